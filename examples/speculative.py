@@ -1,0 +1,68 @@
+"""Play a mouse that circles over a picture and show in the terminal which masks arrive on the way.
+
+python examples/speculative.py --local
+python examples/speculative.py --url grpc://localhost:8001 --image photo.jpg
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import math
+import time
+
+import numpy as np
+
+from triton_sam import SpeculativeSAM2Client
+from triton_sam.bundle import bundled
+
+
+async def play(url: str | None, image: str, seconds: float) -> None:
+    """Move the mouse 60 times a second; print each mask that arrives and the last one."""
+    async with SpeculativeSAM2Client(url) as client:
+        await client.set_image_async(image)
+        width, height = client.image_embeddings.image_size
+        start = time.perf_counter()
+
+        def show(x: float, y: float, task: asyncio.Task) -> None:
+            if not task.cancelled() and task.exception() is None:
+                masks, iou = task.result()
+                share = (masks[0, 0] > 0).mean()
+                now = time.perf_counter() - start
+                print(f"{now:6.2f} s  position ({x:4.0f},{y:4.0f})  mask {share:6.1%}, score {iou[0, 0]:.2f}")
+
+        asked = 0
+        while (now := time.perf_counter() - start) < seconds:
+            x, y = width * (0.5 + 0.3 * math.cos(2 * now)), height * (0.5 + 0.3 * math.sin(2 * now))
+            _, task = await client.predict_async(np.array([[x, y]]), [1], session_id="mouse")
+            task.add_done_callback(lambda task, x=x, y=y: show(x, y, task))
+            asked += 1
+            await asyncio.sleep(1 / 60)
+        print(f"the mouse rests after {asked} positions")
+        client.cancel_session_requests("mouse")
+        await asyncio.wait([task])
+        print(f"{asked} asked, {client.requests_sent} sent:", client.get_session_status("mouse"))
+
+
+def main() -> None:
+    """Parse the arguments and play."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="server (default: $TRITON_URL, else localhost:8000)")
+    parser.add_argument("--local", action="store_true", help="start a local Triton for this")
+    parser.add_argument("--image", default=str(bundled("test/images") / "shapes.jpg"))
+    parser.add_argument("--seconds", type=float, default=3.0)
+    args = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        if args.local:
+            from triton_sam.local_server import LocalServer
+
+            server = stack.enter_context(
+                LocalServer(bundled("model_repository"), models=["sam2_encoder", "sam2_decoder"])
+            )
+            args.url = server.grpc_url
+        asyncio.run(play(args.url, args.image, args.seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Build a Triton image that has the triton_sam package, which the session models need.
+set -euo pipefail
+
+usage() {
+    cat <<'HELP'
+usage: [TRITON_TAG=25.01-py3] scripts/build_image.sh [IMAGE]
+
+Builds IMAGE (default: triton-sam:$TRITON_TAG) from NVIDIA's nvcr.io/nvidia/tritonserver:$TRITON_TAG with this package
+installed. scripts/run_triton.sh uses it from then on.
+HELP
+}
+
+case "${1:-}" in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+esac
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+tag=${TRITON_TAG:-25.01-py3}
+if ! docker info >/dev/null 2>&1; then
+    echo "build_image.sh: no Docker daemon answers; without Docker use scripts/run_triton.sh" >&2
+    exit 1
+fi
+exec docker build --build-arg "TRITON_TAG=$tag" --tag "${1:-triton-sam:$tag}" "$root"

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Download the gated SAM3 checkpoint (facebook/sam3) into checkpoints/sam3, for scripts/export_sam3_to_onnx.py.
+
+Ask for access at https://huggingface.co/facebook/sam3, then log in once with scripts/hf_login.py. Most users want
+scripts/download_sam3_onnx.py instead, which needs neither.
+"""
+
+import sys
+from pathlib import Path
+
+from triton_sam.commands import _hub
+
+
+def main() -> int:
+    """Parse the command line and download."""
+    parser = _hub.script_parser(__doc__)
+    parser.add_argument("--directory", type=Path, default=Path("checkpoints"), metavar="DIR", help="where to")
+    args = parser.parse_args()
+
+    def run() -> int:
+        print(_hub.run_checkpoint(args))
+        return 0
+
+    return _hub.script(run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+#!/usr/bin/env python3
+"""Download the published SAM3 tracker (onnx-community/sam3-tracker-ONNX) into the model repository.
+
+A broken download goes on where it stopped, and the SHA-256 is checked. The same as `triton-sam download sam3`.
+"""
+
+import sys
+
+from triton_sam.commands import _hub, _options
+
+
+def main() -> int:
+    """Parse the command line and download."""
+    parser = _hub.script_parser(__doc__)
+    parser.add_argument(
+        "--precision", choices=("fp32", "fp16"), default="fp32", help="fp16 is for GPUs (default: fp32)"
+    )
+    parser.add_argument("--name", metavar="VARIANT", help="models VARIANT_encoder, VARIANT_decoder (default: sam3)")
+    _options.add_repository(parser)
+    args = parser.parse_args()
+    return _hub.script(lambda: _hub.run_onnx(args, args.precision))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

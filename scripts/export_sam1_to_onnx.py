@@ -1,0 +1,14 @@
+#!/usr/bin/env python3
+"""Turn a SAM1 checkpoint into the ONNX pair `<name>_encoder` / `<name>_decoder` of a Triton model repository.
+
+The same as `triton-sam export sam1`. Example:
+
+    python scripts/export_sam1_to_onnx.py --checkpoint checkpoints/sam_vit_b_01ec64.pth --model-type vit_b
+"""
+
+import sys
+
+from triton_sam.commands.export import script
+
+if __name__ == "__main__":
+    sys.exit(script("sam1", __doc__ or ""))

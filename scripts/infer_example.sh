@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# One call with curl: an image and a prompt in, a mask out.
+set -euo pipefail
+
+usage() {
+    cat <<'HELP'
+usage: scripts/infer_example.sh HOST PORT IMAGE_B64_OR_FILE PROMPT_JSON
+
+Posts an image (a file, or base64 text) and a prompt to /v2/models/sam2/infer and prints the result_json of the answer:
+{"mask": {"data": base64 PNG, "width", "height", "score"}, "masks": [...], "image_id", "image_size", "timings"}, or
+{"error": {"code", "message"}} with exit status 1. Example:
+
+  scripts/infer_example.sh localhost 8000 test/images/shapes.jpg '{"points": [[200, 180]], "labels": [1]}'
+
+PROMPT_JSON: {"points": [[x, y], ...], "labels": [1 or 0, ...], "boxes": [[x1, y1, x2, y2], ...], "multimask": true,
+"rle": true}, each of them optional. Instead of an image, pass "" and {"image_id": ...} of an earlier answer.
+
+  MODEL          another model than sam2
+HELP
+}
+
+case "${1:-}" in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+esac
+if [[ $# -ne 4 ]]; then
+    usage >&2
+    exit 2
+fi
+url=http://$1:$2/v2/models/${MODEL:-sam2}/infer
+
+# Python writes and reads the JSON; an image is too long for a command line.
+export IMAGE=$3 PROMPT=$4
+body() {
+    python3 -c '
+import base64, json, os
+image, prompt = os.environ["IMAGE"], os.environ["PROMPT"]
+if len(image) < 4096 and os.path.isfile(image):
+    with open(image, "rb") as file:
+        image = base64.b64encode(file.read()).decode()
+inputs = {"prompt_json": prompt, **({"image_b64": image} if image else {})}
+tensors = [{"name": name, "shape": [1], "datatype": "BYTES", "data": [text]} for name, text in inputs.items()]
+print(json.dumps({"inputs": tensors, "outputs": [{"name": "result_json"}]}))'
+}
+body | curl --silent --show-error --max-time 300 --header "Content-Type: application/json" --data-binary @- "$url" |
+    python3 -c '
+import json, sys
+answer = json.load(sys.stdin)
+if "outputs" not in answer:
+    sys.exit("infer_example.sh: " + str(answer.get("error", answer)))
+result = answer["outputs"][0]["data"][0]
+print(result)
+sys.exit("error" in json.loads(result))'

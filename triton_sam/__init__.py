@@ -1,0 +1,65 @@
+"""Segment Anything on NVIDIA Triton: encode an image once, then turn clicks and boxes into masks.
+
+>>> from triton_sam import SAM2TritonClient
+>>> client = SAM2TritonClient("localhost:8000")
+>>> client.set_image("image.jpg")
+>>> masks, iou = client.predict(point_coords=[[512, 512]], point_labels=[1])
+"""
+
+from .client import SAM2TritonClient, SamTritonClient
+from .embeddings import ImageEmbeddings
+from .errors import (
+    CheckpointError,
+    ChecksumError,
+    ConfigurationError,
+    DownloadError,
+    ExportError,
+    ImageError,
+    InferenceError,
+    InputError,
+    LocalServerError,
+    MissingDependencyError,
+    ModelNotReadyError,
+    NoImageError,
+    PortInUseError,
+    PromptError,
+    RepositoryError,
+    SamError,
+    ServerError,
+    ServerTimeoutError,
+    ServerUnreachableError,
+)
+from .masks import Segment
+from .speculative_client import SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CheckpointError",
+    "ChecksumError",
+    "ConfigurationError",
+    "DownloadError",
+    "ExportError",
+    "ImageEmbeddings",
+    "ImageError",
+    "InferenceError",
+    "InputError",
+    "LocalServerError",
+    "MissingDependencyError",
+    "ModelNotReadyError",
+    "NoImageError",
+    "PortInUseError",
+    "PromptError",
+    "RepositoryError",
+    "SAM2TritonClient",
+    "SamError",
+    "SamTritonClient",
+    "Segment",
+    "ServerError",
+    "ServerTimeoutError",
+    "ServerUnreachableError",
+    "SpeculativeSAM2Client",
+    "__version__",
+    "queue_multiple_requests",
+    "wait_for_latest_result",
+]

@@ -1,0 +1,110 @@
+"""What the clients have in common besides the requests themselves: server, family, current image."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from .calls import Calls, Request
+from .embeddings import ImageEmbeddings
+from .errors import ConfigurationError, InferenceError, ModelNotReadyError, NoImageError
+from .families import get_family
+from .families.base import Family
+from .prompts import Prompts
+from .session_calls import SessionCalls, SessionImage
+from .session_model.contract import read_error
+from .transport import ServerUrl, parse_url
+
+EmbeddingsPlace = Literal["auto", "server", "client"]
+
+
+class ClientCore:
+    """Base of the sync and the async client: everything that is no call.
+
+    Raises:
+        ConfigurationError: an argument that cannot work. No connection is made yet.
+    """
+
+    def __init__(
+        self,
+        url: str | None,
+        model_type: str,
+        model_name: str | None,
+        *,
+        timeout: float,
+        retries: int,
+        embeddings: EmbeddingsPlace = "client",
+    ) -> None:
+        if timeout <= 0 or retries < 0:
+            raise ConfigurationError("timeout must be above 0 seconds, retries at least 0")
+        if embeddings not in get_args(EmbeddingsPlace):
+            raise ConfigurationError(f"embeddings={embeddings!r}: one of {', '.join(get_args(EmbeddingsPlace))}")
+        self._calls = Calls(get_family(model_type), model_name)
+        self._session = SessionCalls(self._calls)
+        self._uses_session: bool | None = {"auto": None, "server": True, "client": False}[embeddings]
+        self._may_fall_back = embeddings == "auto"
+        self._server: ServerUrl = parse_url(url)
+        self._embeddings: ImageEmbeddings | None = None
+
+    @property
+    def url(self) -> str:
+        """The server's URL, with scheme and port."""
+        return str(self._server)
+
+    @property
+    def family(self) -> Family:
+        """The SAM family that this client speaks: tensor names, frame, value range."""
+        return self._calls.family
+
+    @property
+    def image_embeddings(self) -> ImageEmbeddings | None:
+        """Encoder outputs of the current image; None before set_image(). Assign saved ones to go on without encoding.
+
+        Where the server keeps them, they are fetched when you first look at a tensor or save them: the image is
+        prepared here and goes through the encoder once more.
+
+        Raises:
+            ConfigurationError: (on assignment) another encoder made them than the one of this client.
+        """
+        return self._embeddings
+
+    @image_embeddings.setter
+    def image_embeddings(self, embeddings: ImageEmbeddings) -> None:
+        self._calls.check_origin(embeddings)
+        embeddings.check()
+        self._embeddings = embeddings
+
+    def _session_failed(self, error: InferenceError | ModelNotReadyError) -> None:
+        """Go on with the encoder when a server turns out to have no session model and need not have one.
+
+        Raises:
+            SamError: what else the failed upload of an image means.
+        """
+        if isinstance(error, InferenceError):
+            raise read_error(error) from error
+        if not self._may_fall_back:
+            raise error
+        self._uses_session = False
+
+    def _click(
+        self,
+        image: ImageEmbeddings | None,
+        point_coords: Any,
+        point_labels: Any,
+        box: Any,
+        mask_input: Any,
+        multimask_output: bool,
+    ) -> tuple[Request, Prompts]:
+        """Check a prediction's arguments and build its request; image None is the current one.
+
+        Raises:
+            NoImageError: no image has been set.
+            PromptError: a prompt of the wrong shape, type or range.
+        """
+        embeddings = image if image is not None else self._embeddings
+        if embeddings is None:
+            raise NoImageError("no image yet: call set_image() first")
+        self._calls.check_origin(embeddings)
+        prompts = self._calls.prompts(embeddings, point_coords, point_labels, box, mask_input)
+        if isinstance(embeddings, SessionImage) and self._session.fits(prompts):
+            return self._session.click(embeddings, prompts, multimask_output), prompts
+        return self._calls.decode(embeddings, prompts, multimask_output), prompts

@@ -1,0 +1,95 @@
+"""Read the metadata of an ONNX file without the onnx package and without reading its weights.
+
+An ONNX file is one protobuf message, ModelProto. Only two facts of the protobuf encoding are needed: each field starts
+with a varint of (number << 3 | wire type), and fields of wire type 2 start with their length, so that the graph with
+all its weights is skipped in one seek.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+_METADATA_PROPS = 14  # ModelProto.metadata_props, repeated StringStringEntryProto {key = 1, value = 2}
+_MAX_ENTRY = 1 << 20
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata_props of an ONNX file.
+
+    Raises:
+        ValueError: the file is not an ONNX model, or is cut off.
+        OSError: the file cannot be read.
+    """
+    metadata: dict[str, str] = {}
+    size = path.stat().st_size
+    if size == 0:
+        raise ValueError(f"{path} is empty")
+    with path.open("rb") as stream:
+        while stream.tell() < size:
+            number, content = _field(stream, size, wanted=_METADATA_PROPS)
+            if number == _METADATA_PROPS and content is not None:
+                key, value = _entry(content)
+                metadata[key] = value
+    return metadata
+
+
+def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]:
+    """Read one field; its content is returned for the wanted number only, and skipped otherwise."""
+    tag = _varint(stream)
+    number, kind = tag >> 3, tag & 7
+    if number == 0:
+        raise ValueError("not an ONNX model")
+    if kind == _VARINT:
+        _varint(stream)
+        return number, None
+    if kind not in (_FIXED64, _BYTES, _FIXED32):
+        raise ValueError("not an ONNX model")
+    length = _varint(stream) if kind == _BYTES else {_FIXED64: 8, _FIXED32: 4}[kind]
+    if stream.tell() + length > size:
+        raise ValueError("the ONNX model is cut off")
+    if number == wanted and kind == _BYTES and length <= _MAX_ENTRY:
+        return number, stream.read(length)
+    stream.seek(length, os.SEEK_CUR)
+    return number, None
+
+
+def _entry(content: bytes) -> tuple[str, str]:
+    """Decode one StringStringEntryProto."""
+    parts = {1: "", 2: ""}
+    position = 0
+    while position < len(content):
+        tag, position = _varint_at(content, position)
+        length, position = _varint_at(content, position)
+        if tag & 7 != _BYTES or position + length > len(content):
+            raise ValueError("not an ONNX model")
+        parts[tag >> 3] = content[position : position + length].decode("utf-8", "replace")
+        position += length
+    return parts[1], parts[2]
+
+
+def _varint_at(content: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while position < len(content) and shift < 64:
+        byte = content[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise ValueError("not an ONNX model")
+
+
+def _varint(stream: BinaryIO) -> int:
+    value = shift = 0
+    while shift < 64:
+        byte = stream.read(1)
+        if not byte:
+            break
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+        shift += 7
+    raise ValueError("not an ONNX model")

@@ -1,0 +1,149 @@
+"""The round trip of the async client: tritonclient's aio clients, with cancellation that reaches the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import ssl
+import weakref
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy.typing as npt
+
+from .calls import Request
+from .errors import ServerUnreachableError
+from .transport import GRPC_OPTIONS, RETRY_PAUSE, ServerUrl, infer_input, map_error, read_outputs
+
+LARGE = 1 << 20
+"""Bytes from which an input is kept in the form in which it is sent: that is, embeddings."""
+
+
+class AsyncTransport:
+    """Calls one Triton server from one event loop. Cancelling a call cancels it on the wire, too.
+
+    HTTP: the connection is dropped. Triton gives up a request that it has not read to its end; one that it has read it
+    computes (2.51; nobody looks at the connection meanwhile). gRPC: the call is cancelled, and Triton drops it from its
+    queue.
+
+    Args:
+        url: parsed URL.
+        timeout: seconds that one call may take.
+        retries: how often a call is repeated when the connection could not be made or broke.
+        headers: sent with every call.
+        ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
+        connections: calls at a time.
+    """
+
+    def __init__(
+        self,
+        url: ServerUrl,
+        *,
+        timeout: float,
+        retries: int,
+        headers: Mapping[str, str] | None,
+        ca_certs: str | os.PathLike[str] | None,
+        connections: int,
+    ) -> None:
+        self._url = url
+        self._timeout = timeout
+        self._retries = retries
+        self._headers = dict(headers or {})
+        self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
+        self._connections = connections
+        self._inputs = _Inputs(_protocol(url))
+        self._client: Any = None
+
+    async def infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
+        """Run one inference; the newest version of the model answers.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        left, pause = self._retries, RETRY_PAUSE
+        while True:
+            try:
+                return await self._infer_once(request)
+            except Exception as error:
+                mapped = map_error(error, self._url, request.model)
+                if mapped is None:
+                    raise
+                if not isinstance(mapped, ServerUnreachableError) or left <= 0:
+                    raise mapped from (None if mapped is error else error)
+            left -= 1
+            await asyncio.sleep(pause)
+            pause *= 2
+
+    async def close(self) -> None:
+        """Close all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _infer_once(self, request: Request) -> dict[str, npt.NDArray[Any]]:
+        if self._client is None:
+            self._client = self._connect()
+        module = self._inputs.module
+        # tritonclient adds its own to the headers, hence a new dictionary for each call.
+        options: dict[str, Any] = {"headers": dict(self._headers)}
+        if self._url.is_grpc:
+            options["client_timeout"] = self._timeout
+        answer = await self._client.infer(
+            request.model,
+            [self._inputs.get(name, array) for name, array in request.inputs.items()],
+            outputs=[module.InferRequestedOutput(name) for name in request.outputs],
+            **options,
+        )
+        return read_outputs(answer, request.model, request.outputs)
+
+    def _connect(self) -> Any:
+        if self._url.is_grpc:
+            return self._inputs.module.InferenceServerClient(
+                self._url.address, ssl=self._url.is_secure, root_certificates=self._ca_certs, channel_args=GRPC_OPTIONS
+            )
+        return _http_client(self._inputs.module)(
+            self._url.address,
+            ssl=self._url.is_secure,
+            ssl_context=ssl.create_default_context(cafile=self._ca_certs) if self._url.is_secure else None,
+            conn_limit=self._connections,
+            conn_timeout=self._timeout,
+        )
+
+
+class _Inputs:
+    """Arrays in tritonclient's form. Embeddings are copied once for all the requests that carry them."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self._large: dict[int, tuple[weakref.ref[npt.NDArray[Any]], Any]] = {}
+
+    def get(self, name: str, array: npt.NDArray[Any]) -> Any:
+        if array.nbytes < LARGE:
+            return infer_input(self.module, name, array)
+        key = id(array)
+        reference, tensor = self._large.get(key, (None, None))
+        if reference is None or reference() is not array:
+            tensor = infer_input(self.module, name, array)
+            self._large[key] = weakref.ref(array, lambda _: self._large.pop(key, None)), tensor
+        return tensor
+
+
+def _protocol(url: ServerUrl) -> ModuleType:
+    """Import only the protocol that is asked for."""
+    if url.is_grpc:
+        import tritonclient.grpc.aio as protocol
+    else:
+        import tritonclient.http.aio as protocol
+    return protocol  # type: ignore[no-any-return]
+
+
+def _http_client(module: ModuleType) -> Any:
+    class HttpClient(module.InferenceServerClient):  # type: ignore[misc, name-defined]
+        """Sends the body in pieces: in one piece, its 17 MB would be copied once more and hold up the event loop."""
+
+        async def _post(self, request_uri: str, request_body: bytes, headers: Any, query_params: Any) -> Any:
+            return await super()._post(request_uri, io.BytesIO(request_body), headers, query_params)
+
+    return HttpClient

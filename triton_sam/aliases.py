@@ -1,0 +1,115 @@
+"""Second names for models: ensembles of one step that rename, so that clients with other names need no change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from ._files import atomic_write
+from .errors import RepositoryError
+from .repository import CONFIG_NAME, check_name, parse_config
+
+
+@dataclass(frozen=True)
+class Alias:
+    """A second name of a model.
+
+    Args:
+        name: the new model.
+        target: the model behind it.
+        outputs: tensor of the target -> its name in the new model; all others keep theirs.
+    """
+
+    name: str
+    target: str
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+def paintera(sam2: str = "sam2", sam3: str = "sam3") -> tuple[Alias, ...]:
+    """Return what sam-link, the client of Paintera, asks for. Its SAM1 names are those of this kit.
+
+    Args:
+        sam2: variant to stand behind sam2.1_large_encoder.
+        sam3: variant to stand behind sam3_tracker_encoder_fp16.
+    """
+    return (
+        Alias("sam2.1_large_encoder", f"{sam2}_encoder", {"image_embeddings": "image_embed"}),
+        Alias("sam3_tracker_encoder_fp16", f"{sam3}_encoder"),
+    )
+
+
+def pair(name: str, variant: str) -> tuple[Alias, ...]:
+    """Return the aliases that make NAME_encoder and NAME_decoder out of a variant's pair."""
+    return tuple(Alias(f"{name}_{role}", f"{variant}_{role}") for role in ("encoder", "decoder"))
+
+
+def is_served(repository: Path, model: str) -> bool:
+    """Whether a model has a config.pbtxt and weights, so that Triton would load it."""
+    folder = repository / model
+    versions = [path for path in folder.glob("[0-9]*") if path.is_dir()]
+    return (folder / CONFIG_NAME).is_file() and any(
+        path.is_file() for version in versions for path in version.iterdir()
+    )
+
+
+def write_alias(repository: Path, alias: Alias) -> Path:
+    """Write the ensemble of an alias; one that is there already is replaced.
+
+    Returns:
+        Path of its config.pbtxt.
+
+    Raises:
+        ConfigurationError: the name cannot be a model's.
+        RepositoryError: there is no target, or a model of that name that is no alias.
+        OSError: the repository cannot be written.
+    """
+    text = ensemble_config(_read(repository / alias.target), alias)
+    folder = repository / check_name(alias.name)
+    if folder.exists() and _read(folder).platform != "ensemble":
+        raise RepositoryError(
+            f"{alias.name} is a model of its own in {repository}: remove its folder, or export it under another --name"
+        )
+    # Triton wants a version folder, also where nothing lies in it.
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    path = folder / CONFIG_NAME
+    atomic_write(path, text.encode())
+    return path
+
+
+def ensemble_config(target: Any, alias: Alias) -> str:
+    """Return the config.pbtxt of the ensemble.
+
+    Args:
+        target: ModelConfig of the target.
+        alias: its second name.
+
+    Raises:
+        RepositoryError: the target has no output that is to be renamed.
+    """
+    unknown = set(alias.outputs) - {tensor.name for tensor in target.output}
+    if unknown:
+        raise RepositoryError(f"{alias.target} has no output {min(unknown)!r}")
+    config = ModelConfig(name=alias.name, platform="ensemble", max_batch_size=target.max_batch_size)
+    config.input.extend(target.input)
+    config.output.extend(target.output)
+    step = config.ensemble_scheduling.step.add(model_name=alias.target, model_version=-1)
+    for tensor in target.input:
+        step.input_map[tensor.name] = tensor.name
+    for tensor in config.output:
+        renamed = alias.outputs.get(tensor.name, tensor.name)
+        step.output_map[tensor.name] = renamed
+        tensor.name = renamed
+    head = f"# Written by `triton-sam alias`: {alias.target} under another name.\n"
+    return head + str(text_format.MessageToString(config))
+
+
+def _read(folder: Path) -> Any:
+    try:
+        return parse_config((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RepositoryError(f"no model {folder.name} in {folder.parent}: see `triton-sam models`") from error

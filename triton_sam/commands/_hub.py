@@ -1,0 +1,48 @@
+"""What the commands and scripts around the Hugging Face hub share."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import SamError
+from . import _options
+
+
+def run_onnx(args: argparse.Namespace, precision: str) -> int:
+    """Download the published SAM3 ONNX pair into the model repository; prints the paths."""
+    from ..hub import Hub, download_onnx
+
+    hub = Hub(args.mirror, not args.quiet)
+    name = getattr(args, "name", None) or "sam3"
+    for path in download_onnx(_options.repository(args), precision=precision, name=name, hub=hub).values():
+        print(path)
+    return 0
+
+
+def run_checkpoint(args: argparse.Namespace) -> Path:
+    """Download the gated SAM3 checkpoint; return its folder."""
+    from ..hub import Hub, download_checkpoint
+
+    return download_checkpoint(args.directory / "sam3", hub=Hub(args.mirror, not args.quiet))
+
+
+def script_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with what the scripts have in common."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mirror", metavar="URL", help="another hub than https://huggingface.co (also $HF_ENDPOINT)")
+    _options.add_quiet(parser)
+    return parser
+
+
+def script(run: Callable[[], int]) -> int:
+    """Run a script; an error of ours is one line."""
+    try:
+        return run()
+    except SamError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,79 @@
+"""Options and small steps that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..families import FAMILIES
+from ..repository import default_repository
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    """Add --url."""
+    parser.add_argument(
+        "--url",
+        help="server: host:port, http://, https://, grpc:// or grpcs:// (default: $TRITON_URL, else localhost:8000)",
+    )
+
+
+def add_local(parser: argparse.ArgumentParser) -> None:
+    """Add --local."""
+    parser.add_argument("--local", action="store_true", help="start a local Triton for this command and stop it after")
+
+
+def add_repository(parser: argparse.ArgumentParser) -> None:
+    """Add --model-repository."""
+    parser.add_argument(
+        "--model-repository",
+        type=Path,
+        metavar="DIR",
+        help="model repository (default: $TRITON_SAM_REPOSITORY, ./model_repository, or the one of this installation)",
+    )
+
+
+def add_family(parser: argparse.ArgumentParser) -> None:
+    """Add the positional family."""
+    parser.add_argument("family", choices=tuple(FAMILIES), help="model family")
+
+
+def add_client(parser: argparse.ArgumentParser) -> None:
+    """Add what says which model answers, and where: --model, --name, --timeout, --url, --local, --model-repository."""
+    parser.add_argument("--model", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)")
+    parser.add_argument("--name", metavar="VARIANT", help="variant to use, for example sam2.1_large")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each call (default: 60)")
+    add_url(parser)
+    add_local(parser)
+    add_repository(parser)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add --quiet."""
+    parser.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
+
+
+def repository(args: argparse.Namespace) -> Path:
+    """Return the model repository that the command works on."""
+    return args.model_repository if args.model_repository is not None else default_repository()
+
+
+def say(args: argparse.Namespace, text: str) -> None:
+    """Print progress for a person, on stderr, unless --quiet."""
+    if not args.quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def server_url(args: argparse.Namespace) -> Iterator[str | None]:
+    """Yield the URL to use: --url, or that of a local server started for this command with --local."""
+    if not args.local:
+        yield args.url
+        return
+    from ..local_server import LocalServer
+
+    say(args, "starting a local Triton ...")
+    with LocalServer(repository(args), http_port=0, grpc_port=0, metrics_port=0) as server:
+        yield server.http_url

@@ -1,0 +1,50 @@
+"""Give models of the repository second names, so that clients with other names need no change.
+
+`triton-sam alias paintera` writes those that the sam-link client of Paintera asks for; `triton-sam alias NAME --of
+VARIANT` makes NAME_encoder and NAME_decoder out of VARIANT_encoder and VARIANT_decoder.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from ..aliases import Alias, is_served, paintera, pair, write_alias
+from ..errors import ConfigurationError, RepositoryError
+from . import _options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("name", help="paintera, or the new name")
+    parser.add_argument("--of", metavar="VARIANT", help="pair that gets the new name, for example sam2 or sam2.1_large")
+    parser.add_argument("--sam2", default="sam2", metavar="VARIANT", help="paintera: its SAM2 (default: sam2)")
+    parser.add_argument("--sam3", default="sam3", metavar="VARIANT", help="paintera: its SAM3 (default: sam3)")
+    _options.add_repository(parser)
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; prints the names of the new models."""
+    repository = _options.repository(args)
+    aliases = _aliases(args)
+    served = [alias for alias in aliases if is_served(repository, alias.target)]
+    for alias in aliases:
+        if alias not in served:
+            _options.say(args, f"{alias.name} is left out: {alias.target} has no weights in {repository}")
+    if not served:
+        raise RepositoryError(
+            f"{aliases[0].target} has no weights in {repository}: export it first, see `triton-sam setup`"
+        )
+    for alias in served:
+        write_alias(repository, alias)
+        print(alias.name)
+    _options.say(args, "a running server sees them when it is started again")
+    return 0
+
+
+def _aliases(args: argparse.Namespace) -> tuple[Alias, ...]:
+    if args.of is not None:
+        return pair(args.name, args.of)
+    if args.name != "paintera":
+        raise ConfigurationError(f"say what {args.name!r} stands for: triton-sam alias {args.name} --of VARIANT")
+    return paintera(args.sam2, args.sam3)

@@ -1,0 +1,174 @@
+"""Segment two pictures on a real Triton and show the masks: the whole path in one command.
+
+Uses the server at --url, else one that runs already, else starts a local one for the time of the demo.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from .._files import atomic_path
+from ..bundle import bundled, checkout
+from ..client import SAM2TritonClient
+from ..errors import SamError
+from ..images import encoder_input, open_image
+from ..masks import overlay
+from . import _options
+
+Result = TypeVar("Result")
+
+CLICKS = 5
+"""Repetitions of each click; the median of all but the first is shown."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _options.add_url(parser)
+    _options.add_repository(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where overlays go (default: test/output)")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON")
+    _options.add_quiet(parser)
+
+
+@dataclass
+class Report:
+    """What was found and how long it took; times in milliseconds."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    overlays: list[str] = field(default_factory=list)
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+    def timed(self, stage: str, call: Callable[..., Result], *args: Any, **options: Any) -> Result:
+        """Run ``call`` and book its time under ``stage``."""
+        start = time.perf_counter()
+        result = call(*args, **options)
+        self.times.setdefault(stage, []).append(1000 * (time.perf_counter() - start))
+        return result
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    out = args.out or _default_output()
+    report = Report()
+    with _server(args) as (url, about), SAM2TritonClient(url) as client:
+        _options.say(args, about)
+        folder = bundled("test/images")
+        for entry in json.loads((folder / "demo.json").read_text(encoding="utf-8")):
+            _segment_picture(client, folder, entry, out, report)
+    if args.json:
+        medians = {stage: round(statistics.median(times), 1) for stage, times in report.times.items()}
+        print(json.dumps({"objects": report.rows, "overlays": report.overlays, "median_ms": medians}))
+        return 0
+    _print_report(report)
+    if not args.quiet:
+        _print_next_steps()
+    return 0
+
+
+def _segment_picture(client: SAM2TritonClient, folder: Path, entry: dict[str, Any], out: Path, report: Report) -> None:
+    path = folder / entry["image"]
+    image = report.timed("read", open_image, path)
+    # The client resizes inside encode(); once more here, to know its share.
+    report.timed("resize", encoder_input, image, client.family)
+    embeddings = report.timed("encode (resize + server)", client.encode, image)
+    truth = np.asarray(Image.open(folder / entry["truth"])) if "truth" in entry else None
+    segments, points, boxes = [], [], []
+    for item in entry["objects"]:
+        prompt: dict[str, Any] = {"box": item["box"]} if "box" in item else {"point_coords": [item["point"]]}
+        prompt["image"] = embeddings
+        report.timed("first click", client.predict, **prompt)
+        for _ in range(CLICKS - 1):
+            report.timed("later clicks", client.predict, **prompt)
+        (segment,) = report.timed("click + full-size mask", client.segment, **prompt)
+        segments.append(segment)
+        points.extend([item["point"]] if "point" in item else [])
+        boxes.extend([item["box"]] if "box" in item else [])
+        row = {"image": entry["image"], "object": item["name"], "prompt": "box" if "box" in item else "point"}
+        row |= {"score": round(segment.score, 3), "area": segment.area}
+        if truth is not None:
+            row["iou"] = round(_iou(segment.mask, truth == item["label"]), 3)
+        report.rows.append(row)
+    drawn = overlay(image, [segment.mask for segment in segments], points=points or None, boxes=boxes or None)
+    target = out / f"{path.stem}_overlay.png"
+    out.mkdir(parents=True, exist_ok=True)
+    with atomic_path(target) as temporary:
+        drawn.save(temporary, format="PNG")
+    report.overlays.append(str(target))
+
+
+def _iou(mask: npt.NDArray[np.bool_], truth: npt.NDArray[np.bool_]) -> float:
+    return float((mask & truth).sum() / max(1, (mask | truth).sum()))
+
+
+@contextlib.contextmanager
+def _server(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
+    """Yield (URL, sentence about the server): the given one, a running one, or a local one started for the demo."""
+    if args.url is not None:
+        yield args.url, f"using the server at {args.url}"
+        return
+    running = _running_server()
+    if running is not None:
+        yield running, f"using the server that runs at {running}"
+        return
+    from ..local_server import LocalServer
+
+    start = time.perf_counter()
+    _options.say(args, "starting a local Triton ...")
+    repository = _options.repository(args)
+    # The session model brings encoder and decoder with it; a repository of one's own exports may lack it.
+    models = ["sam2"] if (repository / "sam2").is_dir() else ["sam2_encoder", "sam2_decoder"]
+    server = LocalServer(repository, models=models, http_port=0, grpc_port=0, metrics_port=0)
+    with server:
+        yield server.http_url, f"Triton ready at {server.http_url} after {time.perf_counter() - start:.1f} s"
+
+
+def _running_server() -> str | None:
+    """Return the URL of a server that runs already, when it has the models that the demo needs."""
+    with SAM2TritonClient(timeout=5, retries=0) as client, contextlib.suppress(SamError):
+        if client.is_ready():
+            return client.url
+    return None
+
+
+def _default_output() -> Path:
+    root = checkout()
+    return (root if root is not None else Path.cwd()) / "test" / "output"
+
+
+def _print_report(report: Report) -> None:
+    print(f"\n{'picture':14} {'object':11} {'prompt':7} {'score':>6} {'pixels':>8}   IoU against the truth")
+    for row in report.rows:
+        iou = f"{row['iou']:.3f}" if "iou" in row else "(no truth known)"
+        print(f"{row['image']:14} {row['object']:11} {row['prompt']:7} {row['score']:6.3f} {row['area']:8}   {iou}")
+    known = [row["iou"] for row in report.rows if "iou" in row]
+    print(f"{'':50}   {statistics.mean(known):.3f} mean")
+    print(f"\n{'stage':26} {'median ms':>9} {'min':>8} {'max':>8} {'n':>4}")
+    for stage, times in report.times.items():
+        print(f"{stage:26} {statistics.median(times):9.1f} {min(times):8.1f} {max(times):8.1f} {len(times):4}")
+    print()
+    for path in report.overlays:
+        print(f"wrote {path}")
+
+
+def _print_next_steps() -> None:
+    print(
+        "\nThis was the small model that comes with the project, made for demos and tests: it finds objects, its\n"
+        "outlines are coarse. For real masks take the official weights. Next:\n"
+        "  triton-sam serve                          keep a server running on this machine\n"
+        "  triton-sam predict photo.jpg --point 300,200 --overlay overlay.png\n"
+        '  pip install -e ".[local,export]" && triton-sam setup sam2 base_plus\n'
+        "                                            the official weights: download, export, serve as sam2\n"
+        "  docker compose up -d                      on a host with an NVIDIA GPU"
+    )

@@ -1,0 +1,184 @@
+"""Check this machine and a server: what works, what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from ..errors import SamError
+from ..repository import list_models
+from ..transport import Transport, parse_url
+from . import _options
+
+Status = Literal["ok", "missing", "note"]
+PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report; ``missing`` makes the command fail only for what serving here needs."""
+
+    subject: str
+    status: Status
+    text: str
+    mend: str | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _options.add_url(parser)
+    _options.add_repository(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. Exit code 1 when neither a local server can start nor a server answers."""
+    findings = [*_machine(), *_repository(args), *_server(args)]
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            mark = {"ok": "ok     ", "missing": "MISSING", "note": "note   "}[finding.status]
+            print(f"{mark} {finding.subject:20} {finding.text}")
+            if finding.mend:
+                print(f"{'':28} -> {finding.mend}")
+    by_subject = {finding.subject: finding.status for finding in findings}
+    can_serve = all(by_subject[name] == "ok" for name in ("local Triton", "onnxruntime", "models"))
+    return 0 if can_serve or by_subject["server"] == "ok" else 1
+
+
+def _machine() -> Iterator[Finding]:
+    """Check what serving and exporting on this machine needs."""
+    python = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    fits = (3, 10) <= sys.version_info[:2] <= (3, 12)
+    yield Finding("Python", "ok" if fits else "note", python, None if fits else "use Python 3.10, 3.11 or 3.12")
+    yield _local_triton()
+    yield _onnxruntime()
+    yield _export_packages()
+    yield _tool(
+        "GPU", ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], "serving runs on the CPU"
+    )
+    yield _tool("Docker", ["docker", "info", "--format", "{{.ServerVersion}}"], "`triton-sam serve` needs none")
+
+
+def _local_triton() -> Finding:
+    version = _version("nvidia-pytriton")
+    if version is None:
+        return Finding("local Triton", "missing", "no nvidia-pytriton wheel", 'pip install "triton-sam[local]"')
+    return Finding("local Triton", "ok", f"nvidia-pytriton {version}")
+
+
+def _onnxruntime() -> Finding:
+    try:
+        import onnxruntime
+    except ImportError:
+        return Finding("onnxruntime", "missing", "not installed", 'pip install "triton-sam[local]"')
+    providers = ", ".join(name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers())
+    return Finding("onnxruntime", "ok", f"{onnxruntime.__version__} with {providers}")
+
+
+def _export_packages() -> Finding:
+    names = ("torch", "torchvision", "segment_anything", "sam2", "transformers", "onnx", "onnxscript")
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    if absent:
+        text = f"{', '.join(absent)} not installed; only needed to export official checkpoints"
+        return Finding("export", "note", text, 'SAM2_BUILD_CUDA=0 pip install "triton-sam[export]"')
+    return Finding("export", "ok", f"torch {_version('torch')}, sam2 {_version('sam2')}, onnx {_version('onnx')}")
+
+
+def _tool(subject: str, command: list[str], without: str) -> Finding:
+    if shutil.which(command[0]) is None:
+        return Finding(subject, "note", f"no {command[0]}: {without}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(subject, "note", f"{command[0]} does not answer ({type(error).__name__}): {without}")
+    if done.returncode:
+        reason = (done.stderr or done.stdout).strip().splitlines()[:1]
+        return Finding(subject, "note", f"{command[0]}: {reason[0] if reason else 'failed'}: {without}")
+    return Finding(subject, "ok", done.stdout.strip().replace("\n", "; "))
+
+
+def _repository(args: argparse.Namespace) -> Iterator[Finding]:
+    folder = _options.repository(args)
+    try:
+        models = list_models(folder)
+    except SamError as error:
+        yield Finding("models", "missing", str(error))
+        return
+    usable = [model.name for model in models if model.versions and not model.problem]
+    for model in models:
+        if model.problem:
+            yield Finding(f"model {model.name}", "note", model.problem)
+    if usable:
+        yield Finding("models", "ok", f"{', '.join(usable)} in {folder}")
+    else:
+        yield Finding("models", "missing", f"no weights in {folder}", "triton-sam setup sam2 base_plus")
+
+
+def _server(args: argparse.Namespace) -> Iterator[Finding]:
+    url = parse_url(args.url)
+    transport = Transport(url, timeout=5, retries=0)
+    try:
+        if not transport.is_ready():
+            yield Finding("server", "note", f"nothing answers at {url}", "triton-sam serve")
+            if args.url is None:
+                yield from _ports()
+            return
+        ready = transport.ready_models()
+        names = ", ".join(sorted(ready)) or "none ready"
+        yield Finding("server", "ok", f"Triton {transport.server_version()} at {url}: {names}")
+        for name in sorted(ready):
+            yield _attempt(f"model {name}", lambda name=name: _device(transport, name))  # type: ignore[misc]
+    except SamError as error:
+        yield Finding("server", "note", str(error))
+    finally:
+        transport.close()
+
+
+def _attempt(subject: str, check: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject, "ok", check())
+    except SamError as error:
+        return Finding(subject, "note", str(error))
+
+
+def _device(transport: Transport, model: str) -> str:
+    """Say on which device the instances of a model run, from the configuration that the server filled in."""
+    groups = transport.model_config(model).get("instance_group", [])
+    parts = []
+    for group in groups:
+        kind = str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_")
+        gpus = ",".join(map(str, group.get("gpus", [])))
+        parts.append(f"{group.get('count', 1)} instance(s) on {kind}{' ' + gpus if gpus else ''}")
+    return "; ".join(parts) or "device not told"
+
+
+def _ports() -> Iterator[Finding]:
+    for port, purpose in PORTS.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                option = f"--{purpose.lower()}-port"
+                yield Finding(
+                    f"port {port}", "note", f"taken by another process ({purpose})", f"triton-sam serve {option} 0"
+                )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

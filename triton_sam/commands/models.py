@@ -1,0 +1,60 @@
+"""List the models of a repository and what a server has ready."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from ..errors import ServerError
+from ..repository import RepositoryModel, list_models
+from ..transport import Transport, parse_url
+from . import _options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _options.add_url(parser)
+    _options.add_repository(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for the server (default: 10)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. A server that was asked for by --url and does not answer is an error."""
+    folder = _options.repository(args)
+    models = list_models(folder)
+    transport = Transport(parse_url(args.url), timeout=args.timeout, retries=0)
+    ready: dict[str, str] | None
+    try:
+        ready = transport.ready_models()
+    except ServerError:
+        if args.url is not None:
+            raise
+        ready = None
+    finally:
+        transport.close()
+    if args.json:
+        listed = [asdict(model) for model in models]
+        print(json.dumps({"repository": str(folder), "models": listed, "ready": ready}, default=str))
+        return 0
+    print(f"repository {folder}")
+    for model in models:
+        print(f"  {model.name:28} {_state(model)}")
+    if ready is None:
+        print(f"server {transport.url}: no answer")
+        return 0
+    print(f"server {transport.url}: {len(ready)} ready")
+    for name, version in sorted(ready.items()):
+        print(f"  {name:28} READY, version {version}")
+    return 0
+
+
+def _state(model: RepositoryModel) -> str:
+    if model.problem:
+        return model.problem
+    if not model.versions:
+        return "no weights yet"
+    facts = [model.metadata.get(f"triton_sam.{key}", "") for key in ("config", "checkpoint", "precision")]
+    details = ", ".join(dict.fromkeys(fact for fact in facts if fact))
+    return f"version {', '.join(map(str, model.versions))}" + (f" ({details})" if details else "")

@@ -1,0 +1,136 @@
+"""Segment one image: points and boxes in, mask, overlay or JSON out.
+
+Example:
+  triton-sam predict photo.jpg --point 512,300 --point 40,40,0 --out mask.png --overlay overlay.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from .._files import atomic_path
+from ..client import SAM2TritonClient
+from ..errors import PromptError
+from ..images import open_image
+from ..masks import Segment, overlay
+from . import _options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("image", type=Path, help="picture: JPEG, PNG, WebP, TIFF, BMP, ...")
+    parser.add_argument(
+        "--point",
+        action="append",
+        type=_point,
+        metavar="X,Y[,LABEL]",
+        help="point in pixels of the image; label 1 foreground (default), 0 background; repeat for more points",
+    )
+    parser.add_argument(
+        "--box", action="append", type=_box, metavar="X1,Y1,X2,Y2", help="box in pixels; repeat for more objects"
+    )
+    parser.add_argument("--multimask", action="store_true", help="three candidates an object instead of one")
+    parser.add_argument("--out", type=Path, metavar="PNG", help="write the best mask of each object (0/255)")
+    parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the picture with masks and prompts drawn in")
+    parser.add_argument("--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON")
+    _options.add_client(parser)
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if not args.point and not args.box:
+        raise PromptError("nothing to go by: give --point X,Y or --box X1,Y1,X2,Y2")
+    if args.box and len(args.box) > 1 and args.point:
+        raise PromptError("several boxes are several objects: give points with one box at the most")
+    if not (args.out or args.overlay or args.json):
+        args.json = True
+    image = open_image(args.image)
+    coords = [point[:2] for point in args.point] if args.point else None
+    labels = [point[2] for point in args.point] if args.point else None
+    boxes = args.box or None
+    with (
+        _options.server_url(args) as url,
+        SAM2TritonClient(url, args.model, model_name=args.name, timeout=args.timeout) as client,
+    ):
+        start = time.perf_counter()
+        client.set_image(image)
+        encoded = time.perf_counter()
+        segments = client.segment(coords, labels, boxes, multimask_output=args.multimask)
+        done = time.perf_counter()
+    timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
+    best = _best(segments)
+    written = _write_masks(best, args.out)
+    if args.overlay:
+        picture = overlay(image, [segment.mask for segment in best], points=coords, labels=labels, boxes=boxes)
+        with atomic_path(args.overlay) as temporary:
+            picture.save(temporary, format="PNG")
+        written.append(args.overlay)
+    if args.json:
+        print(json.dumps({"image": _size(image), "objects": [_describe(s) for s in segments], **timings}))
+    else:
+        for segment in best:
+            print(f"object {segment.object_index}: score {segment.score:.3f}, {segment.area} pixels, box {segment.box}")
+    for path in written:
+        _options.say(args, f"wrote {path}")
+    return 0
+
+
+def _best(segments: list[Segment]) -> list[Segment]:
+    """Keep the candidate with the highest score of each object."""
+    best: dict[int, Segment] = {}
+    for segment in segments:
+        if segment.object_index not in best or segment.score > best[segment.object_index].score:
+            best[segment.object_index] = segment
+    return list(best.values())
+
+
+def _write_masks(segments: list[Segment], out: Path | None) -> list[Path]:
+    """Write one PNG an object; from the second object on, with its number in the name."""
+    if out is None:
+        return []
+    paths = [out if index == 0 else out.with_stem(f"{out.stem}_{index}") for index in range(len(segments))]
+    for segment, path in zip(segments, paths, strict=True):
+        segment.to_png(path)
+    return paths
+
+
+def _describe(segment: Segment) -> dict[str, Any]:
+    return {
+        "object": segment.object_index,
+        "candidate": segment.candidate,
+        "score": round(segment.score, 5),
+        "area": segment.area,
+        "box": segment.box,
+        "rle": segment.to_rle(),
+    }
+
+
+def _size(image: Any) -> dict[str, int]:
+    return {"width": image.width, "height": image.height}
+
+
+def _numbers(text: str, counts: tuple[int, ...], form: str) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = []
+    if len(values) not in counts:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {form}")
+    return values
+
+
+def _point(text: str) -> tuple[float, float, int]:
+    values = _numbers(text, (2, 3), "X,Y or X,Y,LABEL")
+    label = values[2] if len(values) == 3 else 1
+    if label not in (0, 1):
+        raise argparse.ArgumentTypeError(f"{text!r}: the label must be 1 (foreground) or 0 (background)")
+    return values[0], values[1], int(label)
+
+
+def _box(text: str) -> list[float]:
+    return _numbers(text, (4,), "X1,Y1,X2,Y2")

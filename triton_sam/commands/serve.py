@@ -1,0 +1,51 @@
+"""Serve a model repository with a real Triton on this machine, without Docker.
+
+Ctrl-C stops it. The Triton of the nvidia-pytriton wheel is used, or another installation with --tritonserver.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import _options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _options.add_repository(parser)
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
+    )
+    parser.add_argument("--http-port", type=int, default=8000, metavar="PORT", help="default 8000; 0: any free port")
+    parser.add_argument("--grpc-port", type=int, default=8001, metavar="PORT", help="default 8001; 0: any free port")
+    parser.add_argument("--metrics-port", type=int, default=8002, metavar="PORT", help="default 8002; 0: any free port")
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="load only these (default: all that have weights)")
+    parser.add_argument(
+        "--tritonserver", type=Path, metavar="DIR", help="another Triton installation, for example /opt/tritonserver"
+    )
+    parser.add_argument(
+        "--backend-directory", type=Path, metavar="DIR", help="its backends (default: DIR/backends of --tritonserver)"
+    )
+    parser.add_argument("--log-file", type=Path, metavar="FILE", help="append Triton's log to this file")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's own log")
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    from ..local_server.serve import serve
+
+    return serve(
+        _options.repository(args),
+        models=args.models,
+        host=args.host,
+        http_port=args.http_port,
+        grpc_port=args.grpc_port,
+        metrics_port=args.metrics_port,
+        tritonserver=args.tritonserver,
+        backend_directory=args.backend_directory,
+        log_file=args.log_file,
+        verbose=args.verbose,
+        quiet=args.quiet,
+    )

@@ -1,0 +1,83 @@
+"""Stress the speculative client: what is asked, sent, cancelled and computed, and how long the last mask takes.
+
+A mouse path is queued at once, then position by position, then by many sessions at a time. What was computed comes from
+the server's own counters; every final mask is compared with the sync client's, bit for bit. Exit code 1 when a limit is
+missed. The server should have nothing else to do meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+
+from ..bundle import bundled
+from ..errors import ConfigurationError
+from ..stress import Row, stress
+from . import _options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _options.add_url(parser)
+    _options.add_local(parser)
+    _options.add_repository(parser)
+    parser.add_argument("--model-name", metavar="NAME", help="another pair of models, for example sam2.1_tiny")
+    parser.add_argument("--positions", type=int, default=50, metavar="N", help="length of the mouse path (default 50)")
+    parser.add_argument("--sessions", type=int, default=20, metavar="N", help="concurrent sessions (default 20)")
+    parser.add_argument(
+        "--repeat", type=int, default=3, metavar="N", help="runs of each; the median counts (default 3)"
+    )
+    parser.add_argument("--json", action="store_true", help="print figures as JSON")
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    if min(args.positions, args.sessions, args.repeat) < 1:
+        raise ConfigurationError("--positions, --sessions and --repeat must be at least 1")
+    picture = bundled("test/images") / "shapes.jpg"
+    amount = {"positions": args.positions, "sessions": args.sessions, "repeat": args.repeat}
+    rows: list[Row] = []
+    with _servers(args) as urls:
+        for url in urls:
+            _options.say(args, f"{url or 'the default server'} ...")
+            rows += asyncio.run(stress(url, args.model_name, picture, **amount))
+    if args.json:
+        print(json.dumps([row.as_dict() for row in rows]))
+    else:
+        _print(rows)
+    return 1 if any(row.missed for row in rows) else 0
+
+
+@contextlib.contextmanager
+def _servers(args: argparse.Namespace) -> Iterator[list[str | None]]:
+    """Yield the URL to test, or both URLs of a local server started for it."""
+    if not args.local:
+        yield [args.url]
+        return
+    from ..local_server import LocalServer
+
+    _options.say(args, "starting a local Triton ...")
+    models = [f"{args.model_name or 'sam2'}_{role}" for role in ("encoder", "decoder")]
+    with LocalServer(_options.repository(args), models=models) as server:
+        yield [server.http_url, server.grpc_url]
+
+
+def _print(rows: Sequence[Row]) -> None:
+    print(
+        f"{'protocol':8} {'positions':26} {'asked':>6} {'sent':>5} {'cancelled':>9} {'computed':>8} {'in flight':>9} "
+        f"{'final ms':>8} {'ratio':>6}"
+    )
+    for row in rows:
+        print(
+            f"{row.protocol:8} {row.scenario:26} {row.asked:6} {row.sent:5} {row.cancelled:9} {row.computed:8} "
+            f"{row.in_flight:9} {row.final_ms:8.0f} {row.ratio:6.2f}  {'; '.join(row.missed).upper()}"
+        )
+    print(
+        "\nsent: put on the wire. computed: decodes by the server's own counter.\n"
+        "final ms: from the last position to its mask.\n"
+        "ratio: to one lone prediction; of many sessions, the slowest to the median."
+    )

@@ -1,0 +1,112 @@
+"""Compare exported and served models with the official predictor, on your image."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..bundle import bundled
+from ..client import SAM2TritonClient
+from ..errors import ConfigurationError
+from ..images import open_image
+from . import _options
+
+if TYPE_CHECKING:
+    from ..verify import Bars, Row
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    _options.add_family(parser)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
+    source.add_argument("--random", action="store_true", help="seeded random weights: needs no checkpoint")
+    parser.add_argument(
+        "--size", help="size for --random: SAM1 vit_b (default), vit_l, vit_h; SAM2 tiny (default), ..."
+    )
+    parser.add_argument("--full", action="store_true", help="SAM3: the full size for --random (default: reduced)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for --random (default: 0)")
+    parser.add_argument(
+        "--model-cfg",
+        metavar="NAME_OR_FILE",
+        help="SAM2 configuration, SAM1 model type (default: by size or the checkpoint's name)",
+    )
+    parser.add_argument("--image", metavar="FILE", help="picture to compare on (default: a photo of this project)")
+    parser.add_argument(
+        "--precision", choices=("fp32", "fp16", "int8"), default="fp32", help="of the export (default: fp32)"
+    )
+    server = parser.add_mutually_exclusive_group()
+    server.add_argument("--url", help="also compare what this server serves; it must have the same weights")
+    server.add_argument("--local", action="store_true", help="also serve the export with a local Triton and compare")
+    parser.add_argument("--name", metavar="VARIANT", help="models at --url (default: the family's name)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; 1 when a row misses the bars."""
+    from ..export import registry
+    from ..verify import BARS, OnnxClient, verify
+
+    if args.size and not args.random:
+        raise ConfigurationError("--size is for --random: a checkpoint's size follows from its name, or --model-cfg")
+    image = args.image or bundled("test/images") / "coffee.jpg"
+    picture = open_image(image)  # before the export: no minute of waiting for a wrong path
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
+        family, model = args.family, _model(args)
+        seed = args.seed if args.random else None
+        options = {"precision": args.precision, "random_seed": seed, "progress": not args.quiet}
+        files = registry.export(family, args.checkpoint, model, folder, **options).files
+        clients: dict[str, SAM2TritonClient] = {"onnxruntime": stack.enter_context(OnnxClient(files, family))}
+        if args.url is not None:
+            clients["served"] = stack.enter_context(SAM2TritonClient(args.url, family, model_name=args.name))
+        elif args.local:
+            clients["served"] = stack.enter_context(SAM2TritonClient(_serve(args, folder, stack), family))
+        _options.say(args, f"comparing on {image} ...")
+        rows = verify(registry.reference(family, args.checkpoint, model, seed), picture, clients)
+    bars = BARS[args.precision]
+    print(_json(rows, bars) if args.json else _report(rows, bars))
+    return 0 if all(row.passes(bars) for row in rows) else 1
+
+
+def _model(args: argparse.Namespace) -> str | None:
+    """Return the configuration to build; None: by the checkpoint's name.
+
+    Raises:
+        ConfigurationError: the family has no such size.
+    """
+    from ..export.registry import DEFAULT_SIZES, SIZES, model_of_size
+
+    if args.model_cfg is not None or not args.random:
+        return str(args.model_cfg) if args.model_cfg is not None else None
+    size = args.size or ("full" if args.full else DEFAULT_SIZES[args.family])
+    if size not in SIZES[args.family]:
+        raise ConfigurationError(f"{args.family} has no size {size!r}: one of {', '.join(SIZES[args.family])}")
+    return model_of_size(args.family, size)
+
+
+def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> str:
+    from ..local_server import LocalServer
+
+    _options.say(args, "starting a local Triton ...")
+    return stack.enter_context(LocalServer(folder)).http_url
+
+
+def _report(rows: list[Row], bars: Bars) -> str:
+    from ..verify import format_table
+
+    failed = sum(not row.passes(bars) for row in rows)
+    logit = "" if bars.logit is None else f", logit difference < {bars.logit:g}"
+    verdict = "all within" if not failed else f"{failed} of {len(rows)} outside"
+    return f"{format_table(rows, bars)}\n{verdict} the bars: IoU > {bars.iou:g}{logit}"
+
+
+def _json(rows: list[Row], bars: Bars) -> str:
+    listed = [{**asdict(row), "ok": row.passes(bars)} for row in rows]
+    return json.dumps({"bars": asdict(bars), "ok": all(row.passes(bars) for row in rows), "rows": listed}, indent=1)

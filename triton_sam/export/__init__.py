@@ -1,0 +1,1 @@
+"""Checkpoint to ONNX. Everything in here needs the export extra (torch, sam2, onnx)."""

@@ -1,0 +1,96 @@
+"""Put the files of an export in place, all or none, so that a failed export leaves the old model as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """Give a temporary folder inside ``folder`` (same disk), removed at the end whatever happens.
+
+    ``folder`` is made when missing, and removed again with the parents that were made for it if it ends up empty.
+    Triton looks at numeric folders inside a model only, so a running server does not see the temporary one.
+    """
+    made = _make(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".export-", dir=folder, ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary)
+    finally:
+        _remove_empty(made)
+
+
+def install(moves: Sequence[tuple[Path, Path]]) -> None:
+    """Move finished files to their places; when one move fails, undo those before it.
+
+    Args:
+        moves: (finished file, place) pairs, each pair on one disk. The finished files are flushed already.
+
+    Raises:
+        OSError: a move failed; every place is as it was.
+    """
+    with contextlib.ExitStack() as undo:
+        for finished, place in moves:
+            undo.callback(_remove_empty, _make(place.parent))
+            undo.callback(_restore, _back_up(place, finished), place)
+            finished.replace(place)
+        for folder in {place.parent for _, place in moves}:
+            _flush_folder(folder)
+        undo.pop_all()
+
+
+def write_flushed(path: Path, text: str) -> None:
+    """Write a text file and flush it to the disk."""
+    with path.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _back_up(place: Path, finished: Path) -> Path | None:
+    """Keep the old file under a second name beside the finished one; None when there is no old file."""
+    if not place.exists():
+        return None
+    backup = finished.with_name(finished.name + ".old")
+    try:
+        backup.hardlink_to(place)
+    except OSError:  # a file system without hard links
+        shutil.copy2(place, backup)
+    return backup
+
+
+def _restore(backup: Path | None, place: Path) -> None:
+    if backup is None:
+        place.unlink(missing_ok=True)
+    else:
+        backup.replace(place)
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a folder with its parents; return those that were missing, innermost first."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+    return missing
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,149 @@
+"""What the SAM1 and SAM2 decoder graphs share: prompts to tokens, and the two-way transformer.
+
+The official submodules are called with the official weights; only the glue between them is written anew, with attention
+masks and batch broadcasting that the official code lacks. Reference: segment_anything.modeling.{prompt_encoder,
+mask_decoder,transformer} and sam2.modeling.sam of the same names.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..families.base import LABEL_NO_POINT
+
+LABEL_PADDING = -1
+
+
+class PointDecoder(nn.Module):
+    """Prompt encoder and mask decoder of an official model.
+
+    The image side keeps its own batch dimension (1 or P) and is broadcast against the P prompts where they meet.
+
+    Args:
+        prompt_encoder: the official PromptEncoder.
+        mask_decoder: the official MaskDecoder.
+    """
+
+    def __init__(self, prompt_encoder: Any, mask_decoder: Any) -> None:
+        super().__init__()
+        self.prompt_encoder = prompt_encoder
+        self.decoder = mask_decoder
+
+    def _embed_points(self, coords: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ((P,N+1,C) embeddings with the padding token last, (P,N+1) which of them exist).
+
+        The official predictors append the padding token to lists of points, but a call without any point and box (a
+        mask alone) has no list and thus no padding token.
+        """
+        encoder = self.prompt_encoder
+        height, width = encoder.input_image_size
+        prompts = coords.shape[0]
+        # +0.5: coordinates name pixels, the encoding wants their centres.
+        coords = (coords + 0.5) / torch.tensor([width, height], dtype=coords.dtype)
+        coords = torch.cat([coords, coords.new_zeros(prompts, 1, 2)], dim=1)
+        labels = torch.cat([labels, labels.new_full((prompts, 1), LABEL_PADDING)], dim=1)
+
+        position = encoder.pe_layer._pe_encoding(coords)
+        offsets = torch.cat(
+            [encoder.not_a_point_embed.weight, *(embedding.weight for embedding in encoder.point_embeddings)]
+        )
+        row = labels.clamp(LABEL_PADDING, len(encoder.point_embeddings) - 1).to(torch.int64) - LABEL_PADDING
+        is_padding = (labels == LABEL_PADDING).unsqueeze(-1)
+        embedded = torch.where(is_padding, torch.zeros_like(position), position) + offsets[row]
+
+        exists = labels != LABEL_NO_POINT
+        any_point = exists.to(torch.int64).sum(dim=1, keepdim=True) > 1  # the padding itself counts for one
+        return embedded, exists & any_point
+
+    def _embed_mask(self, mask: Tensor, has_mask: Tensor) -> Tensor:
+        """Return the (1 or P,C,h,w) dense prompt: the embedded mask, or the learned "no mask" where has_mask is 0."""
+        embedded = self.prompt_encoder.mask_downscaling(mask)
+        no_mask = self.prompt_encoder.no_mask_embed.weight.reshape(1, -1, 1, 1)
+        return torch.where(has_mask.reshape(-1, 1, 1, 1) > 0.5, embedded, no_mask)
+
+    def _tokens(self, heads: list[Tensor], points: Tensor, is_point: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ((P,T,C) output tokens and points, (P,1,1,T) attention bias: 0, or -inf where nothing is).
+
+        Args:
+            heads: (n,C) weights of the learned output tokens, in order.
+            points: (P,N+1,C).
+            is_point: (P,N+1).
+        """
+        output_tokens = torch.cat(heads).unsqueeze(0)
+        count = output_tokens.shape[1]
+        prompts = points.shape[0]
+        tokens = torch.cat([output_tokens.expand(prompts, -1, -1), points], dim=1)
+        bias = torch.where(is_point, 0.0, -math.inf).to(points.dtype)
+        bias = torch.cat([bias.new_zeros(prompts, count), bias], dim=1)
+        return tokens, bias.unsqueeze(1).unsqueeze(1)
+
+    def _transform(self, image: Tensor, tokens: Tensor, ignored: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the two-way transformer; see TwoWayTransformer of the official transformer modules.
+
+        Args:
+            image: (1 or P,C,h,w).
+            tokens: (P,T,C).
+            ignored: (P,1,1,T) bias that hides tokens from every attention that reads tokens.
+
+        Returns:
+            (P,T,C) tokens, of which the ignored ones are meaningless, and (P,h*w,C) image.
+        """
+        transformer = self.decoder.transformer
+        queries, keys = tokens, image.flatten(2).transpose(1, 2)
+        key_pe = self.prompt_encoder.get_dense_pe().flatten(2).transpose(1, 2)
+        for layer in transformer.layers:
+            if layer.skip_first_layer_pe:
+                queries = attend(layer.self_attn, queries, queries, queries, ignored)
+            else:
+                q = queries + tokens
+                queries = queries + attend(layer.self_attn, q, q, queries, ignored)
+            queries = layer.norm1(queries)
+
+            attended = attend(layer.cross_attn_token_to_image, queries + tokens, keys + key_pe, keys)
+            queries = layer.norm2(queries + attended)
+            queries = layer.norm3(queries + layer.mlp(queries))
+
+            attended = attend(layer.cross_attn_image_to_token, keys + key_pe, queries + tokens, queries, ignored)
+            keys = layer.norm4(keys + attended)
+
+        attended = attend(transformer.final_attn_token_to_image, queries + tokens, keys + key_pe, keys)
+        return transformer.norm_final_attn(queries + attended), keys
+
+    def _masks(self, mask_tokens: Tensor, features: Tensor) -> Tensor:
+        """Return (P,M,h,w) logits: for each of M mask tokens (P,M,C) a weighted sum of features (P,c,h,w)."""
+        weights: Any = torch.stack(
+            [mlp(mask_tokens[:, i]) for i, mlp in enumerate(self.decoder.output_hypernetworks_mlps)], dim=1
+        )
+        masks: Tensor = (weights @ features.flatten(2)).unflatten(2, features.shape[2:])
+        return masks
+
+
+def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multi-head attention with the weights of an official Attention module of the two-way transformer.
+
+    softmax(q k^T / sqrt(d) + bias) v. Batch dimensions of q and k may be 1 and P: they are broadcast, never repeated.
+
+    Args:
+        attention: the official module.
+        q: (B1,Tq,C).
+        k: (B2,Tk,C).
+        v: (B2,Tk,C).
+        bias: added to the logits, broadcast to (B,heads,Tq,Tk).
+
+    Returns:
+        (B,Tq,C).
+    """
+    heads = attention.num_heads
+    scale = (attention.internal_dim // heads) ** -0.5
+    q = attention.q_proj(q).unflatten(2, (heads, -1)).transpose(1, 2)
+    k = attention.k_proj(k).unflatten(2, (heads, -1)).permute(0, 2, 3, 1)
+    v = attention.v_proj(v).unflatten(2, (heads, -1)).transpose(1, 2)
+    logits = (q * scale) @ k
+    if bias is not None:
+        logits = logits + bias
+    attended: Tensor = attention.out_proj((logits.softmax(dim=-1) @ v).transpose(1, 2).flatten(2))
+    return attended

@@ -1,0 +1,99 @@
+"""The exporters by family, with one signature, for commands. Each is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..families import get_family
+
+if TYPE_CHECKING:
+    from ..references import Reference
+    from .pipeline import Exported
+
+SIZES = {
+    "sam1": ("vit_b", "vit_l", "vit_h", "micro"),
+    "sam2": ("tiny", "small", "base_plus", "large", "micro"),
+    "sam3": ("reduced", "full"),
+}
+"""Sizes that random weights can be had in, by family; what is not official is for tests."""
+
+DEFAULT_SIZES = {"sam1": "vit_b", "sam2": "tiny", "sam3": "reduced"}
+
+
+def exporter(family: str) -> Callable[..., Exported]:
+    """Return the export function of a family: (checkpoint, model, output_dir, name=..., ...) -> Exported.
+
+    Raises:
+        ConfigurationError: there is no such family.
+        MissingDependencyError: a package that it needs is missing.
+    """
+    get_family(family)
+    if family == "sam1":
+        from .sam1 import export_sam1
+
+        return export_sam1
+    if family == "sam3":
+        from .sam3 import export_sam3
+
+        return export_sam3
+    from .sam2 import export_sam2
+
+    return export_sam2
+
+
+def export(
+    family: str,
+    checkpoint: Path | None,
+    model: str | None,
+    output_dir: Path,
+    *,
+    name: str | None = None,
+    **options: Any,
+) -> Exported:
+    """Export a checkpoint, or random weights, of any family.
+
+    Args:
+        family: "sam1", "sam2" or "sam3".
+        checkpoint: file (SAM3: file or folder), or None with the option ``random_seed``.
+        model: configuration: SAM1 a size, SAM2 a configuration's name or file, SAM3 a size; None: by the checkpoint.
+        output_dir: the model repository.
+        name: variant; None: the family's name.
+        options: image_size, device, precision, random_seed, half_storage, version, progress of the exporter.
+
+    Raises:
+        SamError: see the exporter of the family.
+    """
+    return exporter(family)(checkpoint, model, output_dir, name=name or family, **options)
+
+
+def reference(family: str, checkpoint: Path | None, model: str | None, random_seed: int | None) -> Reference:
+    """Build the official predictor of a family with the weights that export() takes. Arguments as there.
+
+    Raises:
+        SamError: see load_model() of the family.
+    """
+    from ..references import Sam1Reference, Sam2Reference, Sam3Reference
+
+    get_family(family)
+    if family == "sam1":
+        from .sam1_model import load_model as load_sam1
+
+        return Sam1Reference(load_sam1(checkpoint, model, random_seed=random_seed))
+    if family == "sam3":
+        from .sam3_model import load_model as load_sam3
+
+        return Sam3Reference(load_sam3(checkpoint, model, random_seed=random_seed))
+    from .sam2 import load_model as load_sam2
+
+    return Sam2Reference(load_sam2(checkpoint, model, random_seed=random_seed))
+
+
+def model_of_size(family: str, size: str) -> str:
+    """Return the ``model`` argument of export() that stands for a size of SIZES."""
+    if family != "sam2":
+        return size
+    from .sam2_model import CONFIG_OF_SIZE
+
+    return CONFIG_OF_SIZE[size]

@@ -1,0 +1,83 @@
+"""Weights of any official model: a checkpoint loaded strictly, or seeded noise."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, MissingDependencyError
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingDependencyError('exporting needs the export extra: pip install "triton-sam[export]"') from error
+
+Weights = Mapping[str, Any]
+
+
+def read_state_dict(path: Path, download_hint: str) -> Weights:
+    """Read a PyTorch state dict (`{"model": ...}` or bare), with weights_only, so that nothing in it is executed.
+
+    Args:
+        path: the checkpoint file.
+        download_hint: command that gets such a file.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or holds something else.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"no checkpoint at {path}: get one with `{download_hint}`")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
+        raise CheckpointError(f"{path} is not a readable PyTorch checkpoint (damaged or cut off?)") from error
+    state = content.get("model", content) if isinstance(content, dict) else None
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds no state dict")
+    return state
+
+
+def load_strictly(model: torch.nn.Module, state: Weights, path: Path, question: str) -> None:
+    """Load weights of exactly the model's names and shapes; half precision becomes the model's own FP32.
+
+    Args:
+        model: changed in place.
+        state: from read_state_dict().
+        path: where the weights came from, for the message.
+        question: what the caller may have mixed up, for the message.
+
+    Raises:
+        CheckpointError: the weights belong to another model.
+    """
+    expected = model.state_dict()
+    missing = sorted(expected.keys() - state.keys())
+    surplus = sorted(state.keys() - expected.keys())
+    misfit = [
+        name for name in expected.keys() & state.keys()
+        if not isinstance(state[name], torch.Tensor) or state[name].shape != expected[name].shape
+    ]  # fmt: skip
+    if missing or surplus or misfit:
+        example = (missing or surplus or sorted(misfit))[0]
+        raise CheckpointError(
+            f"{path} does not fit the model: {len(missing)} tensors missing, {len(surplus)} too many, "
+            f"{len(misfit)} of another shape (for example {example}); {question}"
+        )
+    model.load_state_dict(dict(state))
+
+
+def randomise(model: torch.nn.Module, seed: int = 0) -> None:
+    """Fill in place with seeded noise what a fresh model leaves at zero or at one value.
+
+    Position embeddings, biases and layer scales start constant; left so, a comparison would not see a graph that
+    drops them. All other parameters are drawn anew too, so that a seed names one set of weights.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim >= 2 and parameter.std() > 0:
+                parameter.copy_(noise * parameter.std())
+            else:
+                parameter.add_(noise * 0.02)

@@ -1,0 +1,56 @@
+"""What SAM1 and SAM2 share: a box is two points, a mask is optional, single mask and multimask are two outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, Family, FloatArray, Tensor
+
+PROMPT_INPUTS = (
+    Tensor("point_coords", "FP32", ("prompts", "points", 2)),
+    Tensor("point_labels", "FP32", ("prompts", "points")),
+    # A symbol of its own: with "prompts", ONNX Runtime rejects P > 1 while the default of 1 is in use.
+    Tensor("mask_input", "FP32", ("masks", 1, 256, 256), optional=True),
+    Tensor("has_mask_input", "FP32", ("masks",), optional=True),
+)
+MASK_OUTPUTS = (
+    Tensor("masks", "FP32", ("prompts", 1, 256, 256)),
+    Tensor("iou_predictions", "FP32", ("prompts", 1)),
+    Tensor("multimask_masks", "FP32", ("prompts", 3, 256, 256)),
+    Tensor("multimask_iou_predictions", "FP32", ("prompts", 3)),
+)
+
+
+class PointFamily(Family):
+    """A family whose decoder takes points alone."""
+
+    def decoder_inputs(
+        self,
+        coords: FloatArray,
+        labels: npt.NDArray[np.int64],
+        boxes: FloatArray | None,
+        mask: FloatArray | None,
+    ) -> dict[str, npt.NDArray[np.generic]]:
+        """See Family.decoder_inputs. A box becomes two points with labels 2 and 3, before the other points."""
+        if boxes is not None:
+            corners = boxes.reshape(-1, 2, 2)
+            corner_labels = np.tile([LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT], (len(boxes), 1))
+            coords = np.concatenate([corners, coords], axis=1)
+            labels = np.concatenate([corner_labels, labels], axis=1)
+        tensors: dict[str, npt.NDArray[np.generic]] = {
+            "point_coords": np.ascontiguousarray(coords, np.float32),
+            "point_labels": np.ascontiguousarray(labels, np.float32),
+        }
+        if mask is not None:
+            tensors["mask_input"] = np.ascontiguousarray(mask, np.float32)
+            tensors["has_mask_input"] = np.ones(len(mask), np.float32)
+        return tensors
+
+    def requested_outputs(self, multimask_output: bool) -> Sequence[str]:
+        """See Family.requested_outputs."""
+        if multimask_output:
+            return ("multimask_masks", "multimask_iou_predictions")
+        return ("masks", "iou_predictions")

@@ -1,0 +1,186 @@
+"""SAM3's files on the Hugging Face hub: the published ONNX pair, and the gated checkpoint. Needs huggingface_hub."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .download import fetch
+from .errors import ConfigurationError, DownloadError, MissingDependencyError
+from .export.install import install, write_flushed
+from .families.sam3 import Sam3
+from .repository import CONFIG_NAME, check_name, config_for
+
+try:
+    import huggingface_hub
+    from huggingface_hub import errors
+except ImportError as error:
+    raise MissingDependencyError(
+        'SAM3 comes from the Hugging Face hub (huggingface_hub is missing): pip install "triton-sam[export]"'
+    ) from error
+
+ONNX_REPOSITORY = "onnx-community/sam3-tracker-ONNX"
+CHECKPOINT_REPOSITORY = "facebook/sam3"
+PRECISIONS = {"fp32": "", "fp16": "_fp16"}
+"""Precision -> ending of the published file names."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Where files come from.
+
+    Args:
+        endpoint: URL of the hub or of a mirror; None: $HF_ENDPOINT, else the official one.
+        progress: show progress bars and what happens, on stderr.
+    """
+
+    endpoint: str | None = None
+    progress: bool = True
+
+    def ask(self, repository: str, call: Callable[[], Result]) -> Result:
+        """Make a call of huggingface_hub; its errors become one line each.
+
+        Raises:
+            DownloadError: not logged in, not admitted, no such file, or no answer.
+        """
+        try:
+            return call()
+        except errors.LocalEntryNotFoundError as error:  # what snapshot_download makes of a missing connection
+            raise DownloadError(self._no_answer(error)) from error
+        except errors.EntryNotFoundError as error:
+            raise DownloadError(f"{repository} has no such file: {_first_line(error)}") from error
+        except errors.HfHubHTTPError as error:
+            raise DownloadError(_refusal(repository, _status(error))) from error
+        except Exception as error:  # the errors of the connection: their base differs between versions of the library
+            raise DownloadError(self._no_answer(error)) from error
+
+    def _no_answer(self, error: Exception) -> str:
+        where = self.endpoint or huggingface_hub.constants.ENDPOINT
+        hint = "on a closed network set HTTPS_PROXY, or HF_ENDPOINT to a mirror"
+        return f"cannot reach {where} ({_first_line(error)}): {hint}"
+
+    def fetch(self, repository: str, name: str, path: Path) -> Path:
+        """Download one file, resumed when broken off, checked by the SHA-256 that the hub states.
+
+        Raises:
+            DownloadError: see ask() and triton_sam.download.fetch().
+            ChecksumError: what came is not the file that the hub described; it is removed.
+        """
+        url = huggingface_hub.hf_hub_url(repository, name, endpoint=self.endpoint)
+        meta: Any = self.ask(repository, lambda: huggingface_hub.get_hf_file_metadata(url, token=_token()))
+        if not re.fullmatch(r"[0-9a-f]{64}", meta.etag or ""):
+            raise DownloadError(f"{url} states no SHA-256: it is no large file of a Hugging Face hub")
+        token = _token()
+        headers = {"Authorization": f"Bearer {token}"} if isinstance(token, str) else None
+        return fetch([url], path, size=meta.size, sha256=meta.etag, progress=self.progress, headers=headers)
+
+
+def download_onnx(
+    repository: Path, *, precision: str = "fp32", name: str = "sam3", hub: Hub | None = None
+) -> dict[str, Path]:
+    """Download the published encoder and decoder into a model repository, under the names that Triton asks for.
+
+    A graph goes to the file that config.pbtxt names, whatever its precision; its external data stays beside it under
+    the name that is written in the graph. Both models appear at once, or neither; what has arrived is kept for the next
+    try.
+
+    Args:
+        repository: the model repository.
+        precision: "fp32", or "fp16" for GPUs.
+        name: variant; the models are `<name>_encoder` and `<name>_decoder`.
+        hub: where from.
+
+    Returns:
+        Graph files by role.
+
+    Raises:
+        ConfigurationError: an option that cannot work.
+        DownloadError: see Hub.ask() and Hub.fetch().
+    """
+    if precision not in PRECISIONS:
+        raise ConfigurationError(f"precision {precision!r}: one of {', '.join(PRECISIONS)}")
+    source = hub or Hub()
+    graphs: dict[str, Path] = {}
+    moves: list[tuple[Path, Path]] = []
+    rooms: list[Path] = []
+    for spec in (Sam3.encoder, Sam3.decoder):
+        folder = repository / Sam3().model_name(spec.role, check_name(name))
+        room = folder / f".download-{precision}"
+        published = Path(spec.filename).stem + PRECISIONS[precision] + ".onnx"
+        graph = source.fetch(ONNX_REPOSITORY, f"onnx/{published}", room / spec.filename)
+        data = f"{published}_data"
+        files = [graph]
+        if data.encode() in graph.read_bytes():
+            files.append(source.fetch(ONNX_REPOSITORY, f"onnx/{data}", room / data))
+        moves += [(file, folder / "1" / file.name) for file in files]
+        text = _config(graph, folder)
+        if text is not None:
+            write_flushed(room / CONFIG_NAME, text)
+            moves.append((room / CONFIG_NAME, folder / CONFIG_NAME))
+        graphs[spec.role] = folder / "1" / spec.filename
+        rooms.append(room)
+    install(moves)
+    for room in rooms:
+        shutil.rmtree(room, ignore_errors=True)
+    return graphs
+
+
+def download_checkpoint(directory: Path, *, hub: Hub | None = None) -> Path:
+    """Download the gated SAM3 checkpoint in transformers' format.
+
+    Returns:
+        The folder, for `triton-sam export sam3 --checkpoint`.
+
+    Raises:
+        DownloadError: not logged in, not admitted, or no answer; the message says what to do.
+    """
+    source = hub or Hub()
+    source.ask(
+        CHECKPOINT_REPOSITORY,
+        lambda: huggingface_hub.snapshot_download(
+            CHECKPOINT_REPOSITORY,
+            local_dir=directory,
+            allow_patterns=["*.json", "*.safetensors"],
+            endpoint=source.endpoint,
+            token=_token(),
+        ),
+    )
+    return directory
+
+
+def _token() -> str | bool:
+    """Return the token of the last login, or False: huggingface_hub would otherwise look for it by itself."""
+    return huggingface_hub.get_token() or False
+
+
+def _config(graph: Path, folder: Path) -> str | None:
+    """Return the config.pbtxt of a downloaded graph; None when the one that is there fits already."""
+    text = config_for(graph, folder.name, graph.name)
+    place = folder / CONFIG_NAME
+    return None if place.is_file() and place.read_text("utf-8", errors="replace") == text else text
+
+
+def _status(error: Any) -> int:
+    response = getattr(error, "response", None)
+    return int(getattr(response, "status_code", 0) or 0)
+
+
+def _refusal(repository: str, status: int) -> str:
+    if status == 401:
+        return f"{repository} wants a login: run `python scripts/hf_login.py` (and check that the name is right)"
+    if status == 403:
+        return f"{repository} is gated and you are not admitted: ask for access at https://huggingface.co/{repository}"
+    if status == 404:
+        return f"there is no {repository} on the hub"
+    return f"the hub refuses {repository} (HTTP status {status}): try again later"
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

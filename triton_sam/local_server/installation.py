@@ -1,0 +1,195 @@
+"""Find a Triton to run: the one of the nvidia-pytriton wheel, or a directory like /opt/tritonserver."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+OWN_BACKENDS = Path(__file__).resolve().parent / "backends"
+DOCKER_HINT = "run Triton in Docker instead: docker compose up"
+INSTALL_HINT = 'pip install "triton-sam[local]"'
+
+
+@dataclass(frozen=True)
+class Triton:
+    """A tritonserver that can be started.
+
+    Attributes:
+        executable: the program.
+        backend_directory: the folder that holds one folder per backend.
+        environment: the complete environment to start it in.
+        from_wheel: True for the nvidia-pytriton wheel with our Python-based ONNX Runtime backend.
+    """
+
+    executable: Path
+    backend_directory: Path
+    environment: Mapping[str, str] = field(repr=False)
+    from_wheel: bool
+
+
+def prepare_triton(run_directory: Path, tritonserver: Path | None, backend_directory: Path | None) -> Triton:
+    """Find Triton and write what one run of it needs into `run_directory`.
+
+    Args:
+        run_directory: an empty folder that lives as long as the server.
+        tritonserver: an installation (`DIR/bin/tritonserver`) or the program itself; None is the wheel's.
+        backend_directory: a folder of backends to use as it is; None is the installation's own.
+
+    Raises:
+        MissingDependencyError: the nvidia-pytriton wheel is not installed.
+        ConfigurationError: `tritonserver` or `backend_directory` is not what it should be.
+        LocalServerError: the wheel cannot run here (platform, Python, no shared libpython).
+    """
+    if backend_directory is not None and not Path(backend_directory).is_dir():
+        raise ConfigurationError(f"no such backend directory: {backend_directory}")
+    if tritonserver is not None:
+        return _installed_triton(Path(tritonserver), backend_directory)
+    return _wheel_triton(run_directory, backend_directory)
+
+
+def _installed_triton(location: Path, backend_directory: Path | None) -> Triton:
+    executable = location if location.is_file() else location / "bin" / "tritonserver"
+    if not os.access(executable, os.X_OK) or executable.is_dir():
+        raise ConfigurationError(f"no Triton at {location}: expected an executable {executable}")
+    root = executable.resolve().parent.parent
+    backends = Path(backend_directory or root / "backends")
+    if not backends.is_dir():
+        raise ConfigurationError(f"{root} has no backends folder: name one with --backend-directory")
+    environment = dict(os.environ)
+    environment["LD_LIBRARY_PATH"] = _join(root / "lib", environment.get("LD_LIBRARY_PATH"))
+    return Triton(executable.resolve(), backends.resolve(), environment, from_wheel=False)
+
+
+def _wheel_triton(run_directory: Path, backend_directory: Path | None) -> Triton:
+    package = find_wheel()
+    server = package / "tritonserver"
+    environment = _wheel_environment(package, run_directory)
+    backends = Path(backend_directory).resolve() if backend_directory else run_directory / "backends"
+    if backend_directory is None:
+        _assemble_backends(server, backends)
+    return Triton(server / "bin" / "tritonserver", backends, environment, from_wheel=True)
+
+
+def find_wheel() -> Path:
+    """Return the folder of the installed `pytriton` package, without importing it (that takes a second).
+
+    Raises:
+        MissingDependencyError: nvidia-pytriton is not installed.
+        LocalServerError: there is no such wheel for this platform or Python.
+    """
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        where = f"{platform.system()} {platform.machine()}"
+        raise LocalServerError(f"the local server needs Linux on x86_64 or aarch64, this is {where}: {DOCKER_HINT}")
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or spec.origin is None:
+        raise MissingDependencyError(f"the local server needs the nvidia-pytriton wheel: {INSTALL_HINT}")
+    package = Path(spec.origin).parent
+    if not (package / "tritonserver" / "bin" / "tritonserver").is_file():
+        raise MissingDependencyError(f"{package} holds no tritonserver: {INSTALL_HINT} --force-reinstall")
+    stubs = package / "tritonserver" / "python_backend_stubs"
+    if not (stubs / _python_version() / "triton_python_backend_stub").is_file():
+        there = ", ".join(sorted(path.name for path in stubs.glob("3.1*"))) or "none"
+        raise LocalServerError(
+            f"the nvidia-pytriton wheel supports Python {there}, this is {_python_version()}: "
+            f"use another Python, or {DOCKER_HINT}"
+        )
+    return package
+
+
+def find_libpython() -> Path:
+    """Return this interpreter's shared libpython, which Triton's Python backend embeds.
+
+    Raises:
+        LocalServerError: this Python was built without one.
+    """
+    name = f"libpython{_python_version()}.so.1.0"
+    mapped = _mapped_library(name)
+    if mapped is not None:
+        return mapped
+    # A statically linked interpreter (Debian, conda, uv) often has the library beside it all the same.
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    base = Path(sys.base_prefix)
+    folders = [Path(sysconfig.get_config_var("LIBDIR") or "/nowhere"), base / "lib", base / "lib" / multiarch]
+    folders += [Path("/usr/lib") / multiarch, Path("/usr/lib64"), Path("/usr/local/lib")]
+    for folder in folders:
+        if (folder / name).is_file():
+            return (folder / name).resolve()
+    raise LocalServerError(
+        f"Triton needs {name} and the Python at {sys.base_prefix} has none: install it (Debian: apt install "
+        f"{name.split('.so')[0]}; pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared) or use a Python of uv or conda"
+    )
+
+
+def _mapped_library(name: str) -> Path | None:
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return None
+    paths = (Path(line.split(maxsplit=5)[-1]) for line in lines if line.endswith(name))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _assemble_backends(server: Path, backends: Path) -> None:
+    # Copies: Triton refuses a backend library that resolves to a place outside the backend directory.
+    python = backends / "python"
+    python.mkdir(parents=True)
+    for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
+        shutil.copyfile(server / "backends" / "python" / name, python / name)
+    stub = server / "python_backend_stubs" / _python_version() / "triton_python_backend_stub"
+    shutil.copyfile(stub, python / stub.name)
+    (python / stub.name).chmod(0o755)
+    shutil.copytree(OWN_BACKENDS, backends, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _wheel_environment(package: Path, run_directory: Path) -> dict[str, str]:
+    libpython = find_libpython()
+    libraries = run_directory / "lib"
+    libraries.mkdir()
+    (libraries / libpython.name).symlink_to(libpython)
+    environment = dict(os.environ)
+    conda = [libpython.parent] if (Path(sys.base_prefix) / "conda-meta").is_dir() else []
+    # conda's packages need conda's libstdc++, which is newer than the system's. Elsewhere only libpython itself
+    # is put on the path, not the folder around it with libraries of the same names as the system's.
+    paths = [libraries, package.parent / "nvidia_pytriton.libs", *conda]
+    environment["LD_LIBRARY_PATH"] = _join(*paths, environment.get("LD_LIBRARY_PATH"))
+    environment["PATH"] = _join(_make_environment(run_directory / "python"), environment.get("PATH"))
+    return environment
+
+
+def _make_environment(folder: Path) -> Path:
+    """Make a virtual environment of symbolic links with this interpreter's packages; return its bin folder.
+
+    The interpreter that the stub embeds knows no argv[0]: it looks for `python3` on the PATH and finds its prefix
+    from there. It runs isolated, so PYTHONPATH, PYTHONHOME and packages in the user's home do not count; what this
+    program finds, the .pth file names.
+    """
+    base = Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
+    packages = folder / "lib" / f"python{_python_version()}" / "site-packages"
+    packages.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python3").symlink_to(base)
+    settings = f"home = {base.parent}\ninclude-system-site-packages = false\n"
+    (folder / "pyvenv.cfg").write_text(settings, encoding="utf-8")
+    paths = [path for path in sys.path if Path(path).is_dir() and Path(path).is_absolute()]
+    # A source checkout comes last: models may import triton_sam, but not get the folder's other names for it.
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in [*paths, str(PACKAGE_ROOT.parent)]]
+    (packages / "triton_sam_paths.pth").write_text("".join(dict.fromkeys(lines)), encoding="utf-8")
+    return folder / "bin"
+
+
+def _join(*paths: str | Path | None) -> str:
+    return os.pathsep.join(str(path) for path in paths if path)
+
+
+def _python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"

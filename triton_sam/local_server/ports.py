@@ -1,0 +1,78 @@
+"""Addresses and ports to listen on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Mapping
+
+from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
+
+
+def resolve_host(host: str) -> str:
+    """Return the IPv4 address to listen on (Triton takes no names).
+
+    Raises:
+        ConfigurationError: the name has no IPv4 address.
+    """
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"cannot listen on {host!r}: not an IPv4 address or a known name") from error
+
+
+def reachable_host(address: str) -> str:
+    """Return the address under which this machine reaches a server that listens on `address`."""
+    return "127.0.0.1" if address == "0.0.0.0" else address  # noqa: S104 - compared, not bound
+
+
+def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Check that the wanted ports are free and fill in a free one for every 0.
+
+    Args:
+        address: the IPv4 address to listen on.
+        wanted: service ("http", "grpc", "metrics") -> port, 0 for any free one.
+
+    Raises:
+        PortInUseError: another process listens on a port.
+        ConfigurationError: a port out of range, named twice, or an address that is not this machine's.
+    """
+    fixed = [port for port in wanted.values() if port]
+    if len(set(fixed)) != len(fixed):
+        raise ConfigurationError(f"each service needs a port of its own, got {dict(wanted)}")
+    chosen = {}
+    with contextlib.ExitStack() as stack:
+        # The named ones first, lest a free one be picked that is named later. All are held until all are known.
+        for service, port in sorted(wanted.items(), key=lambda item: not item[1]):
+            held = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            chosen[service] = _bind(held, address, service, port)
+    return {service: chosen[service] for service in wanted}
+
+
+def _bind(held: socket.socket, address: str, service: str, port: int) -> int:
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Triton does: TIME_WAIT is no hindrance
+    try:
+        held.bind((address, port))
+        # With SO_REUSEADDR bind alone is too lenient: two sockets may share a port until one listens.
+        held.listen(1)
+    except OverflowError as error:
+        raise ConfigurationError(f"--{service}-port must be 0 to 65535, not {port}") from error
+    except OSError as error:
+        raise _bind_error(error, address, service, port) from error
+    return int(held.getsockname()[1])
+
+
+def _bind_error(error: OSError, address: str, service: str, port: int) -> Exception:
+    if error.errno == errno.EADDRINUSE:
+        return port_in_use(service, port)
+    if error.errno == errno.EACCES:
+        return LocalServerError(f"no right to listen on port {port}: choose another with --{service}-port")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return ConfigurationError(f"{address} is not an address of this machine: choose another with --host")
+    return LocalServerError(f"cannot listen on {address}:{port}: {error.strerror}")
+
+
+def port_in_use(service: str, port: int) -> PortInUseError:
+    """The error for a port that is taken."""
+    return PortInUseError(f"another process listens on port {port}: choose another with --{service}-port")

@@ -1,0 +1,152 @@
+"""`triton-sam serve`: run the local server in the foreground until Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from triton_sam.local_server.launcher import LocalServer
+from triton_sam.local_server.probe import last_errors
+
+STATUS_AFTER_OWN_DEATH = 1
+
+
+def serve(
+    model_repository: str | Path,
+    *,
+    models: Sequence[str] | None = None,
+    host: str = "127.0.0.1",
+    http_port: int = 8000,
+    grpc_port: int = 8001,
+    metrics_port: int = 8002,
+    tritonserver: str | Path | None = None,
+    backend_directory: str | Path | None = None,
+    log_file: str | Path | None = None,
+    startup_timeout: float = 300.0,
+    extra_args: Sequence[str] = (),
+    verbose: bool = False,
+    quiet: bool = False,
+    output: TextIO | None = None,
+) -> int:
+    """Start a server, print where it listens, and block until Ctrl-C, SIGTERM or the server's own end.
+
+    Args:
+        verbose: copy the server's log to standard error as it grows.
+        quiet: print nothing but the URL of the HTTP endpoint.
+        output: where the summary goes; standard output by default.
+
+    The other arguments are those of `LocalServer`.
+
+    Returns:
+        The exit status: 0 after Ctrl-C or SIGTERM, otherwise 1.
+
+    Raises:
+        SamError: as `LocalServer.start`.
+    """
+    out = output or sys.stdout
+    server = LocalServer(
+        model_repository,
+        models=models,
+        host=host,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        tritonserver=tritonserver,
+        backend_directory=backend_directory,
+        log_file=log_file,
+        startup_timeout=startup_timeout,
+        extra_args=extra_args,
+    )
+    with _sigterm_as_ctrl_c(), _log_to_stderr(server) if verbose else contextlib.nullcontext():
+        try:
+            began = time.monotonic()
+            server.start()
+            print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
+            server.wait()
+            print(f"triton-sam: the server ended by itself: {_last_words(server)}", file=sys.stderr)
+            return STATUS_AFTER_OWN_DEATH
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            with _deaf_to_signals():  # an impatient second Ctrl-C must not leave half of it behind
+                server.stop()
+            if not quiet:
+                print("Stopped.", file=out, flush=True)
+
+
+def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
+    if quiet:
+        return server.http_url
+    lines = [
+        f"Triton {server.server_version()} is ready after {seconds:.1f} s",
+        f"  HTTP     {server.http_url}",
+        f"  gRPC     {server.grpc_url}",
+        f"  metrics  {server.metrics_url}",
+    ]
+    models = server.served_models()
+    width = max((len(model.name) for model in models), default=0)
+    lines += [f"  READY    {model.name:<{width}}  {model.device or 'ensemble'}" for model in models]
+    return "\n".join([*lines, "Ctrl-C stops it."])
+
+
+def _last_words(server: LocalServer) -> str:
+    return " / ".join(last_errors(server.log)) or "its log is empty"
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's affair
+        return
+    # SIGINT too: a shell starts background jobs with it ignored.
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _deaf_to_signals() -> Iterator[None]:
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+    yield
+
+
+@contextlib.contextmanager
+def _log_to_stderr(server: LocalServer) -> Iterator[None]:
+    finished = threading.Event()
+    thread = threading.Thread(target=_follow, args=(server, finished), name="triton-log", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+
+
+def _follow(server: LocalServer, finished: threading.Event) -> None:
+    while server.log_path is None and not finished.wait(0.02):
+        pass
+    if server.log_path is None:
+        return
+    try:
+        with server.log_path.open("r", errors="replace") as log:
+            while not finished.wait(0.1):
+                sys.stderr.write(log.read())
+                sys.stderr.flush()
+            sys.stderr.write(log.read())
+    except OSError:
+        return

@@ -1,0 +1,180 @@
+"""Requests to a session model and its answers, for both clients: an image goes out once, then an id and a prompt."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .calls import Calls, Prediction, Request
+from .embeddings import ImageEmbeddings
+from .errors import InferenceError, SamError, UnknownImageError
+from .families.base import FloatArray
+from .images import ImageSource, image_bytes
+from .prompts import Prompts
+from .session_model import contract
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+Encode = Callable[[bytes], ImageEmbeddings]
+"""Encodes on this side: preprocessing here, then the encoder model."""
+
+
+@dataclass
+class RemoteImage:
+    """What a client knows of an image that a server holds.
+
+    Args:
+        content: encoded bytes, to send it again.
+        image_id: the server's name for it.
+    """
+
+    content: bytes
+    image_id: str
+
+
+class LazyTensors(Mapping[str, FloatArray]):
+    """Embeddings that are fetched from the encoder when somebody looks at them, once."""
+
+    def __init__(self, names: tuple[str, ...], fetch: Callable[[], ImageEmbeddings]) -> None:
+        self._names = names
+        self._fetch = fetch
+        self._fetched: ImageEmbeddings | None = None
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> FloatArray:
+        if name not in self._names:
+            raise KeyError(name)
+        with self._lock:
+            if self._fetched is None:
+                self._fetched = self._fetch()
+        return self._fetched[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True)
+class SessionImage(ImageEmbeddings):
+    """An image whose embeddings stay on the server. Looking at a tensor, or saving, fetches them from the encoder.
+
+    Args:
+        remote: the server's id of the image, and the bytes to send it again.
+    """
+
+    remote: RemoteImage
+
+
+@dataclass(frozen=True)
+class SessionClick(Request):
+    """A prompt on an image that the server holds.
+
+    Args:
+        image: the image.
+    """
+
+    image: SessionImage
+
+    def again(self, error: SamError) -> Request:
+        """Return the request that follows a miss: the same prompt, with the image itself.
+
+        Raises:
+            SamError: ``error`` in its proper type, when it says anything but that the server lacks the image.
+        """
+        meant = contract.read_error(error) if isinstance(error, InferenceError) else error
+        if not isinstance(meant, UnknownImageError):
+            raise meant from (None if meant is error else error)
+        inputs = {name: array for name, array in self.inputs.items() if name != contract.IMAGE_ID}
+        return Request(self.model, {contract.IMAGE: _text(self.image.remote.content), **inputs}, self.outputs)
+
+
+@dataclass(frozen=True)
+class SessionCalls:
+    """Builds requests to the session model of a pair of models and reads its answers.
+
+    Args:
+        calls: the pair.
+    """
+
+    calls: Calls
+
+    @property
+    def model(self) -> str:
+        """Triton name of the session model: ``sam2``, or the variant's name."""
+        return self.calls.variant or self.calls.family.name
+
+    def upload(self, source: ImageSource) -> tuple[Request, bytes]:
+        """Build the request that encodes an image; also return the bytes that go out.
+
+        Raises:
+            ImageError: no usable image, as far as can be told without decoding it.
+        """
+        content = image_bytes(source)
+        return Request(self.model, {contract.IMAGE: _text(content)}, (contract.IMAGE_ID, contract.IMAGE_SIZE)), content
+
+    def read_upload(self, outputs: Arrays, content: bytes, encode: Encode) -> SessionImage:
+        """Read the answer to upload().
+
+        Args:
+            outputs: the answer.
+            content: the bytes that went out.
+            encode: fetches embeddings when somebody wants them on this side.
+        """
+        width, height = (int(side) for side in outputs[contract.IMAGE_SIZE])
+        return SessionImage(
+            family=self.calls.family.name,
+            model=self.calls.encoder,
+            image_size=(width, height),
+            tensors=LazyTensors(self.calls.family.encoder.output_names, lambda: encode(content)),
+            remote=RemoteImage(content, _image_id(outputs)),
+        )
+
+    def fits(self, prompts: Prompts) -> bool:
+        """Whether the session model takes that many objects and points in one request."""
+        points = prompts.coords.size // 2 + (0 if prompts.boxes is None else 2 * len(prompts.boxes))
+        return len(prompts) <= contract.MAX_OBJECTS and points <= contract.MAX_POINTS
+
+    def click(self, image: SessionImage, prompts: Prompts, multimask_output: bool) -> SessionClick:
+        """Build the request for masks."""
+        inputs: dict[str, npt.NDArray[Any]] = {
+            contract.IMAGE_ID: _text(image.remote.image_id.encode()),
+            contract.MULTIMASK_OUTPUT: np.array([multimask_output]),
+        }
+        if prompts.coords.size:
+            inputs[contract.POINT_COORDS] = prompts.coords
+            inputs[contract.POINT_LABELS] = prompts.labels.astype(np.float32)
+        if prompts.boxes is not None:
+            inputs[contract.BOXES] = prompts.boxes
+        if prompts.mask is not None:
+            inputs[contract.MASK_INPUT] = prompts.mask
+        outputs = (contract.MASKS, contract.IOU_PREDICTIONS, contract.IMAGE_ID)
+        return SessionClick(self.model, inputs, outputs, image)
+
+    def read(self, request: Request, outputs: Arrays, prompts: Prompts, multimask_output: bool) -> Prediction:
+        """Read the answer to a request for masks, of click() or of Calls.decode().
+
+        Raises:
+            InferenceError: the served model does not keep the contract.
+        """
+        if not isinstance(request, SessionClick):
+            return self.calls.read_masks(outputs, prompts, multimask_output)
+        logits, scores = outputs[contract.MASKS], outputs[contract.IOU_PREDICTIONS]
+        if logits.ndim != 4 or len(logits) != len(prompts) or logits.shape[:2] != scores.shape:
+            raise InferenceError(f"{self.model} answered masks {logits.shape} for {len(prompts)} object(s)")
+        # Another after a restart with other weights.
+        request.image.remote.image_id = _image_id(outputs)
+        return Prediction(logits, scores, prompts)
+
+
+def _image_id(outputs: Arrays) -> str:
+    return bytes(outputs[contract.IMAGE_ID][0]).decode()
+
+
+def _text(content: bytes) -> npt.NDArray[np.object_]:
+    return np.array([content], np.object_)

@@ -1,0 +1,76 @@
+"""The figures that the session model shows in Triton's ``/metrics``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+PREFIX = "triton_sam_"
+COUNTERS = {
+    "cache_hits": "Requests whose image was in the cache",
+    "cache_misses": "Requests whose image was not in the cache: new images, and ids that are not known (any more)",
+    "cache_evictions": "Images that made room for others",
+    "encodes": "Images encoded",
+    "encode_seconds": "Time spent on encoding images, from compressed bytes to embeddings",
+    "decodes": "Prompts decoded",
+    "decode_seconds": "Time spent on decoding prompts, from the cached embeddings to logits",
+    "failures": "Requests answered with an error",
+}
+GAUGES = {
+    "cache_bytes": "Bytes of embeddings in the cache",
+    "cache_limit_bytes": "Bytes of embeddings that the cache may hold",
+    "cache_images": "Images in the cache",
+}
+
+
+class Metrics(Protocol):
+    """Where figures go."""
+
+    def add(self, name: str, value: float = 1.0) -> None:
+        """Increase a counter of COUNTERS."""
+
+    def set(self, name: str, value: float) -> None:
+        """Set a gauge of GAUGES."""
+
+
+@dataclass
+class MemoryMetrics:
+    """Keeps the figures in a dictionary, for a session without a server."""
+
+    values: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, value: float = 1.0) -> None:
+        """See Metrics."""
+        self.values[name] = self.values.get(name, 0.0) + value
+
+    def set(self, name: str, value: float) -> None:
+        """See Metrics."""
+        self.values[name] = value
+
+
+class TritonMetrics:
+    """Figures as custom metrics of Triton, ``triton_sam_*{model="NAME"}``.
+
+    Args:
+        pb_utils: Triton's module ``triton_python_backend_utils``.
+        model: name of the model, the label of its figures.
+    """
+
+    def __init__(self, pb_utils: Any, model: str) -> None:
+        kinds = pb_utils.MetricFamily
+        # Triton drops a family as soon as nothing refers to it.
+        self._families: list[Any] = []
+        self._metrics: dict[str, Any] = {}
+        for names, kind, ending in ((COUNTERS, kinds.COUNTER, "_total"), (GAUGES, kinds.GAUGE, "")):
+            for name, description in names.items():
+                family = kinds(name=f"{PREFIX}{name}{ending}", description=description, kind=kind)
+                self._families.append(family)
+                self._metrics[name] = family.Metric(labels={"model": model})
+
+    def add(self, name: str, value: float = 1.0) -> None:
+        """See Metrics."""
+        self._metrics[name].increment(value)
+
+    def set(self, name: str, value: float) -> None:
+        """See Metrics."""
+        self._metrics[name].set(value)

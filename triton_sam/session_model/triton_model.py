@@ -1,0 +1,203 @@
+"""The session model inside Triton: requests in, answers out, BLS calls to the encoder and the decoder.
+
+A request is handed to a thread and answered through its response sender, so that ``execute`` returns at once: one
+instance, which means one cache, works on many requests at a time. Those that bring an image have threads of their
+own, since they may wait for the encoder; a click never waits behind one.
+
+Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+from ..calls import Calls
+from ..errors import InferenceError, InputError, UnknownImageError
+from ..families import get_family
+from ..families.base import Family, FloatArray
+from . import contract
+from .answers import one_line
+from .cache import ImageCache
+from .metrics import TritonMetrics
+from .session import Reply, Session
+
+DEFAULT_CACHE_BYTES = 512 << 20
+DEFAULT_THREADS = 8
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    """One session model; Triton finds it by this name."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read the parameters; no call to other models yet, they may still be loading."""
+        parameters = {
+            key: value["string_value"] for key, value in json.loads(args["model_config"])["parameters"].items()
+        }
+        family = get_family(parameters["family"].lower())
+        encoder, decoder = parameters["encoder"], parameters["decoder"]
+        cache = ImageCache(_number(parameters, "cache_bytes", DEFAULT_CACHE_BYTES))
+        gpu = _gpu(args)
+        _check_room(cache.limit, embedding_bytes(family), in_shared_memory=gpu is None)
+        self._session = Session(
+            Calls(family, encoder.removesuffix("_encoder")),
+            BlsModels(family, encoder, decoder, gpu or _cpu()),
+            cache,
+            TritonMetrics(pb_utils, args["model_name"]),
+            weights_identity(Path(args["model_repository"]).parent / encoder),
+        )
+        threads = _number(parameters, "threads", DEFAULT_THREADS)
+        self._clicks = ThreadPoolExecutor(threads, "click")
+        self._images = ThreadPoolExecutor(threads, "image")
+        # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
+        self._reports = ThreadPoolExecutor(1, "report")
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand every request to a thread."""
+        for request in requests:
+            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            brings_image = contract.IMAGE in tensors or contract.IMAGE_B64 in tensors
+            pool = self._images if brings_image else self._clicks
+            pool.submit(self._serve, tensors, request.get_response_sender())
+
+    def finalize(self) -> None:
+        """Wait for the requests under way."""
+        for pool in (self._clicks, self._images, self._reports):
+            pool.shutdown(cancel_futures=True)
+
+    def _serve(self, tensors: dict[str, npt.NDArray[Any]], sender: Any) -> None:
+        if sender.is_cancelled():
+            sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
+            return
+        reply = self._session.answer(tensors)
+        sender.send(_response(reply), flags=FINAL)
+        with contextlib.suppress(RuntimeError):  # the server stops: nobody reads the figures any more
+            self._reports.submit(self._session.report, reply)
+
+
+class BlsModels:
+    """Calls encoder and decoder through Triton. Embeddings stay tensors of Triton, where the encoder left them.
+
+    Args:
+        family: names and shapes.
+        encoder: Triton name of the encoder.
+        decoder: Triton name of the decoder.
+        memory: where the encoder shall leave the embeddings.
+    """
+
+    def __init__(self, family: Family, encoder: str, decoder: str, memory: Any) -> None:
+        self._encoder_outputs = family.encoder.output_names
+        self._encoder = encoder
+        self._decoder = decoder
+        self._memory = memory
+
+    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
+        """See session.Models."""
+        return _call(self._encoder, _tensors(inputs), self._encoder_outputs, self._memory)
+
+    def decode(
+        self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
+    ) -> Mapping[str, FloatArray]:
+        """See session.Models."""
+        held = [_named(name, tensor) for name, tensor in embeddings.items()]
+        answer = _call(self._decoder, held + _tensors(inputs), outputs, _cpu())
+        # Copies: a view would keep the answer's block of shared memory for as long as it is in use.
+        return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
+
+    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
+        """See session.Models. The wire contract has float32 alone."""
+        return sum(4 * math.prod(tensor.shape()) for tensor in embeddings.values())
+
+
+def embedding_bytes(family: Family) -> int:
+    """Return the size of one image's embeddings."""
+    return sum(4 * math.prod(side for side in spec.shape if isinstance(side, int)) for spec in family.encoder.outputs)
+
+
+def weights_identity(folder: Path) -> str:
+    """Tell one encoder's weights from another's, alike on all replicas: names, sizes and edges of the newest files."""
+    versions = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()]
+    digest = blake2b(folder.name.encode(), digest_size=16)
+    for path in sorted(max(versions, key=lambda path: int(path.name)).glob("*")) if versions else ():
+        if path.is_file():
+            with path.open("rb") as stream:
+                size = path.stat().st_size
+                head = stream.read(1 << 16)
+                stream.seek(max(0, size - (1 << 16)))
+                digest.update(f"{path.name} {size}".encode() + head + stream.read())
+    return digest.hexdigest()
+
+
+def _call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
+    request = pb_utils.InferenceRequest(
+        model_name=model, inputs=inputs, requested_output_names=list(outputs), preferred_memory=memory
+    )
+    response = request.exec()
+    if response.has_error():
+        raise InferenceError(f"{model} failed: {response.error().message()}")
+    return {tensor.name(): tensor for tensor in response.output_tensors()}
+
+
+def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+    return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+
+
+def _named(name: str, tensor: Any) -> Any:
+    """Return a tensor under the name that the decoder has for it, without a copy."""
+    return tensor if tensor.name() == name else pb_utils.Tensor.from_dlpack(name, tensor)
+
+
+def _cpu() -> Any:
+    return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
+
+
+def _gpu(args: Mapping[str, str]) -> Any:
+    """Return the memory of the GPU that Triton placed this model on; None on a CPU."""
+    if args["model_instance_kind"] != "GPU":
+        return None
+    return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, int(args["model_instance_device_id"]))
+
+
+def _check_room(limit: int, one_image: int, in_shared_memory: bool) -> None:
+    if limit < one_image:
+        raise pb_utils.TritonModelException(f"cache_bytes is {limit}, the embeddings of one image take {one_image}")
+    there = shutil.disk_usage(SHARED_MEMORY).total
+    if in_shared_memory and limit > there:
+        pb_utils.Logger.log_warn(f"cache_bytes is {limit}, {SHARED_MEMORY} has {there}: docker run --shm-size ...")
+
+
+def _response(reply: Reply) -> Any:
+    if reply.error is None:
+        return pb_utils.InferenceResponse(_tensors(reply.tensors))
+    text = f"{contract.code_of(reply.error)}: {one_line(reply.error)}"
+    return _failure(text, _status(reply.error))
+
+
+def _status(error: Exception) -> Any:
+    if isinstance(error, UnknownImageError):
+        return pb_utils.TritonError.NOT_FOUND
+    return pb_utils.TritonError.INVALID_ARG if isinstance(error, InputError) else pb_utils.TritonError.INTERNAL
+
+
+def _failure(message: str, code: Any) -> Any:
+    return pb_utils.InferenceResponse([], error=pb_utils.TritonError(message, code))
+
+
+def _number(parameters: Mapping[str, str], key: str, default: int) -> int:
+    text = parameters.get(key, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise pb_utils.TritonModelException(f"parameter {key} must be a whole number above 0, not {text!r}")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Tests of triton_sam, against the real Triton."""

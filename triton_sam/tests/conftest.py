@@ -1,0 +1,66 @@
+"""Shared fixtures: one local Triton with the default model for the whole run."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from triton_sam.bundle import bundled
+
+from .micro_export import MicroExport
+
+IMAGES = bundled("test/images")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--url", help="server for test_basic.py (default: one that runs at $TRITON_URL, else a local one)")
+
+
+@pytest.fixture(scope="session")
+def images() -> Path:
+    """Folder of the project's test images."""
+    return IMAGES
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A local Triton that serves the default model."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    with local_server.LocalServer(
+        bundled("model_repository"),
+        models=["sam2_encoder", "sam2_decoder"],
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="session", params=["http", "grpc"])
+def url(request: pytest.FixtureRequest, server) -> str:
+    """URL of the shared server, for each protocol."""
+    return server.http_url if request.param == "http" else server.grpc_url
+
+
+@pytest.fixture(scope="session")
+def micro_export(tmp_path_factory: pytest.TempPathFactory) -> MicroExport:
+    """The micro model with random weights, exported once for the whole run."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sam2")
+    from triton_sam.export import sam2
+
+    from .micro_export import export_micro
+
+    return export_micro(sam2, tmp_path_factory.mktemp("micro"))
+
+
+@pytest.fixture
+def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let exports reuse the graphs of ``micro_export``: all steps but torch's tracing, which takes long."""
+    from triton_sam.export import sam2
+
+    monkeypatch.setattr(sam2, "_trace_encoder", lambda model: copy.deepcopy(micro_export.graphs["encoder"]))
+    monkeypatch.setattr(sam2, "_trace_decoder", lambda model: copy.deepcopy(micro_export.graphs["decoder"]))

@@ -1,0 +1,45 @@
+"""The first things that a user does, against the server at --url, a running one, or a local one."""
+
+import contextlib
+import os
+
+import numpy as np
+import pytest
+
+from triton_sam import SAM2TritonClient, SamError
+
+
+@pytest.fixture(scope="module")
+def client(request, images):
+    url = request.config.getoption("--url") or os.environ.get("TRITON_URL")
+    if url is None:
+        with SAM2TritonClient(timeout=5, retries=0) as probe, contextlib.suppress(SamError):
+            url = probe.url if probe.is_ready() else None
+    url = url or request.getfixturevalue("server").http_url
+    with SAM2TritonClient(url) as client:
+        client.set_image(images / "shapes.jpg")
+        yield client
+
+
+def test_a_click_gives_a_mask(client):
+    masks, iou = client.predict(point_coords=[[200, 180]], point_labels=[1])
+    assert masks.shape == (1, 1, 256, 256)
+    assert iou.shape == (1, 1)
+
+
+def test_a_click_gives_three_candidates(client):
+    masks, iou = client.predict(point_coords=[[200, 180]], point_labels=[1], multimask_output=True)
+    assert masks.shape == (1, 3, 256, 256)
+    assert iou.shape == (1, 3)
+
+
+def test_a_box_gives_a_full_size_mask(client):
+    (segment,) = client.segment(box=[90, 70, 310, 290])
+    assert segment.mask.shape == (600, 800)
+    assert segment.to_png().startswith(b"\x89PNG")
+
+
+def test_the_same_click_twice_gives_the_same_mask(client):
+    first, _ = client.predict(point_coords=[[620, 420]], point_labels=[1])
+    second, _ = client.predict(point_coords=[[620, 420]], point_labels=[1])
+    np.testing.assert_array_equal(first, second)

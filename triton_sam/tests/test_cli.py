@@ -1,0 +1,164 @@
+"""The command line as a person meets it: results, files, one-line errors, exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam import __version__
+from triton_sam.cli import main
+from triton_sam.rle import rle_to_mask
+
+
+def run(capsys, *arguments):
+    """Run the command line in this process; return (exit code, stdout, stderr)."""
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as error:
+        code = error.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def assert_one_line_error(result, words):
+    code, out, err = result
+    assert code == 1, err
+    assert out == ""
+    assert err.startswith("triton-sam: error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert words in err
+
+
+def test_help_names_every_command(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for command in ("demo", "serve", "predict", "models", "doctor", "setup", "download", "export", "verify"):
+        assert f"    {command} " in out or f"    {command}\n" in out
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "serve", "predict", "models", "doctor", "setup", "download", "export", "verify"]
+)
+def test_each_command_has_help(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert "usage: triton-sam" in out
+
+
+def test_version_and_wrong_usage(capsys):
+    assert run(capsys, "--version")[1] == f"triton-sam {__version__}\n"
+    assert run(capsys)[0] == 2
+    assert run(capsys, "predict")[0] == 2
+    assert run(capsys, "predict", "x.jpg", "--point", "a,b")[0] == 2
+    assert run(capsys, "predict", "x.jpg", "--point", "1,2,7")[0] == 2
+    assert run(capsys, "predict", "x.jpg", "--box", "1,2,3")[0] == 2
+
+
+def test_predict_writes_mask_overlay_and_json(capsys, server, images, tmp_path):
+    mask, overlay = tmp_path / "mask.png", tmp_path / "overlay.png"
+    code, out, err = run(
+        capsys, "predict", images / "shapes.jpg", "--point", "200,180", "--point", "520,145,0",
+        "--out", mask, "--overlay", overlay, "--json", "--url", server.http_url,
+    )  # fmt: skip
+    assert code == 0, err
+    answer = json.loads(out)
+    assert answer["image"] == {"width": 800, "height": 600}
+    (found,) = answer["objects"]
+    pixels = np.asarray(Image.open(mask))
+    assert set(np.unique(pixels)) <= {0, 255}
+    np.testing.assert_array_equal(pixels > 0, rle_to_mask(found["rle"]))
+    assert found["area"] == (pixels > 0).sum()
+    assert Image.open(overlay).size == (800, 600)
+    assert str(mask) in err
+
+
+def test_predict_several_boxes_and_candidates(capsys, server, images, tmp_path):
+    out = tmp_path / "mask.png"
+    code, printed, _ = run(
+        capsys, "predict", images / "shapes.jpg", "--box", "90,70,310,290", "--box", "430,60,700,230",
+        "--multimask", "--out", out, "--json", "--quiet", "--url", server.grpc_url,
+    )  # fmt: skip
+    assert code == 0
+    assert len(json.loads(printed)["objects"]) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mask.png", "mask_1.png"]
+
+
+def test_users_mistakes_are_one_line(capsys, server, images, tmp_path):
+    picture, url = images / "shapes.jpg", ("--url", server.http_url)
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "page.jpg").write_text("<html>")
+    point = ("--point", "1,1")
+    for arguments, words in (
+        ((picture,), "nothing to go by"),
+        (("absent.jpg", *point), "no image at"),
+        ((tmp_path / "empty.jpg", *point), "0 bytes"),
+        ((tmp_path / "page.jpg", *point), "not an image"),
+        ((picture, "--point", "5000,1"), "outside the image of 800x600"),
+        ((picture, "--point", "nan,1"), "NaN"),
+        ((picture, "--box", "300,300,100,100"), "swapped corners"),
+        ((picture, "--box", "0,0,9,9", "--box", "9,9,20,20", *point), "several boxes"),
+        ((picture, *point, "--name", "nope"), "nope_encoder"),
+        ((picture, *point, "--out", tmp_path / "no" / "dir.png"), "dir.png"),
+    ):
+        assert_one_line_error(run(capsys, "predict", *arguments, *url), words)
+    assert_one_line_error(run(capsys, "predict", picture, *point, "--url", "ftp://x"), "scheme")
+    assert_one_line_error(run(capsys, "predict", picture, *point, "--url", "127.0.0.1:9"), "triton-sam serve")
+
+
+def test_models_of_repository_and_server(capsys, server):
+    code, out, _ = run(capsys, "models", "--url", server.http_url)
+    assert code == 0
+    assert "sam2.1_hiera_micro" in out
+    assert "READY, version 1" in out
+    code, out, _ = run(capsys, "models", "--url", server.grpc_url, "--json")
+    assert json.loads(out)["ready"] == {"sam2_encoder": "1", "sam2_decoder": "1"}
+    assert_one_line_error(run(capsys, "models", "--model-repository", "/no/such/folder"), "/no/such/folder")
+
+
+def test_doctor_tells_devices_and_what_is_missing(capsys, server, tmp_path):
+    code, out, _ = run(capsys, "doctor", "--url", server.http_url, "--json")
+    assert code == 0
+    findings = {finding["subject"]: finding for finding in json.loads(out)}
+    assert findings["server"]["status"] == "ok"
+    assert findings["local Triton"]["status"] == "ok"
+    assert "instance(s) on" in findings["model sam2_encoder"]["text"]
+    code, out, _ = run(capsys, "doctor", "--url", "127.0.0.1:9", "--model-repository", tmp_path)
+    assert code == 1
+    assert "MISSING models" in out
+    assert "-> triton-sam serve" in out
+
+
+def test_demo_on_a_server(capsys, server, tmp_path):
+    code, out, err = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path)
+    assert code == 0, err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee_overlay.png", "shapes_overlay.png"]
+    assert "IoU against the truth" in out
+    assert "triton-sam setup sam2 base_plus" in out
+    code, out, _ = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path, "--json")
+    answer = json.loads(out)
+    assert len([row for row in answer["objects"] if "iou" in row]) == 6
+    assert answer["median_ms"]["later clicks"] > 0
+
+
+def test_the_installed_command_starts_its_own_server(images, tmp_path):
+    mask = tmp_path / "mask.png"
+    arguments = [images / "coffee.jpg", "--point", "285,150", "--local", "--out", mask]
+    done = subprocess.run(
+        [sys.executable, "-m", "triton_sam", "predict", *arguments],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "TRITON_URL": "127.0.0.1:9"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert Image.open(mask).size == (600, 400)
+
+
+def test_import_is_light():
+    heavy = ("torch", "onnx", "onnxruntime", "fastapi", "scipy", "matplotlib", "grpc")
+    code = f"import sys, triton_sam; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

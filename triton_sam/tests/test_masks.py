@@ -1,0 +1,278 @@
+"""Masks against torch (resize), pycocotools (RLE) and plain counting."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from ..drawing import PALETTE
+from ..errors import InputError, MissingDependencyError
+from ..masks import (
+    Segment,
+    mask_to_box,
+    mask_to_png,
+    mask_to_polygons,
+    mask_to_rle,
+    overlay,
+    resize_logits,
+    rle_to_mask,
+    trace_polygons,
+)
+
+Mask = npt.NDArray[np.bool_]
+
+SHAPES = [
+    ((256, 256), (1800, 1200)),
+    ((256, 256), (200, 900)),
+    ((256, 256), (900, 200)),
+    ((256, 256), (100, 77)),
+    ((256, 256), (256, 256)),
+    ((256, 256), (256, 300)),
+    ((256, 256), (1, 1)),
+    ((1, 1), (40, 30)),
+    ((1, 2000), (333, 5)),
+    ((2000, 1), (5, 333)),
+    ((3, 5), (4001, 7)),
+    ((288, 288), (289, 287)),
+]
+
+
+def square(height: int = 60, width: int = 80) -> Mask:
+    mask = np.zeros((height, width), np.bool_)
+    mask[10:30, 20:60] = True
+    return mask
+
+
+def ring() -> Mask:
+    mask = square()
+    mask[15:25, 30:50] = False
+    return mask
+
+
+def edge_masks() -> list[Mask]:
+    rng = np.random.default_rng(1)
+    masks = [
+        rng.random((height, width)) < density
+        for height, width, density in zip(rng.integers(1, 90, 60), rng.integers(1, 90, 60), rng.random(60), strict=True)
+    ]
+    masks += [np.zeros((5, 7), np.bool_), np.ones((5, 7), np.bool_), np.ones((1, 1), np.bool_)]
+    masks += [np.eye(9, dtype=np.bool_), square(), ring(), np.zeros((3000, 2000), np.bool_)]
+    long = np.zeros((3000, 2000), np.bool_)
+    long[-1, -1] = long[1500, 3] = long[7, 4] = True
+    return [*masks, long, ~long]
+
+
+@pytest.mark.export
+@pytest.mark.parametrize(("shape", "size"), SHAPES)
+def test_resize_equals_torch(shape: tuple[int, int], size: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    logits = np.random.default_rng(0).normal(0, 10, (2, 1, *shape)).astype(np.float32)
+    wanted = torch.nn.functional.interpolate(
+        torch.from_numpy(logits), (size[1], size[0]), mode="bilinear", align_corners=False
+    ).numpy()
+    result = resize_logits(logits, size)
+    assert result.dtype == np.float32
+    assert result.shape == wanted.shape
+    assert np.abs(result - wanted).max() < 1e-4
+
+
+def test_resize_by_hand() -> None:
+    assert resize_logits([[0, 4]], (4, 1)).tolist() == [[0, 1, 3, 4]]
+    assert resize_logits([[0, 4], [8, 12]], (1, 1)).tolist() == [[6]]
+    logits = np.ones((3, 3), np.float32)
+    assert resize_logits(logits, (3, 3)) is not logits
+
+
+@pytest.mark.parametrize(("shape", "size"), [((3,), (2, 2)), ((0, 3), (2, 2)), ((3, 3), (0, 2)), ((3, 3), (2, -1))])
+def test_resize_refuses(shape: tuple[int, ...], size: tuple[int, int]) -> None:
+    with pytest.raises(InputError):
+        resize_logits(np.zeros(shape), size)
+
+
+def test_rle_equals_pycocotools() -> None:
+    coco = pytest.importorskip("pycocotools.mask")
+    for mask in edge_masks():
+        wanted = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+        rle = mask_to_rle(mask)
+        assert rle == {"size": list(mask.shape), "counts": wanted["counts"].decode()}
+        assert (coco.decode(rle) == mask).all()
+        plain = mask_to_rle(mask, compressed=False)
+        assert coco.frPyObjects(plain, *mask.shape)["counts"] == wanted["counts"]
+        for form in (rle, plain, {**rle, "counts": rle["counts"].encode()}):
+            decoded = rle_to_mask(form)
+            assert decoded.dtype == np.bool_
+            assert (decoded == mask).all()
+
+
+@pytest.mark.parametrize(
+    "rle",
+    [
+        {"size": [2, 2], "counts": [3]},
+        {"size": [2, 2], "counts": [5, -1]},
+        {"size": [2, 2], "counts": "zzz"},
+        {"size": [2, 2], "counts": "o" * 30},
+        {"size": [2, 2], "counts": "é"},
+        {"size": [2, 2], "counts": "5"},
+        {"size": [2], "counts": "4"},
+        {"size": [2, 2], "counts": None},
+        {"counts": "4"},
+    ],
+)
+def test_damaged_rle_is_refused(rle: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="RLE"):
+        rle_to_mask(rle)
+
+
+def test_rle_refuses_other_shapes() -> None:
+    with pytest.raises(InputError, match="array"):
+        mask_to_rle(np.zeros((2, 2, 2)))
+
+
+def test_box() -> None:
+    assert mask_to_box(square()) == (20, 10, 60, 30)
+    assert mask_to_box(np.zeros((4, 4))) is None
+    assert mask_to_box(np.ones((4, 6))) == (0, 0, 6, 4)
+    assert all(type(value) is int for value in mask_to_box(square()) or ())
+
+
+def test_png() -> None:
+    image = Image.open(io.BytesIO(mask_to_png(square())))
+    assert (image.format, image.mode) == ("PNG", "L")
+    pixels = np.asarray(image)
+    assert set(np.unique(pixels)) == {0, 255}
+    assert ((pixels == 255) == square()).all()
+
+
+def fill(polygons: list[list[float]], shape: tuple[int, int]) -> Mask:
+    """Rasterise by asking each pixel's centre (even-odd rule)."""
+    y, x = np.mgrid[: shape[0], : shape[1]] + 0.5
+    inside = np.zeros(shape, np.bool_)
+    for flat in polygons:
+        points = np.reshape(flat, (-1, 2))
+        for (x1, y1), (x2, y2) in zip(points, np.roll(points, -1, axis=0), strict=True):
+            if y1 != y2:
+                inside ^= ((y1 <= y) != (y2 <= y)) & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+    return inside
+
+
+def test_polygons_cover_the_mask() -> None:
+    pytest.importorskip("contourpy")
+    y, x = np.mgrid[:60, :80]
+    disc = (x - 40) ** 2 + (y - 30) ** 2 < 500
+    for mask in (square(), disc, np.ones((3, 5), np.bool_), np.eye(1, dtype=np.bool_)):
+        (flat,) = mask_to_polygons(mask, tolerance=0)
+        assert (fill([flat], mask.shape) == mask).all()
+    (flat,) = mask_to_polygons(square(), tolerance=0)
+    points = np.reshape(flat, (-1, 2))
+    assert points.min(axis=0).tolist() == [20, 10]
+    assert points.max(axis=0).tolist() == [60, 30]
+    assert all(type(value) is float for value in flat)
+
+
+def test_polygon_tolerance_saves_points() -> None:
+    pytest.importorskip("contourpy")
+    y, x = np.mgrid[:400, :400]
+    disc = (x - 200) ** 2 + (y - 200) ** 2 < 150**2
+    (fine,), (coarse,) = mask_to_polygons(disc, 0), mask_to_polygons(disc, 1)
+    assert len(coarse) < len(fine) / 5
+    covered = fill([coarse], disc.shape)
+    assert (covered & disc).sum() / (covered | disc).sum() > 0.98
+
+
+def test_polygon_pieces_and_holes() -> None:
+    pytest.importorskip("contourpy")
+    mask = ring()
+    mask[19:21, 38:42] = True  # an island in the hole
+    mask[50, 70] = True
+    polygons = trace_polygons(mask)
+    assert [len(polygon.holes) for polygon in polygons] == [1, 0, 0]
+    exact = trace_polygons(mask, 0)
+    rings = [ring for polygon in exact for ring in (polygon.exterior, *polygon.holes)]
+    assert (fill([points.ravel().tolist() for points in rings], mask.shape) == mask).all()
+    assert len(mask_to_polygons(mask)) == 3
+    assert all(len(flat) >= 6 for flat in mask_to_polygons(mask, tolerance=100))
+    assert mask_to_polygons(np.zeros((4, 4))) == []
+
+
+def test_polygons_are_valid_for_coco() -> None:
+    pytest.importorskip("contourpy")
+    coco = pytest.importorskip("pycocotools.mask")
+    mask = square()
+    rle = coco.merge(coco.frPyObjects(mask_to_polygons(mask), *mask.shape))
+    decoded = coco.decode(rle).astype(np.bool_)
+    assert (decoded & mask).sum() / (decoded | mask).sum() > 0.97
+
+
+def test_polygons_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mask, tolerance in ((np.zeros(3), 1.0), (square(), -1.0), (square(), float("nan"))):
+        with pytest.raises(InputError):
+            mask_to_polygons(mask, tolerance)
+    monkeypatch.setitem(sys.modules, "contourpy", None)
+    with pytest.raises(MissingDependencyError, match="pip install"):
+        mask_to_polygons(square())
+
+
+def test_segment(tmp_path: Path) -> None:
+    segment = Segment(square(), 0.9, np.zeros((256, 256), np.float32), object_index=1, candidate=2)
+    assert segment.area == 800
+    assert segment.box == (20, 10, 60, 30)
+    content = segment.to_png(tmp_path / "mask.png")
+    assert content == (tmp_path / "mask.png").read_bytes() == mask_to_png(square())
+    assert segment.to_rle() == mask_to_rle(square())
+    assert segment.to_rle(compressed=False)["counts"][0] == 20 * 60 + 10
+    if "contourpy" in sys.modules or pytest.importorskip("contourpy"):
+        assert segment.to_polygons() == mask_to_polygons(square())
+    drawn = np.asarray(segment.overlay(Image.new("RGB", (80, 60)), outline=False))
+    assert drawn[20, 40].tolist() == pytest.approx([value / 2 for value in PALETTE[1]], abs=1)
+    empty = Segment(np.zeros((4, 4), np.bool_), 0.0, np.zeros((2, 2), np.float32))
+    assert (empty.area, empty.box) == (0, None)
+
+
+def test_overlay_fills_and_outlines() -> None:
+    image = Image.new("RGB", (80, 60), (100, 100, 100))
+    drawn = np.asarray(overlay(image, [square()], colors=[(255, 0, 0)], alpha=0.5)).astype(int)
+    assert image.getpixel((40, 20)) == (100, 100, 100)  # a copy was drawn on
+    assert drawn[20, 40].tolist() == pytest.approx([178, 50, 50], abs=1)
+    assert drawn[10, 40].tolist() == pytest.approx([255, 0, 0], abs=40)
+    assert drawn[9, 40].min() > 150  # white around it
+    assert drawn[2, 2].tolist() == [100, 100, 100]
+    plain = np.asarray(overlay(image, [square()], colors=[(255, 0, 0)], alpha=1.0, outline=False))
+    assert ((plain == (255, 0, 0)).all(axis=2) == square()).all()
+
+
+def test_overlay_marks_points_and_boxes() -> None:
+    image = Image.new("RGB", (400, 300), (90, 90, 90))
+    points, labels = [[100, 100], [300, 200], [200, 250]], [1, 0, -2]
+    drawn = np.asarray(overlay(image, [], points=points, labels=labels, boxes=[20, 30, 380, 280])).astype(int)
+    red, green, _ = drawn[102, 102]
+    assert green > red + 50
+    red, green, _ = drawn[202, 302]
+    assert red > green + 50
+    assert drawn[250, 200].tolist() == [90, 90, 90]
+    assert tuple(drawn[30, 200]) == PALETTE[0]
+    overlay(image, [], points=[[[-50, 5]], [[500, 5]]], labels=[[1], [0]], boxes=[[50, 50, 20, 20]])
+
+
+def test_overlay_refuses() -> None:
+    image = Image.new("RGB", (80, 60))
+    for options in (
+        {"masks": [square(60, 81)]},
+        {"masks": [], "alpha": 2},
+        {"masks": [], "points": [[1, 2, 3]]},
+        {"masks": [], "points": [[1, 2]], "labels": [1, 1]},
+        {"masks": [], "boxes": "box"},
+    ):
+        with pytest.raises(InputError):
+            overlay(image, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
+def test_overlay_takes_any_image(mode: str) -> None:
+    assert overlay(Image.new(mode, (80, 60)), [square()]).mode == "RGB"
+    assert overlay(np.zeros((60, 80, 3), np.uint8), [np.zeros((60, 80))]).size == (80, 60)

@@ -1,0 +1,141 @@
+"""The front doors: Pixi tasks, compose file, scripts. Only their schemas and commands are needed, not their tools."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triton_sam.bundle import checkout
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+jsonschema = pytest.importorskip("jsonschema")
+ROOT = checkout()
+DATA = Path(__file__).parent / "data"
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PIXI = PYPROJECT["tool"]["pixi"]
+TOOLS = {"pytest", "ruff", "mypy"}
+
+
+def all_tasks():
+    tasks = dict(PIXI["tasks"])
+    for feature in PIXI["feature"].values():
+        tasks.update(feature.get("tasks", {}))
+    return {name: task if isinstance(task, dict) else {"cmd": task} for name, task in tasks.items()}
+
+
+TASKS = all_tasks()
+COMMANDS = sorted({part.strip() for task in TASKS.values() if "cmd" in task for part in task["cmd"].split("&&")})
+
+
+def test_pixi_manifest_fits_the_schema():
+    schema = json.loads((DATA / "pixi-schema.json").read_text(encoding="utf-8"))
+    errors = [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(PIXI)]
+    assert errors == []
+
+
+def test_pixi_schema_is_really_applied():
+    schema = json.loads((DATA / "pixi-schema.json").read_text(encoding="utf-8"))
+    broken = {**PIXI, "tasks": {"demo": {"command": "triton-sam demo"}}}
+    assert list(jsonschema.Draft7Validator(schema).iter_errors(broken))
+
+
+PROMISED = """
+demo serve doctor test lint format typecheck download-tiny download-small download-base download-large clone-sam2
+export-sam2 export-onnx setup setup-sam2 test-sam2 setup-sam1 setup-sam3 setup-all download-sam1-h download-sam1-l
+download-sam1-b download-sam3-onnx hf-login clone-sam1 export-sam1 export-sam3 test-sam1 test-sam3
+"""
+
+
+def test_promised_tasks_exist_and_depend_on_existing_ones():
+    promised = PROMISED.split()
+    assert set(promised) <= set(TASKS)
+    for task in TASKS.values():
+        assert set(task.get("depends-on", [])) <= set(TASKS)
+
+
+def test_environments_name_existing_features():
+    for environment in PIXI["environments"].values():
+        features = environment["features"] if isinstance(environment, dict) else environment
+        assert set(features) <= set(PIXI["feature"])
+
+
+def test_pixi_extras_are_those_of_the_project():
+    extras = set(PYPROJECT["project"]["optional-dependencies"])
+    tables = [
+        PIXI["pypi-dependencies"],
+        *(feature.get("pypi-dependencies", {}) for feature in PIXI["feature"].values()),
+    ]
+    for table in tables:
+        assert set(table.get("triton-sam", {}).get("extras", [])) <= extras
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_task_starts(command):
+    program, *arguments = shlex.split(command)
+    if program == "git":
+        assert arguments[0] == "clone"
+        assert shutil.which("git")
+        return
+    if program == "triton-sam":
+        start = [sys.executable, "-m", "triton_sam", *_known(arguments), "--help"]
+    elif program == "python":
+        start = [sys.executable, arguments[0], "--help"]
+    else:
+        assert program in TOOLS
+        if program == "pytest":
+            assert all((ROOT / argument).exists() for argument in arguments if not argument.startswith("-"))
+        start = [sys.executable, "-m", program, "--version"]
+    done = subprocess.run(start, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _known(arguments):
+    """Check a task's arguments by parsing them, and return the command's name."""
+    from triton_sam.cli import build_parser
+
+    build_parser().parse_args(arguments)
+    return arguments[:1]
+
+
+def test_compose_file_fits_the_specification():
+    yaml = pytest.importorskip("yaml")
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    schema = json.loads((DATA / "compose-spec.json").read_text(encoding="utf-8"))
+    errors = [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(compose)]
+    assert errors == []
+    triton = compose["services"]["triton"]
+    assert all("127.0.0.1" in port for port in triton["ports"])
+    loaded = {argument.partition("=")[2] for argument in triton["command"] if argument.startswith("--load-model")}
+    assert all((ROOT / "model_repository" / name / "config.pbtxt").is_file() for name in loaded)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (ROOT / "scripts").glob("*.sh")))
+def test_shell_scripts_parse_and_explain_themselves(script):
+    path = ROOT / "scripts" / script
+    subprocess.run(["bash", "-n", path], check=True, timeout=30)
+    done = subprocess.run(["bash", path, "--help"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "sage" in done.stdout
+
+
+def test_ci_runs_the_tests_of_the_readme():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    install = 'pip install -c constraints.txt -e ".[local,export,dev]"'
+    assert f"{install} && pytest" in readme
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert install.removeprefix("pip install ") in script
+    assert "\npytest" in script
+
+
+def test_constraints_name_no_url():
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    pins = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert all("==" in line and "://" not in line for line in pins)

@@ -1,0 +1,108 @@
+"""Prompts: what is accepted, what becomes of it, and what is refused in which words."""
+
+import numpy as np
+import pytest
+
+from triton_sam.errors import PromptError
+from triton_sam.families import get_family
+from triton_sam.prompts import check_prompts
+
+SIZE = (640, 480)
+MASK = np.zeros((256, 256), np.float32)
+
+
+def check(point_coords=None, point_labels=None, box=None, mask_input=None):
+    return check_prompts(point_coords, point_labels, box, mask_input, image_size=SIZE, mask_size=256)
+
+
+def tensors(*args, **kwargs):
+    return check(*args, **kwargs).tensors(get_family("sam2"))
+
+
+def test_one_object_of_two_points():
+    inputs = tensors([[320, 240], [0, 480]], [1, 0])
+    np.testing.assert_allclose(inputs["point_coords"], [[[512, 512], [0, 1024]]])
+    np.testing.assert_array_equal(inputs["point_labels"], [[1, 0]])
+    assert inputs["point_coords"].dtype == inputs["point_labels"].dtype == np.float32
+    assert "mask_input" not in inputs
+
+
+def test_labels_default_to_foreground():
+    np.testing.assert_array_equal(tensors([[[1, 2]], [[3, 4]]])["point_labels"], [[1], [1]])
+
+
+def test_a_box_is_two_points_before_the_others():
+    inputs = tensors([[320, 240]], [0], box=[64, 48, 128, 96])
+    np.testing.assert_allclose(inputs["point_coords"], [[[102.4, 102.4], [204.8, 204.8], [512, 512]]], rtol=1e-6)
+    np.testing.assert_array_equal(inputs["point_labels"], [[2, 3, 0]])
+
+
+def test_four_boxes_are_four_objects():
+    inputs = tensors(box=[[0, 0, 10, 10]] * 4)
+    assert inputs["point_coords"].shape == (4, 2, 2)
+
+
+def test_lists_of_different_length_are_filled_up_with_label_minus_2():
+    inputs = tensors([[[1, 1]], [[2, 2], [3, 3], [4, 4]]], [[1], [1, 0, 1]])
+    assert inputs["point_coords"].shape == (2, 3, 2)
+    np.testing.assert_array_equal(inputs["point_labels"], [[1, -2, -2], [1, 0, 1]])
+
+
+@pytest.mark.parametrize("shape", [(256, 256), (1, 256, 256), (1, 1, 256, 256)])
+def test_mask_alone_and_mask_with_point(shape):
+    alone = tensors(mask_input=np.zeros(shape))
+    assert alone["mask_input"].shape == (1, 1, 256, 256)
+    assert alone["point_coords"].shape == (1, 0, 2)
+    np.testing.assert_array_equal(alone["has_mask_input"], [1])
+    assert tensors([[1, 1]], [1], mask_input=np.zeros(shape))["point_coords"].shape == (1, 1, 2)
+
+
+def test_one_mask_serves_several_objects_and_several_masks_must_match():
+    assert tensors(box=[[0, 0, 9, 9]] * 3, mask_input=MASK)["mask_input"].shape[0] == 1
+    assert tensors(box=[[0, 0, 9, 9]] * 3, mask_input=np.zeros((3, 1, 256, 256)))["mask_input"].shape[0] == 3
+    with pytest.raises(PromptError, match="2 masks for 3 object"):
+        check(box=[[0, 0, 9, 9]] * 3, mask_input=np.zeros((2, 1, 256, 256)))
+
+
+def test_edges_of_the_picture_are_inside():
+    check([[0, 0], [640, 480]], [1, 1], box=[0, 0, 640, 480])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ({}, "nothing to go by"),
+        ({"point_coords": []}, "at least one point"),
+        ({"point_coords": np.zeros((1, 0, 2))}, "at least one point"),
+        ({"point_coords": [[1, 1]], "point_labels": [-2]}, "at least one point"),
+        ({"point_coords": [[641, 10]]}, r"point \(641, 10\) lies outside the image of 640x480"),
+        ({"point_coords": [[-1, 10]]}, "outside"),
+        ({"point_coords": [[1e30, 10]]}, "outside"),
+        ({"point_coords": [[np.nan, 10]]}, "NaN"),
+        ({"point_coords": [[np.inf, 10]]}, "NaN or infinity"),
+        ({"point_coords": [["a", "b"]]}, "numbers"),
+        ({"point_coords": [[1, 2, 3]]}, r"not \(1, 3\)"),
+        ({"point_coords": 5}, "point_coords must be"),
+        ({"point_coords": np.zeros((1, 1, 1, 2))}, "point_coords must be"),
+        ({"point_coords": [[1, 1]], "point_labels": [7]}, "label 7"),
+        ({"point_coords": [[1, 1]], "point_labels": [0.5]}, "label 0.5"),
+        ({"point_coords": [[1, 1]], "point_labels": [np.nan]}, "NaN"),
+        ({"point_coords": [[1, 1]], "point_labels": [1, 0]}, "one label a point"),
+        ({"point_coords": [[[1, 1]], [[2, 2]]], "point_labels": [1, 0]}, "one label a point"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [1]}, "one list for each of the 2"),
+        ({"point_labels": [1]}, "without point_coords"),
+        ({"box": [100, 10, 50, 90]}, "swapped corners"),
+        ({"box": [10, 10, 10, 90]}, "swapped corners"),
+        ({"box": [1, 2, 3]}, "box must be"),
+        ({"box": np.zeros((0, 4))}, "box must be"),
+        ({"box": [0, 0, 700, 90]}, "box corner"),
+        ({"box": [0, 0, np.nan, 90]}, "NaN"),
+        ({"box": [[0, 0, 9, 9]] * 2, "point_coords": [[1, 1]]}, r"1 object\(s\), box for 2"),
+        ({"mask_input": np.zeros((128, 128))}, "mask_input must be"),
+        ({"mask_input": np.zeros((3, 256, 256))}, "mask_input must be"),
+        ({"mask_input": np.full((256, 256), np.nan)}, "NaN"),
+    ],
+)
+def test_what_is_refused_is_named(prompt, words):
+    with pytest.raises(PromptError, match=words):
+        check(**prompt)

@@ -1,0 +1,546 @@
+"""The session model on a real Triton: images stay on the server, by tensors, by client and by curl."""
+
+import asyncio
+import base64
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam import (
+    ImageEmbeddings,
+    ImageError,
+    InferenceError,
+    PromptError,
+    SAM2TritonClient,
+    SamError,
+    SpeculativeSAM2Client,
+)
+from triton_sam.bundle import bundled
+from triton_sam.errors import ConfigurationError, UnknownImageError
+from triton_sam.images import image_bytes, open_image
+from triton_sam.rle import rle_to_mask
+from triton_sam.session_calls import SessionImage
+from triton_sam.session_model.cache import HeldImage, ImageCache, SingleFlight
+from triton_sam.session_model.contract import MAX_OBJECTS, read_error
+from triton_sam.transport import Transport, parse_url
+
+POINT = [[200, 180]]
+IMAGES_IN_CACHE = 3
+IMAGE_BYTES = 16_777_216
+
+
+def serve(repository, http_port=0, **options):
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    ports = {"http_port": http_port, "grpc_port": 0, "metrics_port": 0}
+    return local_server.LocalServer(repository, models=["sam2", "sam2_encoder_jpeg"], **ports, **options)
+
+
+@pytest.fixture(scope="module")
+def session_server(tmp_path_factory):
+    """A server whose session model keeps three images."""
+    repository = tmp_path_factory.mktemp("session") / "models"
+    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    config = repository / "sam2" / "config.pbtxt"
+    config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES + 1)))
+    with serve(repository) as running:
+        yield running
+
+
+@pytest.fixture
+def client(session_server):
+    with SAM2TritonClient(session_server.http_url) as client:
+        yield client
+
+
+@pytest.fixture
+def transport(session_server):
+    transport = Transport(parse_url(session_server.http_url))
+    yield transport
+    transport.close()
+
+
+@pytest.fixture(scope="module")
+def picture(images):
+    return (images / "shapes.jpg").read_bytes()
+
+
+def text(content):
+    return np.array([content], np.object_)
+
+
+def point_inputs(x=200.0, y=180.0):
+    return {"point_coords": np.array([[[x, y]]], np.float32), "point_labels": np.ones((1, 1), np.float32)}
+
+
+def colored(number):
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 48), (number % 256, 200, 40)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def upload(transport, content, **more):
+    return transport.infer("sam2", {"image": text(content), **more}, ["image_id", "image_size"])
+
+
+def encoded(transport):
+    return int(transport.statistics("sam2_encoder")["inference_count"])
+
+
+def metrics(server):
+    time.sleep(0.5)  # figures are handed in after the answer
+    lines = urllib.request.urlopen(server.metrics_url).read().decode().splitlines()
+    figures = (line.rsplit(" ", 1) for line in lines if line.startswith("triton_sam_"))
+    return {name.partition("{")[0].removeprefix("triton_sam_"): float(value) for name, value in figures}
+
+
+def post(server, **inputs):
+    """What curl does: JSON in, status and JSON out."""
+    tensors = [{"name": k, "shape": [1], "datatype": "BYTES", "data": [v]} for k, v in inputs.items()]
+    request = urllib.request.Request(
+        f"{server.http_url}/v2/models/sam2/infer", json.dumps({"inputs": tensors}).encode()
+    )
+    try:
+        answer = json.loads(urllib.request.urlopen(request).read())
+    except urllib.error.HTTPError as error:
+        return json.loads(error.read())
+    return {output["name"]: output["data"][0] for output in answer["outputs"]}
+
+
+def ask(server, **inputs):
+    return json.loads(post(server, **inputs)["result_json"])
+
+
+# The client
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_masks_are_those_of_encoder_and_decoder_bit_for_bit(session_server, picture, protocol):
+    address = session_server.http_url if protocol == "http" else session_server.grpc_url
+    with SAM2TritonClient(address, embeddings="client") as near, SAM2TritonClient(address) as far:
+        near.set_image(picture)
+        far.set_image(picture)
+        assert isinstance(far.image_embeddings, SessionImage)
+        assert not isinstance(near.image_embeddings, SessionImage)
+        first, _ = near.predict(POINT)
+        for prompt in (
+            {"point_coords": POINT},
+            {"point_coords": [[[200, 180], [3, 4]], [[520, 145]]], "point_labels": [[1, 0], [1]]},
+            {"box": [90, 70, 310, 290], "multimask_output": True},
+            {"box": [[90, 70, 310, 290]] * 2, "point_coords": [[[200, 180]]] * 2, "multimask_output": True},
+            {"point_coords": POINT, "mask_input": first[0]},
+            {"mask_input": first[0]},
+        ):
+            for expected, got in zip(near.predict(**prompt), far.predict(**prompt), strict=True):
+                np.testing.assert_array_equal(got, expected)
+            for expected, got in zip(near.segment(**prompt), far.segment(**prompt), strict=True):
+                np.testing.assert_array_equal(got.mask, expected.mask)
+
+
+def test_more_than_one_request_may_carry_goes_through_the_decoder(client, picture):
+    client.set_image(picture)
+    masks, _ = client.predict(box=[[1, 1, 50, 50]] * (MAX_OBJECTS + 1))
+    assert len(masks) == MAX_OBJECTS + 1
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
+def test_sources_without_encoding_lose_nothing_on_the_way(mode):
+    noise = np.random.default_rng(1).integers(0, 256, (30, 40, 4), np.uint8)
+    array = {"RGB": noise[:, :, :3], "L": noise[:, :, 0], "RGBA": noise, "I;16": noise[:, :, 0].astype(np.uint16) * 9}
+    for source in (array[mode], Image.fromarray(array[mode])):
+        np.testing.assert_array_equal(open_image(image_bytes(source)), open_image(source))
+
+
+def test_files_and_bytes_go_out_as_they_are(images, picture, tmp_path):
+    assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == picture
+    assert image_bytes(memoryview(picture)) == picture
+    for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3):
+        with pytest.raises(ImageError):
+            image_bytes(wrong)
+
+
+def test_embeddings_are_fetched_when_asked_for_and_can_be_saved(client, session_server, picture, tmp_path):
+    client.set_image(picture)
+    handle = client.encode(picture)
+    handle.save(tmp_path / "image.npz")
+    with SAM2TritonClient(session_server.http_url) as other:
+        other.image_embeddings = ImageEmbeddings.load(tmp_path / "image.npz")
+        np.testing.assert_array_equal(other.predict(POINT)[0], client.predict(POINT)[0])
+    assert handle.nbytes == IMAGE_BYTES
+    assert set(handle) == {"image_embeddings", "high_res_feats_0", "high_res_feats_1"}
+
+
+def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, transport, picture):
+    client.set_image(picture)
+    expected, _ = client.predict(POINT)
+    for number in range(IMAGES_IN_CACHE):
+        upload(transport, colored(number))
+    before = encoded(transport)
+    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+    assert encoded(transport) == before + 1
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_async_client_does_the_same(session_server, transport, client, picture, protocol):
+    client.set_image(picture)
+    expected, _ = client.predict(POINT)
+
+    async def click():
+        address = session_server.http_url if protocol == "http" else session_server.grpc_url
+        async with SpeculativeSAM2Client(address) as fast:
+            await fast.set_image_async(picture)
+            assert isinstance(fast.image_embeddings, SessionImage)
+            for number in range(IMAGES_IN_CACHE):
+                await asyncio.to_thread(upload, transport, colored(50 + number))
+            _, task = await fast.predict_async(POINT)
+            with pytest.raises(ImageError, match="not an image"):
+                await fast.set_image_async(b"no")
+            return (await task)[0]
+
+    np.testing.assert_array_equal(asyncio.run(click()), expected)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_errors_of_the_server_are_those_of_the_package(session_server, protocol):
+    address = session_server.http_url if protocol == "http" else session_server.grpc_url
+    with SAM2TritonClient(address) as client:
+        with pytest.raises(ImageError, match="not an image"):
+            client.set_image(b"not a picture")
+        with pytest.raises(ConfigurationError, match="embeddings="):
+            SAM2TritonClient(address, embeddings="cloud")
+    with (
+        SAM2TritonClient(address, model_name="absent", embeddings="server") as client,
+        pytest.raises(SamError, match="absent"),
+    ):
+        client.set_image(colored(1))
+
+
+def test_a_server_that_is_killed_between_two_clicks(picture):
+    repository = bundled("model_repository")
+    with serve(repository) as first:
+        client = SAM2TritonClient(first.http_url)
+        client.set_image(picture)
+        expected, _ = client.predict(POINT)
+        os.kill(first.pid, signal.SIGKILL)
+    with serve(repository, http_port=int(first.http_url.rpartition(":")[2])):
+        np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+    client.close()
+
+
+# Tensors
+
+
+def test_one_call_prefetch_and_id(transport, picture):
+    alone = upload(transport, picture)
+    assert alone["image_size"].tolist() == [800, 600]
+    by_id = {"image_id": alone["image_id"], **point_inputs()}
+    outputs = ["image_id", "masks", "iou_predictions"]
+    one_call = transport.infer("sam2", {"image": text(picture), **point_inputs()}, outputs)
+    later = transport.infer("sam2", by_id, outputs)
+    for name in outputs:
+        np.testing.assert_array_equal(one_call[name], later[name])
+
+
+@pytest.mark.parametrize("multimask", [False, True])
+def test_full_size_masks_equal_those_made_by_the_client(client, transport, picture, multimask):
+    client.set_image(picture)
+    expected = client.segment(POINT, multimask_output=multimask)
+    common = {"image": text(picture), **point_inputs(), "multimask_output": np.array([multimask])}
+    for output_format in ("png", "rle"):
+        inputs = {**common, "output_format": text(output_format.encode())}
+        answers = transport.infer("sam2", inputs, ["encoded_masks"])["encoded_masks"]
+        assert answers.shape == (1, len(expected))
+        for answer, segment in zip(answers[0], expected, strict=True):
+            decoded = np.asarray(Image.open(io.BytesIO(answer))) > 0 if output_format == "png" else None
+            mask = decoded if decoded is not None else rle_to_mask(json.loads(answer))
+            np.testing.assert_array_equal(mask, segment.mask)
+
+
+def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(session_server, transport):
+    first = upload(transport, colored(10))
+    second = upload(transport, colored(11))
+    for number in range(12, 12 + IMAGES_IN_CACHE):
+        upload(transport, colored(10))  # used again and again: it stays
+        upload(transport, colored(number))
+    figures = metrics(session_server)
+    assert figures["cache_bytes"] == IMAGES_IN_CACHE * IMAGE_BYTES <= figures["cache_limit_bytes"]
+    assert figures["cache_images"] == IMAGES_IN_CACHE
+    before = encoded(transport)
+    transport.infer("sam2", {"image_id": first["image_id"], **point_inputs(3, 3)}, ["masks"])
+    assert encoded(transport) == before
+    with pytest.raises(SamError, match="UNKNOWN_IMAGE_ID") as caught:
+        transport.infer("sam2", {"image_id": second["image_id"], **point_inputs(3, 3)}, ["masks"])
+    assert isinstance(read_error(caught.value), UnknownImageError)
+
+
+def test_two_requests_for_a_new_image_encode_it_once(session_server, transport):
+    content, before = colored(99), encoded(transport)
+    with ThreadPoolExecutor(6) as pool:
+        jobs = [pool.submit(upload, transport, content) for _ in range(6)]
+        ids = {bytes(job.result()["image_id"][0]) for job in jobs}
+    assert len(ids) == 1
+    assert encoded(transport) == before + 1
+
+
+def test_sixteen_threads_on_more_images_than_the_cache_holds(session_server, images):
+    contents = [(images / name).read_bytes() for name in ("shapes.jpg", "coffee.jpg")] + [colored(5), colored(6)]
+    with SAM2TritonClient(session_server.http_url) as client:
+        handles = [client.encode(content) for content in contents]
+        expected = [client.predict([[20, 20]], image=handle)[0] for handle in handles]
+        with ThreadPoolExecutor(16) as pool:
+            jobs = [(n % 4, pool.submit(client.predict, [[20, 20]], image=handles[n % 4])) for n in range(32)]
+            for number, job in jobs:
+                np.testing.assert_array_equal(job.result()[0], expected[number])
+    figures = metrics(session_server)
+    assert figures["cache_bytes"] <= figures["cache_limit_bytes"]
+
+
+def test_clicks_do_not_wait_for_the_encoder(session_server, transport, picture):
+    image_id = upload(transport, picture)["image_id"]
+    done = threading.Event()
+
+    def encode_others():
+        for number in range(40, 42):
+            upload(transport, colored(number))
+        done.set()
+
+    thread = threading.Thread(target=encode_others)
+    thread.start()
+    clicks = 0
+    while not done.is_set():
+        transport.infer("sam2", {"image_id": image_id, **point_inputs()}, ["masks"])
+        clicks += not done.is_set()
+    thread.join()
+    assert clicks >= 2
+
+
+def test_figures_are_in_the_metrics(session_server, transport, picture):
+    before = metrics(session_server)
+    upload(transport, colored(77))
+    transport.infer("sam2", {"image": text(colored(77)), **point_inputs(3, 3)}, ["masks"])
+    after = metrics(session_server)
+    for name in ("cache_hits", "cache_misses", "encodes", "decodes"):
+        assert after[f"{name}_total"] >= before.get(f"{name}_total", 0) + 1, name
+    for name in ("encode_seconds", "decode_seconds"):
+        assert after[f"{name}_total"] > before.get(f"{name}_total", 0)
+    assert {"cache_evictions_total", "failures_total"} <= set(after)
+
+
+def bomb():
+    """30,000 x 30,000 pixels in some bytes: a PNG whose header promises what its data does not hold."""
+
+    def chunk(kind, data):
+        body = kind + data
+        return len(data).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+
+    side = (30_000).to_bytes(4, "big")
+    header = chunk(b"IHDR", side + side + bytes([8, 2, 0, 0, 0]))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+
+
+BAD = {
+    "not an image": ({"image": text(b"hello")}, "BAD_IMAGE: the image is not an image"),
+    "empty": ({"image": text(b"")}, "BAD_IMAGE: the image is empty"),
+    "truncated": ({"image": "truncated"}, "BAD_IMAGE: the image cannot be read"),
+    "bomb": ({"image": text(bomb())}, "BAD_IMAGE: the image is too large"),
+    "unknown id": ({"image_id": text(b"0123")}, "UNKNOWN_IMAGE_ID"),
+    "id of no text": ({"image_id": text(b"\xff\xfe")}, "BAD_REQUEST: image_id is no UTF-8"),
+    "both": ({"image": text(b"x"), "image_id": text(b"x")}, "BAD_REQUEST: give either"),
+    "nothing": ({"multimask_output": np.array([True])}, "BAD_REQUEST: give either"),
+    "format": ({"image": "good", "output_format": text(b"gif")}, "BAD_REQUEST: output_format 'gif'"),
+    "NaN": ({"image": "good", **point_inputs(float("nan"))}, "BAD_PROMPT: point_coords holds NaN"),
+    "outside": ({"image": "good", **point_inputs(5000)}, "BAD_PROMPT: point .* lies outside"),
+    "labels alone": ({"image": "good", "point_labels": np.ones((1, 1), np.float32)}, "BAD_PROMPT: point_labels"),
+    "10,000 points": (
+        {"image": "good", "point_coords": np.ones((1, 10_000, 2), np.float32)},
+        "BAD_PROMPT: 10000 points: a request may carry 1024",
+    ),
+    "too many objects": (
+        {"image": "good", "boxes": np.tile(np.float32([[1, 1, 9, 9]]), (200, 1))},
+        "BAD_PROMPT: 200 objects: a request may name 64",
+    ),
+    "face of both kinds": ({"image": "good", "prompt_json": text(b"{}")}, None),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_error(transport, picture, name):
+    inputs, message = BAD[name]
+    contents = {"good": picture, "truncated": picture[: len(picture) // 2]}
+    inputs = {k: text(contents[v]) if isinstance(v, str) else v for k, v in inputs.items()}
+    if message is None:
+        answer = transport.infer("sam2", inputs, ["result_json"])["result_json"][0]
+        assert json.loads(answer)["error"]["code"] == "BAD_REQUEST"
+    else:
+        with pytest.raises(SamError, match=message):
+            transport.infer("sam2", inputs, ["image_id"])
+    assert "sam2" in transport.ready_models()
+
+
+# curl
+
+
+def test_curl_gets_a_png(session_server, client, picture):
+    client.set_image(picture)
+    expected = client.segment([[200, 180], [3, 4]], [1, 0], multimask_output=True)
+    prompt = {"points": [[200, 180], [3, 4]], "labels": [1, 0], "multimask": True, "rle": True}
+    answer = ask(session_server, image_b64=base64.b64encode(picture).decode(), prompt_json=json.dumps(prompt))
+    assert len(answer["masks"]) == 3
+    assert answer["mask"]["score"] == max(mask["score"] for mask in answer["masks"])
+    for mask, segment in zip(answer["masks"], expected, strict=True):
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(mask["data"]))))
+        assert (mask["width"], mask["height"]) == (800, 600)
+        np.testing.assert_array_equal(pixels > 0, segment.mask)
+        np.testing.assert_array_equal(rle_to_mask(mask["rle"]), segment.mask)
+        assert mask["score"] == pytest.approx(segment.score)
+    assert answer["timings"]["decode_ms"] > 0
+    again = ask(session_server, prompt_json=json.dumps({**prompt, "image_id": answer["image_id"]}))
+    assert again["masks"] == answer["masks"]
+
+
+def test_curl_may_only_send_the_image(session_server, picture):
+    data_url = "data:image/jpeg;base64," + base64.encodebytes(picture).decode()
+    for inputs in ({}, {"prompt_json": '{"points": [], "boxes": []}'}):
+        answer = ask(session_server, image_b64=data_url, **inputs)
+        assert (answer["mask"], answer["masks"], answer["image_size"]) == (None, [], [800, 600])
+
+
+@pytest.mark.parametrize(
+    ("image", "prompt", "code"),
+    [
+        ("AA==", '{"points":[],"boxes":[]}', "BAD_IMAGE"),
+        ("%%%", "{}", "BAD_IMAGE"),
+        (None, '{"image_id": "nope"}', "UNKNOWN_IMAGE_ID"),
+        (None, "{}", "BAD_REQUEST"),
+        ("good", "{", "BAD_PROMPT"),
+        ("good", "[" * 100_000, "BAD_PROMPT"),
+        ("good", "[1, 2]", "BAD_PROMPT"),
+        ("good", '{"point": [[1, 2]]}', "BAD_PROMPT"),
+        ("good", '{"points": {"x": 1}}', "BAD_PROMPT"),
+        ("good", '{"points": [[1]]}', "BAD_PROMPT"),
+        ("good", '{"points": [["a", "b"]]}', "BAD_PROMPT"),
+        ("good", '{"points": [[NaN, 1]]}', "BAD_PROMPT"),
+        ("good", '{"points": [[1, 2]], "labels": [7]}', "BAD_PROMPT"),
+        ("good", json.dumps({"points": [[1, 2]] * 10_000}), "BAD_PROMPT"),
+    ],
+)
+def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
+    given = {"good": base64.b64encode(picture).decode()}.get(image, image)
+    inputs = {"prompt_json": prompt} | ({} if given is None else {"image_b64": given})
+    answer = ask(session_server, **inputs)
+    assert list(answer) == ["error"]
+    assert answer["error"]["code"] == code
+    assert "\n" not in answer["error"]["message"]
+    assert len(answer["error"]["message"]) <= 500
+
+
+def script(name, *arguments):
+    command = ["bash", str(bundled("scripts") / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_scripts_for_curl(session_server, images):
+    host, _, port = session_server.http_url.removeprefix("http://").partition(":")
+    health = script("health_check.sh", host, port)
+    assert health.returncode == 0
+    assert "sam2_decoder" in health.stdout
+    assert script("health_check.sh", host, "9").returncode == 1
+    done = script("infer_example.sh", host, port, str(images / "shapes.jpg"), '{"points": [[200, 180]], "labels": [1]}')
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mask"]["width"] == 800
+    refused = script("infer_example.sh", host, port, "AA==", '{"points":[],"boxes":[]}')
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"]["code"] == "BAD_IMAGE"
+
+
+# JPEG to embeddings
+
+
+def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, picture):
+    with SAM2TritonClient(session_server.http_url, embeddings="client") as client:
+        expected = client.encode(picture)
+    got = transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, [*expected, "image_size"])
+    assert got["image_size"].tolist() == [800, 600]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array)
+    with pytest.raises(SamError, match="BAD_IMAGE"):
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": text(b"no")}, list(expected))
+
+
+# The cache by itself
+
+
+def held(name, nbytes):
+    return HeldImage(name, (1, 1), {}, nbytes)
+
+
+def test_the_cache_counts_bytes_exactly():
+    cache = ImageCache(100)
+    assert [cache.put(held(name, 40)) for name in "abc"] == [0, 0, 1]
+    assert (cache.nbytes, len(cache), cache.get("a")) == (80, 2, None)
+    assert cache.get("b").image_id == "b"
+    assert cache.put(held("d", 30)) == 1  # c, since b was used
+    assert (cache.nbytes, cache.get("c")) == (70, None)
+    assert cache.put(held("b", 100)) == 1  # replaced and grown
+    assert (cache.nbytes, len(cache)) == (100, 1)
+    with pytest.raises(ConfigurationError, match="101 bytes"):
+        cache.put(held("e", 101))
+    with pytest.raises(ConfigurationError):
+        ImageCache(0)
+
+
+def test_the_cache_never_exceeds_its_limit_in_threads():
+    cache, worst = ImageCache(1000), []
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 400, 400).tolist()
+
+    def put(number):
+        cache.put(held(str(number % 50), sizes[number]))
+        worst.append(cache.nbytes)
+        cache.get(str(number % 7))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(400)))
+    assert max(worst) <= 1000
+    assert cache.nbytes == sum(image.nbytes for image in cache._images.values())
+
+
+def test_a_flight_is_shared_also_when_it_fails():
+    flights, gate, calls = SingleFlight(), threading.Event(), []
+
+    def work():
+        calls.append(1)
+        gate.wait(10)
+        if len(calls) == 1:
+            raise ImageError("no")
+        return 7
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(flights.run, "a", work) for _ in range(4)]
+        while not calls:
+            pass
+        threading.Timer(0.2, gate.set).start()
+        for job in jobs:
+            with pytest.raises(ImageError):
+                job.result()
+    assert flights.run("a", work) == 7
+    assert len(calls) == 2
+
+
+def test_errors_keep_their_meaning_on_the_wire():
+    for error, kind in (("BAD_PROMPT: x", PromptError), ("sam2 failed: UNKNOWN_IMAGE_ID: gone", UnknownImageError)):
+        assert type(read_error(InferenceError(error))) is kind

@@ -1,0 +1,120 @@
+"""URLs, and what becomes of errors below us. The server here is a socket that misbehaves; no model is involved."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
+from triton_sam.transport import Transport, parse_url
+
+INPUT = {"image": np.zeros((1, 3), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("localhost", "http://localhost:8000"),
+        ("http://10.0.0.1:9000/", "http://10.0.0.1:9000"),
+        ("http://host/triton/", "http://host:8000/triton"),
+        ("https://host", "https://host:443"),
+        ("grpc://host", "grpc://host:8001"),
+        ("grpcs://host:5001", "grpcs://host:5001"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_url_forms(text, expected):
+    assert str(parse_url(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ftp://host", "http://", "host:port", "host:99999", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x"],
+)
+def test_urls_that_cannot_work(text):
+    with pytest.raises(ConfigurationError):
+        parse_url(text)
+
+
+def test_no_url_means_the_environment_then_the_default(monkeypatch):
+    monkeypatch.delenv("TRITON_URL", raising=False)
+    assert str(parse_url(None)) == "http://localhost:8000"
+    monkeypatch.setenv("TRITON_URL", "grpc://gpu:8001")
+    assert str(parse_url(None)) == "grpc://gpu:8001"
+
+
+@contextlib.contextmanager
+def listener(behave):
+    """A TCP server on a free port; ``behave`` gets each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections = []
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    connections.append(connection)
+                    behave(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], connections
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+        for connection in connections:
+            connection.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_nothing_listens(scheme):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=0, timeout=5)
+    with pytest.raises(ServerUnreachableError, match=f"{scheme}://127.0.0.1:{port}"):
+        transport.infer("model", INPUT, ["out"])
+    assert not transport.is_ready()
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_silent_server_is_a_timeout_and_not_retried(scheme):
+    with listener(lambda connection: None) as (port, connections):
+        transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=5, timeout=0.5)
+        start = time.monotonic()
+        with pytest.raises(ServerTimeoutError if scheme == "http" else (ServerTimeoutError, ServerUnreachableError)):
+            transport.infer("model", INPUT, ["out"])
+        assert scheme == "grpc" or (time.monotonic() - start < 2 and len(connections) == 1)
+
+
+def test_a_connection_that_breaks_is_retried_and_then_reported():
+    def drop(connection):
+        connection.recv(100)
+        connection.close()
+
+    with listener(drop) as (port, connections):
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=2, timeout=5)
+        with pytest.raises(ServerUnreachableError):
+            transport.infer("model", INPUT, ["out"])
+        assert len(connections) >= 3
+
+
+@pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
+def test_a_server_that_is_no_triton(status):
+    def answer(connection):
+        connection.recv(100_000)
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\nhello".encode())
+
+    with listener(answer) as (port, _):
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=0, timeout=5)
+        with pytest.raises(InferenceError, match="does not answer like a Triton server"):
+            transport.ready_models()
+
+
+def test_a_closed_transport_says_so():
+    transport = Transport(parse_url("localhost:1"))
+    transport.close()
+    with pytest.raises(ConfigurationError, match="closed"):
+        transport.ready_models()

@@ -1,0 +1,142 @@
+"""Tiny ONNX models in a model repository, written on the fly, and a call to one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+http = pytest.importorskip("tritonclient.http")
+tritonclient_utils = pytest.importorskip("tritonclient.utils")
+pytest.importorskip("pytriton", reason="needs the local extra: pip install 'triton-sam[local]'")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+CPU = "instance_group { kind: KIND_CPU count: 1 }\n"
+MATRIX = "dims: [-1, -1]"
+SCALE_CONFIG = f"""backend: "onnxruntime"
+max_batch_size: 0
+input [
+  {{ name: "x" data_type: TYPE_FP32 {MATRIX} }},
+  {{ name: "scale" data_type: TYPE_FP32 dims: [1] optional: true }}
+]
+output {{ name: "y" data_type: TYPE_FP32 {MATRIX} }}
+{CPU}"""
+TYPED_CONFIG = 'backend: "onnxruntime"\nmax_batch_size: 0\n' + CPU
+for name, kind in {"half": "FP16", "long": "INT64", "text": "STRING"}.items():
+    TYPED_CONFIG += f'input {{ name: "{name}" data_type: TYPE_{kind} dims: [-1] }}\n'
+    TYPED_CONFIG += f'output {{ name: "{name}_out" data_type: TYPE_{kind} dims: [-1] }}\n'
+# Calls `scale` twice through Triton; it is named in a parameter, which makes it a dependency.
+BLS_MODEL = """
+import triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x")
+            for _ in range(2):
+                call = pb_utils.InferenceRequest(
+                    model_name="scale", requested_output_names=["y"], inputs=[pb_utils.Tensor("x", x.as_numpy())])
+                x = pb_utils.get_output_tensor_by_name(call.exec(), "y")
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x.as_numpy())]))
+        return answers
+"""
+ENSEMBLE = f"""platform: "ensemble"
+max_batch_size: 0
+input {{ name: "a" data_type: TYPE_FP32 {MATRIX} }}
+output {{ name: "b" data_type: TYPE_FP32 {MATRIX} }}
+ensemble_scheduling {{ step [ {{
+  model_name: "scale" model_version: -1
+  input_map {{ key: "x" value: "a" }} output_map {{ key: "y" value: "b" }} }} ] }}
+"""
+
+
+def scale_graph(factor: float = 2.0) -> onnx.ModelProto:
+    """y = x * scale, where scale may be left out."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "d"]) for name in "xy")
+    scale = helper.make_tensor_value_info("scale", TensorProto.FLOAT, [1])
+    default = numpy_helper.from_array(np.array([factor], np.float32), "scale")
+    return model_of([helper.make_node("Mul", ["x", "scale"], ["y"])], [x, scale], [y], [default])
+
+
+def add_graph(width: int = 4) -> onnx.ModelProto:
+    """y = x + (0, 1, 2, ...): fails for an x of another width."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", "d"]) for name in "xy")
+    steps = numpy_helper.from_array(np.arange(width, dtype=np.float32), "steps")
+    return model_of([helper.make_node("Add", ["x", "steps"], ["y"])], [x], [y], [steps])
+
+
+def typed_graph() -> onnx.ModelProto:
+    """Passes FP16, INT64 and strings through."""
+    types = {"half": TensorProto.FLOAT16, "long": TensorProto.INT64, "text": TensorProto.STRING}
+    inputs = [helper.make_tensor_value_info(name, kind, ["n"]) for name, kind in types.items()]
+    outputs = [helper.make_tensor_value_info(f"{name}_out", kind, ["n"]) for name, kind in types.items()]
+    nodes = [helper.make_node("Identity", [name], [f"{name}_out"]) for name in types]
+    return model_of(nodes, inputs, outputs)
+
+
+def model_of(nodes: list, inputs: list, outputs: list, initializers: list = ()) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "tiny", inputs, outputs, list(initializers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def write_model(
+    repository: Path, name: str, graph: object, config: str | None, file: str = "1/model.onnx", **save: object
+) -> Path:
+    path = repository / name / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(graph, bytes):
+        path.write_bytes(graph)
+    else:
+        onnx.save(graph, path, **save)
+    if config is not None:
+        (repository / name / "config.pbtxt").write_text(config)
+    return path
+
+
+def config_of(x: str = f"TYPE_FP32 {MATRIX}", *, batch: int = 0, more: str = CPU) -> str:
+    return (
+        f'backend: "onnxruntime"\nmax_batch_size: {batch}\ninput {{ name: "x" data_type: {x} }}\n'
+        f'output {{ name: "y" data_type: {x} }}\n{more}'
+    )
+
+
+def infer(client: object, model: str, outputs: list[str] | None = None, version: str = "", **arrays: np.ndarray):
+    inputs = []
+    for name, array in arrays.items():
+        tensor = http.InferInput(name, list(array.shape), tritonclient_utils.np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    wanted = [http.InferRequestedOutput(name) for name in outputs] if outputs else None
+    return client.infer(model, inputs, model_version=version, outputs=wanted)
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def write_repository(root: Path) -> Path:
+    """A model repository with one model for each thing that the backend has to honour."""
+    write_model(root, "scale", scale_graph(), SCALE_CONFIG)
+    write_model(root, "add", add_graph(), config_of())
+    renamed = config_of(more=CPU + 'default_model_filename: "weights.onnx"')
+    write_model(root, "renamed", scale_graph(3), renamed, "1/weights.onnx")
+    outside = {"save_as_external_data": True, "location": "steps.bin", "size_threshold": 0}
+    write_model(root, "external", add_graph(512), config_of(), **outside)
+    write_model(root, "versions", scale_graph(1), config_of(more=CPU + "version_policy { all {} }"))
+    write_model(root, "versions", scale_graph(7), None, "7/model.onnx")
+    threads = 'parameters { key: "intra_op_thread_count" value: { string_value: "1" } }'
+    batched = "dynamic_batching { max_queue_delay_microseconds: 20000 }\n"
+    write_model(
+        root, "batched", scale_graph(), config_of("TYPE_FP32 dims: [-1]", batch=8, more=CPU + batched + threads)
+    )
+    write_model(root, "typed", typed_graph(), TYPED_CONFIG)
+    bls = config_of(more=CPU + 'parameters { key: "calls" value: { string_value: "scale" } }')
+    write_model(root, "bls", BLS_MODEL.encode(), bls.replace("onnxruntime", "python"), "1/model.py")
+    (root / "chain" / "1").mkdir(parents=True)
+    (root / "chain" / "config.pbtxt").write_text(ENSEMBLE)
+    (root / "weightless" / "1").mkdir(parents=True)
+    (root / "weightless" / "1" / ".gitkeep").touch()
+    (root / "weightless" / "config.pbtxt").write_text(config_of())
+    return root

@@ -1,0 +1,1 @@
+"""Train the small default model on generated scenes (needs the `train` extra)."""

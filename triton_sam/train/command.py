@@ -1,0 +1,166 @@
+"""What `scripts/train_micro.py` does: read the options, fill the scene cache in the background, train, plot."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..export.sam2_model import build_model, load_checkpoint
+from . import network
+from .dataset import SHARD, Example, ScenePool, augment, fill_cache
+from .plot import plot_history
+from .trainer import Settings, Trainer, parse_stages
+
+CONFIG = "sam2.1_hiera_micro.yaml"
+
+EASY_SIZE, HARD_SIZE = 256, 512
+"""Sides of the cached scenes: easy ones for the stages below 256 px, hard ones for the others."""
+
+_EASY, _HARD = (0.0, 0.5), (0.3, 1.0)
+_FIRST_HARD_SEED = 1_000_000
+_REFRESH_SECONDS = 60.0
+
+_EPILOG = """\
+examples:
+  scripts/train_micro.py --out runs/micro                            # about 90 minutes on 2 CPU cores
+  scripts/train_micro.py --out runs/micro --stages 128:500,256:500   # counted in steps: deterministic
+  scripts/train_micro.py --out runs/micro --device cuda --bf16       # on a GPU; continues a CPU run as well
+
+The same command again resumes. In --out: state.pt (to resume), sam2.1_hiera_micro.pt (FP16, averaged weights, as the
+official checkpoints are laid out), curves.png and curves.json.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Describe the options."""
+    options = argparse.ArgumentParser(
+        prog="train_micro.py", description=__doc__.splitlines()[0] if __doc__ else None, epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    options.add_argument("--out", type=Path, required=True, help="folder of the run; an existing run is resumed")
+    options.add_argument("--scenes", type=Path, help="folder of the scene cache (default: OUT/scenes)")
+    options.add_argument(
+        "--stages", default="128:20m,256:25m,512:25m,1024:20m", metavar="SIDE:LENGTH,...",
+        help="image side and length of each stage, in minutes (25m) or steps (2000) (default: %(default)s)",
+    )  # fmt: skip
+    options.add_argument("--init", type=Path, metavar="CHECKPOINT", help="start a new run from these weights")
+    options.add_argument("--seed", type=int, default=0, help="seed of weights, prompts and augmentation (default: 0)")
+    options.add_argument("--rate", type=float, default=7e-4, help="peak learning rate (default: %(default)s)")
+    options.add_argument("--easy-shards", type=int, default=60, help=f"shards of {SHARD} easy scenes (default: 60)")
+    options.add_argument("--hard-shards", type=int, default=110, help=f"shards of {SHARD} hard scenes (default: 110)")
+    options.add_argument("--threads", type=int, default=0, help="CPU threads (default: all cores)")
+    options.add_argument(
+        "--share-cores", action="store_true",
+        help="use one thread while other programs are busy: a step waits for its slowest thread",
+    )  # fmt: skip
+    options.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
+    options.add_argument("--bf16", action="store_true", help="compute in bfloat16; for GPUs, slow on most CPUs")
+    options.add_argument("--save-every", type=float, default=120, metavar="SECONDS", help="default: %(default)s")
+    return options
+
+
+def _fill(folder: Path, easy: int, hard: int) -> None:
+    fill_cache(folder, 0, easy, EASY_SIZE, _EASY)
+    fill_cache(folder, _FIRST_HARD_SEED, hard, HARD_SIZE, _HARD)
+
+
+class _Source:
+    """Draws examples from the caches; looks for new shards now and then.
+
+    The first steps see few scenes, the next ones more and more: what a click means is learned in tens of steps on a
+    handful of scenes, and in thousands when every scene is new. `all_at_once` is for weights that have learned it.
+    """
+
+    def __init__(self, folder: Path, all_at_once: bool = False) -> None:
+        self._all_at_once = all_at_once
+        self.step: Callable[[], int] = lambda: 0
+        self._pools = {size: ScenePool(folder, size) for size in (EASY_SIZE, HARD_SIZE)}
+        self._looked = time.monotonic()
+
+    def ready(self) -> bool:
+        return all(pool.refresh() > 0 for pool in self._pools.values())
+
+    def __call__(self, rng: np.random.Generator, size: int) -> Example:
+        if time.monotonic() - self._looked > _REFRESH_SECONDS:
+            self.ready()
+            self._looked = time.monotonic()
+        step = self.step()
+        if size < EASY_SIZE:
+            if self._all_at_once:
+                return augment(rng, self._pools[EASY_SIZE].draw(rng), size, 0.4)
+            variety = 8 + step * step // 125
+            return augment(rng, self._pools[EASY_SIZE].draw(rng, variety), size, max(0.4, 1 - step / 800))
+        example = self._pools[EASY_SIZE if size < HARD_SIZE and rng.random() < 0.4 else HARD_SIZE].draw(rng)
+        return augment(rng, example, size, 0.5)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    options = parser().parse_args(arguments)
+    settings = _settings(options)
+    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    scenes = options.scenes or options.out / "scenes"
+    scenes.mkdir(parents=True, exist_ok=True)
+    painter = multiprocessing.get_context("spawn").Process(
+        target=_fill, args=(scenes, options.easy_shards, options.hard_shards), daemon=True
+    )
+    painter.start()
+    source = _Source(scenes, all_at_once=options.init is not None)
+    while not source.ready() and painter.is_alive():
+        time.sleep(1)
+    torch.manual_seed(settings.seed)
+    model = build_model(CONFIG)
+    if options.init is None:
+        network.prepare(model)
+    else:
+        load_checkpoint(model, options.init)
+    trainer = Trainer(model, settings, source)
+    source.step = lambda: trainer.progress.step
+    state = options.out / "state.pt"
+    if state.is_file():
+        trainer.load(state)
+        print(f"resuming at step {trainer.progress.step}", flush=True)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        before = _yield_cores if options.share_cores else None
+        trainer.run(_keeper(options.out), options.save_every, before=before)
+    except KeyboardInterrupt:
+        _keeper(options.out)(trainer)
+        print("interrupted; the same command resumes", flush=True)
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    device = options.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    stages = parse_stages(options.stages)
+    return Settings(stages=stages, seed=options.seed, rate=options.rate, device=device, bf16=options.bf16)
+
+
+def _yield_cores() -> None:
+    cores = os.cpu_count() or 1
+    others = os.getloadavg()[0] - torch.get_num_threads()
+    torch.set_num_threads(cores if others < 0.5 * cores else 1)
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _keeper(out: Path) -> Callable[[Trainer], None]:
+    """Return what writes the run's files."""
+
+    def keep(trainer: Trainer) -> None:
+        trainer.save(out / "state.pt")
+        trainer.export(out / "sam2.1_hiera_micro.pt")
+        plot_history(trainer.progress.history, out / "curves")
+
+    return keep

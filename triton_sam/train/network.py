@@ -1,0 +1,165 @@
+"""The image path of SAM2, as SAM2ImagePredictor runs it, for any training resolution and with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everybody knows
+from torch import Tensor, nn
+
+from ..errors import ConfigurationError
+
+STRIDE = 16
+"""Input pixels per cell of the image embedding; the masks come out at a quarter of the input."""
+
+_TRAINED = ("image_encoder", "sam_prompt_encoder", "sam_mask_decoder")
+_SHARPNESS, _STRENGTH = 4.0, 2.0  # of attention before training, against PyTorch's default
+_BACKGROUND = 2.0  # minus the logit of every pixel before training
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the encoder hands to the decoder, for B images of side S.
+
+    Attributes:
+        embedding: (B, 256, S/16, S/16), no_mem_embed added.
+        high_res: (B, 32, S/4, S/4) and (B, 64, S/8, S/8).
+    """
+
+    embedding: Tensor
+    high_res: tuple[Tensor, Tensor]
+
+    def of(self, owners: Tensor) -> Features:
+        """Repeat the features of image owners[p] for each prompt p."""
+        return Features(self.embedding[owners], (self.high_res[0][owners], self.high_res[1][owners]))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The decoder's answer to P prompts on images of side S; index 0 is the single mask, 1..3 the multimasks.
+
+    Attributes:
+        logits: (P, 4, S/4, S/4).
+        iou: (P, 4), the score of each mask, in 0..1.
+        present: (P,), object score logits.
+    """
+
+    logits: Tensor
+    iou: Tensor
+    present: Tensor
+
+
+def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Name every parameter that the image path uses; the memory modules of video stay untouched."""
+    for name, parameter in model.named_parameters():
+        if name.split(".")[0] in _TRAINED or name == "no_mem_embed":
+            yield name, parameter
+
+
+def prepare(model: nn.Module) -> None:
+    """Give a fresh model starting values from which it learns faster, in place.
+
+    The default initial values nearly hide a click from the masks: its kind and the "no mask" code, drawn with deviation
+    1, drown its position, and attention is close to uniform. Here these codes start small, queries equal keys, so that
+    tokens attend to what resembles them (a click to the features at its place: both carry the same position code), and
+    attention starts sharp and strong. Masks start as background (Lin et al., "Focal Loss", 2017, section 4.1):
+    otherwise the first thing learned, one large constant embedding that says so, silences everything else. The fixed
+    random frequencies of the position code are rounded to half precision, in which the checkpoint is stored.
+    """
+    decoder: Any = model.sam_mask_decoder
+    encoder: Any = model.sam_prompt_encoder
+    with torch.no_grad():
+        for embedding in (*encoder.point_embeddings, encoder.not_a_point_embed):
+            embedding.weight.mul_(0.3)
+        encoder.no_mask_embed.weight.mul_(0.05)
+        for module in decoder.modules():
+            if hasattr(module, "q_proj"):
+                module.q_proj.weight.mul_(_SHARPNESS)
+                module.k_proj.weight.copy_(module.q_proj.weight)
+                module.v_proj.weight.mul_(_STRENGTH)
+                module.out_proj.weight.mul_(_STRENGTH)
+        decoder.output_upscaling[3].bias[0] = 3.0  # one feature that is constant at first ...
+        for network in decoder.output_hypernetworks_mlps:  # ... and that every mask weighs negatively
+            network.layers[-1].weight.mul_(_STRENGTH)
+            network.layers[-1].bias[0] = -_BACKGROUND / 3.0
+        matrix = encoder.pe_layer.positional_encoding_gaussian_matrix
+        matrix.copy_(matrix.half().float())
+
+
+def set_resolution(model: nn.Module, size: int) -> None:
+    """Make the prompt encoder scale coordinates and position codes for inputs of side `size`.
+
+    Raises:
+        ConfigurationError: `size` is not a multiple of 64.
+    """
+    if size < 64 or size % 64:
+        raise ConfigurationError(f"cannot train at {size} px: the side must be a multiple of 64")
+    encoder: Any = model.sam_prompt_encoder
+    cells = size // STRIDE
+    encoder.image_embedding_size = (cells, cells)
+    encoder.input_image_size = (size, size)
+    encoder.mask_input_size = (4 * cells, 4 * cells)
+
+
+def normalise(images: Tensor) -> Tensor:
+    """Turn uint8 (B, S, S, 3) RGB into float32 (B, 3, S, S) with ImageNet mean and deviation."""
+    scaled = images.permute(0, 3, 1, 2).float() / 255
+    mean = torch.tensor(_MEAN, device=images.device).view(1, 3, 1, 1)
+    return (scaled - mean) / torch.tensor(_STD, device=images.device).view(1, 3, 1, 1)
+
+
+def encode(model: nn.Module, pixels: Tensor) -> Features:
+    """Run the encoder on normalised (B, 3, S, S) pixels.
+
+    Equals SAM2Base.forward_image and no_mem_embed, as SAM2ImagePredictor.set_image applies them. At the two fine
+    levels a linear lateral projection to 256 channels is followed by a linear projection to 32 or 64; they are
+    multiplied out first, which halves the time.
+    """
+    encoder: Any = model.image_encoder
+    decoder: Any = model.sam_mask_decoder
+    no_memory: Any = model.no_mem_embed
+    neck = encoder.neck
+    if list(neck.fpn_top_down_levels) != [2, 3] or encoder.scalp != 1 or len(neck.convs) != 4:
+        raise ConfigurationError("training needs a four-stage trunk, scalp 1 and fpn_top_down_levels [2, 3]")
+    fine, middle, coarse, coarsest = encoder.trunk(pixels)
+    top = F.interpolate(neck.convs[0](coarsest), scale_factor=2.0, mode="nearest")
+    embedding = neck.convs[1](coarse) + top + no_memory.view(1, -1, 1, 1)
+    high_res = (
+        _project_twice(fine, neck.convs[3].conv, decoder.conv_s0),
+        _project_twice(middle, neck.convs[2].conv, decoder.conv_s1),
+    )
+    return Features(embedding, high_res)
+
+
+def _project_twice(x: Tensor, first: Any, second: Any) -> Tensor:
+    """Apply two 1x1 convolutions as the one that equals them."""
+    outer, inner = second.weight.flatten(1), first.weight.flatten(1)
+    return F.conv2d(x, (outer @ inner)[..., None, None], outer @ first.bias + second.bias)
+
+
+def decode(model: nn.Module, features: Features, points: Tensor, labels: Tensor, mask: Tensor | None) -> Prediction:
+    """Run prompt encoder and mask decoder, one prompt for each row of `features`.
+
+    Args:
+        model: the SAM2Base.
+        features: of the P images that the prompts belong to.
+        points: (P, N, 2) x, y in input pixels; a box is two points with labels 2 and 3.
+        labels: (P, N).
+        mask: (P, 1, S/4, S/4) logits of an earlier round, or None.
+    """
+    prompt_encoder: Any = model.sam_prompt_encoder
+    decoder: Any = model.sam_mask_decoder
+    sparse, dense = prompt_encoder(points=(points, labels), boxes=None, masks=mask)
+    logits, iou, _, present = decoder.predict_masks(
+        image_embeddings=features.embedding,
+        image_pe=prompt_encoder.get_dense_pe(),
+        sparse_prompt_embeddings=sparse,
+        dense_prompt_embeddings=dense,
+        repeat_image=False,
+        high_res_features=list(features.high_res),
+    )
+    return Prediction(logits, iou, present[:, 0])

@@ -1,0 +1,337 @@
+"""The only module that talks to tritonclient: URL -> client, named arrays in and out, errors mapped in one table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from .errors import (
+    ConfigurationError,
+    InferenceError,
+    ModelNotReadyError,
+    SamError,
+    ServerError,
+    ServerTimeoutError,
+    ServerUnreachableError,
+)
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+Result = TypeVar("Result")
+
+URL_VARIABLE = "TRITON_URL"
+DEFAULT_URL = "localhost:8000"
+DEFAULT_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 443}
+CONNECT_TIMEOUT = 10.0
+RETRY_PAUSE = 0.2
+"""Seconds before the first repetition of a call; doubled for each further one."""
+GRPC_OPTIONS = [
+    ("grpc.max_send_message_length", 2**31 - 1),
+    ("grpc.max_receive_message_length", 2**31 - 1),
+    # gRPC's own pause between attempts to connect grows to two minutes, and during a pause every call fails at once: a
+    # server that is back would look dead. So the pause stays below the sum of our own between repetitions of a call.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),  # in spite of its name, how long an attempt may take at least
+    ("grpc.max_reconnect_backoff_ms", 200),
+]
+
+
+@dataclass(frozen=True)
+class ServerUrl:
+    """A parsed server URL.
+
+    Args:
+        scheme: http, https, grpc or grpcs.
+        address: ``host:port`` with an optional base path for HTTP, as tritonclient wants it.
+    """
+
+    scheme: str
+    address: str
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether the gRPC protocol is spoken."""
+        return self.scheme.startswith("grpc")
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.scheme.endswith("s")
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.address}"
+
+
+def parse_url(url: str | None) -> ServerUrl:
+    """Parse ``host:port``, ``http://``, ``https://``, ``grpc://`` or ``grpcs://``; None: $TRITON_URL or the default.
+
+    Raises:
+        ConfigurationError: the URL cannot work.
+    """
+    text = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r} is not a server URL: {error}") from None
+    if parts.scheme not in DEFAULT_PORTS:
+        raise ConfigurationError(f"{text!r}: the scheme must be one of {', '.join(DEFAULT_PORTS)}")
+    if not parts.hostname or re.search(r"\s", text) or parts.username or parts.query or parts.fragment:
+        raise ConfigurationError(f"{text!r} is not a server URL: write host:port, http://host:port or grpc://host:port")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    path = parts.path.rstrip("/")
+    if path and parts.scheme.startswith("grpc"):
+        raise ConfigurationError(f"{text!r}: a gRPC URL has no path")
+    return ServerUrl(parts.scheme, f"{host}:{port or DEFAULT_PORTS[parts.scheme]}{path}")
+
+
+def map_error(error: BaseException, url: ServerUrl, model: str | None = None) -> SamError | None:
+    """Turn what tritonclient and the layers below it raise into one of our errors; None for what is none of theirs."""
+    if isinstance(error, SamError):
+        return error
+    if isinstance(error, InferenceServerException):
+        return _map_status(error, url, model)
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two types before Python 3.11
+        return ServerTimeoutError(f"no answer from {url} in time")
+    if isinstance(error, ssl.SSLError):
+        return ServerUnreachableError(f"TLS to {url} failed: {getattr(error, 'reason', None) or error}")
+    # The HTTP libraries' own exceptions (a connection that broke inside an answer) share no base but their module.
+    if isinstance(error, OSError) or type(error).__module__.startswith(("geventhttpclient", "aiohttp")):
+        return ServerUnreachableError(
+            f"nothing answers at {url} ({getattr(error, 'strerror', None) or error or type(error).__name__}): start a "
+            "server with `triton-sam serve` or `docker compose up`, or give the URL of a running one"
+        )
+    if isinstance(error, ValueError):  # a JSON parser's error, of a library that tritonclient chooses
+        return InferenceError(f"{url} does not answer like a Triton server: {error}")
+    return None
+
+
+def _map_status(error: InferenceServerException, url: ServerUrl, model: str | None) -> SamError:
+    message = " ".join(str(error.message() or "").split())
+    status = str(error.status() or "").removeprefix("StatusCode.")
+    if status == "DEADLINE_EXCEEDED" or "timeout expired" in message.lower():
+        return ServerTimeoutError(f"no answer from {url} in time")
+    if model is not None and _says_not_ready(message):
+        return ModelNotReadyError(
+            f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
+        )
+    if "while decoding the response" in message:
+        return InferenceError(f"{url} does not answer like a Triton server (HTTP status {status})")
+    if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
+        return ServerUnreachableError(f"{url} is not available: {message}")
+    if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
+        return InferenceError(f"{url} refuses access: {message}")
+    return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
+
+
+def _says_not_ready(message: str) -> bool:
+    """Whether a model is missing: Triton's status for it differs between versions and protocols, its words do not."""
+    return bool(re.search(r"unknown model|model .*not found|no available version|not (at )?ready( state)?", message))
+
+
+class Transport:
+    """Calls one Triton server, from any number of threads.
+
+    tritonclient's HTTP client belongs to the thread that made it, so each thread gets its own, made at its first call;
+    the gRPC client is shared.
+
+    Args:
+        url: parsed URL.
+        timeout: seconds that one call may take.
+        retries: how often a call is repeated when the connection could not be made or broke. All calls here are
+            without side effects on the server, so that repeating them is safe. A timeout is never repeated.
+        headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
+        ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
+    """
+
+    def __init__(
+        self,
+        url: ServerUrl,
+        *,
+        timeout: float = 60.0,
+        retries: int = 2,
+        headers: Mapping[str, str] | None = None,
+        ca_certs: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.url = url
+        self._timeout = timeout
+        self._retries = retries
+        self._headers = dict(headers or {})
+        self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._clients: list[Any] = []
+        self._closed = False
+        self._module: ModuleType = _protocol(url)
+
+    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Run one inference.
+
+        Args:
+            model: Triton model name; the newest version answers.
+            inputs: arrays by tensor name.
+            outputs: names of the outputs to send back.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        wanted = [self._module.InferRequestedOutput(name) for name in outputs]
+        given = [infer_input(self._module, name, array) for name, array in inputs.items()]
+
+        def call(client: Any) -> dict[str, npt.NDArray[Any]]:
+            return read_outputs(client.infer(model, given, outputs=wanted, **self._metadata()), model, outputs)
+
+        return self._call(call, model)
+
+    def is_ready(self) -> bool:
+        """Whether the server answers and says it is ready."""
+        try:
+            return bool(self._call(lambda client: client.is_server_ready(**self._metadata()), None, retries=0))
+        except ServerError:
+            return False
+
+    def ready_models(self) -> dict[str, str]:
+        """Return name -> version of every READY model, from the repository index (Triton has no list at /v2/models)."""
+        index = self._call(lambda client: client.get_model_repository_index(**self._metadata()), None)
+        entries = index if isinstance(index, list) else [_index_entry(model) for model in index.models]
+        return {entry["name"]: entry.get("version", "") for entry in entries if entry.get("state") == "READY"}
+
+    def server_version(self) -> str:
+        """Version of the Triton server, for example ``2.51.0``."""
+        answer = self._call(lambda client: client.get_server_metadata(**self._metadata()), None)
+        return str(answer["version"] if isinstance(answer, dict) else answer.version)
+
+    def model_config(self, model: str) -> dict[str, Any]:
+        """Return the configuration that the server runs a model with, as the JSON of the HTTP protocol."""
+        if not self.url.is_grpc:
+            return dict(self._call(lambda client: client.get_model_config(model, **self._metadata()), model))
+        answer = self._call(lambda client: client.get_model_config(model, as_json=True, **self._metadata()), model)
+        return dict(answer["config"])
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        """Return Triton's statistics of one model: counts and nanoseconds, as the JSON of the HTTP protocol."""
+        extra = {"as_json": True} if self.url.is_grpc else {}
+        answer = self._call(lambda client: client.get_inference_statistics(model, **extra, **self._metadata()), model)
+        return dict(answer["model_stats"][0])
+
+    def close(self) -> None:
+        """Close all connections. Later calls raise."""
+        with self._lock:
+            self._closed = True
+            clients, self._clients = self._clients, []
+        for client in clients:
+            _close_quietly(client)
+
+    def _call(self, call: Callable[[Any], Result], model: str | None, retries: int | None = None) -> Result:
+        left = self._retries if retries is None else retries
+        pause = RETRY_PAUSE
+        while True:
+            try:
+                return call(self._client())
+            except Exception as error:
+                mapped = map_error(error, self.url, model)
+                self._forget_client()
+                if mapped is None:
+                    raise
+                if not isinstance(mapped, ServerUnreachableError) or left <= 0:
+                    raise mapped from (None if mapped is error else error)
+            left -= 1
+            time.sleep(pause)
+            pause *= 2
+
+    def _client(self) -> Any:
+        if self._closed:
+            raise ConfigurationError("this client is closed")
+        holder: Any = self if self.url.is_grpc else self._local
+        client = getattr(holder, "client", None)
+        if client is None:
+            with self._lock:
+                client = getattr(holder, "client", None) or self._connect()
+                holder.client = client
+                self._clients.append(client)
+        return client
+
+    def _forget_client(self) -> None:
+        """Drop this thread's HTTP client after a failure: its connection may hold half an answer."""
+        client = getattr(self._local, "client", None)
+        if client is None:
+            return
+        del self._local.client
+        with self._lock:
+            if client in self._clients:
+                self._clients.remove(client)
+        _close_quietly(client)
+
+    def _connect(self) -> Any:
+        if self.url.is_grpc:
+            return self._module.InferenceServerClient(
+                self.url.address, ssl=self.url.is_secure, root_certificates=self._ca_certs, channel_args=GRPC_OPTIONS
+            )
+        return self._module.InferenceServerClient(
+            self.url.address,
+            ssl=self.url.is_secure,
+            ssl_context_factory=self._ssl_context if self.url.is_secure else None,
+            connection_timeout=min(CONNECT_TIMEOUT, self._timeout),
+            network_timeout=self._timeout,
+        )
+
+    def _ssl_context(self, **_: Any) -> Any:
+        # gevent's context, since tritonclient's HTTP client runs on gevent sockets.
+        import gevent.ssl
+
+        return gevent.ssl.create_default_context(cafile=self._ca_certs)
+
+    def _metadata(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"headers": dict(self._headers) or None}
+        if self.url.is_grpc:
+            options["client_timeout"] = self._timeout
+        return options
+
+
+def _protocol(url: ServerUrl) -> ModuleType:
+    """Import only the protocol that is asked for: each costs a noticeable part of a start-up."""
+    return importlib.import_module("tritonclient.grpc" if url.is_grpc else "tritonclient.http")
+
+
+def infer_input(module: ModuleType, name: str, array: npt.NDArray[Any]) -> Any:
+    """Copy an array into tritonclient's form of an input; ``module`` is its package for the protocol."""
+    tensor = module.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    tensor.set_data_from_numpy(np.ascontiguousarray(array))
+    return tensor
+
+
+def read_outputs(answer: Any, model: str, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """Take the arrays out of tritonclient's answer.
+
+    Raises:
+        InferenceError: one is missing.
+    """
+    arrays = {name: answer.as_numpy(name) for name in outputs}
+    missing = [name for name, array in arrays.items() if array is None]
+    if missing:
+        raise InferenceError(f"{model} sent no output {missing[0]!r}")
+    return arrays
+
+
+def _index_entry(model: Any) -> dict[str, str]:
+    return {"name": model.name, "version": model.version, "state": model.state}
+
+
+def _close_quietly(client: Any) -> None:
+    # The client of another thread, or one with a broken connection, may object; it is not used again either way.
+    with contextlib.suppress(Exception):
+        client.close()

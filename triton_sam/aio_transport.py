@@ -64,10 +64,14 @@ class AsyncTransport:
         """
         left, pause = self._retries, RETRY_PAUSE
         while True:
+            client = self._client = self._client or self._connect()
             try:
-                return await self._infer_once(request)
+                return await self._infer_once(client, request)
             except Exception as error:
                 mapped = map_error(error, self._url, request.model)
+                # See GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
+                if self._url.is_grpc and self._client is client and isinstance(mapped, ServerUnreachableError):
+                    self._client = None
                 if mapped is None:
                     raise
                 if not isinstance(mapped, ServerUnreachableError) or left <= 0:
@@ -82,15 +86,13 @@ class AsyncTransport:
         if client is not None:
             await client.close()
 
-    async def _infer_once(self, request: Request) -> dict[str, npt.NDArray[Any]]:
-        if self._client is None:
-            self._client = self._connect()
+    async def _infer_once(self, client: Any, request: Request) -> dict[str, npt.NDArray[Any]]:
         module = self._inputs.module
         # tritonclient adds its own to the headers, hence a new dictionary for each call.
         options: dict[str, Any] = {"headers": dict(self._headers)}
         if self._url.is_grpc:
             options["client_timeout"] = self._timeout
-        answer = await self._client.infer(
+        answer = await client.infer(
             request.model,
             [self._inputs.get(name, array) for name, array in request.inputs.items()],
             outputs=[module.InferRequestedOutput(name) for name in request.outputs],

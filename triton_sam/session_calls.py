@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from .embeddings import ImageEmbeddings
 from .errors import InferenceError, SamError, UnknownImageError
 from .families.base import FloatArray
 from .images import ImageSource, image_bytes
+from .masks import Segment
 from .prompts import Prompts
+from .rle import rle_to_mask
 from .session_model import contract
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -69,6 +72,10 @@ class SessionImage(ImageEmbeddings):
     """
 
     remote: RemoteImage
+
+    def keep_id(self, outputs: Arrays) -> None:
+        """Take over the id of an answer: another one after a restart with other weights."""
+        self.remote.image_id = _image_id(outputs)
 
 
 @dataclass(frozen=True)
@@ -140,8 +147,10 @@ class SessionCalls:
         points = prompts.coords.size // 2 + (0 if prompts.boxes is None else 2 * len(prompts.boxes))
         return len(prompts) <= contract.MAX_OBJECTS and points <= contract.MAX_POINTS
 
-    def click(self, image: SessionImage, prompts: Prompts, multimask_output: bool) -> SessionClick:
-        """Build the request for masks."""
+    def click(
+        self, image: SessionImage, prompts: Prompts, multimask_output: bool, output_format: contract.OutputFormat
+    ) -> SessionClick:
+        """Build the request for masks: "logits" for read(), "rle" for read_segments()."""
         inputs: dict[str, npt.NDArray[Any]] = {
             contract.IMAGE_ID: _text(image.remote.image_id.encode()),
             contract.MULTIMASK_OUTPUT: np.array([multimask_output]),
@@ -153,11 +162,15 @@ class SessionCalls:
             inputs[contract.BOXES] = prompts.boxes
         if prompts.mask is not None:
             inputs[contract.MASK_INPUT] = prompts.mask
-        outputs = (contract.MASKS, contract.IOU_PREDICTIONS, contract.IMAGE_ID)
+        masks = contract.MASKS
+        if output_format != "logits":
+            masks = contract.ENCODED_MASKS
+            inputs[contract.OUTPUT_FORMAT] = _text(output_format.encode())
+        outputs = (masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID)
         return SessionClick(self.model, inputs, outputs, image)
 
     def read(self, request: Request, outputs: Arrays, prompts: Prompts, multimask_output: bool) -> Prediction:
-        """Read the answer to a request for masks, of click() or of Calls.decode().
+        """Read the answer to a request for logits, of click() or of Calls.decode().
 
         Raises:
             InferenceError: the served model does not keep the contract.
@@ -167,9 +180,25 @@ class SessionCalls:
         logits, scores = outputs[contract.MASKS], outputs[contract.IOU_PREDICTIONS]
         if logits.ndim != 4 or len(logits) != len(prompts) or logits.shape[:2] != scores.shape:
             raise InferenceError(f"{self.model} answered masks {logits.shape} for {len(prompts)} object(s)")
-        # Another after a restart with other weights.
-        request.image.remote.image_id = _image_id(outputs)
+        request.image.keep_id(outputs)
         return Prediction(logits, scores, prompts)
+
+    def read_segments(self, request: SessionClick, outputs: Arrays, prompts: Prompts) -> list[Segment]:
+        """Read the answer to a request for full-size masks as COCO RLE.
+
+        Raises:
+            InferenceError: the served model does not keep the contract.
+        """
+        texts, scores = outputs[contract.ENCODED_MASKS], outputs[contract.IOU_PREDICTIONS]
+        if texts.ndim != 2 or len(texts) != len(prompts) or texts.shape != scores.shape:
+            raise InferenceError(f"{self.model} answered masks {texts.shape} for {len(prompts)} object(s)")
+        request.image.keep_id(outputs)
+        try:
+            masks = [rle_to_mask(json.loads(text)) for text in texts.flat]
+        except ValueError as error:
+            raise InferenceError(f"{self.model} answered what is no COCO RLE: {error}") from error
+        places = np.ndindex(texts.shape)
+        return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
 
 
 def _image_id(outputs: Arrays) -> str:

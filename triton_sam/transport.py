@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -43,10 +43,11 @@ GRPC_OPTIONS = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
     # gRPC's own pause between attempts to connect grows to two minutes, and during a pause every call fails at once: a
-    # server that is back would look dead. So the pause stays below the sum of our own between repetitions of a call.
+    # server that is back would look dead. A channel that failed is therefore replaced, and a new one tries at once,
+    # unless it shares the old one's connections.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),  # in spite of its name, how long an attempt may take at least
-    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
 
@@ -172,7 +173,7 @@ class Transport:
         self._retries = retries
         self._headers = dict(headers or {})
         self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
-        self._local = threading.local()
+        self._holder: Any = SimpleNamespace() if url.is_grpc else threading.local()
         self._lock = threading.Lock()
         self._clients: list[Any] = []
         self._closed = False
@@ -240,11 +241,16 @@ class Transport:
         left = self._retries if retries is None else retries
         pause = RETRY_PAUSE
         while True:
+            client = None
             try:
-                return call(self._client())
+                client = self._client()
+                return call(client)
             except Exception as error:
                 mapped = map_error(error, self.url, model)
-                self._forget_client()
+                if not self.url.is_grpc:
+                    self._forget_client()
+                elif isinstance(mapped, ServerUnreachableError):
+                    self._replace_channel(client)
                 if mapped is None:
                     raise
                 if not isinstance(mapped, ServerUnreachableError) or left <= 0:
@@ -256,25 +262,31 @@ class Transport:
     def _client(self) -> Any:
         if self._closed:
             raise ConfigurationError("this client is closed")
-        holder: Any = self if self.url.is_grpc else self._local
-        client = getattr(holder, "client", None)
+        client = getattr(self._holder, "client", None)
         if client is None:
             with self._lock:
-                client = getattr(holder, "client", None) or self._connect()
-                holder.client = client
+                client = getattr(self._holder, "client", None) or self._connect()
+                self._holder.client = client
                 self._clients.append(client)
         return client
 
     def _forget_client(self) -> None:
         """Drop this thread's HTTP client after a failure: its connection may hold half an answer."""
-        client = getattr(self._local, "client", None)
+        client = getattr(self._holder, "client", None)
         if client is None:
             return
-        del self._local.client
+        del self._holder.client
         with self._lock:
             if client in self._clients:
                 self._clients.remove(client)
         _close_quietly(client)
+
+    def _replace_channel(self, failed: Any) -> None:
+        """Drop the gRPC client without closing it: calls of other threads may be on the wire. The last one closes it."""
+        with self._lock:
+            if failed in self._clients:
+                self._clients.remove(failed)
+                del self._holder.client
 
     def _connect(self) -> Any:
         if self.url.is_grpc:

@@ -146,8 +146,15 @@ def test_masks_are_those_of_encoder_and_decoder_bit_for_bit(session_server, pict
         ):
             for expected, got in zip(near.predict(**prompt), far.predict(**prompt), strict=True):
                 np.testing.assert_array_equal(got, expected)
-            for expected, got in zip(near.segment(**prompt), far.segment(**prompt), strict=True):
-                np.testing.assert_array_equal(got.mask, expected.mask)
+            for logits in (True, False):
+                for expected, got in zip(near.segment(**prompt), far.segment(**prompt, logits=logits), strict=True):
+                    np.testing.assert_array_equal(got.mask, expected.mask)
+                    assert (got.score, got.object_index, got.candidate, got.logits is None) == (
+                        expected.score,
+                        expected.object_index,
+                        expected.candidate,
+                        not logits,
+                    )
 
 
 def test_more_than_one_request_may_carry_goes_through_the_decoder(client, picture):
@@ -192,6 +199,10 @@ def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, t
     np.testing.assert_array_equal(client.predict(POINT)[0], expected)
     np.testing.assert_array_equal(client.predict(POINT)[0], expected)
     assert encoded(transport) == before + 1
+    mask = client.segment(POINT)[0].mask
+    for number in range(IMAGES_IN_CACHE):
+        upload(transport, colored(number))
+    np.testing.assert_array_equal(client.segment(POINT, logits=False)[0].mask, mask)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -206,7 +206,8 @@ def _numbers(name: str, value: Any) -> FloatArray:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf" and array.size:
             raise ValueError
-        array = array.astype(np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
+            array = array.astype(np.float32)
     except (ValueError, TypeError, OverflowError):
         raise PromptError(f"{name} must be an array of numbers") from None
     if not np.isfinite(array).all():

@@ -110,12 +110,14 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
         return ServerTimeoutError(f"no answer from {url} in time")
     if isinstance(error, ssl.SSLError):
         return ServerUnreachableError(f"TLS to {url} failed: {getattr(error, 'reason', None) or error}")
-    # The HTTP libraries' own exceptions (a connection that broke inside an answer) share no base but their module.
-    if isinstance(error, OSError) or type(error).__module__.startswith(("geventhttpclient", "aiohttp")):
+    if isinstance(error, OSError):
         return ServerUnreachableError(
             f"nothing answers at {url} ({getattr(error, 'strerror', None) or error or type(error).__name__}): start a "
             "server with `triton-sam serve` or `docker compose up`, or give the URL of a running one"
         )
+    # The HTTP libraries' own exceptions share no base but their module; geventhttpclient's parser says "_parser".
+    if type(error).__module__.startswith(("geventhttpclient", "_parser", "aiohttp")):
+        return ServerUnreachableError(f"the connection to {url} broke inside an answer ({type(error).__name__})")
     if isinstance(error, ValueError):  # a JSON parser's error, of a library that tritonclient chooses
         return InferenceError(f"{url} does not answer like a Triton server: {error}")
     return None
@@ -244,7 +246,8 @@ class Transport:
             client = None
             try:
                 client = self._client()
-                return call(client)
+                with self._deadline():
+                    return call(client)
             except Exception as error:
                 mapped = map_error(error, self.url, model)
                 if not self.url.is_grpc:
@@ -258,6 +261,16 @@ class Transport:
             left -= 1
             time.sleep(pause)
             pause *= 2
+
+    def _deadline(self) -> contextlib.AbstractContextManager[Any]:
+        """End a call at its timeout; gRPC does so by itself."""
+        if self.url.is_grpc:
+            return contextlib.nullcontext()
+        # The HTTP client's own timeout starts anew with every byte. Its sockets are gevent's, hence gevent's clock.
+        import gevent
+
+        late = ServerTimeoutError(f"no answer from {self.url} in time")
+        return gevent.Timeout(self._timeout, late)  # type: ignore[no-any-return]
 
     def _client(self) -> Any:
         if self._closed:
@@ -282,7 +295,7 @@ class Transport:
         _close_quietly(client)
 
     def _replace_channel(self, failed: Any) -> None:
-        """Drop the gRPC client without closing it: calls of other threads may be on the wire. The last one closes it."""
+        """Drop the gRPC client unclosed: calls of other threads may be on the wire. The last of them closes it."""
         with self._lock:
             if failed in self._clients:
                 self._clients.remove(failed)

@@ -1,16 +1,19 @@
 """Long runs against the session model: no error, right masks, bounded cache, flat memory.
 
-The lengths here fit a test run. The full ones, 16 threads for a minute and 5,000 clicks on 500 images:
+The lengths here fit a test run. In full, 16 threads for a minute, 5,000 clicks on 500 images, 10,000 bad requests:
 
     TRITON_SAM_SOAK=full pytest -m slow -s triton_sam/tests/test_soak.py
 """
 
 import io
 import itertools
+import json
 import os
+import re
 import shutil
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,16 +21,19 @@ import psutil
 import pytest
 from PIL import Image
 
-from triton_sam import SAM2TritonClient
+from triton_sam import InferenceError, SAM2TritonClient
 from triton_sam.bundle import bundled
+from triton_sam.session_model import contract
+from triton_sam.transport import Transport, parse_url
 
-from .test_session_model import IMAGE_BYTES, metrics
+from .test_session_model import IMAGE_BYTES, bomb, metrics, point_inputs, text, upload
 
 pytestmark = pytest.mark.slow
 
 FULL = os.environ.get("TRITON_SAM_SOAK") == "full"
 SECONDS = 60 if FULL else 8
 IMAGES, CLICKS, IN_CACHE = (500, 10, 20) if FULL else (40, 5, 8)
+BAD_REQUESTS = 10_000 if FULL else 2_000
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +119,54 @@ def test_many_images_leave_the_memory_flat(soaked):
     assert figures["cache_bytes"] <= IN_CACHE * IMAGE_BYTES
     assert figures["cache_evictions_total"] >= IMAGES - IN_CACHE
     assert sizes[-1] < 1.05 * settled + (32 << 20)
+
+
+def test_bad_requests_harm_nobody(soaked):
+    rng = np.random.default_rng(0)
+    whole = drawn(1)
+    broken = [
+        lambda: {"image": text(whole[: rng.integers(0, len(whole) // 2)])},
+        lambda: {"image": text(rng.bytes(rng.integers(0, 2000)))},
+        lambda: {"image": text(bomb())},
+        lambda: {"image_id": text(rng.bytes(8))},
+        lambda: {"image_id": known, **point_inputs(*(10.0 ** rng.uniform(3, 30, 2)))},
+        lambda: {"image_id": known, **point_inputs(np.nan, np.inf)},
+        lambda: {"image_id": known, "point_coords": np.zeros((1, 10_000, 2), np.float32)},
+        lambda: {"image_id": known, "boxes": rng.uniform(-1e3, 0, (3, 4)).astype(np.float32)},
+        lambda: {"image_id": known, **point_inputs(), "output_format": text(b"tiff")},
+        lambda: {"image_id": known, **point_inputs(), "mask_input": np.full((1, 1, 256, 256), np.nan, np.float32)},
+        lambda: {"image_b64": text(b"%%%"), "prompt_json": text(b"{}")},
+        lambda: {"prompt_json": text(rng.bytes(50))},
+        lambda: {"prompt_json": text(b'{"points": "here", "image_id": "x"}')},
+        lambda: {},
+    ]
+    transport = Transport(parse_url(soaked.http_url))
+    known = upload(transport, whole)["image_id"]
+    good = {"image_id": known, **point_inputs(60.0, 50.0)}
+    expected = transport.infer("sam2", good, ["masks"])["masks"]
+    codes, right, sizes = Counter(), 0, []
+    for number in range(BAD_REQUESTS):
+        bad = broken[number % len(broken)]()
+        codes[refusal(transport, bad)] += 1
+        if number % 10 == 0:
+            right += np.array_equal(transport.infer("sam2", good, ["masks"])["masks"], expected)
+        if number % (BAD_REQUESTS // 5) == BAD_REQUESTS // 5 - 1:
+            sizes.append(memory(soaked))
+    transport.close()
+    print(
+        f"\n{BAD_REQUESTS} bad requests {dict(codes)}, {right} of {BAD_REQUESTS // 10} good ones right, memory {sizes}"
+    )
+    assert right == BAD_REQUESTS // 10
+    assert set(codes) <= {*contract.CODES, contract.BAD_REQUEST}
+    assert sizes[-1] < 1.05 * sizes[0]
+
+
+def refusal(transport, tensors):
+    """The code with which a bad request is refused."""
+    if "prompt_json" in tensors:
+        answer = transport.infer("sam2", tensors, ["result_json"])["result_json"]
+        return json.loads(bytes(answer[0]))["error"]["code"]
+    with pytest.raises(InferenceError) as caught:
+        transport.infer("sam2", tensors, ["masks"])
+    code = re.search(r"\b[A-Z]+_[A-Z_]+\b", str(caught.value))
+    return code[0] if code else str(caught.value)

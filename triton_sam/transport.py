@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import json
 import os
 import re
 import ssl
@@ -206,9 +207,29 @@ class Transport:
 
     def ready_models(self) -> dict[str, str]:
         """Return name -> version of every READY model, from the repository index (Triton has no list at /v2/models)."""
-        index = self._call(lambda client: client.get_model_repository_index(**self._metadata()), None)
-        entries = index if isinstance(index, list) else [_index_entry(model) for model in index.models]
+        entries = self._index()
         return {entry["name"]: entry.get("version", "") for entry in entries if entry.get("state") == "READY"}
+
+    def known_models(self) -> set[str]:
+        """Return the names of all models in the server's repository, loaded or not."""
+        return {entry["name"] for entry in self._index()}
+
+    def load_model(self, model: str, config: Mapping[str, Any] | None = None) -> None:
+        """Let the server load a model, or load it again when its files have changed; the old one serves meanwhile.
+
+        Args:
+            model: name of its folder.
+            config: the configuration to load it with, as the JSON of the HTTP protocol, instead of config.pbtxt.
+
+        Raises:
+            ServerError: it does not load (what was loaded before stays), or the server takes no such requests.
+        """
+        text = None if config is None else json.dumps(config)
+        self._call(lambda client: client.load_model(model, config=text, **self._metadata()), None)
+
+    def _index(self) -> list[dict[str, str]]:
+        index = self._call(lambda client: client.get_model_repository_index(**self._metadata()), None)
+        return index if isinstance(index, list) else [_index_entry(model) for model in index.models]
 
     def server_version(self) -> str:
         """Version of the Triton server, for example ``2.51.0``."""

@@ -130,12 +130,16 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ModelNotReadyError(
             f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
         )
-    if "while decoding the response" in message:
-        return InferenceError(f"{url} does not answer like a Triton server (HTTP status {status})")
+    is_foreign = "while decoding the response" in message  # a page of a proxy instead of Triton's JSON
+    words = f"HTTP status {status}" if is_foreign else message
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
-        return ServerUnreachableError(f"{url} is not available: {message}")
+        return ServerUnreachableError(f"{url} is not available: {words}")
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
-        return InferenceError(f"{url} refuses access: {message}")
+        return InferenceError(f"{url} refuses access: {words}")
+    if status in ("RESOURCE_EXHAUSTED", "413"):
+        return InferenceError(f"{url} takes no request of that size: {words}")
+    if is_foreign:
+        return InferenceError(f"{url} does not answer like a Triton server ({words})")
     return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
 
 
@@ -171,7 +175,7 @@ class Transport:
         self.url = url
         self._timeout = timeout
         self._retries = retries
-        self._headers = dict(headers or {})
+        self._headers = request_headers(url, headers)
         self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -321,6 +325,11 @@ class Transport:
         if self.url.is_grpc:
             options["client_timeout"] = self._timeout
         return options
+
+
+def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Return headers as the protocol wants them: gRPC refuses capital letters in their names."""
+    return {name.lower() if url.is_grpc else name: value for name, value in (headers or {}).items()}
 
 
 def _protocol(url: ServerUrl) -> ModuleType:

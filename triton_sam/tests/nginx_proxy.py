@@ -1,0 +1,111 @@
+"""Runs the project's nginx configuration on free ports in front of servers on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from triton_sam.bundle import checkout
+
+ROOT = checkout()
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx program (Debian: apt install nginx-light)")
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl program")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, all different."""
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def make_tls(folder: Path) -> str:
+    """Certificates for this machine with the project's script; returns the first token."""
+    script = ROOT / "scripts" / "make_certificates.sh"
+    command = ["bash", script, "--directory", folder, "localhost", "127.0.0.1"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return re.search(r"token: (\w+)", done.stdout)[1]
+
+
+@contextmanager
+def proxy(
+    folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], sticky: bool = True
+) -> Iterator[SimpleNamespace]:
+    """nginx with deploy/nginx's files: other ports, places and servers, nothing else is changed.
+
+    Args:
+        folder: for its files.
+        tls: of make_tls().
+        http: host:port of the servers' HTTP endpoints.
+        grpc: host:port of their gRPC endpoints.
+        sticky: False takes the hash out, which leaves plain round-robin.
+    """
+    https_port, grpcs_port = free_ports(2)
+    text = (ROOT / "deploy" / "nginx" / "nginx.conf").read_text()
+    for old, new in (
+        ("/tmp/", f"{folder}/"),
+        ("/etc/nginx/upstreams.conf", str(folder / "upstreams.conf")),
+        ("/etc/nginx/tls", str(tls)),
+        ("listen 8443", f"listen 127.0.0.1:{https_port}"),
+        ("listen 8444", f"listen 127.0.0.1:{grpcs_port}"),
+        ("/dev/stderr", str(folder / "error.log")),
+        ("/dev/stdout", str(folder / "access.log")),
+        # The files lie in a folder that only the user of the test may enter.
+        ("worker_processes auto;", "worker_processes 2; daemon off; " + ("user root;" if os.geteuid() == 0 else "")),
+    ):
+        assert old in text, old
+        text = text.replace(old, new)
+    upstreams = (ROOT / "deploy" / "nginx" / "upstreams.conf").read_text()
+    for port, addresses in (("8000", http), ("8001", grpc)):
+        line = re.search(rf"( *server )triton:{port}(.*)", upstreams)
+        upstreams = upstreams.replace(line[0], "\n".join(f"{line[1]}{address}{line[2]}" for address in addresses))
+    if not sticky:
+        upstreams = re.sub(r"(?m)^ *hash .*\n", "", upstreams)
+    (folder / "upstreams.conf").write_text(upstreams)
+    path = folder / "nginx.conf"
+    path.write_text(text)
+    with (folder / "nginx.out").open("w") as output:
+        process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
+    try:
+        wait_for_port(process, https_port, folder)
+        yield SimpleNamespace(
+            https=f"https://localhost:{https_port}",
+            grpcs=f"grpcs://localhost:{grpcs_port}",
+            access_log=folder / "access.log",
+            conf=path,
+        )
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_for_port(process: subprocess.Popen, port: int, folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    words = (folder / "nginx.out").read_text() + (folder / "error.log").read_text()
+    raise AssertionError(f"nginx does not listen: {words}")

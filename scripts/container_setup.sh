@@ -29,6 +29,11 @@ repository=${TRITON_SAM_REPOSITORY:-/models}
 seed=${TRITON_SAM_SEED:-$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)/model_repository}
 export TRITON_SAM_REPOSITORY=$repository
 
+# Several pods may share the volume and start at once: one works, the others wait and find it done.
+if command -v flock >/dev/null 2>&1; then
+    exec 9>"$repository/.triton-sam-lock"
+    flock 9
+fi
 for folder in "$seed"/*/; do
     name=$(basename "$folder")
     [[ -e $repository/$name/config.pbtxt ]] && continue

@@ -195,8 +195,11 @@ class SamTritonClient(ClientCore):
         except InferenceError as error:
             if not isinstance(request, SessionClick):
                 raise
-            again = request.again(error)
-            outputs = self._transport.infer(again.model, again.inputs, again.outputs)
+            for again in request.again(error):
+                outputs = self._transport.infer(again.model, again.inputs, again.outputs)
+        else:
+            if isinstance(request, SessionClick):
+                request.hit()
         return self._session.read(request, outputs, prompts, multimask_output)
 
 

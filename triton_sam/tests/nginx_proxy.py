@@ -23,7 +23,7 @@ needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx program (Debian
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl program")
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> tuple[int, ...]:
     """Ports that nobody listens on, all different."""
     probes = [socket.socket() for _ in range(count)]
     for probe in probes:
@@ -31,7 +31,7 @@ def free_ports(count: int) -> list[int]:
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:
         probe.close()
-    return ports
+    return tuple(ports)
 
 
 def make_tls(folder: Path) -> str:
@@ -42,27 +42,29 @@ def make_tls(folder: Path) -> str:
     return re.search(r"token: (\w+)", done.stdout)[1]
 
 
-@contextmanager
-def proxy(
-    folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], sticky: bool = True
-) -> Iterator[SimpleNamespace]:
-    """nginx with deploy/nginx's files: other ports, places and servers, nothing else is changed.
+def configure(
+    folder: Path, tls: Path, ports: tuple[int, int], http: Sequence[str], grpc: Sequence[str], sticky: bool = True
+) -> Path:
+    """Copy deploy/nginx's files with other ports, places and servers; nothing else is changed.
 
     Args:
-        folder: for its files.
+        folder: for the copies, and for what nginx writes.
         tls: of make_tls().
+        ports: of HTTPS and of gRPC.
         http: host:port of the servers' HTTP endpoints.
         grpc: host:port of their gRPC endpoints.
         sticky: False takes the hash out, which leaves plain round-robin.
+
+    Returns:
+        The main configuration file.
     """
-    https_port, grpcs_port = free_ports(2)
     text = (ROOT / "deploy" / "nginx" / "nginx.conf").read_text()
     for old, new in (
         ("/tmp/", f"{folder}/"),
         ("/etc/nginx/upstreams.conf", str(folder / "upstreams.conf")),
         ("/etc/nginx/tls", str(tls)),
-        ("listen 8443", f"listen 127.0.0.1:{https_port}"),
-        ("listen 8444", f"listen 127.0.0.1:{grpcs_port}"),
+        ("listen 8443", f"listen 127.0.0.1:{ports[0]}"),
+        ("listen 8444", f"listen 127.0.0.1:{ports[1]}"),
         ("/dev/stderr", str(folder / "error.log")),
         ("/dev/stdout", str(folder / "access.log")),
         # The files lie in a folder that only the user of the test may enter.
@@ -77,8 +79,17 @@ def proxy(
     if not sticky:
         upstreams = re.sub(r"(?m)^ *hash .*\n", "", upstreams)
     (folder / "upstreams.conf").write_text(upstreams)
-    path = folder / "nginx.conf"
-    path.write_text(text)
+    (folder / "nginx.conf").write_text(text)
+    return folder / "nginx.conf"
+
+
+@contextmanager
+def proxy(
+    folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], sticky: bool = True
+) -> Iterator[SimpleNamespace]:
+    """Run nginx with the files of configure()."""
+    ports = (https_port, grpcs_port) = free_ports(2)
+    path = configure(folder, tls, ports, http, grpc, sticky)
     with (folder / "nginx.out").open("w") as output:
         process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
     try:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,13 +25,18 @@ needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no o
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """Ports that nobody listens on, all different."""
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
+    """Ports that nobody listens on, all different.
+
+    Below those that the system gives to outgoing connections: a server that is started again must find its port free.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randint(12000, 31999)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                ports.add(port)
     return tuple(ports)
 
 
@@ -83,7 +89,7 @@ def configure(
     return folder / "nginx.conf"
 
 
-@contextmanager
+@contextlib.contextmanager
 def proxy(
     folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], sticky: bool = True
 ) -> Iterator[SimpleNamespace]:

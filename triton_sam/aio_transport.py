@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .calls import Request
 from .errors import ServerUnreachableError
-from .transport import GRPC_OPTIONS, RETRY_PAUSE, ServerUrl, infer_input, map_error, read_outputs
+from .transport import GRPC_OPTIONS, RETRY_PAUSE, ServerUrl, infer_input, map_error, read_outputs, request_headers
 
 LARGE = 1 << 20
 """Bytes from which an input is kept in the form in which it is sent: that is, embeddings."""
@@ -50,7 +50,7 @@ class AsyncTransport:
         self._url = url
         self._timeout = timeout
         self._retries = retries
-        self._headers = dict(headers or {})
+        self._headers = request_headers(url, headers)
         self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
         self._connections = connections
         self._inputs = _Inputs(_protocol(url))

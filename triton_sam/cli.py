@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from . import __version__
 from .commands import (
     alias,
+    config,
+    container,
     demo,
     doctor,
     download,
@@ -16,6 +18,7 @@ from .commands import (
     export,
     models,
     predict,
+    reload,
     serve,
     setup,
     speculative,
@@ -23,7 +26,23 @@ from .commands import (
 )
 from .errors import SamError
 
-COMMANDS = (demo, serve, predict, models, doctor, setup, download, export, alias, verify, evaluate, speculative)
+COMMANDS = (
+    demo,
+    serve,
+    predict,
+    models,
+    doctor,
+    setup,
+    download,
+    export,
+    alias,
+    verify,
+    evaluate,
+    speculative,
+    config,
+    reload,
+    container,
+)
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130

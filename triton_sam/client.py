@@ -204,12 +204,16 @@ class SamTritonClient(ClientCore):
     def _infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
         """Send a request; once more, with the image, when the server that held the image has lost it."""
         try:
-            return self._transport.infer(request.model, request.inputs, request.outputs)
+            outputs = self._transport.infer(request.model, request.inputs, request.outputs)
         except InferenceError as error:
             if not isinstance(request, SessionClick):
                 raise
-            again = request.again(error)
-            return self._transport.infer(again.model, again.inputs, again.outputs)
+            for again in request.again(error):
+                outputs = self._transport.infer(again.model, again.inputs, again.outputs)
+        else:
+            if isinstance(request, SessionClick):
+                request.hit()
+        return outputs
 
 
 SAM2TritonClient = SamTritonClient

@@ -33,10 +33,12 @@ class RemoteImage:
     Args:
         content: encoded bytes, to send it again.
         image_id: the server's name for it.
+        misses: clicks in a row that found the server without it.
     """
 
     content: bytes
     image_id: str
+    misses: int = 0
 
 
 class LazyTensors(Mapping[str, FloatArray]):
@@ -88,8 +90,15 @@ class SessionClick(Request):
 
     image: SessionImage
 
-    def again(self, error: SamError) -> Request:
-        """Return the request that follows a miss: the same prompt, with the image itself.
+    def hit(self) -> None:
+        """Note that the server had the image."""
+        self.image.remote.misses = 0
+
+    def again(self, error: SamError) -> tuple[Request, ...]:
+        """Return the requests that follow a miss: the same prompt, with the image itself. The last answer counts.
+
+        It is one request, but two when one did not help the click before: where servers behind a proxy take turns, one
+        got every id and the other every image. Then both get it. Not at every miss, should the cache be too small.
 
         Raises:
             SamError: ``error`` in its proper type, when it says anything but that the server lacks the image.
@@ -97,8 +106,12 @@ class SessionClick(Request):
         meant = contract.read_error(error) if isinstance(error, InferenceError) else error
         if not isinstance(meant, UnknownImageError):
             raise meant from (None if meant is error else error)
+        remote = self.image.remote
+        remote.misses += 1
         inputs = {name: array for name, array in self.inputs.items() if name != contract.IMAGE_ID}
-        return Request(self.model, {contract.IMAGE: _text(self.image.remote.content), **inputs}, self.outputs)
+        request = Request(self.model, {contract.IMAGE: _text(remote.content), **inputs}, self.outputs)
+        takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # 2, 4, 8, ...
+        return (request, request) if takes_turns else (request,)
 
 
 @dataclass(frozen=True)

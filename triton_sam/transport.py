@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import json
 import os
 import re
 import ssl
@@ -132,12 +133,16 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ModelNotReadyError(
             f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
         )
-    if "while decoding the response" in message:
-        return InferenceError(f"{url} does not answer like a Triton server (HTTP status {status})")
+    is_foreign = "while decoding the response" in message  # a page of a proxy instead of Triton's JSON
+    words = f"HTTP status {status}" if is_foreign else message
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
-        return ServerUnreachableError(f"{url} is not available: {message}")
+        return ServerUnreachableError(f"{url} is not available: {words}")
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
-        return InferenceError(f"{url} refuses access: {message}")
+        return InferenceError(f"{url} refuses access: {words}")
+    if status in ("RESOURCE_EXHAUSTED", "413"):
+        return InferenceError(f"{url} takes no request of that size: {words}")
+    if is_foreign:
+        return InferenceError(f"{url} does not answer like a Triton server ({words})")
     return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
 
 
@@ -173,7 +178,7 @@ class Transport:
         self.url = url
         self._timeout = timeout
         self._retries = retries
-        self._headers = dict(headers or {})
+        self._headers = request_headers(url, headers)
         self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
         self._holder: Any = SimpleNamespace() if url.is_grpc else threading.local()
         self._lock = threading.Lock()
@@ -209,9 +214,29 @@ class Transport:
 
     def ready_models(self) -> dict[str, str]:
         """Return name -> version of every READY model, from the repository index (Triton has no list at /v2/models)."""
-        index = self._call(lambda client: client.get_model_repository_index(**self._metadata()), None)
-        entries = index if isinstance(index, list) else [_index_entry(model) for model in index.models]
+        entries = self._index()
         return {entry["name"]: entry.get("version", "") for entry in entries if entry.get("state") == "READY"}
+
+    def known_models(self) -> set[str]:
+        """Return the names of all models in the server's repository, loaded or not."""
+        return {entry["name"] for entry in self._index()}
+
+    def load_model(self, model: str, config: Mapping[str, Any] | None = None) -> None:
+        """Let the server load a model, or load it again when its files have changed; the old one serves meanwhile.
+
+        Args:
+            model: name of its folder.
+            config: the configuration to load it with, as the JSON of the HTTP protocol, instead of config.pbtxt.
+
+        Raises:
+            ServerError: it does not load (what was loaded before stays), or the server takes no such requests.
+        """
+        text = None if config is None else json.dumps(config)
+        self._call(lambda client: client.load_model(model, config=text, **self._metadata()), None)
+
+    def _index(self) -> list[dict[str, str]]:
+        index = self._call(lambda client: client.get_model_repository_index(**self._metadata()), None)
+        return index if isinstance(index, list) else [_index_entry(model) for model in index.models]
 
     def server_version(self) -> str:
         """Version of the Triton server, for example ``2.51.0``."""
@@ -325,6 +350,11 @@ class Transport:
         if self.url.is_grpc:
             options["client_timeout"] = self._timeout
         return options
+
+
+def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Return headers as the protocol wants them: gRPC refuses capital letters in their names."""
+    return {name.lower() if url.is_grpc else name: value for name, value in (headers or {}).items()}
 
 
 def _protocol(url: ServerUrl) -> ModuleType:

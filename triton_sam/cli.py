@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from . import __version__
 from .commands import (
     alias,
+    benchmark,
     demo,
     doctor,
     download,
@@ -23,7 +24,10 @@ from .commands import (
 )
 from .errors import SamError
 
-COMMANDS = (demo, serve, predict, models, doctor, setup, download, export, alias, verify, evaluate, speculative)
+COMMANDS = (
+    *(demo, serve, predict, models, doctor, setup, download, export, alias, verify, evaluate, speculative),
+    benchmark,
+)
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130

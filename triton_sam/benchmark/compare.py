@@ -83,7 +83,7 @@ def measure_comparison(target: Target, settings: Settings, results: Results, ses
             times: dict[str, list[float]] = {}
             most = MOST_ENCODES if operation == "encode" else 25
             try:
-                take_turns(acts, times, settings.duration, most=most)
+                take_turns(acts, times, settings.duration, least=settings.least_rounds, most=most)
             finally:
                 for name, values in times.items():
                     who, _, protocol = name.partition(" ")

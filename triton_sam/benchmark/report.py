@@ -225,8 +225,8 @@ def _speculative(results: Results) -> Iterator[Block]:
                 row.what,
                 protocol_name(row.protocol),
                 *(f"{row.more[name]:.0f}" for name in names),
-                number(row.ms.median if row.ms else 0),
-                f"{row.more['ratio_to_a_lone_click']:.2f}",
+                number(row.ms.median) if row.ms else "-",
+                f"{row.more['ratio_to_a_lone_click']:.2f}" if row.ms else "-",
             ]
             for row in rows
         ],

@@ -10,7 +10,6 @@ SECTIONS = ("latency", "comparison", "throughput", "speculative", "load")
 OTHERS = ("torch", "inprocess", "naive")
 """Who else answers, in the comparison: the official predictor in PyTorch, ONNX Runtime in this process (the limit), and
 a client that ships embeddings with each click."""
-LEAST_ROUNDS = 3
 MOST_ROUNDS = 25
 MOST_ENCODING = 4
 """Images that are sent at a time: more would only wait for each other."""
@@ -29,6 +28,7 @@ class Settings:
         users: of the load test.
         think: mean pause of a user between two clicks, seconds.
         load_seconds: length of the load test.
+        least_rounds: how often everything is measured at least.
 
     Raises:
         ConfigurationError: a value out of range.
@@ -42,12 +42,13 @@ class Settings:
     users: int = 8
     think: float = 1.0
     load_seconds: float = 15.0
+    least_rounds: int = 3
 
     def __post_init__(self) -> None:
         if min(self.duration, self.load_seconds) <= 0 or self.think < 0:
             raise ConfigurationError("durations must be above 0 seconds, the pause of a user at least 0")
-        if not self.concurrency or min(self.concurrency) < 1 or self.users < 1:
-            raise ConfigurationError("there must be at least one user")
+        if not self.concurrency or min(self.concurrency) < 1 or self.users < 1 or self.least_rounds < 1:
+            raise ConfigurationError("there must be at least one user and one round")
         for names, known in ((self.sections, SECTIONS), (self.compare, OTHERS)):
             unknown = [name for name in names if name not in known]
             if unknown:

@@ -32,6 +32,6 @@ def measure_speculative(
             for row in rows:
                 more = {name: float(getattr(row, name)) for name in ("asked", "sent", "cancelled", "computed")}
                 more["ratio_to_a_lone_click"] = row.ratio
-                times = Times.of([row.final_ms])
+                times = Times.of([row.final_ms]) if row.final_ms else None  # None: all were dropped
                 who = "session" if session else "request"
                 results.add(Row("speculative", row.scenario, who, protocol, None, times, None, more))

@@ -47,7 +47,7 @@ def _client_stages(target: Target, settings: Settings, results: Results) -> None
     }
     times: dict[str, list[float]] = {}
     try:
-        take_turns(acts, times, settings.duration / 2)
+        take_turns(acts, times, settings.duration / 2, least=settings.least_rounds)
     finally:
         for stage, values in times.items():
             results.add(*times_row("latency", stage, "client", values))
@@ -82,7 +82,7 @@ def _encodes(
         act()
     series.clear()
     try:
-        take_turns(acts, times, settings.duration, most=MOST_ENCODES, warm_up=False)
+        take_turns(acts, times, settings.duration, least=settings.least_rounds, most=MOST_ENCODES, warm_up=False)
     finally:
         series["encode", "request"] = times.get("request", [])
         _book(results, series, str(plain.url).partition(":")[0])
@@ -116,7 +116,7 @@ def _clicks(
             results.note(f"System shared memory was left out: {error}")
         times: dict[str, list[float]] = {}
         try:
-            take_turns(acts, times, settings.duration / 2)
+            take_turns(acts, times, settings.duration / 2, least=settings.least_rounds)
         finally:
             for name, values in times.items():
                 stage, _, way = name.rpartition("/")

@@ -89,7 +89,14 @@ def _boxes(
         acts = {"boxes, one call": at_once, "boxes, a call each": one_by_one}
         try:
             # The first call of a size makes ONNX Runtime take memory; 64 boxes on a processor are seconds, though.
-            take_turns(acts, times, settings.duration, least=2, most=MOST_BOX_ROUNDS, warm_up=count <= 16)
+            take_turns(
+                acts,
+                times,
+                settings.duration,
+                least=min(2, settings.least_rounds),
+                most=MOST_BOX_ROUNDS,
+                warm_up=count <= 16,
+            )
         finally:
             for what, values in times.items():
                 row = Times.of(values)

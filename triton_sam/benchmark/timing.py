@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ..errors import SamError
-from .settings import LEAST_ROUNDS, MOST_ROUNDS
+from .settings import MOST_ROUNDS
 
 Act = Callable[[], object]
 
@@ -25,7 +25,7 @@ def take_turns(
     times: dict[str, list[float]],
     seconds: float,
     *,
-    least: int = LEAST_ROUNDS,
+    least: int,
     most: int = MOST_ROUNDS,
     warm_up: bool = True,
 ) -> None:

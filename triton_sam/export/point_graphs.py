@@ -212,9 +212,10 @@ def attend_from_image(attention: Any, image: Tensor, position: Tensor, k: Tensor
 def _project(projection: Any, position: Tensor, heads: int) -> Tensor:
     """Return the (heads,d,L) projection of positions (C,L), bias included; a constant of the graph."""
     projected: Tensor = projection.weight @ position + projection.bias.unsqueeze(1)
-    return projected.unflatten(0, (heads, -1))
+    return projected.reshape(heads, -1, position.shape[1])
 
 
-def _by_head(rows: Tensor, heads: int) -> Tensor:
+def _by_head(rows: Any, heads: int) -> Tensor:
     """Turn (P,heads*T,n) into (P,heads,T,n)."""
-    return rows.unflatten(1, (heads, -1))
+    split: Tensor = rows.unflatten(1, (heads, -1))
+    return split

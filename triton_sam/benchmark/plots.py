@@ -109,7 +109,7 @@ def draw_throughput(results: Results) -> Figure | None:
     for what, protocol in dict.fromkeys((row.what, row.protocol) for row in rows):
         line = [row for row in rows if (row.what, row.protocol) == (what, protocol)]
         users, style = [row.size or 1 for row in line], _STYLE[protocol]
-        axes[what == "images"].plot(
+        axes[int(what == "images")].plot(
             users, [row.per_second for row in line], f"o{style}", color=COLORS[line[0].who],
             label=protocol_name(protocol),
         )  # fmt: skip

@@ -60,7 +60,8 @@ class Weights:
             raise MissingDependencyError(f"the checkpoint of {self.describe()} is not here: give --weights FILE")
         from ..export import registry
 
-        return registry.reference(family, self.checkpoint, self.config, self.seed)
+        config = _model_argument(family, self.config) if self.config else None
+        return registry.reference(family, self.checkpoint, config, self.seed)
 
 
 def find_weights(family: str, repository: Path, name: str | None) -> Weights | None:
@@ -138,6 +139,15 @@ def _export(family: str, text: str, folder: Path, progress: bool) -> None:
     if not Path(text).exists():
         raise ConfigurationError(f"--weights {text}: no such file; or micro, or random:SIZE")
     registry.export(family, Path(text), None, folder, progress=progress)
+
+
+def _model_argument(family: str, config: str) -> str:
+    """Turn the ``triton_sam.config`` of a file's metadata into the exporters' name of the model."""
+    from ..export import registry
+
+    sizes = {Path(registry.model_of_size(family, size)).stem: size for size in registry.SIZES[family]}
+    size = sizes.get(config.removeprefix("sam1_").removeprefix("sam3_tracker_"))
+    return config if size is None else registry.model_of_size(family, size)
 
 
 def _checkpoint(name: str) -> Path | None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from . import __version__
 from .commands import (
     alias,
+    benchmark,
     config,
     container,
     demo,
@@ -39,6 +40,7 @@ COMMANDS = (
     verify,
     evaluate,
     speculative,
+    benchmark,
     config,
     reload,
     container,

@@ -133,7 +133,7 @@ def ask(server, **inputs):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_masks_are_those_of_encoder_and_decoder_bit_for_bit(session_server, picture, protocol):
+def test_masks_are_those_of_encoder_and_decoder(session_server, picture, protocol):
     address = session_server.http_url if protocol == "http" else session_server.grpc_url
     with SAM2TritonClient(address, embeddings="client") as near, SAM2TritonClient(address) as far:
         near.set_image(picture)
@@ -149,17 +149,16 @@ def test_masks_are_those_of_encoder_and_decoder_bit_for_bit(session_server, pict
             {"point_coords": POINT, "mask_input": first[0]},
             {"mask_input": first[0]},
         ):
+            # Several objects are decoded one by one on a processor, and sums then round in another order.
+            one = len(near.predict(**prompt)[0]) == 1
             for expected, got in zip(near.predict(**prompt), far.predict(**prompt), strict=True):
-                np.testing.assert_array_equal(got, expected)
+                np.testing.assert_allclose(got, expected, rtol=0, atol=0 if one else 1e-4)
             for logits in (True, False):
                 for expected, got in zip(near.segment(**prompt), far.segment(**prompt, logits=logits), strict=True):
-                    np.testing.assert_array_equal(got.mask, expected.mask)
-                    assert (got.score, got.object_index, got.candidate, got.logits is None) == (
-                        expected.score,
-                        expected.object_index,
-                        expected.candidate,
-                        not logits,
-                    )
+                    assert (got.mask != expected.mask).mean() <= (0 if one else 1e-4)
+                    assert got.score == pytest.approx(expected.score, abs=0 if one else 1e-4)
+                    assert (got.object_index, got.candidate) == (expected.object_index, expected.candidate)
+                    assert (got.logits is None) is not logits
 
 
 def test_more_than_one_request_may_carry_goes_through_the_decoder(client, picture):

@@ -17,13 +17,28 @@ from .commands import (
     models,
     predict,
     serve,
+    service,
     setup,
     speculative,
     verify,
 )
 from .errors import SamError
 
-COMMANDS = (demo, serve, predict, models, doctor, setup, download, export, alias, verify, evaluate, speculative)
+COMMANDS = (
+    demo,
+    serve,
+    service,
+    predict,
+    models,
+    doctor,
+    setup,
+    download,
+    export,
+    alias,
+    verify,
+    evaluate,
+    speculative,
+)
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Header, Path, Query, Request, Response, UploadFile
 from fastapi.responses import JSONResponse
 
+from ..images import open_image
 from . import answers
 from .engine import Engine, Pair
 from .problems import Problem
@@ -19,6 +21,11 @@ from .waiting import Waiting
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="Id out of `POST /v1/images`.")]
 ModelName = Annotated[str | None, Query(max_length=128, description="Name out of `GET /v1/models`.")]
 
+PREVIEW_SIDE = 4096
+PREVIEW: dict[str, Any] = {
+    "description": "The image.",
+    "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
+}
 ANSWERS: dict[str, Any] = {
     "description": "The masks.",
     "content": {
@@ -60,6 +67,16 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:
     async def look(image_id: ImageId) -> ImageInfo:
         """Say what is known of an uploaded image."""
         return info(engine.image(image_id))
+
+    @api.get(
+        "/images/{image_id}/preview",
+        response_class=Response,
+        responses={200: PREVIEW, **problem_responses(404, 422)},
+    )
+    async def preview(image_id: ImageId) -> Response:
+        """Return an image as 8-bit JPEG, upright, for programs that cannot show the original, say, 16-bit TIFF."""
+        content = await asyncio.to_thread(to_jpeg, engine.image(image_id).content)
+        return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     @api.delete("/images/{image_id}", status_code=204, response_class=Response, responses=problem_responses(404, 422))
     async def forget(image_id: ImageId) -> Response:
@@ -113,6 +130,19 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:
         return await waiting.run(request, work())
 
     return api
+
+
+def to_jpeg(content: bytes) -> bytes:
+    """Return a picture as JPEG, no side longer than PREVIEW_SIDE.
+
+    Raises:
+        ImageError: the picture is damaged.
+    """
+    picture = open_image(content)
+    picture.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
 
 
 def describe(pair: Pair, is_default: bool) -> Model:

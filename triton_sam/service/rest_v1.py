@@ -40,13 +40,15 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:
     """Return the routes under /v1."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
-    @api.get("/models", responses=problem_responses())
+    @api.get("/models", summary="List models", responses=problem_responses())
     async def list_models() -> Models:
         """List the models that Triton has ready."""
         default = await engine.pair(None)
         return Models(models=[describe(pair, pair == default) for pair in engine.state.pairs.values()])
 
-    @api.post("/images", status_code=201, responses=problem_responses(400, 404, 413, 415, 422, 499))
+    @api.post(
+        "/images", summary="Upload an image", status_code=201, responses=problem_responses(400, 404, 413, 415, 422, 499)
+    )
     async def upload(
         request: Request,
         response: Response,
@@ -63,13 +65,14 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:
         response.headers["Location"] = f"/v1/images/{stored.image_id}"
         return info(stored)
 
-    @api.get("/images/{image_id}", responses=problem_responses(404, 422))
+    @api.get("/images/{image_id}", summary="Look an image up", responses=problem_responses(404, 422))
     async def look(image_id: ImageId) -> ImageInfo:
         """Say what is known of an uploaded image."""
         return info(engine.image(image_id))
 
     @api.get(
         "/images/{image_id}/preview",
+        summary="Show an image",
         response_class=Response,
         responses={200: PREVIEW, **problem_responses(404, 422)},
     )
@@ -78,7 +81,13 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:
         content = await asyncio.to_thread(to_jpeg, engine.image(image_id).content)
         return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
-    @api.delete("/images/{image_id}", status_code=204, response_class=Response, responses=problem_responses(404, 422))
+    @api.delete(
+        "/images/{image_id}",
+        summary="Forget an image",
+        status_code=204,
+        response_class=Response,
+        responses=problem_responses(404, 422),
+    )
     async def forget(image_id: ImageId) -> Response:
         """Forget an uploaded image."""
         if not engine.images.remove(image_id):
@@ -87,6 +96,7 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:
 
     @api.post(
         "/images/{image_id}/segment",
+        summary="Segment",
         response_model=None,
         responses={200: ANSWERS, **problem_responses(400, 404, 406, 413, 422, 499)},
     )

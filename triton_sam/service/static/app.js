@@ -99,7 +99,8 @@ function noteClick(time, ms) {
   stage.draw();
   const total = performance.now() - time;
   stats.clicks.push({ total, ms });
-  $("click-info").textContent = `last click: ${Math.round(total)} ms (service ${Math.round(ms)} ms)`;
+  $("click-info").textContent = `last click: ${Math.round(total)} ms`;
+  $("service-info").textContent = `service ${Math.round(ms)} ms`;
 }
 
 live.addEventListener("masks", ({ detail }) => {
@@ -467,6 +468,8 @@ addEventListener("paste", (event) => {
   const file = [...(event.clipboardData?.files ?? [])][0];
   if (file) void open(file);
 });
+addEventListener("pointerdown", () => (document.body.dataset.by = "pointer"), true);
+addEventListener("keydown", (event) => event.key === "Tab" && (document.body.dataset.by = "keys"), true);
 installKeys(actions);
 
 $("stage").classList.add("is-empty");

@@ -11,10 +11,10 @@ export function paintMask(context, path, color, alpha, unit, isPreview = false) 
   context.fill(path, "evenodd");
   context.globalAlpha = 1;
   context.lineJoin = "round";
-  context.lineWidth = (isPreview ? 2.5 : 3.5) * unit;
-  context.strokeStyle = "rgb(255 255 255 / 85%)";
+  context.lineWidth = (isPreview ? 2.5 : 3) * unit;
+  context.strokeStyle = "rgb(255 255 255 / 70%)";
   context.stroke(path);
-  context.lineWidth = (isPreview ? 1.25 : 2) * unit;
+  context.lineWidth = (isPreview ? 1.25 : 1.75) * unit;
   context.strokeStyle = color;
   if (isPreview) context.setLineDash([5 * unit, 3 * unit]);
   context.stroke(path);

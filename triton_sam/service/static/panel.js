@@ -14,6 +14,12 @@ export function showObjects(list, scene, resultOf, choiceOf, actions) {
     update(row, object, scene, resultOf(object), choiceOf, actions);
   }
   for (const row of rows.values()) row.remove();
+  const active = String(scene.activeId);
+  if (list.dataset.active !== active) {
+    list.dataset.active = active;
+    const row = list.querySelector('[aria-current="true"]');
+    if (row) list.scrollTop = Math.max(0, row.offsetTop - list.offsetTop - list.clientHeight / 2);
+  }
 }
 
 function newRow(object, actions) {
@@ -50,7 +56,8 @@ function newRow(object, actions) {
 
 function update(row, object, scene, result, choiceOf, actions) {
   const [swatch, name, eye, bin, facts, candidates] = row.children;
-  row.setAttribute("aria-current", String(object.id === scene.activeId));
+  const isActive = object.id === scene.activeId;
+  row.setAttribute("aria-current", String(isActive));
   swatch.style.background = object.color;
   if (document.activeElement !== name) name.value = object.name;
   icon(eye, object.visible ? "i-eye" : "i-hidden");
@@ -60,7 +67,7 @@ function update(row, object, scene, result, choiceOf, actions) {
   facts.textContent = describe(object, result, choiceOf(object));
   facts.classList.toggle("bad", Boolean(result?.error));
 
-  const scores = result?.scores?.length > 1 ? result.scores : [];
+  const scores = isActive && result?.scores?.length > 1 ? result.scores : [];
   candidates.hidden = scores.length === 0;
   candidates.replaceChildren(
     ...scores.map((score, index) => {

@@ -166,7 +166,6 @@ export class Stage extends EventTarget {
 
   #down(event) {
     if (!this.picture) return;
-    this.#canvas.focus({ preventScroll: true });
     event.preventDefault();
     const screen = this.#screen(event);
     this.#pointers.set(event.pointerId, screen);

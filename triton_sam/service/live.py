@@ -205,7 +205,7 @@ class _Page:
             await changed.wait()
 
     async def _error(self, problem: Problem, message: dict[str, Any]) -> None:
-        known = {key: message[key] for key in ("lane", "seq") if key in message}
+        known: dict[str, Any] = {key: message[key] for key in ("lane", "seq") if key in message}
         await self._send({**problems.body(problem), "type": "error", **known})
 
     async def _send(self, message: bytes | dict[str, Any]) -> None:
@@ -230,4 +230,4 @@ def pack(header: dict[str, Any], logits: FloatArray) -> bytes:
     text = json.dumps(header).encode()
     steps = np.clip(np.rint(logits * LOGIT_STEPS), -127, 127)
     steps[(steps == 0) & (logits > 0)] = 1  # the sign is what counts
-    return struct.pack("<I", len(text)) + text + steps.astype(np.int8).tobytes()
+    return b"".join((struct.pack("<I", len(text)), text, steps.astype(np.int8).tobytes()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,17 @@ from .schemas import Format, Mask, MaskInput, Prompt, Rle, SegmentRequest
 PNG = "image/png"
 GEOJSON = "application/geo+json"
 JSON = "application/json"
+
+KINDS: dict[str, Format] = {
+    PNG: "png",
+    "image/*": "png",
+    GEOJSON: "geojson",
+    JSON: "rle",
+    "application/*": "rle",
+    "*/*": "rle",
+}
+"""What a media type of the header Accept asks for."""
+_QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
 MAX_MASK_PIXELS = 400_000_000
 """Pixels of all masks of one answer; each takes a byte while the answer is written."""
@@ -65,18 +77,12 @@ def choose_format(asked: Format | None, accept: str) -> tuple[Format, bool]:
     Raises:
         Problem: 406, the header Accept names nothing that there is.
     """
-    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",") if part.strip()]
-    picture = PNG in kinds and JSON not in kinds and "*/*" not in kinds
+    preferred = [KINDS[kind] for kind in _accepted(accept) if kind in KINDS]
     if asked is not None:
-        return asked, asked == "png" and (picture or "image/*" in kinds)
-    for kind in kinds:
-        if kind in (PNG, "image/*"):
-            return "png", True
-        if kind == GEOJSON:
-            return "geojson", False
-        if kind in (JSON, "application/*", "*/*"):
-            return "rle", False
-    if not kinds:
+        return asked, asked == "png" and preferred[:1] == ["png"]
+    if preferred:
+        return preferred[0], preferred[0] == "png"
+    if not accept.strip():
         return "rle", False
     raise Problem(406, f"masks come as {JSON}, {GEOJSON} or {PNG}")
 
@@ -154,6 +160,21 @@ def best_of(segments: Sequence[Segment]) -> list[Segment]:
         if kept is None or segment.score > kept.score:
             best[segment.object_index] = segment
     return [best[index] for index in sorted(best)]
+
+
+def _accepted(accept: str) -> list[str]:
+    """Return the media types of a header Accept, the one that is wanted most first."""
+    wanted = []
+    for part in accept.lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            name, _, value = parameter.partition("=")
+            if name == "q":
+                quality = float(value) if _QUALITY.fullmatch(value) else 0.0
+        if quality > 0:
+            wanted.append((quality, kind))
+    return [kind for _, kind in sorted(wanted, key=lambda entry: -entry[0])]
 
 
 def _objects(request: SegmentRequest) -> list[Prompt]:

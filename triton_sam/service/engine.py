@@ -29,6 +29,9 @@ from .store import HandedOut, ImageStore, StoredImage, id_of
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 """What a picture may be; others are not even looked at: some of Pillow's decoders start programs."""
 MEGA = 1_000_000
+ORIENTATION = 0x0112
+TURNED = (5, 6, 7, 8)
+"""EXIF's orientations that exchange width and height."""
 IN_FLIGHT = 16
 """Predictions that are at Triton at a time; the others wait here, where taking turns and dropping them is cheap."""
 WATCH_SECONDS = 1.0
@@ -228,6 +231,7 @@ class Engine:
         client = self.client(pair, keeps_images=pair.keeps_images)
         embeddings = await self._encode(lambda: client.encode_async(image.content))
         image.embeddings[pair.name] = embeddings
+        image.size = embeddings.image_size
         self.images.shrink()
         self._count()
         return embeddings
@@ -283,7 +287,8 @@ def check_picture(content: bytes, max_megapixels: float) -> Size:
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            # A PNG would be decoded to look for EXIF data behind its pixels; see Engine._embed for the final word.
+            turned = image.format != "PNG" and image.getexif().get(ORIENTATION, 1) in TURNED
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
     except Exception:  # Pillow's parsers let almost any exception through

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+
+from PIL import Image
 
 from ..errors import MissingDependencyError, PortInUseError
 from ..local_server.ports import choose_ports, resolve_host
@@ -47,6 +50,8 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     except PortInUseError:
         raise PortInUseError(f"another process listens on port {port}: choose another with --port") from None
     logs.set_up()
+    # Large pictures are taken or refused by our own limit, with an answer instead of a warning.
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
         app = create_app(replace(settings, url=url))
         config = uvicorn.Config(

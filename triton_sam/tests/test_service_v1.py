@@ -22,7 +22,7 @@ from triton_sam.rle import rle_to_mask
 pytest.importorskip("fastapi")
 from triton_sam.service.engine import check_picture
 from triton_sam.service.logs import LOGGER, JsonFormatter
-from triton_sam.service.page import STATIC  # noqa: E402
+from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
 from triton_sam.service.store import HandedOut, ImageStore, StoredImage
@@ -298,7 +298,7 @@ def test_a_16_bit_tiff_can_be_shown(service):
     assert shown.headers["content-type"] == "image/jpeg"
     with Image.open(io.BytesIO(shown.content)) as preview:
         low, high = preview.getextrema()[0]
-            assert high - low > 240
+        assert high - low > 240
     assert service.http.delete(f"/v1/images/{uploaded['id']}").status_code == 204
     problem(service.http.get(f"/v1/images/{uploaded['id']}/preview"), 404)
     problem(service.http.delete(f"/v1/images/{uploaded['id']}"), 404)

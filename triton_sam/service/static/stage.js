@@ -54,7 +54,7 @@ export class Stage extends EventTarget {
     if (!this.size) return;
     const { width, height } = this.#frame.getBoundingClientRect();
     const narrow = width < 620;
-    const room = narrow ? { left: 8, top: 64, right: 8, bottom: 60 } : { left: 68, top: 20, right: 20, bottom: 20 };
+    const room = narrow ? { left: 8, top: 64, right: 8, bottom: 60 } : { left: 68, top: 16, right: 16, bottom: 64 };
     const scale = Math.min(
       (width - room.left - room.right) / this.size.width,
       (height - room.top - room.bottom) / this.size.height,

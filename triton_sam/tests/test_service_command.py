@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -105,6 +106,22 @@ def test_a_report_tells_growth_from_a_plateau():
         run_load("http://localhost:1", [], users=1, seconds=1)
     with pytest.raises(ServerUnreachableError):
         run_load("http://127.0.0.1:9", [checkout() / "README.md"], users=1, seconds=1)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="no curl")
+def test_the_lines_of_the_documentation_work(service, tmp_path):
+    text = (checkout() / "docs" / "service.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "curl" in block]
+    assert len(blocks) == 2
+    (tmp_path / "test").symlink_to(checkout() / "test")
+    script = "set -eo pipefail\n" + "\n".join(blocks).replace("localhost:5000", service.url).replace(
+        "curl -s", "curl -sSf"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mask.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("script", ["service_load.py", "service_hover.py", "service_screenshots.py"])

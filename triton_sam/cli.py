@@ -21,6 +21,7 @@ from .commands import (
     predict,
     reload,
     serve,
+    service,
     setup,
     speculative,
     verify,
@@ -30,6 +31,7 @@ from .errors import SamError
 COMMANDS = (
     demo,
     serve,
+    service,
     predict,
     models,
     doctor,

@@ -17,11 +17,12 @@ from ._core import ClientCore, EmbeddingsPlace
 from ._dispatcher import Dispatcher, Work
 from ._sessions import Job, Sessions
 from .aio_transport import AsyncTransport
-from .calls import Request
+from .calls import Prediction, Request
 from .embeddings import ImageEmbeddings
 from .errors import ConfigurationError, InferenceError, ModelNotReadyError, PromptError
 from .families.base import FloatArray
 from .images import ImageSource
+from .masks import Segment
 from .prompts import Prompts
 from .session_calls import SessionCalls
 
@@ -131,17 +132,49 @@ class SpeculativeSAM2Client(ClientCore):
 
     async def set_image_async(self, image: ImageSource) -> None:
         """Encode an image and make it the current one of all sessions. See set_image()."""
+        self._embeddings = await self.encode_async(image)
+
+    async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
+        """Encode an image without making it the current one; hand the result to ``predict_async(..., image=...)``.
+
+        A task that runs this may be cancelled: the call to the server is cancelled with it.
+
+        Raises:
+            ImageError: not a usable image.
+            ServerError: see triton_sam.errors.
+        """
         if self._uses_session is not False:
             upload, content = await asyncio.to_thread(self._session.upload, image)
             try:
                 outputs = await asyncio.wrap_future(self._dispatcher.infer(upload))
-                self._embeddings = self._session.read_upload(outputs, content, self._encode_here)
-                return
+                return self._session.read_upload(outputs, content, self._encode_here)
             except (InferenceError, ModelNotReadyError) as error:
                 self._session_failed(error)
         request, size = await asyncio.to_thread(self._calls.encode, image)
         outputs = await asyncio.wrap_future(self._dispatcher.infer(request))
-        self._embeddings = self._calls.read_embeddings(outputs, size)
+        return self._calls.read_embeddings(outputs, size)
+
+    async def segment_async(
+        self,
+        coords: Any = None,
+        labels: Any = None,
+        box: Any = None,
+        mask_input: Any = None,
+        multimask_output: bool = False,
+        *,
+        image: ImageEmbeddings | None = None,
+    ) -> list[Segment]:
+        """Predict full-size masks; it stands alone, no session replaces it. Cancelling the task cancels the call.
+
+        Arguments and errors as predict_async(); the result is that of SAM2TritonClient.segment().
+        """
+        request, prompts = self._click(image, coords, labels, box, mask_input, multimask_output)
+        read = partial(self._session.read, request, prompts=prompts, multimask_output=multimask_output)
+        work: Work[Prediction] = Work(request, read)
+        self._dispatcher.submit([work], None)
+        self._dispatcher.start()
+        prediction = await asyncio.wrap_future(work.future)
+        return await asyncio.to_thread(self._calls.segments, prediction)
 
     async def predict_async(
         self,

@@ -64,3 +64,22 @@ def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(sam2, "_trace_encoder", lambda model: copy.deepcopy(micro_export.graphs["encoder"]))
     monkeypatch.setattr(sam2, "_trace_decoder", lambda model: copy.deepcopy(micro_export.graphs["decoder"]))
+
+
+@pytest.fixture(scope="session")
+def service_triton():
+    """A local Triton with the session model, as the service's tests need it."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    with local_server.LocalServer(bundled("model_repository"), models=["sam2"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def service(service_triton):
+    """A running SAM service over ``service_triton``."""
+    pytest.importorskip("fastapi")
+    from .running_service import running_service
+
+    with running_service(service_triton.grpc_url) as running:
+        yield running

@@ -1,0 +1,92 @@
+#!/usr/bin/env python
+"""Measure the hover preview of a running service's page in headless Chromium: 60 mouse moves a second for 3 seconds.
+
+Needs Playwright's Python package and a Chromium (Debian: apt-get install chromium), and the service's --url; with
+--triton also counts the decodes by Triton's own counters. Exit code 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import statistics
+import sys
+import time
+
+from triton_sam.transport import Transport, parse_url
+
+MS_LIMIT = 150
+SPARE_DECODES = 2
+
+
+def main() -> int:
+    """Run the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://localhost:5000", help="the service (default: http://localhost:5000)")
+    parser.add_argument("--triton", help="Triton's URL, to count decodes")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long the mouse moves (default: 3)")
+    parser.add_argument("--rate", type=float, default=60.0, help="moves a second (default: 60)")
+    parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium", help="path of the browser")
+    args = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    triton = Transport(parse_url(args.triton)) if args.triton else None
+
+    def decodes() -> int:
+        time.sleep(1.0)  # Triton counts after it has answered
+        return int(triton.statistics("sam2_decoder")["inference_count"]) if triton else 0
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=args.chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(args.url)
+        page.click('[data-sample="shapes.jpg"]')
+        while not page.evaluate("Boolean(tritonSam.image) && document.getElementById('busy').hidden"):
+            time.sleep(0.1)
+        x, y = page.evaluate("tritonSam.screenOf(400, 300)")
+        page.mouse.move(x, y)
+        time.sleep(1.0)
+        page.evaluate("tritonSam.stats.hover.length = 0")
+        before = decodes()
+        page.evaluate(_MOVE, [x, y, args.seconds, args.rate])
+        time.sleep(2.0)
+        painted = page.evaluate("tritonSam.stats.hover.map((mask) => mask.painted - mask.moved)")
+        moved = page.evaluate("tritonSam.moved")
+        computed = decodes() - before
+        time.sleep(1.0)
+        later = decodes() - before
+        browser.close()
+    if not painted:
+        print("service_hover: no mask was painted", file=sys.stderr)
+        return 1
+    middle = statistics.median(painted)
+    p95 = sorted(painted)[math.ceil(0.95 * len(painted)) - 1]
+    print(f"moves {moved}, masks painted {len(painted)}, from event to mask ms: p50 {middle:.0f}, p95 {p95:.0f}")
+    missed = middle > MS_LIMIT
+    if triton:
+        print(f"decodes {computed}, a second later {later}")
+        missed = missed or computed > len(painted) + SPARE_DECODES or later != computed
+    return int(missed)
+
+
+_MOVE = """async ([x, y, seconds, rate]) => {
+  const canvas = document.getElementById("canvas");
+  const began = performance.now();
+  let count = 0;
+  while (performance.now() - began < seconds * 1000) {
+    const angle = count / 20;
+    canvas.dispatchEvent(new PointerEvent("pointermove", {
+      clientX: x + 200 * Math.cos(angle), clientY: y + 150 * Math.sin(angle), pointerId: 1, pointerType: "mouse",
+      bubbles: true,
+    }));
+    count += 1;
+    const next = began + (count * 1000) / rate;
+    await new Promise((resolve) => setTimeout(resolve, Math.max(0, next - performance.now())));
+  }
+  tritonSam.moved = count;
+}"""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

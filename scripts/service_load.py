@@ -1,0 +1,40 @@
+#!/usr/bin/env python
+"""Let many users click at a running service: answers, times, memory. Exit code 1 for a failure or growing memory.
+
+Start the service in another terminal: triton-sam service --local --max-requests 256
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from triton_sam.bundle import bundled
+from triton_sam.errors import SamError
+from triton_sam.service.load import run_load
+from triton_sam.service.settings import TOKEN_VARIABLE
+
+
+def main() -> int:
+    """Run the script."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", default="http://localhost:5000", help="the service (default: http://localhost:5000)")
+    parser.add_argument("--users", type=int, default=32, help="who click at a time (default: 32)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for how long (default: 30)")
+    parser.add_argument("--image", type=Path, action="append", help="picture to click on (default: the project's own)")
+    parser.add_argument("--token", default=os.environ.get(TOKEN_VARIABLE), help="bearer token, where one is needed")
+    args = parser.parse_args()
+    pictures = args.image or [bundled("test/images") / name for name in ("shapes.jpg", "coffee.jpg")]
+    try:
+        report = run_load(args.url, pictures, users=args.users, seconds=args.seconds, token=args.token)
+    except SamError as error:
+        print(f"service_load: error: {error}", file=sys.stderr)
+        return 1
+    print("\n".join(report.lines()))
+    return 1 if report.failures or not report.click_ms or not report.is_flat else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,64 @@
+"""The SAM service: a page to click on, a REST API, and the contract of the SAM service of 2024.
+
+It speaks to a Triton server; with --local it starts one by itself when none answers. Ctrl-C or SIGTERM stop it.
+One JSON line a request goes to stderr; /metrics, /health and /docs are beside the page at /.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from ..errors import MissingDependencyError
+from ..transport import URL_VARIABLE
+from . import _options
+
+MEBI = 1 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
+    parser.add_argument("--port", type=int, default=5000, help="default 5000; 0: any free port")
+    parser.add_argument("--url", help="Triton (default: $TRITON_URL, else grpc://localhost:8001); prefer gRPC")
+    parser.add_argument("--local", action="store_true", help="start a local Triton when none answers")
+    _options.add_repository(parser)
+    parser.add_argument("--model", default="sam2", metavar="NAME", help="answers where none is named (default: sam2)")
+    parser.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="bearer token that callers must send (default: $TRITON_SAM_TOKEN, else none)",
+    )
+    parser.add_argument(
+        "--cors", nargs="+", default=[], metavar="ORIGIN", help="web origins that may call, * for all (default: none)"
+    )
+    parser.add_argument("--max-body", type=int, default=64, metavar="MIB", help="of a request (default: 64)")
+    parser.add_argument("--max-megapixels", type=float, default=100.0, metavar="N", help="of a picture (default: 100)")
+    parser.add_argument("--max-requests", type=int, default=256, metavar="N", help="at a time (default: 256)")
+    parser.add_argument("--max-encodes", type=int, default=4, metavar="N", help="pictures at a time (default: 4)")
+    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="of a request (default: 60)")
+    parser.add_argument("--memory", type=int, default=512, metavar="MIB", help="for uploaded pictures (default: 512)")
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    try:
+        from ..service.run import serve
+        from ..service.settings import DEFAULT_TRITON, Settings, token_from_environment
+    except ImportError as error:
+        raise MissingDependencyError(f"the service needs {error.name}: pip install -e '.[service]'") from None
+    settings = Settings(
+        url=args.url or os.environ.get(URL_VARIABLE) or DEFAULT_TRITON,
+        model=args.model,
+        token=args.token or token_from_environment(),
+        origins=tuple(args.cors),
+        max_body=args.max_body * MEBI,
+        max_megapixels=args.max_megapixels,
+        max_requests=args.max_requests,
+        max_encodes=args.max_encodes,
+        timeout=args.timeout,
+        store_bytes=args.memory * MEBI,
+    )
+    repository = _options.repository(args) if args.local else None
+    return serve(settings, args.host, args.port, repository=repository, quiet=args.quiet)

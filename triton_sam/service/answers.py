@@ -1,0 +1,198 @@
+"""Prompts as the clients take them, and masks in the forms that /v1 answers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..families.base import Size
+from ..masks import Segment, mask_to_png
+from ..polygons import FloatPoints, trace_polygons
+from .problems import Problem
+from .schemas import Format, Mask, MaskInput, Prompt, Rle, SegmentRequest
+
+PNG = "image/png"
+GEOJSON = "application/geo+json"
+JSON = "application/json"
+
+KINDS: dict[str, Format] = {
+    PNG: "png",
+    "image/*": "png",
+    GEOJSON: "geojson",
+    JSON: "rle",
+    "application/*": "rle",
+    "*/*": "rle",
+}
+"""What a media type of the header Accept asks for."""
+_QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
+
+MAX_MASK_PIXELS = 400_000_000
+"""Pixels of all masks of one answer; each takes a byte while the answer is written."""
+
+
+def client_prompt(request: SegmentRequest) -> dict[str, Any]:
+    """Return coords, labels, box and mask_input for SpeculativeSAM2Client.
+
+    Raises:
+        Problem: 422, parts that do not go together.
+    """
+    objects = _objects(request)
+    with_points = [prompt for prompt in objects if prompt.points]
+    with_box = [prompt for prompt in objects if prompt.box is not None]
+    if any(part and len(part) != len(objects) for part in (with_points, with_box)):
+        raise Problem(422, "objects must all have points, or all a box, or all both: send the others in another call")
+    if any(prompt.labels is not None and len(prompt.labels) != len(prompt.points) for prompt in objects):
+        raise Problem(422, "labels must hold one label for each point")
+    coords = [prompt.points for prompt in objects] if with_points else None
+    labels = [prompt.labels or [1] * len(prompt.points) for prompt in objects] if with_points else None
+    return {
+        "coords": coords,
+        "labels": labels,
+        "box": [prompt.box for prompt in objects] if with_box else None,
+        "mask_input": None if request.mask is None else _logits(request.mask),
+    }
+
+
+def check_amount(request: SegmentRequest, size: Size) -> None:
+    """Refuse what would take too much memory.
+
+    Raises:
+        Problem: 422.
+    """
+    count = len(_objects(request)) * (3 if request.multimask else 1)
+    if count * size[0] * size[1] > MAX_MASK_PIXELS:
+        raise Problem(422, f"{count} masks of {size[0]} x {size[1]} pixels are too much for one call")
+
+
+def choose_format(asked: Format | None, accept: str) -> tuple[Format, bool]:
+    """Return the form of the masks, and whether the answer is the picture itself.
+
+    Raises:
+        Problem: 406, the header Accept names nothing that there is.
+    """
+    preferred = [KINDS[kind] for kind in _accepted(accept) if kind in KINDS]
+    if asked is not None:
+        return asked, asked == "png" and preferred[:1] == ["png"]
+    if preferred:
+        return preferred[0], preferred[0] == "png"
+    if not accept.strip():
+        return "rle", False
+    raise Problem(406, f"masks come as {JSON}, {GEOJSON} or {PNG}")
+
+
+def write_masks(segments: Sequence[Segment], form: Format, request: SegmentRequest) -> list[Mask]:
+    """Return the masks for a JSON answer."""
+    masks = []
+    for segment in segments:
+        box = segment.box
+        mask = Mask(
+            object=segment.object_index,
+            candidate=segment.candidate,
+            score=segment.score,
+            area=segment.area,
+            bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        )
+        if form == "rle":
+            mask.rle = Rle(**segment.to_rle())
+        elif form == "polygons":
+            mask.polygons = segment.to_polygons(request.tolerance)
+        elif form == "png":
+            mask.png = base64.b64encode(segment.to_png()).decode()
+        if request.logits and segment.logits is not None:
+            mask.logits = MaskInput(
+                data=base64.b64encode(segment.logits.astype("<f4").tobytes()).decode(), size=segment.logits.shape[-1]
+            )
+        masks.append(mask)
+    return masks
+
+
+def picture(segments: Sequence[Segment]) -> bytes:
+    """Return the best masks as one PNG: 255 inside for one object, else the number of the object, from 1."""
+    best = best_of(segments)
+    if len(best) == 1:
+        return mask_to_png(best[0].mask)
+    labels = np.zeros(best[0].mask.shape, np.uint8)
+    for segment in best:
+        labels[segment.mask] = segment.object_index + 1
+    buffer = io.BytesIO()
+    Image.fromarray(labels).save(buffer, "PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+def geojson(segments: Sequence[Segment], tolerance: float) -> dict[str, Any]:
+    """Return the masks as a FeatureCollection; x, y in pixels, y downwards, holes as inner rings."""
+    return {
+        "type": "FeatureCollection",
+        "features": [
+            {
+                "type": "Feature",
+                "geometry": {
+                    "type": "MultiPolygon",
+                    "coordinates": [
+                        [_ring(polygon.exterior), *(_ring(hole) for hole in polygon.holes)]
+                        for polygon in trace_polygons(segment.mask, tolerance)
+                    ],
+                },
+                "properties": {
+                    "object": segment.object_index,
+                    "candidate": segment.candidate,
+                    "score": segment.score,
+                    "area": segment.area,
+                },
+            }
+            for segment in segments
+        ],
+    }
+
+
+def best_of(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the best scored candidate of each object, in order."""
+    best: dict[int, Segment] = {}
+    for segment in segments:
+        kept = best.get(segment.object_index)
+        if kept is None or segment.score > kept.score:
+            best[segment.object_index] = segment
+    return [best[index] for index in sorted(best)]
+
+
+def _accepted(accept: str) -> list[str]:
+    """Return the media types of a header Accept, the one that is wanted most first."""
+    wanted = []
+    for part in accept.lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        quality = 1.0
+        for parameter in parameters:
+            name, _, value = parameter.partition("=")
+            if name == "q":
+                quality = float(value) if _QUALITY.fullmatch(value) else 0.0
+        if quality > 0:
+            wanted.append((quality, kind))
+    return [kind for _, kind in sorted(wanted, key=lambda entry: -entry[0])]
+
+
+def _objects(request: SegmentRequest) -> list[Prompt]:
+    if request.objects is None:
+        return [request]
+    if request.points or request.box is not None or request.labels is not None:
+        raise Problem(422, "give either objects, or points and box for a single one")
+    return list(request.objects)
+
+
+def _ring(points: FloatPoints) -> list[list[float]]:
+    ring: list[list[float]] = points.tolist()
+    return [*ring, ring[0]]
+
+
+def _logits(mask: MaskInput) -> Any:
+    try:
+        values = np.frombuffer(base64.b64decode(mask.data, validate=True), "<f4")
+        return values.reshape(mask.size, mask.size)
+    except (ValueError, binascii.Error):
+        raise Problem(422, f"mask.data must be base64 of {mask.size} x {mask.size} float32") from None

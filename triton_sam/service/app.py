@@ -1,0 +1,103 @@
+"""The application: routes, limits and the engine put together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Response
+from starlette.middleware.cors import CORSMiddleware
+
+from .. import __version__
+from . import live, logs, metrics, page, problems, rest_v0, rest_v1
+from .engine import Engine
+from .middleware import Guard, Observe
+from .schemas import ProblemDetails, SegmentAnswer
+from .settings import Settings
+from .waiting import Waiting
+
+DESCRIPTION = """Segment Anything on NVIDIA Triton.
+
+`/v1`: upload an image once, then ask for masks by its id. The other routes keep the contract of the service of 2024.
+Errors are problem+json (RFC 9457). Every answer carries `X-Request-ID`.
+"""
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Return the application. Nothing is connected before it starts.
+
+    Args:
+        settings: options.
+    """
+    figures = metrics.Metrics()
+    engine = Engine(settings, figures)
+    waiting = Waiting(settings.timeout, figures)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await engine.start()
+        try:
+            yield
+        finally:
+            await engine.stop()
+            logs.LOGGER.info("stopped")
+
+    app = FastAPI(
+        title="triton_sam",
+        summary="Click, get a mask.",
+        description=DESCRIPTION,
+        version=__version__,
+        docs_url=None,  # FastAPI's page loads its parts from elsewhere; ours is static/docs.html
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.engine = engine
+    app.include_router(page.router(settings))
+    app.include_router(live.router(engine))
+    app.include_router(rest_v0.router(engine, waiting))
+    app.include_router(rest_v1.router(engine, waiting))
+    app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
+
+    @app.get("/metrics", include_in_schema=False)
+    async def show_metrics() -> Response:
+        return Response(figures.text(), media_type=metrics.CONTENT_TYPE)
+
+    problems.install(app)
+    _describe_schemas(app, with_token=settings.token is not None)
+    # The last one added is the outermost.
+    app.add_middleware(Guard, settings=settings)
+    if settings.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
+            expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location"],
+        )
+    app.add_middleware(Observe, metrics=figures)
+    return app
+
+
+def _describe_schemas(app: FastAPI, *, with_token: bool) -> None:
+    """Put what routes only refer to into the OpenAPI document, and our form of errors in place of FastAPI's."""
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = make()
+            parts = document.setdefault("components", {})
+            schemas = parts.setdefault("schemas", {})
+            for model in (ProblemDetails, SegmentAnswer):
+                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                schemas.update(schema.pop("$defs", {}))
+                schemas[model.__name__] = schema
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            if with_token:
+                parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                document["security"] = [{"token": []}]
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

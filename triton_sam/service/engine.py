@@ -1,0 +1,298 @@
+"""What stands between the web and Triton: clients by model, pictures, and whether Triton is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from PIL import Image
+
+from ..embeddings import ImageEmbeddings
+from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
+from ..families import FAMILIES, get_family
+from ..families.base import Family, Size
+from ..masks import Segment
+from ..server_models import sort_models
+from ..session_calls import SessionImage
+from ..speculative_client import SpeculativeSAM2Client
+from ..transport import Transport, parse_url
+from .logs import LOGGER
+from .metrics import Metrics
+from .problems import Problem
+from .settings import Settings
+from .store import HandedOut, ImageStore, StoredImage, id_of
+
+FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
+"""What a picture may be; others are not even looked at: some of Pillow's decoders start programs."""
+MEGA = 1_000_000
+ORIENTATION = 0x0112
+TURNED = (5, 6, 7, 8)
+"""EXIF's orientations that exchange width and height."""
+IN_FLIGHT = 16
+"""Predictions that are at Triton at a time; the others wait here, where taking turns and dropping them is cheap."""
+WATCH_SECONDS = 1.0
+PROBE_TIMEOUT = 5.0
+ENCODE_ATTEMPTS = 2
+HANDED_OUT_SHARE = 4
+"""The part of the memory for pictures that embeddings in the old form may take besides: a quarter."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An encoder/decoder pair that Triton has ready.
+
+    Args:
+        name: what callers call it: "sam2", "sam2.1_large".
+        family: its SAM family.
+        version: version of the encoder that answers.
+        keeps_images: there is a session model: clicks carry an id instead of 17 MB.
+    """
+
+    name: str
+    family: Family
+    version: str
+    keeps_images: bool
+
+
+@dataclass(eq=False)
+class _Shared:
+    """An encoding that several requests wait for."""
+
+    task: asyncio.Task[ImageEmbeddings]
+    waiters: int = 0
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known of Triton.
+
+    Args:
+        pairs: by name, in the order of families; empty when none is ready or Triton is gone.
+        error: why there are none, one line.
+    """
+
+    pairs: dict[str, Pair] = field(default_factory=dict)
+    error: str | None = "not looked at yet"
+
+    @property
+    def is_up(self) -> bool:
+        """Whether masks can be had."""
+        return bool(self.pairs)
+
+
+class Engine:
+    """One a service; used on one event loop. ``start()`` and ``stop()`` bracket its life.
+
+    Args:
+        settings: options.
+        metrics: what it counts into.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.images = ImageStore(settings.store_bytes)
+        self.handed_out = HandedOut(settings.store_bytes // HANDED_OUT_SHARE)
+        self.state = State()
+        self.changed = asyncio.Event()
+        self._clients: dict[tuple[str, bool], SpeculativeSAM2Client] = {}
+        self._encodes = asyncio.Semaphore(settings.max_encodes)
+        self._shared: dict[tuple[str, str], _Shared] = {}
+        self._looking = asyncio.Lock()
+        self._control = Transport(parse_url(settings.url), timeout=PROBE_TIMEOUT, retries=0)
+        self._versions: dict[str, str] = {}
+        self._variants: dict[str, tuple[str, ...]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to watch Triton."""
+        await self.look()
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Cancel everything and close all connections."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+        for client in self._clients.values():
+            await client.aclose()
+        await asyncio.to_thread(self._control.close)
+
+    async def look(self) -> State:
+        """Ask Triton what it has ready, now."""
+        async with self._looking:
+            try:
+                self._set(State(await asyncio.to_thread(self._pairs), None))
+            except SamError as error:
+                self._set(State({}, str(error)))
+            except Exception as error:  # the watch must go on, whatever a library throws
+                LOGGER.exception("looking at Triton failed")
+                self._set(State({}, f"looking at Triton failed: {error}"))
+        return self.state
+
+    async def pair(self, name: str | None) -> Pair:
+        """Return the pair that a caller names; None or "" is the default one, or the only family there is.
+
+        Raises:
+            Problem: 404, no such pair; 503, Triton is gone.
+        """
+        wanted = name or self.settings.model
+        if wanted not in self.state.pairs:
+            await self.look()
+        pairs = self.state.pairs
+        if not pairs:
+            raise ServerUnreachableError(self.state.error or "Triton has no model ready")
+        if wanted in pairs:
+            return pairs[wanted]
+        # A family whose default pair is not served, but a variant of it is.
+        variant = next((pair for pair in pairs.values() if pair.family.name == wanted), None)
+        if variant is None and not name:
+            variant = next(iter(pairs.values()))
+        if variant is None:
+            raise Problem(404, f"there is no model {wanted[:80]!r}, but {', '.join(pairs)}", code="unknown_model")
+        return variant
+
+    def client(self, pair: Pair, *, keeps_images: bool) -> SpeculativeSAM2Client:
+        """Return the client of a pair, for embeddings that Triton keeps or for those that are here."""
+        key = (pair.name, keeps_images)
+        if key not in self._clients:
+            self._clients[key] = SpeculativeSAM2Client(
+                self.settings.url,
+                pair.family.name,
+                model_name=None if pair.name == pair.family.name else pair.name,
+                timeout=self.settings.timeout,
+                max_in_flight_total=IN_FLIGHT,
+                embeddings="server" if keeps_images else "client",
+            )
+        return self._clients[key]
+
+    def client_of(self, pair: Pair, embeddings: ImageEmbeddings) -> SpeculativeSAM2Client:
+        """Return the client that decodes these embeddings."""
+        return self.client(pair, keeps_images=isinstance(embeddings, SessionImage))
+
+    async def store(self, content: bytes) -> StoredImage:
+        """Check a picture's header and keep it.
+
+        Raises:
+            Problem: 4xx; not a picture, or one that is too large.
+        """
+        size = await asyncio.to_thread(check_picture, content, self.settings.max_megapixels)
+        image = self.images.add(StoredImage(id_of(content), content, size))
+        self._count()
+        return image
+
+    def image(self, image_id: str) -> StoredImage:
+        """Return an uploaded picture.
+
+        Raises:
+            Problem: 404; it is not kept, or not any more.
+        """
+        image = self.images.get(image_id)
+        if image is None:
+            raise Problem(404, "there is no such image (any more): upload it again", code="unknown_image")
+        return image
+
+    async def embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:
+        """Return a picture's embeddings, or their id at Triton; one that several ask for is encoded once."""
+        found = image.embeddings.get(pair.name)
+        if found is not None:
+            return found
+        key = (image.image_id, pair.name)
+        shared = self._shared.get(key)
+        if shared is None:
+            shared = self._shared[key] = _Shared(asyncio.create_task(self._embed(image, pair)))
+        shared.waiters += 1
+        try:
+            return await asyncio.shield(shared.task)
+        finally:
+            shared.waiters -= 1
+            if shared.waiters == 0:
+                shared.task.cancel()  # when the last one went away before it was done
+                self._shared.pop(key, None)
+
+    async def encode_here(self, content: bytes, pair: Pair) -> ImageEmbeddings:
+        """Encode a picture and return its embeddings; cancelling the caller's task cancels the call to Triton."""
+        client = self.client(pair, keeps_images=False)
+        return await self._encode(lambda: client.encode_async(content))
+
+    async def segment(
+        self, image: ImageEmbeddings, pair: Pair, prompt: dict[str, Any], *, multimask: bool = False
+    ) -> list[Segment]:
+        """Return full-size masks; ``prompt`` as SpeculativeSAM2Client.segment_async takes it."""
+        client = self.client_of(pair, image)
+        return await client.segment_async(**prompt, multimask_output=multimask, image=image)
+
+    async def _embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:
+        client = self.client(pair, keeps_images=pair.keeps_images)
+        embeddings = await self._encode(lambda: client.encode_async(image.content))
+        image.embeddings[pair.name] = embeddings
+        image.size = embeddings.image_size
+        self.images.shrink()
+        self._count()
+        return embeddings
+
+    async def _encode(self, encode: Callable[[], Awaitable[ImageEmbeddings]]) -> ImageEmbeddings:
+        async with self._encodes:
+            self.metrics.encodes.inc()
+            return await encode()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await self.look()
+
+    def _set(self, state: State) -> None:
+        if state == self.state:
+            return
+        self.state = state
+        self.metrics.triton_up.set(int(state.is_up))
+        self.changed.set()  # wakes all who wait; those who come later wait for the next change
+        self.changed = asyncio.Event()
+
+    def _count(self) -> None:
+        self.metrics.stored_bytes.set(self.images.nbytes)
+        self.metrics.stored_images.set(len(self.images))
+
+    def _pairs(self) -> dict[str, Pair]:
+        """Ask Triton (blocks); raises a SamError when it is gone or has no pair ready."""
+        versions = self._control.ready_models()
+        if versions != self._versions:  # configurations are read only when something changed
+            self._variants = sort_models(versions, self._control.model_config).variants
+            self._versions = dict(versions)
+        pairs = {
+            name: Pair(name, get_family(family), versions[f"{name}_encoder"], name in versions)
+            for family in FAMILIES
+            for name in self._variants.get(family, ())
+            if f"{name}_encoder" in versions
+        }
+        if not pairs:
+            raise ModelNotReadyError(f"Triton at {self.settings.url} has no SAM model ready")
+        return pairs
+
+
+def check_picture(content: bytes, max_megapixels: float) -> Size:
+    """Read a picture's header only; return width and height, upright.
+
+    Raises:
+        Problem: 400, empty; 415, not a picture of a known format; 413, too many pixels.
+    """
+    if not content:
+        raise Problem(400, "the image is empty (0 bytes)")
+    limit = Image.MAX_IMAGE_PIXELS
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            width, height = image.size
+            # A PNG would be decoded to look for EXIF data behind its pixels; see Engine._embed for the final word.
+            turned = image.format != "PNG" and image.getexif().get(ORIENTATION, 1) in TURNED
+    except Image.DecompressionBombError:
+        raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
+    except Exception:  # Pillow's parsers let almost any exception through
+        raise Problem(415, f"the image is none of {', '.join(FORMATS)}, or damaged") from None
+    if width * height > max_megapixels * MEGA:
+        raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are taken")
+    return (height, width) if turned else (width, height)

@@ -1,0 +1,71 @@
+"""The page and its files: all local, no build step, nothing from elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import APIRouter, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from ..bundle import bundled
+from .settings import Settings
+
+STATIC = Path(__file__).parent / "static"
+SAMPLES = ("shapes.jpg", "coffee.jpg")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws: wss:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SAFETY = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class PageFiles(StaticFiles):
+    """Files of the page, with a time for which browsers may keep them without asking."""
+
+    def __init__(self, max_age: int) -> None:
+        super().__init__(directory=STATIC)
+        self._cache_control = f"max-age={max_age}" if max_age else "no-cache"
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return one file."""
+        answer = await super().get_response(path, scope)
+        answer.headers.update({**SAFETY, "Cache-Control": self._cache_control})
+        return answer
+
+
+def router(settings: Settings) -> APIRouter:
+    """Return the routes of the page."""
+    api = APIRouter(include_in_schema=False)
+
+    @api.get("/")
+    async def page() -> Response:
+        return _document("index.html")
+
+    @api.get("/docs")
+    async def docs() -> Response:
+        return _document("docs.html")
+
+    @api.get("/favicon.ico")
+    async def icon() -> Response:
+        return Response((STATIC / "icon.svg").read_bytes(), media_type="image/svg+xml")
+
+    @api.get("/static/samples/{name}")
+    async def sample(name: str) -> Response:
+        if name not in SAMPLES:
+            return Response(status_code=404)
+        content = (bundled("test/images") / name).read_bytes()
+        return Response(
+            content, media_type="image/jpeg", headers={"Cache-Control": f"max-age={settings.static_max_age}"}
+        )
+
+    return api
+
+
+def _document(name: str) -> Response:
+    content = (STATIC / name).read_bytes()
+    return Response(content, media_type="text/html; charset=utf-8", headers={**SAFETY, "Cache-Control": "no-cache"})

@@ -1,0 +1,152 @@
+"""Every error of the service as RFC 9457 problem+json: one table from our exceptions to HTTP statuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from ..errors import (
+    ImageError,
+    InferenceError,
+    InputError,
+    MissingDependencyError,
+    ModelNotReadyError,
+    SamError,
+    ServerTimeoutError,
+    ServerUnreachableError,
+    UnknownImageError,
+)
+from ..session_model.answers import one_line
+from .logs import LOGGER, request_id
+
+MEDIA_TYPE = "application/problem+json"
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a request that its client gave up."""
+CANCELLED_HEADERS = {"Cancelled-By-Client": "1"}
+RETRY_SECONDS = "2"
+
+TITLES = {
+    400: "Bad request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not found",
+    405: "Method not allowed",
+    406: "Not acceptable",
+    411: "Length required",
+    413: "Too large",
+    415: "Not an image",
+    422: "Cannot be used",
+    499: "Cancelled by client",
+    500: "Internal error",
+    501: "Not installed",
+    502: "Triton failed",
+    503: "Unavailable",
+    504: "Timed out",
+}
+
+STATUSES: tuple[tuple[type[Exception], int], ...] = (
+    (UnknownImageError, 503),  # Triton lost an image again at once: its cache is too small; try again
+    (ImageError, 422),
+    (InputError, 422),
+    (ModelNotReadyError, 503),
+    (ServerUnreachableError, 503),
+    (ServerTimeoutError, 504),
+    (InferenceError, 502),
+    (MissingDependencyError, 501),
+)
+"""The first that fits counts."""
+
+
+class Problem(Exception):  # noqa: N818 - the name in RFC 9457
+    """An answer that is not the one that was asked for.
+
+    Args:
+        status: HTTP status.
+        detail: one line for a person.
+        headers: further headers.
+        code: a word that programs can rely on; appears as ``code``.
+    """
+
+    def __init__(
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.code = code
+
+
+def cancelled() -> Problem:
+    """Return the answer to a request that its client gave up."""
+    return Problem(
+        CLIENT_CLOSED_REQUEST, "the client cancelled this request", headers=CANCELLED_HEADERS, code="cancelled"
+    )
+
+
+def as_problem(error: SamError) -> Problem:
+    """Return what an error of the package means to a caller."""
+    status = next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
+    headers = {"Retry-After": RETRY_SECONDS} if status == 503 else {}
+    return Problem(status, one_line(error), headers=headers)
+
+
+def body(problem: Problem, **extra: Any) -> dict[str, Any]:
+    """Return the members of the problem object."""
+    members = {
+        "type": "about:blank",
+        "title": TITLES.get(problem.status, "Error"),
+        "status": problem.status,
+        "detail": problem.detail,
+        "request_id": request_id.get(),
+    }
+    if problem.code is not None:
+        members["code"] = problem.code
+    return {**members, **extra}
+
+
+def response(problem: Problem, **extra: Any) -> Response:
+    """Return the answer itself."""
+    return Response(
+        json.dumps(body(problem, **extra)),
+        status_code=problem.status,
+        media_type=MEDIA_TYPE,
+        headers={**problem.headers, "Cache-Control": "no-store"},
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Let every error of the application end in problem+json."""
+
+    @app.exception_handler(Problem)
+    async def _problem(_: Request, error: Problem) -> Response:
+        return response(error)
+
+    @app.exception_handler(SamError)
+    async def _sam_error(_: Request, error: SamError) -> Response:
+        return response(as_problem(error))
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> Response:
+        return response(Problem(error.status_code, str(error.detail), headers=error.headers))
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_: Request, error: RequestValidationError) -> Response:
+        faults = [_fault(fault) for fault in error.errors()]
+        return response(Problem(422, faults[0]["message"] if faults else "the request cannot be read"), errors=faults)
+
+    @app.exception_handler(Exception)
+    async def _unexpected(_: Request, error: Exception) -> Response:
+        LOGGER.error("unexpected error", exc_info=error)
+        return response(Problem(500, "an error of the service itself; its log has the details"))
+
+
+def _fault(fault: Mapping[str, Any]) -> dict[str, str]:
+    where = ".".join(str(part) for part in fault.get("loc", ()))
+    return {"where": where, "message": f"{where}: {fault.get('msg', 'not valid')}"}

@@ -1,0 +1,104 @@
+"""Run the service until it is told to stop, with a local Triton of its own where that is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from PIL import Image
+
+from ..errors import MissingDependencyError, PortInUseError
+from ..local_server.ports import choose_ports, resolve_host
+from ..transport import Transport, parse_url
+from .settings import Settings
+
+SECONDS_TO_STOP = 10
+BACKLOG = 512
+
+
+def serve(settings: Settings, host: str, port: int, *, repository: Path | None = None, quiet: bool = False) -> int:
+    """Serve until SIGINT or SIGTERM; running requests get SECONDS_TO_STOP seconds.
+
+    Args:
+        settings: options.
+        host: address to listen on.
+        port: port; 0: any free one.
+        repository: start a local Triton with this model repository when none answers at ``settings.url``.
+        quiet: no line about where to look.
+
+    Raises:
+        MissingDependencyError: the `service` extra is not installed.
+        PortInUseError: another process listens there.
+        LocalServerError: the local Triton did not start.
+    """
+    try:
+        import uvicorn
+
+        from .app import create_app
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the service needs {error.name}: pip install -c constraints.txt -e '.[local,service]'"
+        ) from None
+    from . import logs
+
+    try:
+        port = choose_ports(resolve_host(host), {"service": port})["service"]
+    except PortInUseError:
+        raise PortInUseError(f"another process listens on port {port}: choose another with --port") from None
+    logs.set_up()
+    # Large pictures are taken or refused by our own limit, with an answer instead of a warning.
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    with _triton(settings, repository, quiet=quiet) as url:
+        app = create_app(replace(settings, url=url))
+        config = uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            access_log=False,
+            log_config=None,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=SECONDS_TO_STOP,
+            ws="websockets-sansio",
+            ws_max_size=1 << 17,
+            server_header=False,
+        )
+        server = uvicorn.Server(config)
+        if not quiet:
+            print(
+                f"the page: http://{_shown(host)}:{port}/   Triton: {url}   Ctrl-C stops", file=sys.stderr, flush=True
+            )
+        try:
+            server.run()
+        except SystemExit:
+            raise PortInUseError(f"port {port}: the service could not listen there") from None
+    return 0
+
+
+@contextlib.contextmanager
+def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iterator[str]:
+    """Yield the URL of Triton: the one given, or that of a local server that is started because nothing answers."""
+    if repository is None or _answers(settings.url):
+        yield settings.url
+        return
+    from ..local_server import LocalServer
+
+    if not quiet:
+        print(f"nothing answers at {settings.url}: starting a local Triton ...", file=sys.stderr, flush=True)
+    with LocalServer(repository) as server:
+        yield server.grpc_url
+
+
+def _answers(url: str) -> bool:
+    transport = Transport(parse_url(url), timeout=3.0, retries=0)
+    try:
+        return transport.is_ready()
+    finally:
+        transport.close()
+
+
+def _shown(host: str) -> str:
+    return "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else host  # noqa: S104 - compared, not bound

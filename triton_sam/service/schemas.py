@@ -1,0 +1,173 @@
+"""What /v1 takes and answers: typed, checked, with the examples that /docs shows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..session_model.contract import MAX_OBJECTS, MAX_POINTS
+
+Format = Literal["rle", "polygons", "png", "geojson"]
+
+Coordinate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
+Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
+
+
+class Model(BaseModel):
+    """A pair of models that can be asked."""
+
+    name: str
+    family: str
+    version: str = Field(description="Version of the encoder that Triton serves.")
+    default: bool = Field(description="Answers where a request names no model.")
+    keeps_images: bool = Field(description="Triton keeps the embeddings; a click is small.")
+    takes_mask: bool = Field(description="Takes `mask` to refine an earlier answer.")
+
+
+class Models(BaseModel):
+    """All models."""
+
+    models: list[Model]
+
+
+class ImageInfo(BaseModel):
+    """An uploaded image."""
+
+    id: str = Field(description="Hash of the bytes: the same file gets the same id.")
+    width: int
+    height: int
+    bytes: int
+    models: list[str] = Field(description="Models that have encoded it already.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "3b0c…",
+                    "width": 800,
+                    "height": 600,
+                    "bytes": 112782,
+                    "models": ["sam2"],
+                }
+            ]
+        }
+    )
+
+
+class Prompt(BaseModel):
+    """One object: points, a box, or both."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    points: list[Point] = Field(default_factory=list, max_length=MAX_POINTS, description="x, y in pixels of the image.")
+    labels: list[Literal[0, 1]] | None = Field(
+        default=None, max_length=MAX_POINTS, description="1 foreground, 0 background; default: all 1."
+    )
+    box: Box | None = Field(default=None, description="x1, y1, x2, y2 in pixels.")
+
+
+class MaskInput(BaseModel):
+    """Logits of an earlier answer (`logits: true`), to refine it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    data: str = Field(max_length=1 << 20, description="Base64 of float32, little endian, rows first.")
+    size: int = Field(ge=1, le=512, description="Side, as the answer said: 256.")
+
+
+class SegmentRequest(Prompt):
+    """What to segment: one object right here, or several in `objects`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"points": [[200, 180]]},
+                {"points": [[200, 180], [260, 200]], "labels": [1, 0], "multimask": True, "format": "polygons"},
+                {"objects": [{"box": [100, 80, 420, 300]}, {"points": [[600, 400]]}], "format": "geojson"},
+            ]
+        },
+    )
+
+    objects: list[Prompt] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_OBJECTS,
+        description="Several objects in one call: all with points, all with a box, or all with both.",
+    )
+    mask: MaskInput | None = Field(default=None, description="Refine this mask. SAM3 takes none.")
+    multimask: bool = Field(default=False, description="Three candidates an object.")
+    model: str | None = Field(default=None, max_length=128, description="Name out of `GET /v1/models`.")
+    format: Format | None = Field(default=None, description="Form of the masks; default: by the header Accept, or rle.")
+    tolerance: float = Field(
+        default=0.5, ge=0, le=100, description="How far, in pixels, polygons may stray from the exact outline."
+    )
+    logits: bool = Field(default=False, description="Send low-resolution logits along, for `mask` of a later call.")
+
+
+class Rle(BaseModel):
+    """COCO run-length encoding, compressed."""
+
+    size: list[int] = Field(description="Height, width.")
+    counts: str
+
+
+class Mask(BaseModel):
+    """One mask of one object."""
+
+    object: int = Field(description="Which of the objects asked for, from 0.")
+    candidate: int = Field(description="Which candidate for it, from 0.")
+    score: float = Field(description="IoU with the true mask, as the model predicts it.")
+    area: int = Field(description="Foreground pixels.")
+    bbox: list[int] | None = Field(description="COCO: x, y, width, height; null for an empty mask.")
+    rle: Rle | None = None
+    polygons: list[list[float]] | None = Field(default=None, description="COCO rings; holes are filled.")
+    png: str | None = Field(default=None, description="Base64 PNG, 255 inside.")
+    logits: MaskInput | None = None
+
+
+class SegmentAnswer(BaseModel):
+    """All masks, objects in the order in which they were asked for."""
+
+    image: str
+    model: str
+    width: int
+    height: int
+    masks: list[Mask]
+    milliseconds: float = Field(description="From the parsed request to the masks.")
+
+
+class ProblemDetails(BaseModel):
+    """RFC 9457 problem+json."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str | None = None
+    code: str | None = None
+    errors: list[dict[str, Any]] | None = None
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI description of the errors that a route may answer."""
+    texts = {
+        400: "The body cannot be read.",
+        401: "The token is missing or wrong.",
+        404: "No such image or model.",
+        406: "No such form of masks.",
+        413: "Too many bytes or pixels.",
+        415: "Not a picture.",
+        422: "Something in the request cannot be used.",
+        499: "Cancelled by the client; header `Cancelled-By-Client: 1`.",
+        502: "Triton failed on the request.",
+        503: "Triton is not there, or the service is busy: try again.",
+        504: "No answer in time.",
+    }
+    reference = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
+    return {
+        status: {"description": texts[status], "content": {"application/problem+json": reference}}
+        for status in (401, 502, 503, 504, *statuses)
+    }

@@ -1,0 +1,61 @@
+"""What an operator of the service may set, with the limits that apply by default."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ..errors import ConfigurationError
+
+TOKEN_VARIABLE = "TRITON_SAM_TOKEN"  # noqa: S105 - the name of a variable
+DEFAULT_TRITON = "grpc://localhost:8001"
+
+MEBI = 1 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of one service.
+
+    Args:
+        url: Triton's URL; gRPC is the better choice, since only there a cancelled request is dropped from its queue.
+        model: name of the pair that answers where a request names none.
+        token: who calls must send ``Authorization: Bearer TOKEN``; None: anybody may call.
+        origins: web origins that browsers may call from (CORS), ``*`` for all; empty: only the service's own page.
+        max_body: bytes that a request may carry.
+        max_megapixels: size of a picture, in millions of pixels.
+        max_requests: requests that are worked on at a time; more are answered 503.
+        max_encodes: pictures that are encoded at a time; more wait.
+        timeout: seconds that one request may take.
+        store_bytes: memory for uploaded pictures; the ones used longest ago go first.
+        static_max_age: seconds that a browser may keep the files of the page without asking.
+
+    Raises:
+        ConfigurationError: a limit that cannot work.
+    """
+
+    url: str = DEFAULT_TRITON
+    model: str = "sam2"
+    token: str | None = None
+    origins: tuple[str, ...] = ()
+    max_body: int = 64 * MEBI
+    max_megapixels: float = 100.0
+    max_requests: int = 256
+    max_encodes: int = 4
+    timeout: float = 60.0
+    store_bytes: int = 512 * MEBI
+    static_max_age: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_body", "max_megapixels", "max_requests", "max_encodes", "timeout", "store_bytes"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be above 0")
+        if self.token is not None and not self.token.strip():
+            raise ConfigurationError("an empty token protects nothing: leave it out or give one")
+        if self.max_body > self.store_bytes:
+            raise ConfigurationError("store_bytes must hold at least one request of max_body bytes")
+
+
+def token_from_environment() -> str | None:
+    """Return the token of $TRITON_SAM_TOKEN; None when it is not set or empty."""
+    return os.environ.get(TOKEN_VARIABLE) or None

@@ -1,0 +1,478 @@
+// The page put together: what the user does, what the service answers, what is shown.
+
+import { Live } from "./live.js";
+import { outline } from "./outline.js";
+import { paintBox, paintMask, paintPoint } from "./paint.js";
+import { showObjects } from "./panel.js";
+import * as rest from "./rest.js";
+import { saveCoco, saveMask, saveOverlay } from "./saves.js";
+import { hasPrompt, promptOf, Scene } from "./scene.js";
+import { installKeys } from "./keys.js";
+import { Stage } from "./stage.js";
+import { toggle as toggleTheme } from "./theme.js";
+
+const $ = (id) => document.getElementById(id);
+const scene = new Scene();
+const live = new Live();
+const results = new Map(); // by everything that a mask depends on, so that undo needs no server
+const settings = { model: null, multimask: false, opacity: 0.5, hover: true, choiceOf };
+const stats = { hover: [], clicks: [] }; // for measurements: [{moved, painted, ms}]
+let models = [];
+let image = null; // {id, name, stem, width, height, file}
+let preview = null; // {path, label, x, y}
+let hoverMoves = new Map(); // number of the request -> time of the mouse event
+let round = 0; // of refresh(): a newer one ends the older
+let opening = null;
+let serviceIsUp = false;
+let uploadFor = null;
+
+const stage = new Stage($("stage"), $("canvas"), paint);
+// For tests, measurements, and the curious at the console.
+globalThis.tritonSam = {
+  stats,
+  scene,
+  settings,
+  resultOf,
+  choiceOf,
+  screenOf: (x, y) => stage.screenOf(x, y),
+  get image() {
+    return image;
+  },
+  get preview() {
+    return preview;
+  },
+};
+
+// --- masks -----------------------------------------------------------------------------------------------------------
+
+function keyOf(object) {
+  return JSON.stringify([image?.id, settings.model, settings.multimask, promptOf(object)]);
+}
+
+function resultOf(object) {
+  return results.get(keyOf(object)) ?? null;
+}
+
+/** Which candidate is shown: the one that was chosen, else the best scored. */
+function choiceOf(object) {
+  const scores = resultOf(object)?.scores ?? [0];
+  return object.choice !== null && object.choice < scores.length ? object.choice : scores.indexOf(Math.max(...scores));
+}
+
+function pathOf(object) {
+  const result = resultOf(object);
+  if (!result?.logits) return null;
+  const choice = choiceOf(object);
+  result.paths[choice] ??= outline(result.logits[choice], result.side, result.used, image);
+  return result.paths[choice];
+}
+
+function requestFor(prompt) {
+  return { image: image.id, model: settings.model, multimask: settings.multimask, ...prompt };
+}
+
+/** Ask for the masks that are missing, the active object's first. ``time``: of the click that wants it. */
+async function refresh(time) {
+  const mine = ++round;
+  show();
+  const missing = scene.objects.filter((object) => hasPrompt(object) && !resultOf(object)?.logits);
+  missing.sort((a, b) => Number(b.id === scene.activeId) - Number(a.id === scene.activeId));
+  for (const object of missing) {
+    const key = keyOf(object);
+    try {
+      const answer = await live.click(requestFor(promptOf(object)));
+      if (answer) results.set(key, { ...answer, paths: [] });
+      if (mine !== round || !answer) return;
+      if (time) noteClick(time, answer.ms);
+      time = undefined;
+    } catch (problem) {
+      if (mine !== round) return;
+      results.set(key, { error: problem.message });
+      if (problem.code === "unknown_image") return void reupload();
+      if (problem.status === 0 || problem.status === 503) results.delete(key); // it comes by itself, see "status"
+    }
+    show();
+  }
+}
+
+function noteClick(time, ms) {
+  stage.draw();
+  const total = performance.now() - time;
+  stats.clicks.push({ total, ms });
+  $("click-info").textContent = `last click: ${Math.round(total)} ms`;
+  $("service-info").textContent = `service ${Math.round(ms)} ms`;
+}
+
+live.addEventListener("masks", ({ detail }) => {
+  if (!image || detail.image !== image.id || !hoverMoves.size) return;
+  const choice = detail.scores.indexOf(Math.max(...detail.scores));
+  preview = { ...preview, path: outline(detail.logits[choice], detail.side, detail.used, image) };
+  stage.draw(); // at once: this is what the eye waits for
+  const moved = hoverMoves.get(detail.seq);
+  for (const seq of hoverMoves.keys()) if (seq < detail.seq) hoverMoves.delete(seq);
+  if (moved === undefined) return;
+  stats.hover.push({ moved, painted: performance.now(), ms: detail.ms });
+  $("hover-info").textContent = `preview: ${Math.round(performance.now() - moved)} ms`;
+});
+
+live.addEventListener("hover-error", ({ detail }) => {
+  if (detail.code === "unknown_image") void reupload();
+});
+
+stage.addEventListener("hover", ({ detail }) => {
+  if (!settings.hover || !image || opening || !serviceIsUp) return;
+  const seq = live.hover(requestFor(promptOf(scene.active, detail)));
+  if (seq) hoverMoves.set(seq, detail.time);
+  if (hoverMoves.size > 500) hoverMoves.delete(hoverMoves.keys().next().value);
+});
+
+stage.addEventListener("leave", endHover);
+
+function endHover() {
+  live.stopHover();
+  hoverMoves.clear();
+  if (preview) {
+    preview = null;
+    stage.redraw();
+  }
+}
+
+// --- what the user does ----------------------------------------------------------------------------------------------
+
+stage.addEventListener("point", ({ detail }) => {
+  if (!image || opening) return;
+  endHover();
+  const point = { x: round2(detail.x), y: round2(detail.y), label: detail.label };
+  change(() => scene.current().points.push(point), detail.time);
+});
+
+stage.addEventListener("box", ({ detail }) => {
+  if (!image || opening) return;
+  endHover();
+  change(() => (scene.current().box = detail.box.map(round2)), detail.time);
+});
+
+stage.addEventListener("view", () => ($("zoom-level").textContent = `${Math.round(stage.scale * 100)} %`));
+
+function change(act, time) {
+  scene.change(act);
+  void refresh(time);
+}
+
+function round2(value) {
+  return Math.round(value * 100) / 100;
+}
+
+const actions = {
+  select(id) {
+    if (scene.activeId === id) return;
+    scene.activeId = id;
+    show();
+  },
+  rename(id, name) {
+    const object = scene.objects.find((each) => each.id === id);
+    if (object && name.trim()) change(() => (object.name = name.trim()));
+    else show();
+  },
+  toggle(id) {
+    const object = scene.objects.find((each) => each.id === id);
+    object.visible = !object.visible;
+    show();
+  },
+  remove: (id) => change(() => scene.remove(id)),
+  choose(id, index) {
+    const object = scene.objects.find((each) => each.id === id);
+    change(() => (object.choice = index));
+  },
+  newObject() {
+    if (!image || (scene.active && !hasPrompt(scene.active))) return;
+    change(() => scene.begin());
+  },
+  removeActive: () => scene.active && actions.remove(scene.activeId),
+  nextObject() {
+    const index = scene.objects.findIndex((object) => object.id === scene.activeId);
+    if (scene.objects.length) actions.select(scene.objects[(index + 1) % scene.objects.length].id);
+  },
+  candidate(index) {
+    const count = scene.active ? (resultOf(scene.active)?.scores?.length ?? 0) : 0;
+    if (count > 1 && index < count) actions.choose(scene.activeId, index);
+  },
+  undo() {
+    scene.undo();
+    void refresh();
+  },
+  redo() {
+    scene.redo();
+    void refresh();
+  },
+  clear: () => scene.objects.length && change(() => ((scene.objects = []), (scene.activeId = null))),
+  tool(name) {
+    stage.tool = name;
+    check("[data-tool]", (button) => button.dataset.tool === name);
+    stage.cursor();
+    endHover();
+  },
+  multimask(on) {
+    settings.multimask = on;
+    check("[data-multi]", (button) => (button.dataset.multi === "1") === on);
+    void refresh();
+  },
+  toggleMultimask: () => actions.multimask(!settings.multimask),
+  open: () => $("file").click(),
+  zoom: (factor) => stage.zoom(factor),
+  fit: () => stage.fit(),
+  space: (held) => stage.holdSpace(held),
+  escape() {
+    stage.abort();
+    endHover();
+  },
+  help: () => $("keys-dialog").showModal(),
+};
+
+function check(selector, isOn) {
+  for (const button of document.querySelectorAll(selector)) {
+    button.setAttribute("aria-checked", String(isOn(button)));
+  }
+}
+
+// --- pictures --------------------------------------------------------------------------------------------------------
+
+async function open(file) {
+  if (!file) return;
+  opening?.abort();
+  const mine = (opening = new AbortController());
+  endHover();
+  warn("");
+  $("busy").hidden = false;
+  try {
+    const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF, and no 16 bits
+    const info = await rest.upload(file, settings.model, mine.signal);
+    const picture = local ?? (await createImageBitmap(await rest.preview(info.id)));
+    const name = file.name || "picture";
+    image = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
+    uploadFor = settings.model;
+    scene.reset();
+    results.clear();
+    preview = null;
+    $("stage").classList.remove("is-empty");
+    $("empty").hidden = true;
+    stage.show(picture, { width: info.width, height: info.height });
+  } catch (problem) {
+    if (problem.name === "AbortError") return;
+    if (problem.status === 401) return void askToken().then(() => open(file));
+    warn(`${file.name || "The picture"}: ${problem.message}`);
+  } finally {
+    if (opening === mine) {
+      opening = null;
+      $("busy").hidden = true;
+      show();
+    }
+  }
+}
+
+/** Send the picture again: to another model, or to a service that has forgotten it. */
+async function reupload() {
+  if (!image || opening) return;
+  const mine = (opening = new AbortController());
+  $("busy").hidden = false;
+  try {
+    const info = await rest.upload(image.file, settings.model, mine.signal);
+    image = { ...image, ...info };
+    uploadFor = settings.model;
+    warn("");
+  } catch (problem) {
+    if (problem.name !== "AbortError" && serviceIsUp) warn(problem.message);
+    return;
+  } finally {
+    opening = null;
+    $("busy").hidden = true;
+  }
+  await refresh();
+}
+
+async function openSample(name) {
+  try {
+    const answer = await fetch(`/static/samples/${name}`);
+    if (!answer.ok) throw new Error();
+    await open(new File([await answer.blob()], name, { type: "image/jpeg" }));
+  } catch {
+    warn("The sample cannot be loaded: the service does not answer.");
+  }
+}
+
+// --- the service -----------------------------------------------------------------------------------------------------
+
+live.addEventListener("status", ({ detail }) => {
+  const wasUp = serviceIsUp;
+  serviceIsUp = detail.up;
+  setState(detail.up ? "up" : "down", detail.up ? "ready" : "no Triton");
+  if (!detail.up) {
+    endHover();
+    warn(`Triton does not answer. Masks come back by themselves when it does. (${detail.detail ?? "no model is ready"})`);
+    return;
+  }
+  warn("");
+  if (wasUp && models.map((model) => model.name).join() === detail.models.join()) return;
+  void loadModels().then(() => image && (uploadFor === settings.model ? refresh() : reupload()));
+});
+
+live.addEventListener("lost", () => {
+  serviceIsUp = false;
+  endHover();
+  setState("down", "offline");
+  warn("The service does not answer. Trying again …");
+});
+
+live.addEventListener("token", () => void askToken().then(() => live.connect()));
+
+async function loadModels() {
+  try {
+    models = await rest.models();
+  } catch (problem) {
+    if (problem.status === 401) return askToken().then(loadModels);
+    return;
+  }
+  const select = $("model");
+  select.replaceChildren(...models.map((model) => new Option(model.name, model.name)));
+  const names = models.map((model) => model.name);
+  if (!names.includes(settings.model)) settings.model = models.find((model) => model.default)?.name ?? names[0];
+  select.value = settings.model;
+  select.disabled = models.length === 0;
+}
+
+function askToken() {
+  const dialog = $("token-dialog");
+  if (!dialog.open) dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => (rest.rememberToken($("token").value), resolve()), { once: true });
+  });
+}
+
+function setState(state, text) {
+  $("state").dataset.state = state;
+  $("state").lastElementChild.textContent = text;
+}
+
+function warn(text) {
+  $("banner").textContent = text;
+  $("banner").hidden = !text;
+}
+
+// --- showing ---------------------------------------------------------------------------------------------------------
+
+function paint(context) {
+  const unit = 1 / stage.scale;
+  for (const object of scene.objects) {
+    const path = object.visible ? pathOf(object) : null;
+    if (path) paintMask(context, path, object.color, settings.opacity, unit);
+  }
+  const active = scene.active;
+  const color = active?.color ?? "#1e90ff";
+  if (preview?.path) paintMask(context, preview.path, color, settings.opacity * 0.55, unit, true);
+  for (const object of scene.objects) {
+    if (!object.visible) continue;
+    if (object.box) paintBox(context, object.box, object.color, unit);
+    for (const point of object.points) paintPoint(context, point, unit, object !== active);
+  }
+  if (stage.box) paintBox(context, stage.box, color, unit, true);
+}
+
+function show() {
+  showObjects($("objects"), scene, resultOf, choiceOf, actions);
+  const done = scene.objects.filter((object) => resultOf(object)?.logits);
+  $("undo").disabled = !scene.canUndo;
+  $("redo").disabled = !scene.canRedo;
+  $("clear").disabled = scene.objects.length === 0;
+  $("new-object").disabled = !image || Boolean(scene.active && !hasPrompt(scene.active));
+  $("save-mask").disabled = !(scene.active && resultOf(scene.active)?.logits);
+  $("save-overlay").disabled = $("save-coco").disabled = done.length === 0;
+  $("hint").hidden = scene.objects.length > 0;
+  $("hint").textContent = image ? "Click on an object in the picture, or drag a box around it." : "Open a picture first.";
+  $("picture-info").textContent = image ? `${image.name} · ${image.width} × ${image.height}` : "no picture";
+  stage.redraw();
+}
+
+async function saving(act) {
+  try {
+    await act();
+  } catch (problem) {
+    warn(`The download failed: ${problem.message}`);
+  }
+}
+
+function finished() {
+  return scene.objects.filter((object) => resultOf(object)?.logits);
+}
+
+// --- wires -----------------------------------------------------------------------------------------------------------
+
+$("open").addEventListener("click", actions.open);
+$("choose").addEventListener("click", actions.open);
+$("file").addEventListener("change", () => {
+  void open($("file").files[0]);
+  $("file").value = "";
+});
+for (const button of document.querySelectorAll("[data-sample]")) {
+  button.addEventListener("click", () => openSample(button.dataset.sample));
+}
+for (const button of document.querySelectorAll("[data-tool]")) {
+  button.addEventListener("click", () => actions.tool(button.dataset.tool));
+}
+for (const button of document.querySelectorAll("[data-multi]")) {
+  button.addEventListener("click", () => actions.multimask(button.dataset.multi === "1"));
+}
+$("undo").addEventListener("click", actions.undo);
+$("redo").addEventListener("click", actions.redo);
+$("clear").addEventListener("click", actions.clear);
+$("zoom-in").addEventListener("click", () => actions.zoom(1.25));
+$("zoom-out").addEventListener("click", () => actions.zoom(0.8));
+$("zoom-fit").addEventListener("click", actions.fit);
+$("new-object").addEventListener("click", actions.newObject);
+$("theme").addEventListener("click", toggleTheme);
+$("keys").addEventListener("click", actions.help);
+$("model").addEventListener("change", () => {
+  settings.model = $("model").value;
+  endHover();
+  void reupload();
+});
+$("opacity").addEventListener("input", () => {
+  settings.opacity = $("opacity").value / 100;
+  $("opacity-value").textContent = `${$("opacity").value} %`;
+  stage.redraw();
+});
+$("hover").addEventListener("change", () => {
+  settings.hover = $("hover").checked;
+  if (!settings.hover) endHover();
+});
+$("save-mask").addEventListener("click", () => saving(() => saveMask(image, scene.active, settings)));
+$("save-coco").addEventListener("click", () => saving(() => saveCoco(image, finished(), settings)));
+$("save-overlay").addEventListener("click", () => {
+  const shown = finished().filter((object) => object.visible);
+  const masks = shown.map((object) => ({ path: pathOf(object), color: object.color }));
+  void saving(() => saveOverlay(image, stage.picture, masks, settings.opacity));
+});
+
+addEventListener("dragover", (event) => {
+  event.preventDefault();
+  $("stage").classList.add("dropping");
+});
+addEventListener("dragleave", (event) => {
+  if (!event.relatedTarget) $("stage").classList.remove("dropping");
+});
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  $("stage").classList.remove("dropping");
+  void open(event.dataTransfer.files[0]);
+});
+addEventListener("paste", (event) => {
+  const file = [...(event.clipboardData?.files ?? [])][0];
+  if (file) void open(file);
+});
+addEventListener("pointerdown", () => (document.body.dataset.by = "pointer"), true);
+addEventListener("keydown", (event) => event.key === "Tab" && (document.body.dataset.by = "keys"), true);
+installKeys(actions);
+
+$("stage").classList.add("is-empty");
+show();
+await loadModels();
+live.connect();

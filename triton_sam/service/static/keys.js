@@ -1,0 +1,51 @@
+// Keyboard shortcuts. index.html lists them twice, short in the panel and in full in its dialog.
+
+const LETTERS = {
+  a: (act) => act.tool("add"),
+  d: (act) => act.tool("cut"),
+  b: (act) => act.tool("box"),
+  h: (act) => act.tool("pan"),
+  n: (act) => act.newObject(),
+  e: (act) => act.nextObject(),
+  m: (act) => act.toggleMultimask(),
+  o: (act) => act.open(),
+  1: (act) => act.candidate(0),
+  2: (act) => act.candidate(1),
+  3: (act) => act.candidate(2),
+  0: (act) => act.fit(),
+  "+": (act) => act.zoom(1.25),
+  "=": (act) => act.zoom(1.25),
+  "-": (act) => act.zoom(0.8),
+  "?": (act) => act.help(),
+  delete: (act) => act.removeActive(),
+  backspace: (act) => act.removeActive(),
+  escape: (act) => act.escape(),
+};
+
+export function installKeys(actions) {
+  addEventListener("keydown", (event) => {
+    if (document.querySelector("dialog[open]") || isTyping(event.target)) return;
+    const key = event.key.toLowerCase();
+    if (event.ctrlKey || event.metaKey) {
+      if (key === "z") (event.shiftKey ? actions.redo : actions.undo)();
+      else if (key === "y") actions.redo();
+      else return;
+    } else if (key === " ") {
+      if (event.target.closest("button, select, a, input")) return;
+      actions.space(true);
+    } else if (LETTERS[key] && !event.altKey) {
+      LETTERS[key](actions);
+    } else {
+      return;
+    }
+    event.preventDefault();
+  });
+  addEventListener("keyup", (event) => {
+    if (event.key === " ") actions.space(false);
+  });
+  addEventListener("blur", () => actions.space(false));
+}
+
+function isTyping(target) {
+  return target.matches?.("input[type=text], input[type=password], select");
+}

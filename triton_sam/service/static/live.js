@@ -1,0 +1,98 @@
+// The WebSocket: positions out, masks in. Two lanes, "hover" and "click"; in each the newest request wins.
+
+import { Problem, token } from "./rest.js";
+
+const FIRST_PAUSE = 300;
+const LAST_PAUSE = 4000;
+
+export class Live extends EventTarget {
+  #socket = null;
+  #seq = 0;
+  #pause = FIRST_PAUSE;
+  #newest = { hover: 0, click: 0 };
+  #waiting = null;
+
+  get isOpen() {
+    return this.#socket?.readyState === WebSocket.OPEN;
+  }
+
+  connect() {
+    const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live`);
+    socket.binaryType = "arraybuffer";
+    this.#socket = socket;
+    socket.addEventListener("open", () => {
+      if (token()) this.#send({ type: "token", token: token() });
+    });
+    socket.addEventListener("message", (event) => this.#receive(event.data));
+    socket.addEventListener("close", (event) => {
+      if (event.reason === "token") return this.#tell("token");
+      this.#give(null, new Problem({ status: 0, detail: "the connection broke" }));
+      this.#tell("lost");
+      setTimeout(() => this.connect(), this.#pause);
+      this.#pause = Math.min(this.#pause * 2, LAST_PAUSE);
+    });
+  }
+
+  /** Ask for the mask under the mouse; what comes is told as a "masks" event. Returns its number, 0 when offline. */
+  hover(request) {
+    if (!this.isOpen) return 0;
+    this.#newest.hover = ++this.#seq;
+    this.#send({ type: "segment", lane: "hover", seq: this.#seq, ...request });
+    return this.#seq;
+  }
+
+  /** The mouse is gone: nothing of it is wanted any more, neither here nor at Triton. */
+  stopHover() {
+    if (!this.#newest.hover) return;
+    this.#newest.hover = 0;
+    if (this.isOpen) this.#send({ type: "cancel", lane: "hover" });
+  }
+
+  /** Ask for masks; resolves to null when a newer call took its place. */
+  click(request) {
+    this.#give(null);
+    if (!this.isOpen) return Promise.reject(new Problem({ status: 0, detail: "there is no connection to the service" }));
+    const seq = ++this.#seq;
+    this.#newest.click = seq;
+    this.#send({ type: "segment", lane: "click", seq, ...request });
+    return new Promise((resolve, reject) => (this.#waiting = { resolve, reject }));
+  }
+
+  #send(message) {
+    this.#socket.send(JSON.stringify(message));
+  }
+
+  #give(result, error) {
+    const waiting = this.#waiting;
+    this.#waiting = null;
+    if (error) waiting?.reject(error);
+    else waiting?.resolve(result);
+  }
+
+  #receive(data) {
+    const message = typeof data === "string" ? JSON.parse(data) : unpack(data);
+    if (message.type === "status") {
+      this.#pause = FIRST_PAUSE;
+      this.#tell("status", message);
+    } else if (message.lane === "click" && message.seq === this.#newest.click) {
+      if (message.type === "error") this.#give(null, new Problem(message));
+      else this.#give(message);
+    } else if (message.lane === "hover" && this.#newest.hover) {
+      // Also one that is not the newest: masks on the way show where things are going.
+      this.#tell(message.type === "error" ? "hover-error" : "masks", message);
+    }
+  }
+
+  #tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}
+
+/** Read a binary message: uint32 length of the JSON header, the header, int8 logits [candidates, side, side]. */
+function unpack(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  const area = header.side * header.side;
+  header.logits = header.scores.map((_, index) => new Int8Array(buffer, 4 + length + index * area, area));
+  return header;
+}

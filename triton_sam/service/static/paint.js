@@ -1,0 +1,59 @@
+// What lies on the picture: masks, boxes, points. Lines and points keep their size on the screen at any zoom.
+
+const GOOD = "#28b450";
+const BAD = "#e13237";
+
+/** Fill and outline one mask. ``unit``: pixels of the picture for one of the screen. */
+export function paintMask(context, path, color, alpha, unit, isPreview = false) {
+  context.save();
+  context.globalAlpha = alpha;
+  context.fillStyle = color;
+  context.fill(path, "evenodd");
+  context.globalAlpha = 1;
+  context.lineJoin = "round";
+  context.lineWidth = (isPreview ? 2.5 : 3) * unit;
+  context.strokeStyle = "rgb(255 255 255 / 70%)";
+  context.stroke(path);
+  context.lineWidth = (isPreview ? 1.25 : 1.75) * unit;
+  context.strokeStyle = color;
+  if (isPreview) context.setLineDash([5 * unit, 3 * unit]);
+  context.stroke(path);
+  context.restore();
+}
+
+export function paintBox(context, box, color, unit, isPreview = false) {
+  const [x1, y1, x2, y2] = box;
+  context.save();
+  if (isPreview) context.setLineDash([6 * unit, 4 * unit]);
+  for (const [width, style] of [[4, "rgb(255 255 255 / 80%)"], [2, color]]) {
+    context.lineWidth = width * unit;
+    context.strokeStyle = style;
+    context.strokeRect(x1, y1, x2 - x1, y2 - y1);
+  }
+  context.restore();
+}
+
+/** A disc: green with a plus is foreground, red with a minus is background. */
+export function paintPoint(context, point, unit, isFaint = false) {
+  const radius = 7 * unit;
+  context.save();
+  context.globalAlpha = isFaint ? 0.6 : 1;
+  context.beginPath();
+  context.arc(point.x, point.y, radius, 0, 2 * Math.PI);
+  context.fillStyle = point.label ? GOOD : BAD;
+  context.fill();
+  context.lineWidth = 1.5 * unit;
+  context.strokeStyle = "#fff";
+  context.stroke();
+  context.lineWidth = 2 * unit;
+  context.lineCap = "round";
+  context.beginPath();
+  context.moveTo(point.x - radius * 0.5, point.y);
+  context.lineTo(point.x + radius * 0.5, point.y);
+  if (point.label) {
+    context.moveTo(point.x, point.y - radius * 0.5);
+    context.lineTo(point.x, point.y + radius * 0.5);
+  }
+  context.stroke();
+  context.restore();
+}

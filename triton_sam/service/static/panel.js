@@ -1,0 +1,123 @@
+// The list of objects.
+
+/**
+ * Show the objects. ``actions``: select, rename, toggle, remove, choose.
+ *
+ * Rows are kept where they can be, so that a name is not lost while it is typed.
+ */
+export function showObjects(list, scene, resultOf, choiceOf, actions) {
+  const rows = new Map([...list.children].map((row) => [Number(row.dataset.id), row]));
+  for (const object of scene.objects) {
+    const row = rows.get(object.id) ?? newRow(object, actions);
+    rows.delete(object.id);
+    list.append(row); // in order; those that stay are moved
+    update(row, object, scene, resultOf(object), choiceOf, actions);
+  }
+  for (const row of rows.values()) row.remove();
+  const active = String(scene.activeId);
+  if (list.dataset.active !== active) {
+    list.dataset.active = active;
+    const row = list.querySelector('[aria-current="true"]');
+    if (row) list.scrollTop = Math.max(0, row.offsetTop - list.offsetTop - list.clientHeight / 2);
+  }
+}
+
+function newRow(object, actions) {
+  const row = document.createElement("li");
+  row.className = "object";
+  row.dataset.id = object.id;
+  row.addEventListener("click", () => actions.select(object.id));
+
+  const swatch = document.createElement("span");
+  swatch.className = "swatch";
+  const name = document.createElement("input");
+  name.type = "text";
+  name.maxLength = 60;
+  name.setAttribute("aria-label", "Name of the object");
+  name.addEventListener("change", () => actions.rename(object.id, name.value));
+  name.addEventListener("keydown", (event) => {
+    event.stopPropagation(); // letters are letters here, not shortcuts
+    if (event.key === "Enter") name.blur();
+  });
+  const eye = mini(() => actions.toggle(object.id));
+  eye.dataset.role = "eye";
+  const bin = mini(() => actions.remove(object.id));
+  bin.dataset.role = "bin";
+  icon(bin, "i-trash");
+  const facts = document.createElement("span");
+  facts.className = "facts";
+  const candidates = document.createElement("div");
+  candidates.className = "candidates";
+  candidates.setAttribute("role", "radiogroup");
+  candidates.setAttribute("aria-label", "Candidates");
+  row.append(swatch, name, eye, bin, facts, candidates);
+  return row;
+}
+
+function update(row, object, scene, result, choiceOf, actions) {
+  const [swatch, name, eye, bin, facts, candidates] = row.children;
+  const isActive = object.id === scene.activeId;
+  row.setAttribute("aria-current", String(isActive));
+  swatch.style.background = object.color;
+  if (document.activeElement !== name) name.value = object.name;
+  icon(eye, object.visible ? "i-eye" : "i-hidden");
+  eye.setAttribute("aria-label", `${object.visible ? "Hide" : "Show"} ${object.name}`);
+  eye.setAttribute("aria-pressed", String(!object.visible));
+  bin.setAttribute("aria-label", `Delete ${object.name}`);
+  facts.textContent = describe(object, result, choiceOf(object));
+  facts.classList.toggle("bad", Boolean(result?.error));
+
+  const scores = isActive && result?.scores?.length > 1 ? result.scores : [];
+  candidates.hidden = scores.length === 0;
+  candidates.replaceChildren(
+    ...scores.map((score, index) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.setAttribute("role", "radio");
+      button.setAttribute("aria-checked", String(index === choiceOf(object)));
+      const number = document.createElement("b");
+      number.textContent = index + 1;
+      button.append(number, score.toFixed(2));
+      button.setAttribute("aria-label", `Candidate ${index + 1}, score ${score.toFixed(2)}`);
+      button.addEventListener("click", (event) => {
+        event.stopPropagation();
+        actions.choose(object.id, index);
+      });
+      return button;
+    }),
+  );
+}
+
+function describe(object, result, choice) {
+  const parts = [];
+  const count = object.points.length;
+  if (object.box) parts.push("box");
+  if (count) parts.push(`${count} point${count === 1 ? "" : "s"}`);
+  if (!parts.length) return "click on it in the picture";
+  if (result?.error) parts.push(result.error);
+  else if (!result) parts.push("waiting …");
+  else parts.push(`score ${result.scores[choice].toFixed(2)}`);
+  return parts.join(" · ");
+}
+
+function mini(act) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "mini";
+  button.addEventListener("click", (event) => {
+    event.stopPropagation();
+    act();
+  });
+  return button;
+}
+
+function icon(button, name) {
+  if (button.dataset.icon === name) return;
+  button.dataset.icon = name;
+  const namespace = "http://www.w3.org/2000/svg";
+  const drawing = document.createElementNS(namespace, "svg");
+  const use = document.createElementNS(namespace, "use");
+  use.setAttribute("href", `#${name}`);
+  drawing.append(use);
+  button.replaceChildren(drawing);
+}

@@ -1,0 +1,74 @@
+// Downloads. Masks come from the service at full size, equal to those of its API, not from what is on the screen.
+
+import { paintMask } from "./paint.js";
+import * as rest from "./rest.js";
+import { promptOf } from "./scene.js";
+
+/** PNG of one object: 255 inside, 0 outside. */
+export async function saveMask(image, object, settings) {
+  const mask = await fullMask(image, object, settings, "png");
+  const bytes = Uint8Array.from(atob(mask.png), (character) => character.charCodeAt(0));
+  save(new Blob([bytes], { type: "image/png" }), `${image.stem}-${fileName(object.name)}.png`);
+}
+
+/** The picture with all masks drawn in, at its own size. */
+export async function saveOverlay(image, picture, shown, opacity) {
+  const canvas = document.createElement("canvas");
+  canvas.width = image.width;
+  canvas.height = image.height;
+  const context = canvas.getContext("2d");
+  context.drawImage(picture, 0, 0, image.width, image.height);
+  const unit = Math.max(1, Math.max(image.width, image.height) / 1000);
+  for (const { path, color } of shown) paintMask(context, path, color, opacity, unit);
+  save(await new Promise((resolve) => canvas.toBlob(resolve, "image/png")), `${image.stem}-overlay.png`);
+}
+
+/** All objects as COCO annotations with compressed RLE; a category for each name. */
+export async function saveCoco(image, objects, settings) {
+  const names = [...new Set(objects.map((object) => object.name))];
+  const annotations = [];
+  for (const object of objects) {
+    const mask = await fullMask(image, object, settings, "rle");
+    annotations.push({
+      id: annotations.length + 1,
+      image_id: 1,
+      category_id: names.indexOf(object.name) + 1,
+      segmentation: mask.rle,
+      area: mask.area,
+      bbox: mask.bbox ?? [0, 0, 0, 0],
+      iscrowd: 0,
+      score: mask.score,
+    });
+  }
+  const coco = {
+    info: { description: `${image.name}, segmented with ${settings.model}` },
+    images: [{ id: 1, file_name: image.name, width: image.width, height: image.height }],
+    categories: names.map((name, index) => ({ id: index + 1, name })),
+    annotations,
+  };
+  save(new Blob([JSON.stringify(coco, null, 1)], { type: "application/json" }), `${image.stem}-coco.json`);
+}
+
+async function fullMask(image, object, settings, format) {
+  const prompt = promptOf(object);
+  if (!prompt.box) delete prompt.box;
+  const { masks } = await rest.segment(image.id, {
+    ...prompt,
+    model: settings.model,
+    multimask: settings.multimask,
+    format,
+  });
+  return masks[settings.choiceOf(object)] ?? masks[0];
+}
+
+function fileName(text) {
+  return text.trim().replace(/[^\p{L}\p{N}_-]+/gu, "-").toLowerCase() || "mask";
+}
+
+function save(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}

@@ -1,0 +1,101 @@
+// Objects with their points and boxes, and every step of them for undo. Knows nothing of pages or servers.
+
+export const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#ff3782", "#7ccd32", "#5e5ce6"];
+
+export class Scene {
+  objects = [];
+  activeId = null;
+  #undo = [];
+  #redo = [];
+  #count = 0;
+
+  get active() {
+    return this.objects.find((object) => object.id === this.activeId) ?? null;
+  }
+
+  get canUndo() {
+    return this.#undo.length > 0;
+  }
+
+  get canRedo() {
+    return this.#redo.length > 0;
+  }
+
+  reset() {
+    this.objects = [];
+    this.activeId = null;
+    this.#undo = [];
+    this.#redo = [];
+    this.#count = 0;
+  }
+
+  /** Change the objects by ``act``; the state before it can be had back. */
+  change(act) {
+    this.#undo.push(this.#snapshot());
+    this.#redo = [];
+    act();
+  }
+
+  undo() {
+    this.#step(this.#undo, this.#redo);
+  }
+
+  redo() {
+    this.#step(this.#redo, this.#undo);
+  }
+
+  /** The active object; one is begun where there is none. Call it inside change(). */
+  current() {
+    return this.active ?? this.begin();
+  }
+
+  /** Begin a new object. Call it inside change(). */
+  begin() {
+    const number = ++this.#count;
+    const object = {
+      id: number,
+      name: `Object ${number}`,
+      color: COLORS[(number - 1) % COLORS.length],
+      points: [],
+      box: null,
+      choice: null,
+      visible: true,
+    };
+    this.objects.push(object);
+    this.activeId = object.id;
+    return object;
+  }
+
+  remove(id) {
+    this.objects = this.objects.filter((object) => object.id !== id);
+    if (this.activeId === id) this.activeId = this.objects.at(-1)?.id ?? null;
+  }
+
+  #snapshot() {
+    return JSON.stringify({ objects: this.objects, activeId: this.activeId, count: this.#count });
+  }
+
+  #step(from, to) {
+    const earlier = from.pop();
+    if (earlier === undefined) return;
+    to.push(this.#snapshot());
+    const state = JSON.parse(earlier);
+    this.objects = state.objects;
+    this.activeId = state.activeId;
+    this.#count = state.count;
+  }
+}
+
+export function hasPrompt(object) {
+  return Boolean(object && (object.points.length || object.box));
+}
+
+/** What the service is asked for an object, perhaps with the point under the mouse. */
+export function promptOf(object, extra) {
+  const points = [...(object?.points ?? []), ...(extra ? [extra] : [])];
+  return {
+    points: points.map((point) => [point.x, point.y]),
+    labels: points.map((point) => point.label),
+    box: object?.box ?? null,
+  };
+}

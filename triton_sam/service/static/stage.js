@@ -1,0 +1,271 @@
+// The canvas: picture, masks, points; zoom and pan; mouse, pen and touch turned into points and boxes.
+
+const DRAG_PIXELS = 5;
+const MAX_ZOOM = 32;
+const WHEEL = 0.0016;
+
+export class Stage extends EventTarget {
+  tool = "add";
+  picture = null;
+  size = null;
+  #canvas;
+  #frame;
+  #paint;
+  #view = { scale: 1, x: 0, y: 0 };
+  #fitted = true;
+  #pointers = new Map();
+  #drag = null;
+  #pinch = null;
+  #space = false;
+  #queued = false;
+
+  /** ``paint(context, stage)`` draws what lies on the picture, in pixels of the picture. */
+  constructor(frame, canvas, paint) {
+    super();
+    this.#frame = frame;
+    this.#canvas = canvas;
+    this.#paint = paint;
+    new ResizeObserver(() => this.#resize()).observe(frame);
+    canvas.addEventListener("pointerdown", (event) => this.#down(event));
+    canvas.addEventListener("pointermove", (event) => this.#move(event));
+    canvas.addEventListener("pointerup", (event) => this.#up(event));
+    canvas.addEventListener("pointercancel", (event) => this.#cancel(event));
+    canvas.addEventListener("pointerleave", () => this.#tell("leave"));
+    canvas.addEventListener("contextmenu", (event) => event.preventDefault());
+    canvas.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
+    this.cursor();
+  }
+
+  get scale() {
+    return this.#view.scale;
+  }
+
+  get box() {
+    return this.#drag?.kind === "box" ? rectangle(this.#drag.from, this.#drag.to, this.size) : null;
+  }
+
+  show(picture, size) {
+    this.picture = picture;
+    this.size = size;
+    this.fit();
+  }
+
+  fit() {
+    if (!this.size) return;
+    const { width, height } = this.#frame.getBoundingClientRect();
+    const narrow = width < 620;
+    const room = narrow ? { left: 8, top: 64, right: 8, bottom: 60 } : { left: 68, top: 16, right: 16, bottom: 64 };
+    const scale = Math.min(
+      (width - room.left - room.right) / this.size.width,
+      (height - room.top - room.bottom) / this.size.height,
+      4,
+    );
+    this.#view = {
+      scale,
+      x: room.left + (width - room.left - room.right - this.size.width * scale) / 2,
+      y: room.top + (height - room.top - room.bottom - this.size.height * scale) / 2,
+    };
+    this.#fitted = true;
+    this.#changed();
+  }
+
+  /** Zoom about a point of the screen; the middle of the stage where none is given. */
+  zoom(factor, at) {
+    if (!this.size) return;
+    const { width, height } = this.#frame.getBoundingClientRect();
+    const { x, y } = at ?? { x: width / 2, y: height / 2 };
+    const smallest = Math.min(0.05, 60 / Math.max(this.size.width, this.size.height));
+    const scale = Math.min(MAX_ZOOM, Math.max(smallest, this.#view.scale * factor));
+    const by = scale / this.#view.scale;
+    this.#view = { scale, x: x - (x - this.#view.x) * by, y: y - (y - this.#view.y) * by };
+    this.#fitted = false;
+    this.#changed();
+  }
+
+  /** Where a pixel of the picture is in the window. */
+  screenOf(x, y) {
+    const frame = this.#canvas.getBoundingClientRect();
+    return [frame.x + this.#view.x + x * this.#view.scale, frame.y + this.#view.y + y * this.#view.scale];
+  }
+
+  holdSpace(held) {
+    this.#space = held;
+    this.cursor();
+  }
+
+  abort() {
+    this.#drag = null;
+    this.redraw();
+  }
+
+  cursor() {
+    const panning = this.tool === "pan" || this.#space;
+    this.#frame.dataset.cursor = this.#drag?.kind === "pan" ? "grabbing" : panning ? "grab" : "cross";
+  }
+
+  redraw() {
+    if (this.#queued) return;
+    this.#queued = true;
+    requestAnimationFrame(() => {
+      this.#queued = false;
+      this.draw();
+    });
+  }
+
+  /** Draw now. */
+  draw() {
+    const context = this.#canvas.getContext("2d");
+    const ratio = devicePixelRatio || 1;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, this.#canvas.width, this.#canvas.height);
+    if (!this.picture) return;
+    const { scale, x, y } = this.#view;
+    context.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * x, ratio * y);
+    context.imageSmoothingEnabled = scale < 4;
+    context.imageSmoothingQuality = "high";
+    context.drawImage(this.picture, 0, 0, this.size.width, this.size.height);
+    this.#paint(context, this);
+  }
+
+  #resize() {
+    const { width, height } = this.#frame.getBoundingClientRect();
+    const ratio = devicePixelRatio || 1;
+    this.#canvas.width = Math.max(1, Math.round(width * ratio));
+    this.#canvas.height = Math.max(1, Math.round(height * ratio));
+    if (this.#fitted) this.fit();
+    this.draw();
+  }
+
+  #changed() {
+    this.#tell("view");
+    this.redraw();
+  }
+
+  #tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+
+  #screen(event) {
+    const frame = this.#canvas.getBoundingClientRect();
+    return { x: event.clientX - frame.left, y: event.clientY - frame.top };
+  }
+
+  #pixel(screen) {
+    return { x: (screen.x - this.#view.x) / this.#view.scale, y: (screen.y - this.#view.y) / this.#view.scale };
+  }
+
+  #inside(point) {
+    return point.x >= 0 && point.y >= 0 && point.x <= this.size.width && point.y <= this.size.height;
+  }
+
+  #label(event) {
+    const cut = this.tool === "cut";
+    const other = event.button === 2 || (event.buttons & 2) !== 0 || event.altKey;
+    return cut !== other ? 0 : 1;
+  }
+
+  #down(event) {
+    if (!this.picture) return;
+    event.preventDefault();
+    const screen = this.#screen(event);
+    this.#pointers.set(event.pointerId, screen);
+    this.#canvas.setPointerCapture(event.pointerId);
+    if (this.#pointers.size === 2) return this.#startPinch();
+    const pans = this.tool === "pan" || this.#space || event.button === 1;
+    const from = this.#pixel(screen);
+    this.#drag = { kind: pans ? "pan" : "press", screen, last: screen, from, to: from, label: this.#label(event) };
+    this.cursor();
+  }
+
+  #move(event) {
+    if (!this.picture) return;
+    const screen = this.#screen(event);
+    if (this.#pointers.has(event.pointerId)) this.#pointers.set(event.pointerId, screen);
+    if (this.#pinch) return this.#movePinch();
+    if (this.#drag) return this.#dragTo(screen, event.pointerType === "touch");
+    const point = this.#pixel(screen);
+    if (event.pointerType === "touch") return;
+    if (this.tool === "pan" || this.tool === "box" || this.#space || !this.#inside(point)) this.#tell("leave");
+    else this.#tell("hover", { ...point, label: this.#label(event), time: event.timeStamp });
+  }
+
+  #dragTo(screen, byTouch) {
+    const drag = this.#drag;
+    if (drag.kind === "press" && Math.hypot(screen.x - drag.screen.x, screen.y - drag.screen.y) > DRAG_PIXELS) {
+      // A finger that moves means to move the picture, unless a box was asked for.
+      drag.kind = byTouch && this.tool !== "box" ? "pan" : "box";
+      this.#tell("leave");
+      this.cursor();
+    }
+    if (drag.kind === "pan") {
+      this.#view.x += screen.x - drag.last.x;
+      this.#view.y += screen.y - drag.last.y;
+      this.#fitted = false;
+    }
+    drag.last = screen;
+    drag.to = this.#pixel(screen);
+    this.redraw();
+  }
+
+  #up(event) {
+    this.#pointers.delete(event.pointerId);
+    const drag = this.#drag;
+    this.#drag = null;
+    this.cursor();
+    if (this.#pinch) {
+      if (this.#pointers.size === 0) this.#pinch = null;
+      return;
+    }
+    if (!drag) return;
+    if (drag.kind === "press" && this.tool !== "box" && this.#inside(drag.from)) {
+      this.#tell("point", { ...drag.from, label: drag.label, time: event.timeStamp });
+    } else if (drag.kind === "box") {
+      const box = rectangle(drag.from, drag.to, this.size);
+      if (box[2] - box[0] >= 2 && box[3] - box[1] >= 2) this.#tell("box", { box, time: event.timeStamp });
+    }
+    this.redraw();
+  }
+
+  #cancel(event) {
+    this.#pointers.delete(event.pointerId);
+    this.#pinch = null;
+    this.abort();
+  }
+
+  #startPinch() {
+    this.#drag = null;
+    this.#tell("leave");
+    this.#pinch = fingers(this.#pointers);
+  }
+
+  #movePinch() {
+    if (this.#pointers.size < 2) return;
+    const now = fingers(this.#pointers);
+    this.#view.x += now.x - this.#pinch.x;
+    this.#view.y += now.y - this.#pinch.y;
+    this.zoom(now.distance / this.#pinch.distance, now);
+    this.#pinch = now;
+  }
+
+  #wheel(event) {
+    if (!this.picture) return;
+    event.preventDefault();
+    const lines = event.deltaMode === 1 ? 16 : 1;
+    this.zoom(Math.exp(-event.deltaY * lines * WHEEL * (event.ctrlKey ? 4 : 1)), this.#screen(event));
+  }
+}
+
+function fingers(pointers) {
+  const [a, b] = [...pointers.values()];
+  return { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2, distance: Math.max(1, Math.hypot(a.x - b.x, a.y - b.y)) };
+}
+
+function rectangle(from, to, size) {
+  const limit = (value, high) => Math.min(high, Math.max(0, value));
+  return [
+    limit(Math.min(from.x, to.x), size.width),
+    limit(Math.min(from.y, to.y), size.height),
+    limit(Math.max(from.x, to.x), size.width),
+    limit(Math.max(from.y, to.y), size.height),
+  ];
+}

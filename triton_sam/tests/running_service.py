@@ -1,0 +1,75 @@
+"""A SAM service in a thread of the test program, on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from triton_sam.local_server.ports import choose_ports
+from triton_sam.service.app import create_app
+from triton_sam.service.settings import Settings
+
+PATIENCE = 60.0
+
+
+@dataclass
+class RunningService:
+    """Where it is, its application, and a client that waits long."""
+
+    url: str
+    app: FastAPI
+    http: httpx.Client
+
+    def upload(self, content: bytes, **query: str) -> dict:
+        """Upload a picture."""
+        answer = self.http.post("/v1/images", files={"image": ("picture", content)}, params=query)
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+    def metric(self, name: str) -> float:
+        """Return a figure of /metrics, summed over its labels."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+
+def wait_until(what: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Wait until ``what()`` is true."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running_service(triton_url: str, **options: object) -> Iterator[RunningService]:
+    """Run a service over a Triton."""
+    port = choose_ports("127.0.0.1", {"service": 0})["service"]
+    app = create_app(Settings(url=triton_url, **options))
+    config = uvicorn.Config(
+        app,
+        host="127.0.0.1",
+        port=port,
+        log_config=None,
+        access_log=False,
+        ws="websockets-sansio",
+        timeout_graceful_shutdown=5,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: server.started or not thread.is_alive())
+        assert server.started
+        url = f"http://127.0.0.1:{port}"
+        with httpx.Client(base_url=url, timeout=120) as http:
+            yield RunningService(url, app, http)
+    finally:
+        server.should_exit = True
+        thread.join(30)

@@ -1,0 +1,59 @@
+"""Requests made up from the OpenAPI document: whatever comes, the service answers, and never with 500 or above."""
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis")
+pytest.importorskip("fastapi")
+hypothesis = pytest.importorskip("hypothesis")
+
+QUICK, THOROUGH = 15, 190
+"""Requests an operation: 11 operations, and edge cases besides."""
+
+
+def _drive(service, examples):
+    """Send made-up requests; return how many there were, by status."""
+    schema = schemathesis.openapi.from_url(f"{service.url}/openapi.json")
+    statuses = []
+
+    for result in schema.get_all_operations():
+        operation = result.ok()
+
+        @hypothesis.given(case=operation.as_strategy())
+        @hypothesis.settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        def ask(case):
+            answer = case.call(timeout=120)
+            statuses.append(answer.status_code)
+            assert answer.status_code < 500, f"{case.method} {case.path}: {answer.status_code} {answer.text[:300]}"
+            if answer.status_code >= 400:
+                assert answer.headers["content-type"] == ["application/problem+json"]
+
+        ask()
+    return statuses
+
+
+def test_made_up_requests(service):
+    statuses = _drive(service, QUICK)
+    assert len(statuses) >= 100
+    assert {200, 422} <= set(statuses)
+
+
+@pytest.mark.slow
+def test_two_thousand_made_up_requests(service):
+    assert len(_drive(service, THOROUGH)) >= 2000
+
+
+def test_the_document_is_sound(service):
+    """Every answer that is described has a schema that can be read, and every route has an example or a description."""
+    document = service.http.get("/openapi.json").json()
+    schemas = document["components"]["schemas"]
+    assert {"ProblemDetails", "SegmentRequest", "SegmentAnswer", "ImageInfo", "Models"} <= set(schemas)
+    for path, verbs in document["paths"].items():
+        for verb, operation in verbs.items():
+            assert operation["description"], (verb, path)
+            assert "422" not in operation["responses"] or "problem+json" in str(operation["responses"]["422"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import random
 import ssl
 import weakref
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class AsyncTransport:
                 if not isinstance(mapped, ServerUnreachableError) or left <= 0:
                     raise mapped from (None if mapped is error else error)
             left -= 1
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all clients at once
             pause *= 2
 
     async def close(self) -> None:

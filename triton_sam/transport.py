@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import os
+import random
 import re
 import ssl
 import threading
@@ -26,6 +27,7 @@ from .errors import (
     InferenceError,
     ModelNotReadyError,
     SamError,
+    ServerBusyError,
     ServerError,
     ServerTimeoutError,
     ServerUnreachableError,
@@ -133,6 +135,8 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ModelNotReadyError(
             f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
         )
+    if "BUSY: " in message:
+        return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
     is_foreign = "while decoding the response" in message  # a page of a proxy instead of Triton's JSON
     words = f"HTTP status {status}" if is_foreign else message
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
@@ -284,7 +288,7 @@ class Transport:
                 if not isinstance(mapped, ServerUnreachableError) or left <= 0:
                     raise mapped from (None if mapped is error else error)
             left -= 1
-            time.sleep(pause)
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that clients do not come back all at once
             pause *= 2
 
     def _deadline(self) -> contextlib.AbstractContextManager[Any]:

@@ -29,7 +29,7 @@ from triton_sam import (
     SpeculativeSAM2Client,
 )
 from triton_sam.bundle import bundled
-from triton_sam.errors import ConfigurationError, UnknownImageError
+from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
 from triton_sam.images import image_bytes, open_image
 from triton_sam.rle import rle_to_mask
 from triton_sam.session_calls import SessionImage
@@ -342,6 +342,34 @@ def test_clicks_do_not_wait_for_the_encoder(session_server, transport, picture):
         clicks += not done.is_set()
     thread.join()
     assert clicks >= 2
+
+
+def test_too_many_at_once_are_refused_at_once(tmp_path, picture):
+    repository = tmp_path / "models"
+    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    config = repository / "sam2" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"64"', '"3"'))
+    with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
+        client.set_image(picture)
+        expected, _ = client.predict(POINT)
+
+        def click(_):
+            try:
+                return client.predict(POINT)[0]
+            except ServerBusyError as error:
+                return error
+
+        with ThreadPoolExecutor(24) as pool:
+            answers = list(pool.map(click, range(72)))
+        refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
+        assert 1 <= len(refused) <= 71
+        assert "too many requests wait" in str(refused[0])
+        for answer in answers:
+            if not isinstance(answer, ServerBusyError):
+                np.testing.assert_array_equal(answer, expected)
+        np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+        counted = metrics(server, lambda figures: figures.get("refusals_total") == len(refused))
+        assert counted["refusals_total"] == len(refused)
 
 
 def test_figures_are_in_the_metrics(session_server, transport, picture):

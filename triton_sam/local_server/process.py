@@ -64,6 +64,7 @@ class SupervisedTriton:
         )
         # The pipe to the supervisor is closed to stop it. It is not inherited: a program that this one starts
         # does not keep the server alive.
+        self._lifeline: int | None
         reader, self._lifeline = os.pipe()
         with os.fdopen(reader, "rb") as lifeline, self._open_log() as log:
             self._process = subprocess.Popen(
@@ -105,7 +106,9 @@ class SupervisedTriton:
         """End tritonserver, wait until all of it is gone and remove what belonged to it. Safe to call again."""
         if self._owner != os.getpid() or self._final_log is not None:
             return  # a forked child must not stop its parent's server
-        os.close(self._lifeline)
+        if self._lifeline is not None:  # an earlier call may have been interrupted while it waited
+            os.close(self._lifeline)
+            self._lifeline = None
         if self.wait(self._grace_seconds + SECONDS_BEYOND_GRACE) is None:
             self._process.kill()
             self._process.wait()

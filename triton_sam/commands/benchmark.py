@@ -16,8 +16,11 @@ import argparse
 import contextlib
 import json
 import shlex
+import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,13 +108,27 @@ def run(args: argparse.Namespace) -> int:
             measure(target, settings, results, quiet=args.quiet)
         except (SamError, KeyboardInterrupt) as error:
             stop = error
-    if results.rows:
-        print(json.dumps(results.to_json()) if args.json else summary(results))
-        for path in write_report(results, args.out) if args.out is not None else []:
-            _options.say(args, f"wrote {path}")
+        with _undisturbed():
+            if results.rows:
+                print(json.dumps(results.to_json()) if args.json else summary(results))
+                for path in write_report(results, args.out) if args.out is not None else []:
+                    _options.say(args, f"wrote {path}")
     if stop is not None:
         raise stop
     return 0
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let a second Ctrl-C wait until what the first one kept is written."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _diff(args: argparse.Namespace) -> int:

@@ -61,11 +61,12 @@ def add_family(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
-    """Add what says which model answers, and where: --model, --name, --timeout, --url, --local, --model-repository."""
+    """Add what says which model answers, and where: --model, --name, --timeout, --url, --token, --local, and so on."""
     parser.add_argument("--model", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)")
     parser.add_argument("--name", metavar="VARIANT", help="variant to use, for example sam2.1_large")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each call (default: 60)")
     add_url(parser)
+    add_access(parser)
     add_local(parser)
     add_repository(parser)
 

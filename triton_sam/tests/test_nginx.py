@@ -17,6 +17,7 @@ import pytest
 
 from triton_sam import SAM2TritonClient
 from triton_sam.bundle import bundled
+from triton_sam.cli import main
 from triton_sam.errors import InferenceError, ServerUnreachableError
 from triton_sam.speculative_client import SpeculativeSAM2Client
 from triton_sam.tests.nginx_proxy import NGINX, make_tls, needs_nginx, needs_openssl, proxy
@@ -75,6 +76,17 @@ def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url: 
         same, _ = client.predict([[200, 180]], [1])
     assert (masks[0, 0] > 0).sum() > 100
     np.testing.assert_array_equal(masks, same)
+
+
+def test_the_command_line_too(front, url: str, images: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("TRITON_TOKEN", front.options["headers"]["Authorization"].removeprefix("Bearer "))
+    server = ["--url", url, "--ca-certs", str(front.options["ca_certs"])]
+    assert main(["predict", str(images / "shapes.jpg"), "--point", "200,180", *server]) == 0
+    assert '"score"' in capsys.readouterr().out
+    assert main(["models", *server]) == 0
+    assert "sam2_decoder" in capsys.readouterr().out.partition("server ")[2]
+    assert main(["models", *server, "--token", "wrong"]) == 1
+    assert "refuses access" in capsys.readouterr().err
 
 
 def test_the_async_client_too(front, url: str, images: Path) -> None:

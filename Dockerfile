@@ -1,6 +1,52 @@
-# NVIDIA's Triton with the triton_sam package, which the session models (sam2, ...) run. See scripts/build_image.sh.
+# syntax=docker/dockerfile:1
+# Three images of one source; docker-compose.yml and scripts/build_image.sh say which they want.
+#   triton   NVIDIA's Triton with the light core of triton_sam, which the session models (sam2, ...) run. The default.
+#   export   downloads official checkpoints and exports them, for hosts without Python: docs/deploy.md
+#   service  the REST service and its web page
+# The GPU path has not been run on a build machine.
 ARG TRITON_TAG=25.01-py3
-FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG}
-COPY . /opt/triton-sam
+ARG PYTHON_TAG=3.11-slim-bookworm
+
+FROM python:${PYTHON_TAG} AS export
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 SAM2_BUILD_CUDA=0
+WORKDIR /opt/triton-sam
+COPY . .
+# Packages first, then the user: uid 1000 is that of Triton's container, so that both may write the same volume.
+RUN pip install --constraint constraints.txt ".[export]" \
+    && useradd --uid 1000 --create-home sam \
+    && install --directory --owner=1000 --group=1000 /models /checkpoints
+USER 1000:1000
+WORKDIR /checkpoints
+ENV TRITON_SAM_REPOSITORY=/models
+VOLUME ["/models", "/checkpoints"]
+# Copies the config.pbtxt files and the small default model into an empty volume first.
+ENTRYPOINT ["/opt/triton-sam/scripts/container_setup.sh"]
+CMD ["sam2", "base_plus"]
+
+FROM python:${PYTHON_TAG} AS service
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+WORKDIR /opt/triton-sam
+COPY . .
+RUN pip install --constraint constraints.txt ".[service]" && useradd --uid 1000 --create-home sam
+USER 1000:1000
+WORKDIR /home/sam
+EXPOSE 8080
+ENTRYPOINT ["triton-sam"]
+CMD ["service", "--host", "0.0.0.0", "--port", "8080", "--url", "grpc://triton:8001"]
+
+FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG} AS triton
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_BREAK_SYSTEM_PACKAGES=1
+WORKDIR /opt/triton-sam
+COPY . .
 # numpy stays the one that the image came with: its Python backend was built against it.
-RUN PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir "numpy==$(python3 -c 'import numpy; print(numpy.__version__)')" /opt/triton-sam
+RUN numpy=$(python3 -c 'import numpy; print(numpy.__version__)') \
+    && python3 -m pip install "numpy==$numpy" . \
+    && install --directory --owner=1000 --group=1000 /var/cache/triton-sam /models
+# triton-server, which NVIDIA's image brings along.
+USER 1000:1000
+WORKDIR /tmp
+ENV TRITON_SAM_REPOSITORY=/models
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
+    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://localhost:8000/v2/health/ready', timeout=4)"]
+CMD ["triton-sam", "container"]

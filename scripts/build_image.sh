@@ -4,10 +4,13 @@ set -euo pipefail
 
 usage() {
     cat <<'HELP'
-usage: [TRITON_TAG=25.01-py3] scripts/build_image.sh [IMAGE]
+usage: [TRITON_TAG=25.01-py3] [TARGET=triton] scripts/build_image.sh [IMAGE]
 
 Builds IMAGE (default: triton-sam:$TRITON_TAG) from NVIDIA's nvcr.io/nvidia/tritonserver:$TRITON_TAG with this package
 installed. scripts/run_triton.sh uses it from then on.
+
+  TARGET   stage of the Dockerfile: triton, export (downloads and exports checkpoints) or service (REST and web page);
+           the default names of the last two are triton-sam-export:latest and triton-sam-service:latest
 HELP
 }
 
@@ -19,8 +22,17 @@ case "${1:-}" in
 esac
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 tag=${TRITON_TAG:-25.01-py3}
+target=${TARGET:-triton}
+case "$target" in
+    triton) image=triton-sam:$tag ;;
+    export | service) image=triton-sam-$target:latest ;;
+    *)
+        echo "build_image.sh: no TARGET '$target': triton, export or service" >&2
+        exit 2
+        ;;
+esac
 if ! docker info >/dev/null 2>&1; then
     echo "build_image.sh: no Docker daemon answers; without Docker use scripts/run_triton.sh" >&2
     exit 1
 fi
-exec docker build --build-arg "TRITON_TAG=$tag" --tag "${1:-triton-sam:$tag}" "$root"
+exec docker build --build-arg "TRITON_TAG=$tag" --target "$target" --tag "${1:-$image}" "$root"

@@ -11,7 +11,7 @@ from .families import get_family
 from .families.base import Family
 from .prompts import Prompts
 from .session_calls import SessionCalls, SessionImage
-from .session_model.contract import read_error
+from .session_model.contract import OutputFormat, read_error
 from .transport import ServerUrl, parse_url
 
 EmbeddingsPlace = Literal["auto", "server", "client"]
@@ -93,8 +93,11 @@ class ClientCore:
         box: Any,
         mask_input: Any,
         multimask_output: bool,
+        output_format: OutputFormat = "logits",
     ) -> tuple[Request, Prompts]:
         """Check a prediction's arguments and build its request; image None is the current one.
+
+        Only a session model knows other formats than logits: whoever asks for one looks at the kind of the request.
 
         Raises:
             NoImageError: no image has been set.
@@ -106,5 +109,5 @@ class ClientCore:
         self._calls.check_origin(embeddings)
         prompts = self._calls.prompts(embeddings, point_coords, point_labels, box, mask_input)
         if isinstance(embeddings, SessionImage) and self._session.fits(prompts):
-            return self._session.click(embeddings, prompts, multimask_output), prompts
+            return self._session.click(embeddings, prompts, multimask_output, output_format), prompts
         return self._calls.decode(embeddings, prompts, multimask_output), prompts

@@ -177,11 +177,16 @@ class Dispatcher:
 
     async def _call(self, request: Request) -> dict[str, npt.NDArray[Any]]:
         try:
-            return await self._transport.infer(request)
+            outputs = await self._transport.infer(request)
         except InferenceError as error:
             if not isinstance(request, SessionClick):
                 raise
-            return await self._transport.infer(request.again(error))
+            for again in request.again(error):
+                outputs = await self._transport.infer(again)
+        else:
+            if isinstance(request, SessionClick):
+                request.hit()
+        return outputs
 
     async def _close(self) -> None:
         try:

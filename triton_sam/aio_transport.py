@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import random
 import ssl
 import weakref
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from .calls import Request
 from .errors import ServerUnreachableError
-from .transport import GRPC_OPTIONS, RETRY_PAUSE, ServerUrl, infer_input, map_error, read_outputs
+from .transport import GRPC_OPTIONS, RETRY_PAUSE, ServerUrl, infer_input, map_error, read_outputs, request_headers
 
 LARGE = 1 << 20
 """Bytes from which an input is kept in the form in which it is sent: that is, embeddings."""
@@ -50,7 +51,7 @@ class AsyncTransport:
         self._url = url
         self._timeout = timeout
         self._retries = retries
-        self._headers = dict(headers or {})
+        self._headers = request_headers(url, headers)
         self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
         self._connections = connections
         self._inputs = _Inputs(_protocol(url))
@@ -64,16 +65,20 @@ class AsyncTransport:
         """
         left, pause = self._retries, RETRY_PAUSE
         while True:
+            client = self._client = self._client or self._connect()
             try:
-                return await self._infer_once(request)
+                return await self._infer_once(client, request)
             except Exception as error:
                 mapped = map_error(error, self._url, request.model)
+                # See GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
+                if self._url.is_grpc and self._client is client and isinstance(mapped, ServerUnreachableError):
+                    self._client = None
                 if mapped is None:
                     raise
                 if not isinstance(mapped, ServerUnreachableError) or left <= 0:
                     raise mapped from (None if mapped is error else error)
             left -= 1
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all clients at once
             pause *= 2
 
     async def close(self) -> None:
@@ -82,15 +87,13 @@ class AsyncTransport:
         if client is not None:
             await client.close()
 
-    async def _infer_once(self, request: Request) -> dict[str, npt.NDArray[Any]]:
-        if self._client is None:
-            self._client = self._connect()
+    async def _infer_once(self, client: Any, request: Request) -> dict[str, npt.NDArray[Any]]:
         module = self._inputs.module
         # tritonclient adds its own to the headers, hence a new dictionary for each call.
         options: dict[str, Any] = {"headers": dict(self._headers)}
         if self._url.is_grpc:
             options["client_timeout"] = self._timeout
-        answer = await self._client.infer(
+        answer = await client.infer(
             request.model,
             [self._inputs.get(name, array) for name, array in request.inputs.items()],
             outputs=[module.InferRequestedOutput(name) for name in request.outputs],

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from . import __version__
 from .commands import (
     alias,
+    benchmark,
+    config,
+    container,
     demo,
     doctor,
     download,
@@ -16,6 +19,7 @@ from .commands import (
     export,
     models,
     predict,
+    reload,
     serve,
     service,
     setup,
@@ -38,6 +42,10 @@ COMMANDS = (
     verify,
     evaluate,
     speculative,
+    benchmark,
+    config,
+    reload,
+    container,
 )
 
 EXIT_ERROR = 1

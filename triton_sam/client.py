@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+import numpy.typing as npt
+
 from ._core import ClientCore, EmbeddingsPlace
-from .calls import Prediction
+from .calls import Request
 from .embeddings import ImageEmbeddings
 from .errors import InferenceError, ModelNotReadyError
 from .families.base import FloatArray
@@ -16,6 +19,7 @@ from .images import ImageSource
 from .masks import Segment
 from .server_models import ServerModels, sort_models
 from .session_calls import SessionClick
+from .session_model.contract import OutputFormat
 from .transport import Transport
 
 
@@ -121,8 +125,9 @@ class SamTritonClient(ClientCore):
             PromptError: a prompt of the wrong shape, type or range.
             ServerError: see triton_sam.errors.
         """
-        prediction = self._predict(point_coords, point_labels, box, mask_input, multimask_output, image)
-        return self._calls.low_res(prediction)
+        request, prompts = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
+        outputs = self._infer(request)
+        return self._calls.low_res(self._session.read(request, outputs, prompts, multimask_output))
 
     def segment(
         self,
@@ -133,15 +138,31 @@ class SamTritonClient(ClientCore):
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
+        logits: bool = True,
     ) -> list[Segment]:
         """Predict full-size masks; arguments and errors as predict().
+
+        Args:
+            point_coords: see predict(), as the arguments that follow.
+            point_labels: "
+            box: "
+            mask_input: "
+            multimask_output: "
+            image: "
+            logits: whether the segments carry their logits, 263 KB each on the wire. Without them, a server that keeps
+                the embeddings makes the masks itself and sends a few KB: for slow networks.
 
         Returns:
             One Segment an object, or three with multimask_output, object by object. Masks equal those of the official
             predictor: logits resized bilinearly to the image, foreground where > 0.
         """
-        prediction = self._predict(point_coords, point_labels, box, mask_input, multimask_output, image)
-        return self._calls.segments(prediction)
+        form: OutputFormat = "logits" if logits else "rle"
+        request, prompts = self._click(image, point_coords, point_labels, box, mask_input, multimask_output, form)
+        outputs = self._infer(request)
+        if isinstance(request, SessionClick) and not logits:
+            return self._session.read_segments(request, outputs, prompts)
+        segments = self._calls.segments(self._session.read(request, outputs, prompts, multimask_output))
+        return segments if logits else [replace(segment, logits=None) for segment in segments]
 
     def is_ready(self) -> bool:
         """Whether the server answers and has both models of this client ready."""
@@ -180,24 +201,19 @@ class SamTritonClient(ClientCore):
         outputs = self._transport.infer(request.model, request.inputs, request.outputs)
         return self._calls.read_embeddings(outputs, size)
 
-    def _predict(
-        self,
-        point_coords: Any,
-        point_labels: Any,
-        box: Any,
-        mask_input: Any,
-        multimask_output: bool,
-        image: ImageEmbeddings | None,
-    ) -> Prediction:
-        request, prompts = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
+    def _infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
+        """Send a request; once more, with the image, when the server that held the image has lost it."""
         try:
             outputs = self._transport.infer(request.model, request.inputs, request.outputs)
         except InferenceError as error:
             if not isinstance(request, SessionClick):
                 raise
-            again = request.again(error)
-            outputs = self._transport.infer(again.model, again.inputs, again.outputs)
-        return self._session.read(request, outputs, prompts, multimask_output)
+            for again in request.again(error):
+                outputs = self._transport.infer(again.model, again.inputs, again.outputs)
+        else:
+            if isinstance(request, SessionClick):
+                request.hit()
+        return outputs
 
 
 SAM2TritonClient = SamTritonClient

@@ -11,6 +11,7 @@ SamError
 │   ├── ServerUnreachableError  nothing answers at the URL, or the connection broke
 │   ├── ServerTimeoutError      no answer in time
 │   ├── ModelNotReadyError      the server answers, the model is not loaded there
+│   ├── ServerBusyError         too many requests wait there already: try again in a moment
 │   └── InferenceError          the server took the request and refused or failed it
 │       └── UnknownImageError   the server does not hold the image of that id (any more): send it again
 ├── CheckpointError             a checkpoint file that is missing, damaged or of another model
@@ -69,6 +70,10 @@ class ServerTimeoutError(ServerError):
 
 class ModelNotReadyError(ServerError):
     """The server answers, but has no such model ready."""
+
+
+class ServerBusyError(ServerError):
+    """Too many requests wait at the server already. Nothing was computed; try again in a moment."""
 
 
 class InferenceError(ServerError):

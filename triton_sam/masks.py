@@ -43,14 +43,15 @@ class Segment:
     Args:
         mask: bool (H,W) at the size of the original image.
         score: IoU with the true mask as the model predicts it, about 0..1.
-        logits: float32 (h,w) low-resolution logits; hand them to predict() as mask_input to refine the mask.
+        logits: float32 (h,w) low-resolution logits; hand them to predict() as mask_input to refine the mask. None where
+            they were not asked for.
         object_index: which of the P prompts it answers, from 0.
         candidate: which of the model's candidates for that prompt it is, from 0.
     """
 
     mask: BoolArray
     score: float
-    logits: FloatArray
+    logits: FloatArray | None
     object_index: int = 0
     candidate: int = 0
 

@@ -49,6 +49,22 @@ class Prompts:
         boxes = None if self.boxes is None else self.boxes * np.tile(scale, 2)
         return family.decoder_inputs(self.coords * scale, self.labels, boxes, self.mask)
 
+    def parts(self, size: int) -> list[Prompts]:
+        """Return prompts for at most ``size`` objects each, in order; a mask for all stays with each part."""
+        if len(self) <= size:
+            return [self]
+        cuts = [slice(start, start + size) for start in range(0, len(self), size)]
+        return [
+            Prompts(
+                self.coords[cut],
+                self.labels[cut],
+                None if self.boxes is None else self.boxes[cut],
+                self.mask if self.mask is None or len(self.mask) == 1 else self.mask[cut],
+                self.image_size,
+            )
+            for cut in cuts
+        ]
+
 
 def check_prompts(
     point_coords: Any,
@@ -206,7 +222,8 @@ def _numbers(name: str, value: Any) -> FloatArray:
         array = np.asarray(value)
         if array.dtype.kind not in "biuf" and array.size:
             raise ValueError
-        array = array.astype(np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
+            array = array.astype(np.float32)
     except (ValueError, TypeError, OverflowError):
         raise PromptError(f"{name} must be an array of numbers") from None
     if not np.isfinite(array).all():

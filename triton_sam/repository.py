@@ -131,6 +131,9 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
         f"output {_tensors(graph.output, set())}",
         "# A GPU where there is one, else the CPU. One instance: Triton's two on a CPU would share its threads.",
         "instance_group [{ count: 1, kind: KIND_AUTO }]",
+        "# One run when an instance starts, so that the first click does not wait for GPU kernels. `triton-sam serve`",
+        "# leaves it out on a CPU, where it would only make the start longer.",
+        f'model_warmup [{{ name: "zeros", batch_size: 1, inputs {_warm_up(graph.input, defaults)} }}]',
     ]
     text = "\n".join(lines) + "\n"
     parse_config(text)
@@ -164,6 +167,19 @@ def _tensor(value: onnx.ValueInfoProto, optional: bool) -> str:
     dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim] or [1]
     ending = ", optional: true" if optional else ""
     return f'{{ name: "{value.name}", data_type: {_TYPES[tensor.elem_type]}, dims: {dims}{ending} }}'
+
+
+def _warm_up(values: Any, defaults: set[str]) -> str:
+    """Return one sample of zeros: every needed input, one of everything that has no fixed number."""
+    samples = [_sample(value) for value in values if value.name not in defaults]
+    return "\n".join(["[", *(f"  {sample}{'' if sample is samples[-1] else ','}" for sample in samples), "]"])
+
+
+def _sample(value: onnx.ValueInfoProto) -> str:
+    tensor = value.type.tensor_type
+    dims = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim] or [1]
+    meaning = f"data_type: {_TYPES[tensor.elem_type]}, dims: {dims}, zero_data: true"
+    return f'{{ key: "{value.name}", value: {{ {meaning} }} }}'
 
 
 def _symbols(value: onnx.ValueInfoProto) -> str:

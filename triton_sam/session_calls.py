@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from .embeddings import ImageEmbeddings
 from .errors import InferenceError, SamError, UnknownImageError
 from .families.base import FloatArray
 from .images import ImageSource, image_bytes
+from .masks import Segment
 from .prompts import Prompts
+from .rle import rle_to_mask
 from .session_model import contract
 
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -30,10 +33,12 @@ class RemoteImage:
     Args:
         content: encoded bytes, to send it again.
         image_id: the server's name for it.
+        misses: clicks in a row that found the server without it.
     """
 
     content: bytes
     image_id: str
+    misses: int = 0
 
 
 class LazyTensors(Mapping[str, FloatArray]):
@@ -70,6 +75,10 @@ class SessionImage(ImageEmbeddings):
 
     remote: RemoteImage
 
+    def keep_id(self, outputs: Arrays) -> None:
+        """Take over the id of an answer: another one after a restart with other weights."""
+        self.remote.image_id = _image_id(outputs)
+
 
 @dataclass(frozen=True)
 class SessionClick(Request):
@@ -81,8 +90,15 @@ class SessionClick(Request):
 
     image: SessionImage
 
-    def again(self, error: SamError) -> Request:
-        """Return the request that follows a miss: the same prompt, with the image itself.
+    def hit(self) -> None:
+        """Note that the server had the image."""
+        self.image.remote.misses = 0
+
+    def again(self, error: SamError) -> tuple[Request, ...]:
+        """Return the requests that follow a miss: the same prompt, with the image itself. The last answer counts.
+
+        It is one request, but two when one did not help the click before: where servers behind a proxy take turns, one
+        got every id and the other every image. Then both get it. Not at every miss, should the cache be too small.
 
         Raises:
             SamError: ``error`` in its proper type, when it says anything but that the server lacks the image.
@@ -90,8 +106,12 @@ class SessionClick(Request):
         meant = contract.read_error(error) if isinstance(error, InferenceError) else error
         if not isinstance(meant, UnknownImageError):
             raise meant from (None if meant is error else error)
+        remote = self.image.remote
+        remote.misses += 1
         inputs = {name: array for name, array in self.inputs.items() if name != contract.IMAGE_ID}
-        return Request(self.model, {contract.IMAGE: _text(self.image.remote.content), **inputs}, self.outputs)
+        request = Request(self.model, {contract.IMAGE: _text(remote.content), **inputs}, self.outputs)
+        takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # 2, 4, 8, ...
+        return (request, request) if takes_turns else (request,)
 
 
 @dataclass(frozen=True)
@@ -140,8 +160,10 @@ class SessionCalls:
         points = prompts.coords.size // 2 + (0 if prompts.boxes is None else 2 * len(prompts.boxes))
         return len(prompts) <= contract.MAX_OBJECTS and points <= contract.MAX_POINTS
 
-    def click(self, image: SessionImage, prompts: Prompts, multimask_output: bool) -> SessionClick:
-        """Build the request for masks."""
+    def click(
+        self, image: SessionImage, prompts: Prompts, multimask_output: bool, output_format: contract.OutputFormat
+    ) -> SessionClick:
+        """Build the request for masks: "logits" for read(), "rle" for read_segments()."""
         inputs: dict[str, npt.NDArray[Any]] = {
             contract.IMAGE_ID: _text(image.remote.image_id.encode()),
             contract.MULTIMASK_OUTPUT: np.array([multimask_output]),
@@ -153,11 +175,15 @@ class SessionCalls:
             inputs[contract.BOXES] = prompts.boxes
         if prompts.mask is not None:
             inputs[contract.MASK_INPUT] = prompts.mask
-        outputs = (contract.MASKS, contract.IOU_PREDICTIONS, contract.IMAGE_ID)
+        masks = contract.MASKS
+        if output_format != "logits":
+            masks = contract.ENCODED_MASKS
+            inputs[contract.OUTPUT_FORMAT] = _text(output_format.encode())
+        outputs = (masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID)
         return SessionClick(self.model, inputs, outputs, image)
 
     def read(self, request: Request, outputs: Arrays, prompts: Prompts, multimask_output: bool) -> Prediction:
-        """Read the answer to a request for masks, of click() or of Calls.decode().
+        """Read the answer to a request for logits, of click() or of Calls.decode().
 
         Raises:
             InferenceError: the served model does not keep the contract.
@@ -167,9 +193,25 @@ class SessionCalls:
         logits, scores = outputs[contract.MASKS], outputs[contract.IOU_PREDICTIONS]
         if logits.ndim != 4 or len(logits) != len(prompts) or logits.shape[:2] != scores.shape:
             raise InferenceError(f"{self.model} answered masks {logits.shape} for {len(prompts)} object(s)")
-        # Another after a restart with other weights.
-        request.image.remote.image_id = _image_id(outputs)
+        request.image.keep_id(outputs)
         return Prediction(logits, scores, prompts)
+
+    def read_segments(self, request: SessionClick, outputs: Arrays, prompts: Prompts) -> list[Segment]:
+        """Read the answer to a request for full-size masks as COCO RLE.
+
+        Raises:
+            InferenceError: the served model does not keep the contract.
+        """
+        texts, scores = outputs[contract.ENCODED_MASKS], outputs[contract.IOU_PREDICTIONS]
+        if texts.ndim != 2 or len(texts) != len(prompts) or texts.shape != scores.shape:
+            raise InferenceError(f"{self.model} answered masks {texts.shape} for {len(prompts)} object(s)")
+        request.image.keep_id(outputs)
+        try:
+            masks = [rle_to_mask(json.loads(text)) for text in texts.flat]
+        except ValueError as error:
+            raise InferenceError(f"{self.model} answered what is no COCO RLE: {error}") from error
+        places = np.ndindex(texts.shape)
+        return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
 
 
 def _image_id(outputs: Arrays) -> str:

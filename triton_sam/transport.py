@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import json
 import os
+import random
 import re
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -25,6 +27,7 @@ from .errors import (
     InferenceError,
     ModelNotReadyError,
     SamError,
+    ServerBusyError,
     ServerError,
     ServerTimeoutError,
     ServerUnreachableError,
@@ -43,10 +46,11 @@ GRPC_OPTIONS = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
     # gRPC's own pause between attempts to connect grows to two minutes, and during a pause every call fails at once: a
-    # server that is back would look dead. So the pause stays below the sum of our own between repetitions of a call.
+    # server that is back would look dead. A channel that failed is therefore replaced, and a new one tries at once,
+    # unless it shares the old one's connections.
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),  # in spite of its name, how long an attempt may take at least
-    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
 
@@ -109,12 +113,14 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
         return ServerTimeoutError(f"no answer from {url} in time")
     if isinstance(error, ssl.SSLError):
         return ServerUnreachableError(f"TLS to {url} failed: {getattr(error, 'reason', None) or error}")
-    # The HTTP libraries' own exceptions (a connection that broke inside an answer) share no base but their module.
-    if isinstance(error, OSError) or type(error).__module__.startswith(("geventhttpclient", "aiohttp")):
+    if isinstance(error, OSError):
         return ServerUnreachableError(
             f"nothing answers at {url} ({getattr(error, 'strerror', None) or error or type(error).__name__}): start a "
             "server with `triton-sam serve` or `docker compose up`, or give the URL of a running one"
         )
+    # The HTTP libraries' own exceptions share no base but their module; geventhttpclient's parser says "_parser".
+    if type(error).__module__.startswith(("geventhttpclient", "_parser", "aiohttp")):
+        return ServerUnreachableError(f"the connection to {url} broke inside an answer ({type(error).__name__})")
     if isinstance(error, ValueError):  # a JSON parser's error, of a library that tritonclient chooses
         return InferenceError(f"{url} does not answer like a Triton server: {error}")
     return None
@@ -129,12 +135,18 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ModelNotReadyError(
             f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
         )
-    if "while decoding the response" in message:
-        return InferenceError(f"{url} does not answer like a Triton server (HTTP status {status})")
+    if "BUSY: " in message:
+        return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
+    is_foreign = "while decoding the response" in message  # a page of a proxy instead of Triton's JSON
+    words = f"HTTP status {status}" if is_foreign else message
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
-        return ServerUnreachableError(f"{url} is not available: {message}")
+        return ServerUnreachableError(f"{url} is not available: {words}")
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
-        return InferenceError(f"{url} refuses access: {message}")
+        return InferenceError(f"{url} refuses access: {words}")
+    if status in ("RESOURCE_EXHAUSTED", "413"):
+        return InferenceError(f"{url} takes no request of that size: {words}")
+    if is_foreign:
+        return InferenceError(f"{url} does not answer like a Triton server ({words})")
     return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
 
 
@@ -170,9 +182,9 @@ class Transport:
         self.url = url
         self._timeout = timeout
         self._retries = retries
-        self._headers = dict(headers or {})
+        self._headers = request_headers(url, headers)
         self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
-        self._local = threading.local()
+        self._holder: Any = SimpleNamespace() if url.is_grpc else threading.local()
         self._lock = threading.Lock()
         self._clients: list[Any] = []
         self._closed = False
@@ -206,9 +218,29 @@ class Transport:
 
     def ready_models(self) -> dict[str, str]:
         """Return name -> version of every READY model, from the repository index (Triton has no list at /v2/models)."""
-        index = self._call(lambda client: client.get_model_repository_index(**self._metadata()), None)
-        entries = index if isinstance(index, list) else [_index_entry(model) for model in index.models]
+        entries = self._index()
         return {entry["name"]: entry.get("version", "") for entry in entries if entry.get("state") == "READY"}
+
+    def known_models(self) -> set[str]:
+        """Return the names of all models in the server's repository, loaded or not."""
+        return {entry["name"] for entry in self._index()}
+
+    def load_model(self, model: str, config: Mapping[str, Any] | None = None) -> None:
+        """Let the server load a model, or load it again when its files have changed; the old one serves meanwhile.
+
+        Args:
+            model: name of its folder.
+            config: the configuration to load it with, as the JSON of the HTTP protocol, instead of config.pbtxt.
+
+        Raises:
+            ServerError: it does not load (what was loaded before stays), or the server takes no such requests.
+        """
+        text = None if config is None else json.dumps(config)
+        self._call(lambda client: client.load_model(model, config=text, **self._metadata()), None)
+
+    def _index(self) -> list[dict[str, str]]:
+        index = self._call(lambda client: client.get_model_repository_index(**self._metadata()), None)
+        return index if isinstance(index, list) else [_index_entry(model) for model in index.models]
 
     def server_version(self) -> str:
         """Version of the Triton server, for example ``2.51.0``."""
@@ -240,41 +272,63 @@ class Transport:
         left = self._retries if retries is None else retries
         pause = RETRY_PAUSE
         while True:
+            client = None
             try:
-                return call(self._client())
+                client = self._client()
+                with self._deadline():
+                    return call(client)
             except Exception as error:
                 mapped = map_error(error, self.url, model)
-                self._forget_client()
+                if not self.url.is_grpc:
+                    self._forget_client()
+                elif isinstance(mapped, ServerUnreachableError):
+                    self._replace_channel(client)
                 if mapped is None:
                     raise
                 if not isinstance(mapped, ServerUnreachableError) or left <= 0:
                     raise mapped from (None if mapped is error else error)
             left -= 1
-            time.sleep(pause)
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that clients do not come back all at once
             pause *= 2
+
+    def _deadline(self) -> contextlib.AbstractContextManager[Any]:
+        """End a call at its timeout; gRPC does so by itself."""
+        if self.url.is_grpc:
+            return contextlib.nullcontext()
+        # The HTTP client's own timeout starts anew with every byte. Its sockets are gevent's, hence gevent's clock.
+        import gevent
+
+        late = ServerTimeoutError(f"no answer from {self.url} in time")
+        return gevent.Timeout(self._timeout, late)  # type: ignore[no-any-return]
 
     def _client(self) -> Any:
         if self._closed:
             raise ConfigurationError("this client is closed")
-        holder: Any = self if self.url.is_grpc else self._local
-        client = getattr(holder, "client", None)
+        client = getattr(self._holder, "client", None)
         if client is None:
             with self._lock:
-                client = getattr(holder, "client", None) or self._connect()
-                holder.client = client
+                client = getattr(self._holder, "client", None) or self._connect()
+                self._holder.client = client
                 self._clients.append(client)
         return client
 
     def _forget_client(self) -> None:
         """Drop this thread's HTTP client after a failure: its connection may hold half an answer."""
-        client = getattr(self._local, "client", None)
+        client = getattr(self._holder, "client", None)
         if client is None:
             return
-        del self._local.client
+        del self._holder.client
         with self._lock:
             if client in self._clients:
                 self._clients.remove(client)
         _close_quietly(client)
+
+    def _replace_channel(self, failed: Any) -> None:
+        """Drop the gRPC client unclosed: calls of other threads may be on the wire. The last of them closes it."""
+        with self._lock:
+            if failed in self._clients:
+                self._clients.remove(failed)
+                del self._holder.client
 
     def _connect(self) -> Any:
         if self.url.is_grpc:
@@ -300,6 +354,11 @@ class Transport:
         if self.url.is_grpc:
             options["client_timeout"] = self._timeout
         return options
+
+
+def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Return headers as the protocol wants them: gRPC refuses capital letters in their names."""
+    return {name.lower() if url.is_grpc else name: value for name, value in (headers or {}).items()}
 
 
 def _protocol(url: ServerUrl) -> ModuleType:

@@ -211,7 +211,9 @@ def _at(size: Size, places: Sequence[tuple[float, float]]) -> FloatArray:
 def _ask(client: Segmenter, prompt: Prompt, multimask: bool) -> Answer:
     segments = client.segment(**prompt, multimask_output=multimask)
     scores = np.array([segment.score for segment in segments], np.float32)
-    return Answer(np.stack([s.logits for s in segments]), scores, np.stack([s.mask for s in segments]))
+    return Answer(
+        np.stack([s.logits for s in segments if s.logits is not None]), scores, np.stack([s.mask for s in segments])
+    )
 
 
 def _compare(runner: str, prompt: str, output: str, found: Answer, expected: Answer) -> Row:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ..families import FAMILIES
 from ..repository import default_repository
+
+TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +22,22 @@ def add_url(parser: argparse.ArgumentParser) -> None:
         "--url",
         help="server: host:port, http://, https://, grpc:// or grpcs:// (default: $TRITON_URL, else localhost:8000)",
     )
+
+
+def add_access(parser: argparse.ArgumentParser) -> None:
+    """Add what a proxy in front of the server may ask for: --token and --ca-certs."""
+    parser.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help=f"send `Authorization: Bearer TOKEN` (default: ${TOKEN_VARIABLE}, which no ps shows)",
+    )
+    parser.add_argument("--ca-certs", type=Path, metavar="FILE", help="PEM certificates to trust, for https and grpcs")
+
+
+def access(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of a client or transport that --token and --ca-certs stand for."""
+    token = args.token if args.token is not None else os.environ.get(TOKEN_VARIABLE)
+    return {"headers": {"Authorization": f"Bearer {token}"} if token else None, "ca_certs": args.ca_certs}
 
 
 def add_local(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +61,12 @@ def add_family(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
-    """Add what says which model answers, and where: --model, --name, --timeout, --url, --local, --model-repository."""
+    """Add what says which model answers, and where: --model, --name, --timeout, --url, --token, --local, and so on."""
     parser.add_argument("--model", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)")
     parser.add_argument("--name", metavar="VARIANT", help="variant to use, for example sam2.1_large")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each call (default: 60)")
     add_url(parser)
+    add_access(parser)
     add_local(parser)
     add_repository(parser)
 

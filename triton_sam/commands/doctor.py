@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -19,6 +19,7 @@ from ..errors import SamError
 from ..repository import list_models
 from ..transport import Transport, parse_url
 from . import _options
+from ._devices import Placement, is_this_machine_with_gpu, placement, server_gpus, usual_metrics_url
 
 Status = Literal["ok", "missing", "note"]
 PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
@@ -38,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_url(parser)
     _options.add_repository(parser)
+    _options.add_access(parser)
+    parser.add_argument(
+        "--metrics-url",
+        metavar="URL",
+        help="where the server tells its figures, for its GPUs (default: port 8002 beside 8000 and 8001)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -128,7 +135,7 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
 
 def _server(args: argparse.Namespace) -> Iterator[Finding]:
     url = parse_url(args.url)
-    transport = Transport(url, timeout=5, retries=0)
+    transport = Transport(url, timeout=5, retries=0, **_options.access(args))
     try:
         if not transport.is_ready():
             yield Finding("server", "note", f"nothing answers at {url}", "triton-sam serve")
@@ -138,30 +145,33 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
         ready = transport.ready_models()
         names = ", ".join(sorted(ready)) or "none ready"
         yield Finding("server", "ok", f"Triton {transport.server_version()} at {url}: {names}")
-        for name in sorted(ready):
-            yield _attempt(f"model {name}", lambda name=name: _device(transport, name))  # type: ignore[misc]
+        gpus = server_gpus(args.metrics_url or usual_metrics_url(url)) or is_this_machine_with_gpu(url)
+        yield from _devices(transport, sorted(ready), gpus)
     except SamError as error:
         yield Finding("server", "note", str(error))
     finally:
         transport.close()
 
 
-def _attempt(subject: str, check: Callable[[], str]) -> Finding:
-    try:
-        return Finding(subject, "ok", check())
-    except SamError as error:
-        return Finding(subject, "note", str(error))
-
-
-def _device(transport: Transport, model: str) -> str:
-    """Say on which device the instances of a model run, from the configuration that the server filled in."""
-    groups = transport.model_config(model).get("instance_group", [])
-    parts = []
-    for group in groups:
-        kind = str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_")
-        gpus = ",".join(map(str, group.get("gpus", [])))
-        parts.append(f"{group.get('count', 1)} instance(s) on {kind}{' ' + gpus if gpus else ''}")
-    return "; ".join(parts) or "device not told"
+def _devices(transport: Transport, names: list[str], gpus: bool) -> Iterator[Finding]:
+    """Say where every model runs, and warn of those on the CPU of a server that has a GPU."""
+    placements: dict[str, Placement] = {}
+    for name in names:
+        try:
+            placements[name] = placement(transport.model_config(name))
+        except SamError as error:
+            yield Finding(f"model {name}", "note", str(error))
+    gpus = gpus or any(place.on_gpu for place in placements.values())
+    for name, place in placements.items():
+        if gpus and place.on_cpu and place.computes:
+            yield Finding(
+                f"model {name}",
+                "note",
+                f"{place.text}, though there is a GPU: the container was not given it, or a driver fault hides it",
+                "see the server's log; after `triton-sam config --gpus 0` such a model does not load instead",
+            )
+        else:
+            yield Finding(f"model {name}", "ok", place.text)
 
 
 def _ports() -> Iterator[Finding]:

@@ -69,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
     stop: SamError | KeyboardInterrupt | None = None
     with (
         _options.server_url(args) as url,
-        SAM2TritonClient(url, args.model, model_name=args.name, timeout=args.timeout) as client,
+        SAM2TritonClient(
+            url, args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
+        ) as client,
     ):
         about = {"url": client.url, "model": args.model, "name": args.name}
         for dataset in datasets:

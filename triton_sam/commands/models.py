@@ -15,6 +15,7 @@ from . import _options
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_url(parser)
+    _options.add_access(parser)
     _options.add_repository(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for the server (default: 10)")
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command. A server that was asked for by --url and does not answer is an error."""
     folder = _options.repository(args)
     models = list_models(folder)
-    transport = Transport(parse_url(args.url), timeout=args.timeout, retries=0)
+    transport = Transport(parse_url(args.url), timeout=args.timeout, retries=0, **_options.access(args))
     ready: dict[str, str] | None
     try:
         ready = transport.ready_models()

@@ -55,10 +55,12 @@ def run(args: argparse.Namespace) -> int:
     boxes = args.box or None
     with (
         _options.server_url(args) as url,
-        SAM2TritonClient(url, args.model, model_name=args.name, timeout=args.timeout) as client,
+        SAM2TritonClient(
+            url, args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
+        ) as client,
     ):
         start = time.perf_counter()
-        client.set_image(image)
+        client.set_image(args.image)  # the file as it is
         encoded = time.perf_counter()
         segments = client.segment(coords, labels, boxes, multimask_output=args.multimask)
         done = time.perf_counter()

@@ -168,7 +168,8 @@ def _measure_clicks(client: Segmenter, trials: Sequence[Trial], settings: Settin
 
 def _one_round(client: Segmenter, trials: Sequence[Trial], feed_mask: bool) -> None:
     coords, labels = _points(trials)
-    logits = np.stack([trial.segments["last"].logits for trial in trials])[:, None] if feed_mask else None
+    earlier = [trial.segments["last"].logits for trial in trials] if feed_mask else []
+    logits = np.stack([item for item in earlier if item is not None])[:, None] if feed_mask else None
     for trial, segment in zip(trials, client.segment(coords, labels, mask_input=logits), strict=True):
         trial.take(segment)
 

@@ -21,7 +21,7 @@ try:
     import onnx
     import torch
 
-    from . import onnx_tools
+    from . import onnx_tools, rewrites
     from . import precision as precisions
 except ImportError as error:
     raise MissingDependencyError(
@@ -165,6 +165,7 @@ def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_s
         ExportError: the graph does not keep the contract, or cannot be quantised.
     """
     onnx_tools.strip(graph)
+    rewrites.ease_gelu(graph)
     onnx_tools.label_dimensions(graph, spec)
     if precision == "fp16":
         graph = precisions.to_half(graph)

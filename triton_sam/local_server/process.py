@@ -64,7 +64,8 @@ class SupervisedTriton:
         )
         # The pipe to the supervisor is closed to stop it. It is not inherited: a program that this one starts
         # does not keep the server alive.
-        reader, self._lifeline = os.pipe()
+        reader, lifeline_end = os.pipe()
+        self._lifeline: int | None = lifeline_end
         with os.fdopen(reader, "rb") as lifeline, self._open_log() as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(vars(job))],
@@ -105,7 +106,7 @@ class SupervisedTriton:
         """End tritonserver, wait until all of it is gone and remove what belonged to it. Safe to call again."""
         if self._owner != os.getpid() or self._final_log is not None:
             return  # a forked child must not stop its parent's server
-        os.close(self._lifeline)
+        self._let_go()
         if self.wait(self._grace_seconds + SECONDS_BEYOND_GRACE) is None:
             self._process.kill()
             self._process.wait()
@@ -130,13 +131,19 @@ class SupervisedTriton:
         lines = last_errors(self.log)
         return ": " + " / ".join(lines) if lines else ""
 
+    def _let_go(self) -> None:
+        """Close the pipe, once: an earlier stop() may have been interrupted while it waited."""
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+
     def _open_log(self) -> IO[bytes]:
         try:
             with contextlib.suppress(FileExistsError):
                 self.log_path.parent.mkdir(parents=True)
             log = self.log_path.open("ab")
         except OSError as error:
-            os.close(self._lifeline)
+            self._let_go()
             raise ConfigurationError(f"cannot write the log to {self.log_path}: {error.strerror}") from error
         self._log_offset = log.seek(0, os.SEEK_END)
         return log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 import threading
@@ -93,7 +94,13 @@ def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
     models = server.served_models()
     width = max((len(model.name) for model in models), default=0)
     lines += [f"  READY    {model.name:<{width}}  {model.device or 'ensemble'}" for model in models]
+    lines += [f"  warning  {text}" for text in cpu_fallbacks(server.log)]
     return "\n".join([*lines, "Ctrl-C stops it."])
+
+
+def cpu_fallbacks(log: str) -> list[str]:
+    """Return the backend's words about models that should run on a GPU and do not; Triton itself says GPU."""
+    return list(dict.fromkeys(re.findall(r'[^\s"]+ runs on the CPU: [^\n"]+', log)))
 
 
 def _last_words(server: LocalServer) -> str:

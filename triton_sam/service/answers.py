@@ -105,7 +105,7 @@ def write_masks(segments: Sequence[Segment], form: Format, request: SegmentReque
             mask.polygons = segment.to_polygons(request.tolerance)
         elif form == "png":
             mask.png = base64.b64encode(segment.to_png()).decode()
-        if request.logits:
+        if request.logits and segment.logits is not None:
             mask.logits = MaskInput(
                 data=base64.b64encode(segment.logits.astype("<f4").tobytes()).decode(), size=segment.logits.shape[-1]
             )

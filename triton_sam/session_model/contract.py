@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ..errors import ImageError, InferenceError, PromptError, SamError, UnknownImageError
+from ..errors import ImageError, InferenceError, PromptError, SamError, ServerBusyError, UnknownImageError
 
 IMAGE = "image"
 IMAGE_ID = "image_id"
@@ -37,6 +37,7 @@ CODES: dict[str, type[SamError]] = {
     "UNKNOWN_IMAGE_ID": UnknownImageError,
     "BAD_IMAGE": ImageError,
     "BAD_PROMPT": PromptError,
+    "BUSY": ServerBusyError,
 }
 """First word of an error's text on the wire -> the error that it is for a client."""
 

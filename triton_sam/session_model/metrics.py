@@ -15,6 +15,7 @@ COUNTERS = {
     "decodes": "Prompts decoded",
     "decode_seconds": "Time spent on decoding prompts, from the cached embeddings to logits",
     "failures": "Requests answered with an error",
+    "refusals": "Requests refused because too many waited already",
 }
 GAUGES = {
     "cache_bytes": "Bytes of embeddings in the cache",

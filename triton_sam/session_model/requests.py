@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -102,7 +102,7 @@ def read_request(tensors: Tensors) -> SessionRequest:
     return request
 
 
-def wants_json(tensors: Tensors) -> bool:
+def wants_json(tensors: Container[str]) -> bool:
     """Whether the answer, be it an error, belongs into ``result_json``."""
     return contract.IMAGE_B64 in tensors or contract.PROMPT_JSON in tensors
 

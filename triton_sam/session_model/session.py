@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from ..calls import Calls, Prediction
@@ -28,6 +29,10 @@ PARALLEL_ENCODES = 2
 
 class Models(Protocol):
     """Calls the encoder and the decoder."""
+
+    @property
+    def objects_at_a_time(self) -> int:
+        """How many objects a call of decode() is given at most."""
 
     def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
         """Run the encoder; return its outputs by name, in whatever form decode() takes back."""
@@ -172,6 +177,14 @@ class Session:
         prompts = request.prompts(image.image_size, family.mask_size)
         wanted = tuple(family.requested_outputs(request.multimask_output))
         with reply.timed("decode"):
-            outputs = self._models.decode(image.tensors, prompts.tensors(family), wanted)
+            answers = [
+                self._calls.read_masks(
+                    self._models.decode(image.tensors, part.tensors(family), wanted), part, request.multimask_output
+                )
+                for part in prompts.parts(self._models.objects_at_a_time)
+            ]
         reply.figures.update(decodes=1, decode_seconds=reply.seconds["decode"])
-        return self._calls.read_masks(outputs, prompts, request.multimask_output)
+        if len(answers) == 1:
+            return answers[0]
+        logits, scores = (np.concatenate([getattr(each, name) for each in answers]) for name in ("logits", "scores"))
+        return Prediction(logits, scores, prompts)

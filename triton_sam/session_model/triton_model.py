@@ -4,7 +4,8 @@ A request is handed to a thread and answered through its response sender, so tha
 instance, which means one cache, works on many requests at a time. Those that bring an image have threads of their
 own, since they may wait for the encoder; a click never waits behind one.
 
-Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``.
+Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
+``max_pending``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import json
 import math
 import shutil
+import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
@@ -24,17 +26,19 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from ..calls import Calls
-from ..errors import InferenceError, InputError, UnknownImageError
+from ..errors import InferenceError, InputError, ServerBusyError, UnknownImageError
 from ..families import get_family
 from ..families.base import Family, FloatArray
 from . import contract
-from .answers import one_line
+from .answers import one_line, write_json_error
 from .cache import ImageCache
 from .metrics import TritonMetrics
+from .requests import wants_json
 from .session import Reply, Session
 
 DEFAULT_CACHE_BYTES = 512 << 20
 DEFAULT_THREADS = 8
+DEFAULT_MAX_PENDING = 64
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -54,7 +58,7 @@ class TritonPythonModel:
         _check_room(cache.limit, embedding_bytes(family), in_shared_memory=gpu is None)
         self._session = Session(
             Calls(family, encoder.removesuffix("_encoder")),
-            BlsModels(family, encoder, decoder, gpu or _cpu()),
+            BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
             cache,
             TritonMetrics(pb_utils, args["model_name"]),
             weights_identity(Path(args["model_repository"]).parent / encoder),
@@ -62,6 +66,7 @@ class TritonPythonModel:
         threads = _number(parameters, "threads", DEFAULT_THREADS)
         self._clicks = ThreadPoolExecutor(threads, "click")
         self._images = ThreadPoolExecutor(threads, "image")
+        self._places = threading.BoundedSemaphore(_number(parameters, "max_pending", DEFAULT_MAX_PENDING))
         # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
         self._reports = ThreadPoolExecutor(1, "report")
 
@@ -69,9 +74,21 @@ class TritonPythonModel:
         """Hand every request to a thread."""
         for request in requests:
             tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            sender = request.get_response_sender()
+            if not self._places.acquire(blocking=False):
+                self._refuse(tensors, sender)
+                continue
             brings_image = contract.IMAGE in tensors or contract.IMAGE_B64 in tensors
             pool = self._images if brings_image else self._clicks
-            pool.submit(self._serve, tensors, request.get_response_sender())
+            pool.submit(self._serve, tensors, sender)
+
+    def _refuse(self, tensors: Mapping[str, npt.NDArray[Any]], sender: Any) -> None:
+        """Answer at once that too many requests wait: waiting longer and longer would help nobody."""
+        error = ServerBusyError("too many requests wait here already: try again in a moment")
+        reply = Reply(write_json_error(error)) if wants_json(tensors) else Reply(error=error)
+        reply.figures["refusals"] += 1
+        sender.send(_response(reply), flags=FINAL)
+        self._report(reply)
 
     def finalize(self) -> None:
         """Wait for the requests under way."""
@@ -79,11 +96,17 @@ class TritonPythonModel:
             pool.shutdown(cancel_futures=True)
 
     def _serve(self, tensors: dict[str, npt.NDArray[Any]], sender: Any) -> None:
-        if sender.is_cancelled():
-            sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
-            return
-        reply = self._session.answer(tensors)
+        try:
+            if sender.is_cancelled():
+                sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
+                return
+            reply = self._session.answer(tensors)
+        finally:
+            self._places.release()
         sender.send(_response(reply), flags=FINAL)
+        self._report(reply)
+
+    def _report(self, reply: Reply) -> None:
         with contextlib.suppress(RuntimeError):  # the server stops: nobody reads the figures any more
             self._reports.submit(self._session.report, reply)
 
@@ -96,9 +119,12 @@ class BlsModels:
         encoder: Triton name of the encoder.
         decoder: Triton name of the decoder.
         memory: where the encoder shall leave the embeddings.
+        objects_at_a_time: of one call of the decoder. A GPU is faster with many; a processor with one, since a decode
+            of one object stays in its caches and those of eight do not.
     """
 
-    def __init__(self, family: Family, encoder: str, decoder: str, memory: Any) -> None:
+    def __init__(self, family: Family, encoder: str, decoder: str, memory: Any, objects_at_a_time: int) -> None:
+        self.objects_at_a_time = objects_at_a_time
         self._encoder_outputs = family.encoder.output_names
         self._encoder = encoder
         self._decoder = decoder
@@ -189,6 +215,8 @@ def _response(reply: Reply) -> Any:
 def _status(error: Exception) -> Any:
     if isinstance(error, UnknownImageError):
         return pb_utils.TritonError.NOT_FOUND
+    if isinstance(error, ServerBusyError):
+        return pb_utils.TritonError.UNAVAILABLE
     return pb_utils.TritonError.INVALID_ARG if isinstance(error, InputError) else pb_utils.TritonError.INTERNAL
 
 

@@ -26,6 +26,7 @@ from triton_sam.export import onnx_tools, sam2  # noqa: E402
 from triton_sam.export.sam2_graphs import Sam2Decoder  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
 from triton_sam.repository import config_for  # noqa: E402
+from triton_sam.tests.warm_up import run_warm_up  # noqa: E402
 from triton_sam.verify import OnnxClient, verify_sam2  # noqa: E402
 
 from .micro_export import CONFIG, MicroExport  # noqa: E402
@@ -378,6 +379,9 @@ def test_exporting_again_leaves_the_config_alone(traced_micro: None, tmp_path: P
 def test_committed_config_is_what_the_export_writes(micro_export: MicroExport, name: str) -> None:
     committed = (bundled("model_repository") / name / "config.pbtxt").read_text()
     assert config_for(micro_export.files[name.removeprefix("sam2_")], name) == committed
+    assert all(
+        np.isfinite(array).all() for array in run_warm_up(micro_export.files[name.removeprefix("sam2_")], committed)
+    )
 
 
 def test_large_weights_go_to_a_file_of_their_own(

@@ -106,3 +106,21 @@ def test_edges_of_the_picture_are_inside():
 def test_what_is_refused_is_named(prompt, words):
     with pytest.raises(PromptError, match=words):
         check(**prompt)
+
+
+def test_parts_are_the_same_prompts_in_order():
+    prompts = check_prompts(
+        [[[1, 2], [3, 4]], [[5, 6]], [[7, 8]]], None, [[0, 0, 9, 9]] * 3, np.zeros((1, 256, 256)),
+        image_size=(20, 20), mask_size=256,
+    )  # fmt: skip
+    assert prompts.parts(3) == [prompts]
+    parts = prompts.parts(2)
+    assert [len(part) for part in parts] == [2, 1]
+    for name in ("coords", "labels", "boxes"):
+        np.testing.assert_array_equal(np.concatenate([getattr(p, name) for p in parts]), getattr(prompts, name))
+    assert all(part.mask is prompts.mask for part in parts)
+    several = check_prompts(
+        None, None, [[0, 0, 9, 9]] * 3, np.arange(3.0)[:, None, None, None] * np.ones((3, 1, 256, 256)),
+        image_size=(20, 20), mask_size=256,
+    )  # fmt: skip
+    assert [float(part.mask[0, 0, 0, 0]) for part in several.parts(1)] == [0.0, 1.0, 2.0]

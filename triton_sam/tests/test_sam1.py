@@ -32,6 +32,7 @@ from triton_sam.images import encoder_input  # noqa: E402
 from triton_sam.masks import full_size_logits  # noqa: E402
 from triton_sam.references import Sam1Reference  # noqa: E402
 from triton_sam.repository import config_for  # noqa: E402
+from triton_sam.tests.warm_up import run_warm_up  # noqa: E402
 from triton_sam.verify import BARS, OnnxClient, format_table, verify  # noqa: E402
 
 from .family_exports import FamilyExport, sam1_micro  # noqa: E402
@@ -116,6 +117,7 @@ def test_signature_is_the_wire_contract(micro: FamilyExport, role: str) -> None:
     assert model.ir_version <= 10
     committed = (bundled("model_repository") / f"sam1_{role}" / "config.pbtxt").read_text()
     assert config_for(micro.files[role], f"sam1_{role}") == committed
+    assert all(np.isfinite(array).all() for array in run_warm_up(micro.files[role], committed))
 
 
 def test_padding_token_is_there_without_a_box_only(decoder: Any) -> None:

@@ -33,6 +33,7 @@ from triton_sam.images import encoder_input  # noqa: E402
 from triton_sam.references import Sam3Reference  # noqa: E402
 from triton_sam.repository import config_for  # noqa: E402
 from triton_sam.resample import resize_bytes  # noqa: E402
+from triton_sam.tests.warm_up import run_warm_up  # noqa: E402
 from triton_sam.verify import BARS, OnnxClient, format_table, verify  # noqa: E402
 
 from .family_exports import FamilyExport, sam3_reduced  # noqa: E402
@@ -107,6 +108,7 @@ def test_signature_is_the_published_one(reduced: FamilyExport, role: str) -> Non
     committed = (bundled("model_repository") / name / "config.pbtxt").read_text()
     assert config_for(reduced.files[role], name, spec.filename) == committed
     assert f'default_model_filename: "{spec.filename}"' in committed
+    assert all(np.isfinite(array).all() for array in run_warm_up(reduced.files[role], committed))
 
 
 def test_exactly_one_padding_token(decoder: Any) -> None:

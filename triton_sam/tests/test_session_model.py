@@ -29,7 +29,7 @@ from triton_sam import (
     SpeculativeSAM2Client,
 )
 from triton_sam.bundle import bundled
-from triton_sam.errors import ConfigurationError, UnknownImageError
+from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
 from triton_sam.images import image_bytes, open_image
 from triton_sam.rle import rle_to_mask
 from triton_sam.session_calls import SessionImage
@@ -100,11 +100,16 @@ def encoded(transport):
     return int(transport.statistics("sam2_encoder")["inference_count"])
 
 
-def metrics(server):
-    time.sleep(0.5)  # figures are handed in after the answer
-    lines = urllib.request.urlopen(server.metrics_url).read().decode().splitlines()
-    figures = (line.rsplit(" ", 1) for line in lines if line.startswith("triton_sam_"))
-    return {name.partition("{")[0].removeprefix("triton_sam_"): float(value) for name, value in figures}
+def metrics(server, as_wanted=lambda figures: True):
+    """The session model's figures, once they are as wanted or half a minute is over: they follow after the answer."""
+    deadline = time.monotonic() + 30
+    while True:
+        time.sleep(0.2)
+        lines = urllib.request.urlopen(server.metrics_url).read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("triton_sam_"))
+        figures = {name.partition("{")[0].removeprefix("triton_sam_"): float(value) for name, value in pairs}
+        if as_wanted(figures) or time.monotonic() > deadline:
+            return figures
 
 
 def post(server, **inputs):
@@ -128,7 +133,7 @@ def ask(server, **inputs):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_masks_are_those_of_encoder_and_decoder_bit_for_bit(session_server, picture, protocol):
+def test_masks_are_those_of_encoder_and_decoder(session_server, picture, protocol):
     address = session_server.http_url if protocol == "http" else session_server.grpc_url
     with SAM2TritonClient(address, embeddings="client") as near, SAM2TritonClient(address) as far:
         near.set_image(picture)
@@ -144,10 +149,16 @@ def test_masks_are_those_of_encoder_and_decoder_bit_for_bit(session_server, pict
             {"point_coords": POINT, "mask_input": first[0]},
             {"mask_input": first[0]},
         ):
+            # Several objects are decoded one by one on a processor, and sums then round in another order.
+            one = len(near.predict(**prompt)[0]) == 1
             for expected, got in zip(near.predict(**prompt), far.predict(**prompt), strict=True):
-                np.testing.assert_array_equal(got, expected)
-            for expected, got in zip(near.segment(**prompt), far.segment(**prompt), strict=True):
-                np.testing.assert_array_equal(got.mask, expected.mask)
+                np.testing.assert_allclose(got, expected, rtol=0, atol=0 if one else 1e-4)
+            for logits in (True, False):
+                for expected, got in zip(near.segment(**prompt), far.segment(**prompt, logits=logits), strict=True):
+                    assert (got.mask != expected.mask).mean() <= (0 if one else 1e-4)
+                    assert got.score == pytest.approx(expected.score, abs=0 if one else 1e-4)
+                    assert (got.object_index, got.candidate) == (expected.object_index, expected.candidate)
+                    assert (got.logits is None) is not logits
 
 
 def test_more_than_one_request_may_carry_goes_through_the_decoder(client, picture):
@@ -192,6 +203,10 @@ def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, t
     np.testing.assert_array_equal(client.predict(POINT)[0], expected)
     np.testing.assert_array_equal(client.predict(POINT)[0], expected)
     assert encoded(transport) == before + 1
+    mask = client.segment(POINT)[0].mask
+    for number in range(IMAGES_IN_CACHE):
+        upload(transport, colored(number))
+    np.testing.assert_array_equal(client.segment(POINT, logits=False)[0].mask, mask)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -276,8 +291,9 @@ def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(session_s
     for number in range(12, 12 + IMAGES_IN_CACHE):
         upload(transport, colored(10))  # used again and again: it stays
         upload(transport, colored(number))
-    figures = metrics(session_server)
-    assert figures["cache_bytes"] == IMAGES_IN_CACHE * IMAGE_BYTES <= figures["cache_limit_bytes"]
+    full = IMAGES_IN_CACHE * IMAGE_BYTES
+    figures = metrics(session_server, lambda figures: figures["cache_bytes"] == full)
+    assert figures["cache_bytes"] == full <= figures["cache_limit_bytes"]
     assert figures["cache_images"] == IMAGES_IN_CACHE
     before = encoded(transport)
     transport.infer("sam2", {"image_id": first["image_id"], **point_inputs(3, 3)}, ["masks"])
@@ -328,13 +344,45 @@ def test_clicks_do_not_wait_for_the_encoder(session_server, transport, picture):
     assert clicks >= 2
 
 
+def test_too_many_at_once_are_refused_at_once(tmp_path, picture):
+    repository = tmp_path / "models"
+    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    config = repository / "sam2" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"64"', '"3"'))
+    with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
+        client.set_image(picture)
+        expected, _ = client.predict(POINT)
+
+        def click(_):
+            try:
+                return client.predict(POINT)[0]
+            except ServerBusyError as error:
+                return error
+
+        with ThreadPoolExecutor(24) as pool:
+            answers = list(pool.map(click, range(72)))
+        refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
+        assert 1 <= len(refused) <= 71
+        assert "too many requests wait" in str(refused[0])
+        for answer in answers:
+            if not isinstance(answer, ServerBusyError):
+                np.testing.assert_array_equal(answer, expected)
+        np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+        counted = metrics(server, lambda figures: figures.get("refusals_total") == len(refused))
+        assert counted["refusals_total"] == len(refused)
+
+
 def test_figures_are_in_the_metrics(session_server, transport, picture):
     before = metrics(session_server)
     upload(transport, colored(77))
     transport.infer("sam2", {"image": text(colored(77)), **point_inputs(3, 3)}, ["masks"])
-    after = metrics(session_server)
-    for name in ("cache_hits", "cache_misses", "encodes", "decodes"):
-        assert after[f"{name}_total"] >= before.get(f"{name}_total", 0) + 1, name
+    counted = ("cache_hits", "cache_misses", "encodes", "decodes")
+
+    def grown(figures):
+        return {name for name in counted if figures.get(f"{name}_total", 0) >= before.get(f"{name}_total", 0) + 1}
+
+    after = metrics(session_server, lambda figures: grown(figures) == set(counted))
+    assert grown(after) == set(counted)
     for name in ("encode_seconds", "decode_seconds"):
         assert after[f"{name}_total"] > before.get(f"{name}_total", 0)
     assert {"cache_evictions_total", "failures_total"} <= set(after)

@@ -53,7 +53,7 @@ class Stage:
         return float(self.steps if self.steps is not None else self.seconds or 0.0)
 
 
-_IMAGES_AND_PROMPTS = ((128, 4, 6), (256, 3, 6), (512, 1, 10), (1 << 30, 1, 6))
+_IMAGES_AND_PROMPTS = ((128, 6, 8), (256, 4, 6), (512, 2, 8), (1 << 30, 1, 8))
 
 
 def parse_stages(text: str) -> tuple[Stage, ...]:

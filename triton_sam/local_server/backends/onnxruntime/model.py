@@ -3,7 +3,8 @@
 It reads the same model repository as Triton's own C++ backend of that name: `default_model_filename`, optional
 inputs (overridable initializers of the graph), `instance_group`, and the parameters `intra_op_thread_count`,
 `inter_op_thread_count`, `execution_mode`, `cuda_mem_limit`. A parameter whose key starts with "session." goes to ONNX
-Runtime's session options as it is. Requests of one batch are answered one by one.
+Runtime's session options as it is. Requests of one batch are answered one by one. The requests of `model_warmup` are
+computed on a GPU; on a CPU they would only make the start longer, so they are answered without computing.
 
 This file runs inside Triton's stub process, one per model instance; it imports nothing of triton_sam.
 """
@@ -46,6 +47,8 @@ TRITON_TYPES = {
 class TritonPythonModel:
     """One instance of one ONNX model."""
 
+    warm_ups_to_skip = 0
+
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
         """Fill in inputs and outputs from the ONNX graph when config.pbtxt names none; otherwise change nothing."""
@@ -78,6 +81,9 @@ class TritonPythonModel:
         chosen = self.session.get_providers()[0]
         if providers[0] != "CPUExecutionProvider" and chosen == "CPUExecutionProvider":
             self.refuse_or_accept_cpu(args)
+        if chosen == "CPUExecutionProvider":
+            # Triton sends them before it lets any other request in, so they are the first that come.
+            self.warm_ups_to_skip = count_warm_ups(config)
         pb_utils.Logger.log_info(f"{args['model_instance_name']}: {file.name} on {chosen}")
 
     def refuse_or_accept_cpu(self, args: Mapping[str, str]) -> None:
@@ -100,6 +106,9 @@ class TritonPythonModel:
 
     def answer(self, request: Any) -> Any:
         """Run one request; whatever goes wrong becomes its answer, in one line."""
+        if self.warm_ups_to_skip:
+            self.warm_ups_to_skip -= 1
+            return pb_utils.InferenceResponse(output_tensors=[])
         try:
             feed = {tensor.name(): to_ort(tensor.as_numpy()) for tensor in request.inputs()}
             missing = self.inputs.keys() - feed.keys()
@@ -115,6 +124,12 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Free the session before the interpreter goes."""
         self.session = None
+
+
+def count_warm_ups(config: Mapping[str, Any]) -> int:
+    """Return how many warm-up requests Triton sends to each instance: samples of batch size 0 are left out."""
+    samples = config.get("model_warmup") or []
+    return sum(max(1, int(sample.get("count", 1))) for sample in samples if int(sample.get("batch_size", 0)))
 
 
 def failure(message: str, code: int) -> Any:

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# A certificate authority of your own, a server certificate and an access token for the compose profile tls.
+set -euo pipefail
+
+usage() {
+    cat <<'HELP'
+usage: scripts/make_certificates.sh [--directory DIR] NAME [NAME ...]
+
+Writes into DIR (default: deploy/nginx/tls of this repository) what nginx needs to serve the names or IP addresses:
+
+  ca.crt, ca.key           the authority; clients get ca.crt:  SAM2TritonClient("https://NAME:8443", ca_certs="ca.crt")
+  server.crt, server.key   the certificate for the names; replace them by those of a public authority, if you have one
+  tokens.map               who may come in, one line a token; a first token is made and printed
+
+Files that are there already stay; delete server.crt to get one for other names, or tokens.map for another token.
+HELP
+}
+
+directory=
+names=()
+while [[ $# -gt 0 ]]; do
+    case "$1" in
+        -h | --help)
+            usage
+            exit 0
+            ;;
+        --directory)
+            directory=${2:?--directory needs a folder}
+            shift
+            ;;
+        -*)
+            echo "make_certificates.sh: no option '$1'" >&2
+            exit 2
+            ;;
+        *) names+=("$1") ;;
+    esac
+    shift
+done
+if [[ ${#names[@]} -eq 0 ]]; then
+    usage >&2
+    exit 2
+fi
+if ! command -v openssl >/dev/null 2>&1; then
+    echo "make_certificates.sh: no openssl program: install it (Debian: apt install openssl)" >&2
+    exit 1
+fi
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+directory=${directory:-$root/deploy/nginx/tls}
+mkdir -p "$directory"
+cd "$directory"
+umask 077
+
+alternatives=
+for name in "${names[@]}"; do
+    kind=DNS
+    [[ $name =~ ^[0-9.]+$ || $name == *:* ]] && kind=IP
+    alternatives+=${alternatives:+,}$kind:$name
+done
+
+if [[ ! -s ca.crt ]]; then
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 -keyout ca.key -out ca.crt \
+        -subj "/CN=triton-sam certificate authority" -addext basicConstraints=critical,CA:TRUE \
+        -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
+    chmod 644 ca.crt
+fi
+if [[ ! -s server.crt ]]; then
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key -out server.csr \
+        -subj "/CN=${names[0]}" 2>/dev/null
+    printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\nkeyUsage=digitalSignature\n%s\n' \
+        "$alternatives" authorityKeyIdentifier=keyid >server.ext
+    openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 825 -sha256 -extfile server.ext \
+        -out server.crt 2>/dev/null
+    rm server.csr server.ext
+    chmod 644 server.crt
+fi
+if [[ ! -s tokens.map ]]; then
+    token=$(openssl rand -hex 24)
+    printf '# "what the header Authorization says" owner;   a password: "Basic BASE64_OF_USER:PASSWORD" owner;\n"Bearer %s" first;\n' \
+        "$token" >tokens.map
+    echo "token: $token"
+fi
+echo "certificates for ${names[*]}: $PWD"

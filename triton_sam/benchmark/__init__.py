@@ -1,0 +1,1 @@
+"""What `triton-sam benchmark` measures, how it is written down, and how two results are compared."""

@@ -1,0 +1,90 @@
+"""What the figures should be at least, on the processor of one machine; judged where they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..families import get_family
+from .link import click_over_link
+from .results import Results
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One figure with its limit.
+
+    Args:
+        name: what is judged.
+        value: what was found.
+        limit: what it should be.
+        at_least: whether the limit is a lower one; else an upper one.
+        unit: "x" for a factor, or "ms".
+        computed: not measured as such, but computed from what was measured.
+    """
+
+    name: str
+    value: float
+    limit: float
+    at_least: bool
+    unit: str = "x"
+    computed: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the limit is kept."""
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+def judge(results: Results) -> list[Bar]:
+    """Return all bars that the results allow to judge."""
+    return [*_against_others(results), *_over_a_link(results), *_boxes(results), *_crowd(results)]
+
+
+def _median(results: Results, what: str, who: str, protocol: str | None = None) -> float | None:
+    row = results.find("comparison", what, who, protocol)
+    return None if row is None or row.ms is None else row.ms.median
+
+
+def _against_others(results: Results) -> Iterator[Bar]:
+    family = results.about["model"]["family"]
+    limits = {"encode": 3.0 if family == "sam1" else 1.7, "click, full-size mask": 1.6}
+    for protocol in ("http", "grpc"):
+        click, encode = (_median(results, what, "session", protocol) for what in ("click", "encode"))
+        alone, encode_alone = (_median(results, what, "inprocess") for what in ("click", "encode"))
+        if click and alone:
+            yield Bar(f"click, {protocol}: 1.15 x the decode in process + 3 ms", click, 1.15 * alone + 3, False, "ms")
+        if encode and encode_alone:
+            yield Bar(f"encode, {protocol}: to resize + encode in process", encode / encode_alone, 1.10, False)
+        naive = _median(results, "click", "naive", protocol)
+        if click and naive and protocol == "http":
+            yield Bar("click, http: faster than the naive client", naive / click, 2.3, True)
+        for what, limit in limits.items():
+            ours, torch = _median(results, what, "session", protocol), _median(results, what, "torch")
+            if ours and torch:
+                yield Bar(f"{what}, {protocol}: faster than PyTorch", torch / ours, limit, True)
+
+
+def _over_a_link(results: Results) -> Iterator[Bar]:
+    ours, naive = _median(results, "click", "session", "http"), _median(results, "click", "naive", "http")
+    if ours and naive:
+        factor = click_over_link(get_family(results.about["model"]["family"]), ours, naive).factor
+        yield Bar("click over 1 Gbit/s and 1 ms: faster than the naive client", factor, 5.0, True, computed=True)
+
+
+def _boxes(results: Results) -> Iterator[Bar]:
+    for row in results.of("throughput", "boxes, one call"):
+        single = results.find("throughput", "boxes, a call each", row.who, row.protocol, row.size)
+        if row.size == 64 and row.ms and single and single.ms:
+            yield Bar("64 boxes in one call: to 64 calls", row.ms.median / single.ms.median, 1.0, False)
+
+
+def _crowd(results: Results) -> Iterator[Bar]:
+    for row in results.of("throughput", "clicks"):
+        alone = results.find("throughput", "clicks", row.who, row.protocol, 1)
+        if row.size != 8 or alone is None or not (row.ms and alone.ms and row.per_second and alone.per_second):
+            continue
+        yield Bar(f"8 users, {row.protocol}: clicks/s to those of one", row.per_second / alone.per_second, 1.0, True)
+        yield Bar(f"8 users, {row.protocol}: p95 to the median of one", row.ms.p95 / alone.ms.median, 10.0, False)
+        least, most = row.more["least_calls_of_a_user"], row.more["most_calls_of_a_user"]
+        yield Bar(f"8 users, {row.protocol}: fewest clicks of a user to the most", least / max(most, 1), 0.33, True)

@@ -1,0 +1,45 @@
+"""A day at the server: users who think between clicks, and what it costs the server."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from .machine import Watch
+from .progress import Progress
+from .results import Results
+from .settings import Settings
+from .target import Target
+from .throughput import crowd_row
+from .timing import crowd
+
+
+def measure_load(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
+    """Let users click with pauses, over the last protocol (gRPC where both are there)."""
+    protocol = target.protocols[-1]
+    models = {"decoder": target.calls.decoder, **({"session": target.session_model} if session else {})}
+    pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - no secret
+    points = [point for point, _ in zip(target.points(), range(256), strict=False)]
+    with target.client(protocol, "server" if session else "client") as client:
+        client.set_image(target.content)
+        client.predict([points[0]])
+        progress.step(f"{settings.users} users, {settings.load_seconds:g} s, {protocol}")
+        before = {role: target.statistics(model) for role, model in models.items()}
+        with Watch(target.pid) as watch:
+            found = crowd(
+                settings.users,
+                lambda user, number: client.predict([points[(17 * user + number) % len(points)]]),
+                settings.load_seconds,
+                # Exponential pauses: users do not click in step.
+                lambda user: pauses[user].expovariate(1 / settings.think) if settings.think else 0.0,
+            )
+        after = {role: target.statistics(model) for role, model in models.items()}
+    more = dict(watch.figures)
+    for role in models:
+        gone = {name: after[role][name] - before[role][name] for name in after[role]}
+        count = max(1.0, gone["count"])
+        more[f"{role}_queue_ms"] = 1000 * gone["queue"] / count
+        more[f"{role}_compute_ms"] = 1000 * gone["compute_infer"] / count
+    who = "session" if session else "request"
+    rows = crowd_row("load", f"clicks, {settings.think:g} s between", who, protocol, found)
+    results.add(*(replace(row, more={**row.more, **more}) for row in rows))

@@ -1,0 +1,168 @@
+"""The machine and the software that a result was measured with; processor time, memory and GPU of a running server."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import statistics
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import MissingDependencyError
+
+try:
+    import psutil
+except ImportError as error:
+    raise MissingDependencyError(
+        'benchmarks need the benchmark extra (psutil is missing): pip install "triton-sam[benchmark]"'
+    ) from error
+
+PACKAGES = ("numpy", "pillow", "onnxruntime", "onnxruntime-gpu", "torch", "sam2", "segment-anything", "transformers",
+            "tritonclient", "nvidia-pytriton", "grpcio")  # fmt: skip
+SAMPLE_SECONDS = 0.25
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return processor, memory, GPUs, system and versions of this machine, as JSON types."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": psutil.cpu_count(logical=False) or 0,
+        "threads": psutil.cpu_count() or 0,
+        "usable_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "load_before": round(os.getloadavg()[0], 2),
+        "gpus": [f"{name}, {memory / 2**30:.0f} GiB, driver {driver}" for name, memory, driver in _gpus()],
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        "packages": _versions(),
+    }
+
+
+class Watch:
+    """Samples processor time and memory of a server's processes, and the GPU, while it is entered.
+
+    Args:
+        pid: of tritonserver; None: it runs elsewhere, and only a GPU of this machine is looked at.
+    """
+
+    def __init__(self, pid: int | None) -> None:
+        self._pid = pid
+        self._memory: list[float] = []
+        self._gpu: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._cpu_before = 0.0
+        self.figures: dict[str, float] = {}
+
+    def __enter__(self) -> Watch:
+        self._cpu_before = _cpu_seconds(self._pid)
+        self._started = time.perf_counter()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        seconds = time.perf_counter() - self._started
+        if self._pid is not None and seconds > 0:
+            # 100 % is one thread of the processor, all the time.
+            self.figures["server_cpu_percent"] = 100 * (_cpu_seconds(self._pid) - self._cpu_before) / seconds
+        if self._memory:
+            self.figures["server_memory_mb"] = max(self._memory)
+        if self._gpu:
+            self.figures["gpu_percent"] = statistics.mean(self._gpu)
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLE_SECONDS):
+            if self._pid is not None:
+                self._memory.append(sum(_memory_mb(process) for process in _family(self._pid)))
+            self._gpu += _gpu_use()
+
+
+def _family(pid: int | None) -> list[psutil.Process]:
+    """Return a process and those below it; none when it is gone."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def _cpu_seconds(pid: int | None) -> float:
+    total = 0.0
+    for process in _family(pid) if pid is not None else []:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def _memory_mb(process: psutil.Process) -> float:
+    """Return resident memory without what it shares with others, which would count several times."""
+    with contextlib.suppress(psutil.Error):
+        info = process.memory_info()
+        return float(info.rss - getattr(info, "shared", 0)) / 1e6
+    return 0.0
+
+
+def _cpu_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def _nvml() -> Any:
+    """Return NVIDIA's management library, initialised; None where the package or the driver is missing."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # the package's errors exist only where it is installed
+        return None
+    return pynvml
+
+
+def _gpus() -> list[tuple[str, float, str]]:
+    nvml = _nvml()
+    if nvml is None:
+        return []
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    driver = _text(nvml.nvmlSystemGetDriverVersion())
+    return [
+        (_text(nvml.nvmlDeviceGetName(handle)), float(nvml.nvmlDeviceGetMemoryInfo(handle).total), driver)
+        for handle in handles
+    ]
+
+
+def _gpu_use() -> list[float]:
+    nvml = _nvml() if _has_gpu() else None
+    if nvml is None:
+        return []
+    with contextlib.suppress(Exception):
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [max(float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for handle in handles)]
+    return []
+
+
+def _has_gpu() -> bool:
+    return any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,268 @@
+"""The report of a run for people: Markdown and one HTML page, with the plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from .._files import atomic_write
+from ..families import get_family
+from .bars import Bar, judge
+from .document import Block, Document, Heading, Picture, Table
+from .link import click_over_link
+from .results import Results, Row
+from .stages import STAGES
+from .words import name_of, number, protocol_name
+
+PLOT_TITLES = {
+    "latency": "Latency of each stage",
+    "comparison": "The session model next to others",
+    "throughput": "Throughput against users",
+    "boxes": "Time for each mask against objects of one call",
+}
+
+
+def write_report(results: Results, folder: Path) -> list[Path]:
+    """Write result.json, result.csv, the plots, report.md and report.html.
+
+    Raises:
+        MissingDependencyError: matplotlib is missing.
+        OSError: a file cannot be written.
+    """
+    from .plots import write_plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        folder / "result.json": json.dumps(results.to_json(), indent=1) + "\n",
+        folder / "result.csv": results.to_csv(),
+    }
+    for path, text in files.items():
+        atomic_write(path, text.encode())
+    plots = write_plots(results, folder)
+    document = make_document(results, {name: paths[1] for name, paths in plots.items()})
+    for path, text in {
+        folder / "report.md": document.to_markdown(),
+        folder / "report.html": document.to_html(),
+    }.items():
+        atomic_write(path, text.encode())
+        files[path] = text
+    return [*files, *(path for paths in plots.values() for path in paths)]
+
+
+def make_document(results: Results, plots: dict[str, Path]) -> Document:
+    """Return the report; ``plots`` are files by the name of the plot."""
+    document = Document([Heading(_title(results), 1), *_introduction(results)])
+    sections: list[tuple[str, str, str | None, Callable[[Results], Iterator[Block]]]] = [
+        ("comparison", "Next to others", "comparison", _comparison),
+        ("latency", "Latency of each stage", "latency", _latency),
+        ("throughput", "Throughput", "throughput", _throughput),
+        ("speculative", "A mouse that moves", None, _speculative),
+        ("load", "Load", None, _load),
+    ]
+    bars = judge(results)
+    if bars:
+        document.add(Heading("What it should be"), _bars_table(bars))
+    for section, title, plot, write in sections:
+        if not results.of(section):
+            continue
+        document.add(Heading(title))
+        if plot in plots:
+            document.add(Picture(plots[plot], PLOT_TITLES[plot]))
+        document.add(*write(results))
+        if section == "throughput" and "boxes" in plots:
+            document.add(Picture(plots["boxes"], PLOT_TITLES["boxes"]))
+    if results.notes:
+        document.add(Heading("Left out"), *results.notes)
+    document.add(Heading("Machine"), _machine(results))
+    return document
+
+
+def summary(results: Results) -> str:
+    """Return the medians and the bars as plain text, for a terminal."""
+    lines = [f"{'':60} {'median ms':>9} {'min':>8} {'max':>8} {'p95':>8} {'per s':>8} {'n':>5}"]
+    for row in results.rows:
+        who = row.who + (f" {row.protocol}" if row.protocol else "") + (f" x{row.size}" if row.size else "")
+        name = f"{row.section:11} {row.what[:32]:32} {who}"
+        times = [f"{value:8.1f}" for value in (row.ms.median, row.ms.min, row.ms.max, row.ms.p95)] if row.ms else []
+        rate = "" if row.per_second is None else f"{row.per_second:.2f}"
+        lines.append(f"{name:60}  {' '.join(times)} {rate:>8} {row.ms.n if row.ms else '':>5}")
+    bars = judge(results)
+    if bars:
+        lines.append("")
+    for bar in bars:
+        lines.append(f"{_verdict(bar):6} {bar.name}: {_value(bar)} (limit {_limit(bar)})")
+    return "\n".join([*lines, *([""] if results.notes else []), *results.notes])
+
+
+def _title(results: Results) -> str:
+    model = results.about["model"]
+    return f"Benchmark of {model['name'] or model['family']}: {model['weights']}"
+
+
+def _introduction(results: Results) -> list[Block]:
+    about, model = results.about, results.about["model"]
+    picture, machine = model["picture"], about["machine"]
+    where = "a local Triton with the Python-based backend" if model["local"] else f"Triton at {model['server']}"
+    text = (
+        f"Measured on {about['created'][:16].replace('T', ' ')} against {where} ({model['server_version']}), "
+        f"precision {model['precision']}, on {machine['usable_threads']} threads of {machine['cpu']}"
+        f"{' and ' + ', '.join(machine['gpus']) if machine['gpus'] else ', no GPU'}; load average "
+        f"{machine['load_before']} before the run. The picture has {picture['width']} x {picture['height']} pixels and "
+        f"{picture['bytes'] / 1000:.0f} kB."
+    )
+    how = (
+        "Every figure is a median, with the smallest and the largest value; contenders took turns, round by round, so "
+        "that whatever else the machine did hit all alike. A click is one point and its low-resolution logits, unless "
+        "it says full-size mask."
+    )
+    blocks: list[Block] = [text, f"`{about['command']}`", how]
+    if not results.complete:
+        blocks.append("**This run was stopped before its end: what follows is what had been measured by then.**")
+    return blocks
+
+
+def _bars_table(bars: Sequence[Bar]) -> Table:
+    rows = [
+        [bar.name + (" (computed)" if bar.computed else ""), _value(bar), _limit(bar), _verdict(bar)] for bar in bars
+    ]
+    return Table(["", "found", "limit", ""], rows)
+
+
+def _value(bar: Bar) -> str:
+    return f"{bar.value:.1f} ms" if bar.unit == "ms" else f"{bar.value:.2f} x"
+
+
+def _limit(bar: Bar) -> str:
+    return f"{'>=' if bar.at_least else '<='} {bar.limit:.1f} ms" if bar.unit == "ms" else (
+        f"{'>=' if bar.at_least else '<='} {bar.limit:.2f} x"
+    )  # fmt: skip
+
+
+def _verdict(bar: Bar) -> str:
+    return "ok" if bar.ok else "missed"
+
+
+def _times(row: Row) -> list[str]:
+    assert row.ms is not None  # noqa: S101 - all rows of these tables have times
+    return [number(row.ms.median), f"{number(row.ms.min)} - {number(row.ms.max)}", str(row.ms.n)]
+
+
+def _comparison(results: Results) -> Iterator[Block]:
+    for operation in dict.fromkeys(row.what for row in results.of("comparison")):
+        rows = sorted(results.of("comparison", operation), key=lambda row: row.ms.median if row.ms else 0)
+        limit = results.find("comparison", operation, "inprocess")
+        ratios = [f"{row.ms.median / limit.ms.median:.2f}" if row.ms and limit and limit.ms else "" for row in rows]
+        yield Table(
+            [operation, "median ms", "min - max", "n", "x limit"],
+            [[name_of(row.who, row.protocol), *_times(row), ratio] for row, ratio in zip(rows, ratios, strict=True)],
+        )
+    yield from _link(results)
+
+
+def _link(results: Results) -> Iterator[Block]:
+    ours, naive = (results.find("comparison", "click", who, "http") for who in ("session", "naive"))
+    if ours and ours.ms and naive and naive.ms:
+        family = get_family(results.about["model"]["family"])
+        over = click_over_link(family, ours.ms.median, naive.ms.median)
+        yield (
+            f"Over a link of 1 Gbit/s with 1 ms delay, a click would take {number(over.session)} ms with the session "
+            f"model and {number(over.naive)} ms with the naive client, {over.factor:.1f} times as long. This is "
+            "computed from the figures above and the bytes of request and answer, not measured."
+        )
+
+
+def _latency(results: Results) -> Iterator[Block]:
+    rows = sorted(results.of("latency"), key=lambda row: STAGES.index(row.what))
+    yield Table(
+        ["stage", "who", "median ms", "min - max", "n"],
+        [[row.what, name_of(row.who, row.protocol), *_times(row)] for row in rows],
+    )
+    yield (
+        "Upload is a picture that the session model knows already: all but the encoding. Encode begins with the "
+        "picture's encoded bytes and ends when clicks may follow; with embeddings in the request it brings them back "
+        "to the client."
+    )
+
+
+def _throughput(results: Results) -> Iterator[Block]:
+    rows = [row for row in results.of("throughput") if row.what in ("clicks", "images")]
+    if rows:
+        yield Table(
+            ["", "users", "per second", "median ms", "p95 ms", "fewest - most calls of a user", "errors"],
+            [
+                [
+                    f"{row.what}, {protocol_name(row.protocol)}",
+                    str(row.size),
+                    number(row.per_second or 0),
+                    number(row.ms.median),
+                    number(row.ms.p95),
+                    f"{row.more['least_calls_of_a_user']:.0f} - {row.more['most_calls_of_a_user']:.0f}",
+                    f"{row.more['errors']:.0f}",
+                ]
+                for row in rows
+                if row.ms
+            ],
+        )
+    boxes = [row for row in results.of("throughput") if row.what.startswith("boxes")]
+    if boxes:
+        yield Table(
+            ["objects", "how", "ms for each mask", "median ms", "min - max", "n"],
+            [
+                [str(row.size), row.what.partition(", ")[2], number(row.more["ms_per_mask"]), *_times(row)]
+                for row in boxes
+            ],
+        )
+
+
+def _speculative(results: Results) -> Iterator[Block]:
+    rows = results.of("speculative")
+    names = ("asked", "sent", "cancelled", "computed")
+    yield Table(
+        ["positions of the mouse", "protocol", *names, "last mask, ms", "x a lone click"],
+        [
+            [
+                row.what,
+                protocol_name(row.protocol),
+                *(f"{row.more[name]:.0f}" for name in names),
+                number(row.ms.median) if row.ms else "-",
+                f"{row.more['ratio_to_a_lone_click']:.2f}" if row.ms else "-",
+            ]
+            for row in rows
+        ],
+    )
+    yield (
+        "Computed counts decodes by the server's own counter. The time of the last mask begins when the mouse rests; "
+        "of many sessions it is the slowest one's, and the ratio is to the median session."
+    )
+
+
+def _load(results: Results) -> Iterator[Block]:
+    for row in results.of("load"):
+        assert row.ms is not None  # noqa: S101 - rows of this section have times
+        lines = [
+            ["clicks a second", number(row.per_second or 0)],
+            ["p50 / p95 / p99, ms", " / ".join(number(v) for v in (row.ms.median, row.ms.p95, row.ms.p99))],
+            ["clicks", str(row.ms.n)],
+        ]
+        lines += [[name.replace("_", " "), number(value)] for name, value in row.more.items()]
+        yield Table([f"{row.size} users, {row.what}, {protocol_name(row.protocol)}", ""], lines)
+        yield (
+            "Queue and compute times are means of Triton's statistics; the session model's queue is short by design, "
+            "its requests wait for the decoder. 100 % of server CPU is one thread of the processor. Memory is "
+            "the largest sum of private memory of the server's processes."
+        )
+
+
+def _machine(results: Results) -> Table:
+    machine = results.about["machine"]
+    lines = [
+        ["processor", f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads"],
+        ["usable threads", str(machine["usable_threads"])],
+        ["memory", f"{machine['memory_gb']} GB"],
+        ["GPU", ", ".join(machine["gpus"]) or "none"],
+        ["system", f"{machine['system']}, Python {machine['python']}"],
+        ["packages", ", ".join(f"{name} {version}" for name, version in machine["packages"].items())],
+        ["triton_sam", results.about["kit"]],
+    ]
+    return Table(["machine", ""], lines)

@@ -1,0 +1,186 @@
+"""Results: rows of one form for whatever was measured, and the JSON and CSV files made of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+
+FORMAT = 1
+"""Of the JSON file; counts up when a reader would misunderstand a newer file."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Some durations in milliseconds, summed up. A percentile of few values is the nearest of them."""
+
+    median: float
+    min: float
+    max: float
+    p95: float
+    p99: float
+    n: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Times:
+        """Sum up one or more durations."""
+        p95, p99 = (float(np.percentile(values, q, method="higher")) for q in (95, 99))
+        return Times(statistics.median(values), min(values), max(values), p95, p99, len(values))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that was measured.
+
+    Args:
+        section: of settings.SECTIONS.
+        what: stage, operation or scenario.
+        who: who did it: session, request, shared_memory, client, torch, inprocess, naive.
+        protocol: http or grpc; None where nothing is sent.
+        size: users or objects at a time; None where that is not the point.
+        ms: durations of single calls.
+        per_second: throughput.
+        more: further figures by name; the unit ends the name.
+    """
+
+    section: str
+    what: str
+    who: str
+    protocol: str | None = None
+    size: int | None = None
+    ms: Times | None = None
+    per_second: float | None = None
+    more: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, str, str, int]:
+        """What tells a row from others of the same result, and finds it in another one."""
+        return self.section, self.what, self.who, self.protocol or "", self.size or 0
+
+
+@dataclass
+class Results:
+    """A run.
+
+    Args:
+        about: created, command, kit, machine, model, settings: see schema.json.
+        rows: what was measured.
+        notes: sentences about what was left out and why.
+        complete: False when the run was stopped.
+    """
+
+    about: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    complete: bool = True
+
+    def add(self, *rows: Row) -> None:
+        """Add rows."""
+        self.rows.extend(rows)
+
+    def note(self, sentence: str) -> None:
+        """Say what was left out; once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def find(
+        self, section: str, what: str, who: str, protocol: str | None = None, size: int | None = None
+    ) -> Row | None:
+        """Return the one row, or None when it was not measured."""
+        key = (section, what, who, protocol or "", size or 0)
+        return next((row for row in self.rows if row.key == key), None)
+
+    def of(self, section: str, what: str | None = None) -> list[Row]:
+        """Return the rows of a section, or of one kind in it."""
+        return [row for row in self.rows if row.section == section and what in (None, row.what)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as JSON types, as schema.json describes it."""
+        from .bars import judge
+
+        return {
+            "format": FORMAT,
+            "complete": self.complete,
+            **self.about,
+            "rows": [_finite(asdict(row)) for row in self.rows],
+            "bars": [_finite({**asdict(bar), "ok": bar.ok}) for bar in judge(self)],
+            "notes": self.notes,
+        }
+
+    def to_csv(self) -> str:
+        """Return the rows as a table; further figures as ``name=value`` in the last column."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        names = ("median", "min", "max", "p95", "p99")
+        writer.writerow(
+            ["section", "what", "who", "protocol", "size", *(f"{name}_ms" for name in names), "n", "per_second", "more"]
+        )
+        for row in self.rows:
+            times = [""] * 6 if row.ms is None else [*(_short(getattr(row.ms, name)) for name in names), row.ms.n]
+            more = " ".join(f"{name}={_short(value)}" for name, value in row.more.items())
+            rate = "" if row.per_second is None else _short(row.per_second)
+            size = "" if row.size is None else row.size
+            writer.writerow([row.section, row.what, row.who, row.protocol or "", size, *times, rate, more])
+        return stream.getvalue()
+
+
+def from_json(data: dict[str, Any]) -> Results:
+    """Read what to_json() wrote; it fits the schema."""
+    rows = [Row(**{**row, "ms": None if row["ms"] is None else Times(**row["ms"])}) for row in data["rows"]]
+    about = {key: data[key] for key in ("created", "command", "kit", "machine", "model", "settings")}
+    return Results(about, rows, list(data["notes"]), bool(data["complete"]))
+
+
+def load(path: Path) -> Results:
+    """Read a result file.
+
+    Raises:
+        InputError: it is missing, damaged, or no result of this command.
+    """
+    from .schema import problem
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"no result at {path}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}") from error
+    fault = problem(data)
+    if fault:
+        raise InputError(f"{path} is no result of `triton-sam benchmark`: {fault}")
+    return from_json(data)
+
+
+def times_row(section: str, what: str, who: str, values: Iterable[float], **options: Any) -> list[Row]:
+    """Return a row of durations in milliseconds; none when nothing was measured."""
+    listed = list(values)
+    return [Row(section, what, who, ms=Times.of(listed), **options)] if listed else []
+
+
+def _short(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _finite(data: dict[str, Any]) -> dict[str, Any]:
+    """Round figures to what was measured, and drop those that JSON cannot carry."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: clean(each) for key, each in value.items() if not _is_lost(each)}
+        return float(f"{value:.6g}") if isinstance(value, float) else value
+
+    return {key: clean(value) for key, value in data.items()}
+
+
+def _is_lost(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -1,0 +1,82 @@
+"""One run: the sections in their order, into one result."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from .. import __version__
+from .compare import OPERATIONS, measure_comparison
+from .load import measure_load
+from .machine import describe_machine
+from .progress import Progress
+from .results import Results
+from .settings import Settings
+from .speculative import measure_speculative
+from .stages import measure_stages
+from .stages import steps as stage_steps
+from .target import Target
+from .throughput import measure_throughput
+from .throughput import steps as throughput_steps
+
+Section = Callable[[Target, Settings, Results, bool, Progress], None]
+
+
+def begin(target: Target, settings: Settings, command: str) -> Results:
+    """Return an empty result that says what will be measured.
+
+    Raises:
+        ServerError: see triton_sam.errors.
+    """
+    created = datetime.datetime.now(datetime.timezone.utc).astimezone().isoformat(timespec="seconds")
+    return Results(
+        {
+            "created": created,
+            "command": command,
+            "kit": __version__,
+            "machine": describe_machine(),
+            "model": _model(target),
+            "settings": {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(settings).items()},
+        }
+    )
+
+
+def measure(target: Target, settings: Settings, results: Results, *, quiet: bool) -> None:
+    """Run the sections. After an interruption or an error, ``results`` hold what was measured before.
+
+    Raises:
+        ServerError: see triton_sam.errors.
+    """
+    sections: dict[str, tuple[Section, int]] = {
+        "latency": (measure_stages, stage_steps(target)),
+        "comparison": (measure_comparison, 1 + len(OPERATIONS)),
+        "throughput": (measure_throughput, throughput_steps(target, settings)),
+        "speculative": (measure_speculative, len(target.protocols)),
+        "load": (measure_load, 1),
+    }
+    results.complete = False
+    session = target.check()
+    if not session:
+        results.note(f"The server has no session model {target.session_model!r}: embeddings go along with each click.")
+    for name in settings.sections:
+        section, steps = sections[name]
+        with Progress(name, steps, quiet) as progress:
+            section(target, settings, results, session, progress)
+    results.complete = True
+
+
+def _model(target: Target) -> dict[str, Any]:
+    width, height = target.picture.size
+    metadata = target.weights.metadata if target.weights else {}
+    return {
+        "family": target.family,
+        "name": target.name,
+        "weights": target.weights.describe() if target.weights else "weights not known here",
+        "precision": metadata.get("triton_sam.precision", "unknown"),
+        "server": ", ".join(target.urls.values()),
+        "server_version": target.server_version(),
+        "local": target.pid is not None,
+        "picture": {"width": width, "height": height, "bytes": len(target.content)},
+    }

@@ -1,0 +1,34 @@
+"""The JSON schema of a result, schema.json beside this file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingDependencyError
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema."""
+    read: dict[str, Any] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
+    return read
+
+
+def problem(data: object) -> str:
+    """Return what is wrong with a result, one line; empty when it fits the schema.
+
+    Raises:
+        MissingDependencyError: jsonschema is not installed.
+    """
+    try:
+        from jsonschema import Draft202012Validator
+    except ImportError as error:
+        raise MissingDependencyError(
+            'reading results needs the benchmark extra (jsonschema is missing): pip install "triton-sam[benchmark]"'
+        ) from error
+    fault = next(Draft202012Validator(schema()).iter_errors(data), None)
+    if fault is None:
+        return ""
+    place = "/".join(str(part) for part in fault.absolute_path)
+    return f"{place}: {fault.message[:200]}" if place else str(fault.message[:200])

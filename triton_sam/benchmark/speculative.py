@@ -1,0 +1,37 @@
+"""A mouse that moves: time to the mask of the last position, and what the server computed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from ..stress import stress
+from .progress import Progress
+from .results import Results, Row, Times
+from .settings import Settings
+from .target import Target
+
+POSITIONS = 30
+SESSIONS = 4
+
+
+def measure_speculative(
+    target: Target, settings: Settings, results: Results, session: bool, progress: Progress
+) -> None:
+    """Run the scenarios of `triton-sam speculative` once over each protocol."""
+    if target.family != "sam2":
+        results.note("The speculative client speaks SAM2 alone.")
+        return
+    with tempfile.TemporaryDirectory(prefix="triton_sam_benchmark_") as folder:
+        picture = Path(folder) / "picture"
+        picture.write_bytes(target.content)
+        for protocol, url in target.urls.items():
+            progress.step(f"mouse path, {protocol}")
+            rows = asyncio.run(stress(url, target.name, picture, positions=POSITIONS, sessions=SESSIONS, repeat=1))
+            for row in rows:
+                more = {name: float(getattr(row, name)) for name in ("asked", "sent", "cancelled", "computed")}
+                more["ratio_to_a_lone_click"] = row.ratio
+                times = Times.of([row.final_ms]) if row.final_ms else None  # None: all were dropped
+                who = "session" if session else "request"
+                results.add(Row("speculative", row.scenario, who, protocol, None, times, None, more))

@@ -1,0 +1,129 @@
+"""Latency of each stage, from the picture's file to the full-size mask, over each protocol."""
+
+from __future__ import annotations
+
+import contextlib
+
+from ..client import SAM2TritonClient
+from ..embeddings import ImageEmbeddings
+from ..errors import SamError
+from ..images import encoder_input, open_image
+from .progress import Progress
+from .results import Results, times_row
+from .settings import Settings
+from .shared_memory import SharedMemoryClicks
+from .target import Target
+from .timing import Act, milliseconds, take_turns
+
+STAGES = ("read", "resize", "upload", "encode", "first click", "click", "click, full-size mask")
+"""In the order of the report."""
+MOST_ENCODES = 10
+
+Series = dict[tuple[str, str], list[float]]
+"""Milliseconds by stage and way."""
+
+
+def measure_stages(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
+    """Measure all stages, over all protocols."""
+    progress.step("read and resize")
+    _client_stages(target, settings, results)
+    for protocol in target.protocols:
+        with target.client(protocol, "client") as plain, target.client(protocol, "server") as served:
+            progress.step(f"encode, {protocol}")
+            embeddings = _encodes(target, settings, results, plain, served if session else None)
+            progress.step(f"clicks, {protocol}")
+            _clicks(target, settings, results, plain, embeddings, served if session else None)
+
+
+def steps(target: Target) -> int:
+    """Return how many steps measure_stages() shows."""
+    return 1 + 2 * len(target.protocols)
+
+
+def _client_stages(target: Target, settings: Settings, results: Results) -> None:
+    acts: dict[str, Act] = {
+        "read": lambda: open_image(target.content),
+        "resize": lambda: encoder_input(target.picture, target.calls.family),
+    }
+    times: dict[str, list[float]] = {}
+    try:
+        take_turns(acts, times, settings.duration / 2, least=settings.least_rounds)
+    finally:
+        for stage, values in times.items():
+            results.add(*times_row("latency", stage, "client", values))
+
+
+def _encodes(
+    target: Target, settings: Settings, results: Results, plain: SAM2TritonClient, served: SAM2TritonClient | None
+) -> ImageEmbeddings:
+    """Measure encodes; in the session model also the first click after each, and an upload that needs no encoding."""
+    series: Series = {}
+    points = target.points()
+
+    def encode_plain() -> None:
+        plain.set_image(target.fresh())
+
+    def use_session() -> None:
+        assert served is not None  # noqa: S101 - for the type checker
+        content = target.fresh()
+        stages: dict[str, Act] = {
+            "encode": lambda: served.set_image(content),
+            "first click": lambda: served.predict([next(points)]),
+            "upload": lambda: served.encode(content),
+        }
+        for stage, act in stages.items():
+            series.setdefault((stage, "session"), []).append(milliseconds(act))
+
+    times: dict[str, list[float]] = {}
+    acts: dict[str, Act] = {"request": encode_plain}
+    if served is not None:
+        acts["session"] = use_session
+    for act in acts.values():
+        act()
+    series.clear()
+    try:
+        take_turns(acts, times, settings.duration, least=settings.least_rounds, most=MOST_ENCODES, warm_up=False)
+    finally:
+        series["encode", "request"] = times.get("request", [])
+        _book(results, series, str(plain.url).partition(":")[0])
+    assert plain.image_embeddings is not None  # noqa: S101 - set above
+    return plain.image_embeddings
+
+
+def _clicks(
+    target: Target,
+    settings: Settings,
+    results: Results,
+    plain: SAM2TritonClient,
+    embeddings: ImageEmbeddings,
+    served: SAM2TritonClient | None,
+) -> None:
+    protocol = plain.url.partition(":")[0]
+    points = target.points()
+    series: Series = {}
+    acts: dict[str, Act] = {"click/request": lambda: plain.predict([next(points)])}
+    if served is not None:
+        served.set_image(target.content)
+        acts["click/session"] = lambda: served.predict([next(points)])
+        acts["click, full-size mask/session"] = lambda: served.segment([next(points)])
+    else:
+        acts["click, full-size mask/request"] = lambda: plain.segment([next(points)])
+    with contextlib.ExitStack() as stack:
+        try:
+            shared = stack.enter_context(SharedMemoryClicks(target, protocol, embeddings))
+            acts["click/shared_memory"] = lambda: shared.click(next(points))
+        except (SamError, OSError) as error:
+            results.note(f"System shared memory was left out: {error}")
+        times: dict[str, list[float]] = {}
+        try:
+            take_turns(acts, times, settings.duration / 2, least=settings.least_rounds)
+        finally:
+            for name, values in times.items():
+                stage, _, way = name.rpartition("/")
+                series[stage, way] = values
+            _book(results, series, protocol)
+
+
+def _book(results: Results, series: Series, protocol: str) -> None:
+    for (stage, who), values in series.items():
+        results.add(*times_row("latency", stage, who, values, protocol=protocol))

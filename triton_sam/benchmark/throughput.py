@@ -1,0 +1,105 @@
+"""Clicks and pictures for each second against the number of users, and many objects in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..client import SAM2TritonClient
+from .progress import Progress
+from .results import Results, Row, Times
+from .settings import MOST_ENCODING, Settings
+from .target import Target
+from .timing import Crowd, crowd, take_turns
+
+MOST_BOX_ROUNDS = 5
+
+
+def measure_throughput(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
+    """Measure clicks over each protocol, pictures and boxes over the first."""
+    who = "session" if session else "request"
+    for protocol in target.protocols:
+        with target.client(protocol, "server" if session else "client") as client:
+            client.set_image(target.content)
+            client.predict([next(target.points())])
+            for users in settings.concurrency:
+                progress.step(f"clicks, {protocol}, {users} users")
+                _crowd(results, "clicks", who, protocol, users, _clicking(client, target), settings.duration)
+    first = target.protocols[0]
+    with target.client(first, "server" if session else "client") as client:
+        for users in [users for users in settings.concurrency if users <= MOST_ENCODING]:
+            progress.step(f"pictures, {users} users")
+            _crowd(results, "images", who, first, users, lambda *_: client.encode(target.fresh()), settings.duration)
+        client.set_image(target.content)
+        _boxes(target, settings, results, client, who, progress)
+
+
+def steps(target: Target, settings: Settings) -> int:
+    """Return how many steps measure_throughput() shows."""
+    encoding = sum(users <= MOST_ENCODING for users in settings.concurrency)
+    return len(target.protocols) * len(settings.concurrency) + encoding + len(settings.boxes)
+
+
+def crowd_row(section: str, what: str, who: str, protocol: str, result: Crowd) -> list[Row]:
+    """Return the row of what users did at the same time."""
+    if not result.all_ms:
+        return []
+    more = {
+        "errors": float(len(result.errors)),
+        "seconds": result.seconds,
+        "least_calls_of_a_user": float(result.least),
+        "most_calls_of_a_user": float(max(len(user) for user in result.ms)),
+    }
+    times = Times.of(result.all_ms)
+    return [Row(section, what, who, protocol, len(result.ms), times, result.per_second, more)]
+
+
+def _clicking(client: SAM2TritonClient, target: Target) -> Callable[[int, int], object]:
+    points = [point for point, _ in zip(target.points(), range(256), strict=False)]
+    return lambda user, number: client.predict([points[(17 * user + number) % len(points)]])
+
+
+def _crowd(
+    results: Results,
+    what: str,
+    who: str,
+    protocol: str,
+    users: int,
+    act: Callable[[int, int], object],
+    seconds: float,
+) -> None:
+    results.add(*crowd_row("throughput", what, who, protocol, crowd(users, act, seconds)))
+
+
+def _boxes(
+    target: Target, settings: Settings, results: Results, client: SAM2TritonClient, who: str, progress: Progress
+) -> None:
+    """Measure N boxes in one call against N calls, low-resolution masks both."""
+    for count in settings.boxes:
+        progress.step(f"{count} boxes")
+        boxes = target.boxes(count)
+
+        def one_by_one(boxes: list[tuple[float, float, float, float]] = boxes) -> None:
+            for box in boxes:
+                client.predict(box=box)
+
+        def at_once(boxes: list[tuple[float, float, float, float]] = boxes) -> None:
+            client.predict(box=boxes)
+
+        times: dict[str, list[float]] = {}
+        acts = {"boxes, one call": at_once, "boxes, a call each": one_by_one}
+        try:
+            # The first call of a size makes ONNX Runtime take memory; 64 boxes on a processor are seconds, though.
+            take_turns(
+                acts,
+                times,
+                settings.duration,
+                least=min(2, settings.least_rounds),
+                most=MOST_BOX_ROUNDS,
+                warm_up=count <= 16,
+            )
+        finally:
+            for what, values in times.items():
+                row = Times.of(values)
+                more = {"ms_per_mask": row.median / count}
+                protocol = target.protocols[0]
+                results.add(Row("throughput", what, who, protocol, count, row, 1000 * count / row.median, more))

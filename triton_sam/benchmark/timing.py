@@ -1,0 +1,126 @@
+"""Measuring: contenders that take turns, and users that work at the same time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ..errors import SamError
+from .settings import MOST_ROUNDS
+
+Act = Callable[[], object]
+
+
+def milliseconds(act: Act) -> float:
+    """Return how long a call takes."""
+    start = time.perf_counter()
+    act()
+    return 1000 * (time.perf_counter() - start)
+
+
+def take_turns(
+    acts: Mapping[str, Act],
+    times: dict[str, list[float]],
+    seconds: float,
+    *,
+    least: int,
+    most: int = MOST_ROUNDS,
+    warm_up: bool = True,
+) -> None:
+    """Measure contenders round by round, so that whatever else the machine does hits all of them alike.
+
+    Args:
+        acts: what to measure, by name.
+        times: milliseconds by name; grows while this runs, so that an interruption leaves what was measured.
+        seconds: after which no further round begins, for each contender; ``least`` rounds are run anyway.
+        least: rounds to run.
+        most: rounds to run at most.
+        warm_up: run all once before, unmeasured.
+    """
+    if warm_up:
+        for act in acts.values():
+            act()
+    end = time.perf_counter() + seconds * len(acts)
+    for number in range(most):
+        if number >= least and time.perf_counter() > end:
+            break
+        for name, act in acts.items():
+            times.setdefault(name, []).append(milliseconds(act))
+
+
+@dataclass
+class Crowd:
+    """What users did that worked at the same time.
+
+    Args:
+        ms: durations of each user's calls, milliseconds.
+        seconds: from the start to the end of the last call.
+        errors: texts of calls that failed.
+    """
+
+    ms: list[list[float]]
+    seconds: float = 0.0
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def all_ms(self) -> list[float]:
+        """Durations of all users."""
+        return [value for user in self.ms for value in user]
+
+    @property
+    def per_second(self) -> float:
+        """Calls that succeeded, for each second."""
+        return len(self.all_ms) / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def least(self) -> int:
+        """Calls of the user who got the fewest."""
+        return min(len(user) for user in self.ms)
+
+
+def crowd(
+    users: int, act: Callable[[int, int], object], seconds: float, pause: Callable[[int], float] | None = None
+) -> Crowd:
+    """Let users call in threads for some seconds; a call under way is waited for.
+
+    Args:
+        users: how many.
+        act: the call, given the number of the user and of the call.
+        seconds: after which no further call begins.
+        pause: seconds that a user thinks before a call; None: none do.
+
+    Raises:
+        SamError: not one call succeeded.
+    """
+    result = Crowd([[] for _ in range(users)])
+    stop = threading.Event()
+    failure: list[SamError] = []
+    start = time.perf_counter()
+
+    def work(user: int) -> None:
+        number = 0
+        while not stop.is_set() and time.perf_counter() - start < seconds:
+            if pause is not None and stop.wait(pause(user)):
+                return
+            try:
+                result.ms[user].append(milliseconds(lambda: act(user, number)))  # noqa: B023 - called at once
+            except SamError as error:
+                result.errors.append(str(error))
+                failure.append(error)
+                stop.wait(0.1)  # a server that refuses does so fast
+            result.seconds = max(result.seconds, time.perf_counter() - start)
+            number += 1
+
+    threads = [threading.Thread(target=work, args=(user,), daemon=True) for user in range(users)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:  # Ctrl-C
+        stop.set()
+    if failure and not result.all_ms:
+        raise failure[0]
+    return result

@@ -1,0 +1,162 @@
+"""The models that are measured: what a repository holds, the built-in one, random weights, or a checkpoint."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ..bundle import bundled
+from ..errors import ConfigurationError, MissingDependencyError, RepositoryError
+from ..families import get_family
+from ..repository import BUILT_IN_CHECKPOINT, list_models
+
+if TYPE_CHECKING:
+    from ..references import Reference
+
+RANDOM_SEED = 0
+Role = Literal["encoder", "decoder"]
+ROLES: tuple[Role, ...] = ("encoder", "decoder")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A pair of models in a repository, and what is needed to build the official model with the same weights.
+
+    Args:
+        repository: the model repository.
+        name: variant of the pair; None: the family's name.
+        files: ONNX files by role.
+        metadata: the ``triton_sam.*`` keys of the encoder.
+        checkpoint: file with the weights; None: random ones, or not known.
+        config: configuration of the official model; None: by the checkpoint's name.
+        seed: of random weights.
+    """
+
+    repository: Path
+    name: str | None
+    files: Mapping[str, Path]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: Path | None = None
+    config: str | None = None
+    seed: int | None = None
+
+    def describe(self) -> str:
+        """Return one line about the weights."""
+        config = Path(self.metadata.get("triton_sam.config", "unknown")).stem
+        made_of = self.metadata.get("triton_sam.checkpoint", "unknown weights")
+        return made_of if made_of == config else f"{config}, {made_of}"
+
+    def reference(self, family: str) -> Reference:
+        """Build the official predictor.
+
+        Raises:
+            MissingDependencyError: the export extra is missing, or the checkpoint is not known.
+        """
+        if self.checkpoint is None and self.seed is None:
+            raise MissingDependencyError(f"the checkpoint of {self.describe()} is not here: give --weights FILE")
+        from ..export import registry
+
+        config = _model_argument(family, self.config) if self.config else None
+        return registry.reference(family, self.checkpoint, config, self.seed)
+
+
+def find_weights(family: str, repository: Path, name: str | None) -> Weights | None:
+    """Return what a repository holds for a family, its newest version; None when there are no weights.
+
+    Raises:
+        RepositoryError: there is no such repository.
+    """
+    spec = get_family(family)
+    models = {model.name: model for model in list_models(repository)}
+    files: dict[str, Path] = {}
+    metadata: dict[str, str] = {}
+    for role in ROLES:
+        model = models.get(spec.model_name(role, name))
+        if model is None or not model.has_weights:
+            return None
+        filename = getattr(spec, role).filename
+        files[role] = repository / model.name / str(model.versions[-1]) / filename
+        metadata = metadata or model.metadata
+    made_of, config = metadata.get("triton_sam.checkpoint", ""), metadata.get("triton_sam.config")
+    seed = re.fullmatch(r"random seed (\d+)", made_of)
+    if seed:
+        return Weights(repository, name, files, metadata, None, config, int(seed[1]))
+    return Weights(repository, name, files, metadata, _checkpoint(made_of), None)
+
+
+def make_weights(family: str, text: str, folder: Path, progress: bool) -> Weights:
+    """Make a repository of one pair with its session model.
+
+    Args:
+        family: sam1, sam2 or sam3.
+        text: "micro", "random:SIZE", or the path of a checkpoint.
+        folder: an empty one.
+        progress: say on stderr what is going on.
+
+    Raises:
+        ConfigurationError: no such size or file.
+        SamError: the export failed, see export.registry.export().
+    """
+    session = bundled("model_repository") / family
+    if text == "micro" and family == "sam2":
+        _copy_built_in(folder)
+    else:
+        _export(family, text, folder, progress)
+    shutil.copytree(session, folder / family, ignore=shutil.ignore_patterns("__pycache__"))
+    weights = find_weights(family, folder, None)
+    if weights is None:
+        raise RepositoryError(f"the export of {text} left no models in {folder}")
+    if weights.seed is None and text != "micro":
+        return Weights(folder, None, weights.files, weights.metadata, Path(text), None)
+    return weights
+
+
+def _copy_built_in(folder: Path) -> None:
+    for role in ROLES:
+        source = bundled("model_repository") / f"sam2_{role}"
+        (folder / source.name).mkdir(parents=True)
+        shutil.copytree(source / "1", folder / source.name / "1")
+        shutil.copy2(source / "config.pbtxt", folder / source.name)
+
+
+def _export(family: str, text: str, folder: Path, progress: bool) -> None:
+    from ..export import registry
+
+    kind, _, size = text.partition(":")
+    if text == "micro":
+        kind, size = "random", "micro" if "micro" in registry.SIZES[family] else registry.DEFAULT_SIZES[family]
+    if kind == "random":
+        size = size or registry.DEFAULT_SIZES[family]
+        if size not in registry.SIZES[family]:
+            raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(registry.SIZES[family])}")
+        model = registry.model_of_size(family, size)
+        registry.export(family, None, model, folder, random_seed=RANDOM_SEED, progress=progress)
+        return
+    if not Path(text).exists():
+        raise ConfigurationError(f"--weights {text}: no such file; or micro, or random:SIZE")
+    registry.export(family, Path(text), None, folder, progress=progress)
+
+
+def _model_argument(family: str, config: str) -> str:
+    """Turn the ``triton_sam.config`` of a file's metadata into the exporters' name of the model."""
+    from ..export import registry
+
+    sizes = {Path(registry.model_of_size(family, size)).stem: size for size in registry.SIZES[family]}
+    size = sizes.get(config.removeprefix("sam1_").removeprefix("sam3_tracker_"))
+    return config if size is None else registry.model_of_size(family, size)
+
+
+def _checkpoint(name: str) -> Path | None:
+    """Return the file of a checkpoint that lies where the download commands put it."""
+    folders = (Path("checkpoints"), bundled("checkpoints"))
+    files = [folder / f"{name}{ending}" for folder in folders for ending in (".pt", ".pth")]
+    return next((file for file in files if file.is_file()), None)
+
+
+def is_built_in(weights: Weights) -> bool:
+    """Whether the models are the small ones that come with the project."""
+    return weights.metadata.get("triton_sam.config") == BUILT_IN_CHECKPOINT

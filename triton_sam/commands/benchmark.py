@@ -1,0 +1,216 @@
+"""Measure a server: latency of each stage, throughput, a comparison with other ways, a moving mouse, load.
+
+Examples:
+  triton-sam benchmark --local --out results
+  triton-sam benchmark sam2 --local --weights random:tiny --compare torch,inprocess,naive --out results
+  triton-sam benchmark --url http://gpu-host:8000 --url grpc://gpu-host:8001 --only latency,load --users 16
+  triton-sam benchmark --diff before/result.json after/result.json
+
+--out gets result.json, result.csv, report.md, report.html and the plots. Ctrl-C keeps what was measured. The server
+should have nothing else to do meanwhile. docs/benchmarks.md says what each figure means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..benchmark.settings import OTHERS, SECTIONS, Settings
+from ..bundle import bundled
+from ..errors import ConfigurationError, ModelNotReadyError, SamError
+from ..families import FAMILIES
+from ..transport import parse_url
+from . import _options
+
+if TYPE_CHECKING:
+    from ..benchmark.target import Target
+    from ..benchmark.weights import Weights
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    default = Settings()
+    parser.add_argument("family", nargs="?", choices=tuple(FAMILIES), default="sam2", help="(default: sam2)")
+    parser.add_argument(
+        "--url",
+        action="append",
+        help="server: host:port, http:// or grpc://; repeat for the other protocol (default: $TRITON_URL, else "
+        "localhost:8000)",
+    )
+    _options.add_local(parser)
+    _options.add_repository(parser)
+    parser.add_argument("--name", metavar="VARIANT", help="variant to measure, for example sam2.1_large")
+    parser.add_argument(
+        "--weights",
+        metavar="micro|random:SIZE|FILE",
+        help="models to make and measure (default: what the repository holds, else random weights of the default "
+        "size); with --url: what the server's models were made of, for the comparison",
+    )
+    parser.add_argument("--image", type=Path, metavar="FILE", help="picture (default: a photo of this project)")
+    parser.add_argument(
+        "--duration", type=float, default=default.duration, metavar="SECONDS",
+        help=f"of each single measurement (default: {default.duration:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--concurrency", type=_numbers, default=default.concurrency, metavar="N,N,...",
+        help="users at a time (default: 1,2,4,8,16)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compare", type=_names, default=OTHERS, metavar="NAME,...",
+        help="who else answers (default: torch,inprocess,naive); none: nobody",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", type=_names, default=SECTIONS, metavar="SECTION,...", help=f"of {', '.join(SECTIONS)} (default: all)"
+    )
+    parser.add_argument("--users", type=int, default=default.users, metavar="N", help="of the load test (default: 8)")
+    parser.add_argument(
+        "--think", type=float, default=default.think, metavar="SECONDS",
+        help="mean pause of a user between clicks (default: 1)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--load-duration", type=float, default=default.load_seconds, metavar="SECONDS",
+        help=f"of the load test (default: {default.load_seconds:g})",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write result, report and plots there")
+    parser.add_argument("--diff", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two results, no run")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. What was measured before an interruption or an error is printed and written first."""
+    if args.diff:
+        return _diff(args)
+    from ..benchmark.report import summary, write_report
+    from ..benchmark.run import begin, measure
+
+    settings = Settings(
+        args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
+        load_seconds=args.load_duration,
+    )  # fmt: skip
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)  # before the run: no five minutes of waiting for a wrong path
+    stop: SamError | KeyboardInterrupt | None = None
+    with contextlib.ExitStack() as stack:
+        target = _target(args, stack)
+        target.check()
+        results = begin(target, settings, shlex.join(["triton-sam", *sys.argv[1:]]))
+        try:
+            measure(target, settings, results, quiet=args.quiet)
+        except (SamError, KeyboardInterrupt) as error:
+            stop = error
+        with _undisturbed():
+            if results.rows:
+                print(json.dumps(results.to_json()) if args.json else summary(results))
+                for path in write_report(results, args.out) if args.out is not None else []:
+                    _options.say(args, f"wrote {path}")
+    if stop is not None:
+        raise stop
+    return 0
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let a second Ctrl-C wait until what the first one kept is written."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _diff(args: argparse.Namespace) -> int:
+    from ..benchmark import diff
+    from ..benchmark.results import load
+
+    before, after = (load(path) for path in args.diff)
+    print(json.dumps(diff.to_json(before, after)) if args.json else diff.table(before, after))
+    return 0
+
+
+def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
+    """Return the server to measure: a running one, or a local one started for it."""
+    from ..benchmark.target import Target
+
+    if args.local and args.url:
+        raise ConfigurationError("give --url or --local, not both")
+    if not args.image:
+        source = bundled("test/images") / "coffee.jpg"
+    elif args.image.is_file():
+        source = args.image
+    else:
+        raise ConfigurationError(f"no picture at {args.image}")
+    weights = _weights(args, stack)
+    if args.local:
+        from ..local_server import LocalServer
+
+        assert weights is not None  # noqa: S101 - made for a local server
+        models = _models_of(args, weights)
+        _options.say(args, "starting a local Triton ...")
+        server = stack.enter_context(LocalServer(weights.repository, models=models))
+        urls = {"http": server.http_url, "grpc": server.grpc_url}
+        target = Target(args.family, weights.name, urls, source, weights, server.pid)
+    else:
+        parsed = [parse_url(url) for url in args.url or [None]]
+        urls = {"grpc" if url.is_grpc else "http": str(url) for url in parsed}
+        target = Target(args.family, args.name, urls, source, weights)
+    stack.callback(target.close)
+    return target
+
+
+def _weights(args: argparse.Namespace, stack: contextlib.ExitStack) -> Weights | None:
+    """Return the models as files; None for a server whose weights are not known here."""
+    from ..benchmark.weights import find_weights, make_weights
+
+    text = args.weights
+    if text is None and not args.local:
+        return None
+    if text is None:
+        repository = _options.repository(args)
+        found = find_weights(args.family, repository, args.name)
+        if found is not None:
+            return found
+        if args.name:
+            raise ModelNotReadyError(f"{repository} holds no weights for {args.name!r}: see `triton-sam models`")
+        _options.say(args, f"{repository} holds no weights for {args.family}: measuring random ones")
+        text = "random:"
+    elif args.name and args.local:
+        raise ConfigurationError("--name is for models that a repository holds: leave it out, or --weights")
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_benchmark_")))
+    return make_weights(args.family, text, folder, not args.quiet)
+
+
+def _models_of(args: argparse.Namespace, weights: Weights) -> list[str]:
+    """Return what the local server loads: the session model, which brings the pair along, or the pair alone."""
+    name = weights.name or args.family
+    if (weights.repository / name / "config.pbtxt").is_file():
+        return [name]
+    return [f"{name}_{role}" for role in ("encoder", "decoder")]
+
+
+def _in_order(sections: tuple[str, ...]) -> tuple[str, ...]:
+    known = [section for section in SECTIONS if section in sections]
+    return (*known, *(section for section in sections if section not in known))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: write numbers with commas, for example 1,2,4") from None

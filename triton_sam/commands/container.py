@@ -1,0 +1,59 @@
+"""Start tritonserver with every model that has weights: what the image of the Dockerfile runs.
+
+It replaces itself with `tritonserver`, so that signals reach it. Options behind `--` go to tritonserver as they are.
+The default control mode is explicit, so that folders with nothing but a config.pbtxt do not stop the server, and
+`triton-sam reload` works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from ..errors import MissingDependencyError
+from ..local_server.selection import select_models
+from . import _options
+
+MODELS_VARIABLE = "TRITON_SAM_MODELS"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        metavar="NAME",
+        help=f"load only these, and those they call (default: ${MODELS_VARIABLE}, separated by blanks, else all)",
+    )
+    _options.add_repository(parser)
+    parser.add_argument("options", nargs="*", metavar="-- OPTION", help="for tritonserver, such as --log-verbose=1")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command. It returns only when there is no tritonserver."""
+    program = shutil.which("tritonserver")
+    if program is None:
+        raise MissingDependencyError(
+            "no tritonserver on the PATH: this command is for NVIDIA's container, use `triton-sam serve`"
+        )
+    command = [program, *server_options(_options.repository(args), args.models), *args.options]
+    print(" ".join(command), file=sys.stderr, flush=True)
+    os.execv(program, command)  # noqa: S606 - no shell is meant
+
+
+def server_options(repository: Path, models: list[str] | None) -> list[str]:
+    """Return tritonserver's options for a repository.
+
+    Raises:
+        RepositoryError: no such repository or model, or no weights.
+    """
+    wanted = models or os.environ.get(MODELS_VARIABLE, "").split() or None
+    chosen = select_models(repository, wanted)
+    return [
+        f"--model-repository={repository}",
+        "--model-control-mode=explicit",
+        *(f"--load-model={folder.name}" for folder in chosen),
+    ]

@@ -1,0 +1,90 @@
+"""Let a running server load models again, without a restart and without a gap.
+
+A name is a model (`sam2_encoder`) or a variant (`sam2`: its encoder, its decoder, and the session model). Triton serves
+the old version until the new one is ready; if that one does not load, the old one stays. A session model whose encoder
+is new starts with an empty cache; clients send their images again by themselves. The server must run with
+--model-control-mode=explicit, as `triton-sam serve` and docker-compose.yml do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Sequence
+
+from ..errors import ConfigurationError
+from ..transport import Transport, parse_url
+from . import _options
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("names", nargs="+", metavar="NAME", help="models or variants, for example sam2")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="for each model (default: 600; TensorRT is slow)",
+    )
+    _options.add_access(parser)
+    _options.add_url(parser)
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; prints the name and the version of every model that was loaded."""
+    transport = Transport(parse_url(args.url), timeout=args.timeout, retries=0, **_options.access(args))
+    try:
+        for name in reload(transport, args.names):
+            print(f"{name} version {transport.ready_models().get(name, '?')}")
+    finally:
+        transport.close()
+    return 0
+
+
+def reload(transport: Transport, names: Sequence[str]) -> list[str]:
+    """Load models again, encoders and decoders before the session models that use them.
+
+    Returns:
+        Names of all models that were loaded.
+
+    Raises:
+        ConfigurationError: the server's repository has no such model or variant.
+        ServerError: see Transport.load_model.
+    """
+    wanted = _expand(names, transport.known_models())
+    ready = transport.ready_models()
+    stale = [name for name in ready if name not in wanted and _encoder_of(transport, name) in wanted]
+    for name in wanted:
+        transport.load_model(name)
+    renewed = [name for name in wanted if name in ready and _encoder_of(transport, name) in wanted]
+    for name in [*stale, *renewed]:
+        _renew(transport, name)
+    return [*wanted, *stale]
+
+
+def _expand(names: Iterable[str], known: set[str]) -> list[str]:
+    wanted: list[str] = []
+    for name in names:
+        pair = [f"{name}_{role}" for role in ("encoder", "decoder")]
+        found = [model for model in (*pair, name) if model in known]
+        if not found:
+            listed = ", ".join(sorted(known)) or "nothing"
+            raise ConfigurationError(f"the server's repository has no model or variant {name!r}, but {listed}")
+        wanted += [model for model in found if model not in wanted]
+    return wanted
+
+
+def _encoder_of(transport: Transport, model: str) -> str | None:
+    """Return the encoder of a session model, which names it in a parameter; None for other models."""
+    parameters = transport.model_config(model).get("parameters", {})
+    name: str | None = parameters.get("encoder", {}).get("string_value")
+    return name
+
+
+def _renew(transport: Transport, model: str) -> None:
+    """Load a model whose own files have not changed: Triton does so only for another configuration."""
+    config = transport.model_config(model)
+    config.setdefault("parameters", {})["reloaded"] = {"string_value": str(time.time())}
+    transport.load_model(model, config)

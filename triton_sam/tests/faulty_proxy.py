@@ -1,0 +1,112 @@
+"""A TCP proxy that misbehaves on demand, between a client and a server that is well."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
+
+MODES = ("pass", "refuse", "reset", "swallow", "silent", "dribble", "half_close")
+
+
+class FaultyProxy:
+    """Listens on a free port of the loopback and forwards to `target`, as `mode` says; it holds for new connections.
+
+    pass: forward all. refuse: close at once. reset: cut the answer after some bytes, with RST. swallow: accept, and
+    read nothing. silent: forward the request, never the answer. dribble: a byte of the answer every 0.2 s. half_close:
+    close the direction of the answer after some bytes, and keep the connection.
+    """
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.mode = "pass"
+        self.connections = 0
+        self._target = target
+        self._open: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> FaultyProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.drop()
+
+    def drop(self) -> None:
+        """Break all connections."""
+        for connection in list(self._open):
+            _reset(connection)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(client, self.mode), daemon=True).start()
+
+    def _serve(self, client: socket.socket, mode: str) -> None:
+        self._open.add(client)
+        with contextlib.suppress(OSError, ValueError):
+            if mode == "refuse":
+                _reset(client)
+            elif mode == "swallow":
+                _wait_for_end(client)
+            else:
+                with socket.create_connection(self._target) as server:
+                    self._open.add(server)
+                    _forward(client, server, mode)
+                self._open.discard(server)
+        client.close()
+        self._open.discard(client)
+
+
+def _forward(client: socket.socket, server: socket.socket, mode: str) -> None:
+    while True:
+        ready, _, _ = select.select([client, server], [], [])
+        if client in ready:
+            data = client.recv(1 << 16)
+            if not data:
+                break
+            server.sendall(data)
+        if server in ready:
+            data = server.recv(1 << 16)
+            if not data or not _answer(client, data, mode):
+                break
+
+
+def _answer(client: socket.socket, data: bytes, mode: str) -> bool:
+    """Hand a part of the answer on, as the mode says; return whether there is more to do."""
+    if mode == "pass":
+        client.sendall(data)
+    elif mode == "reset":
+        client.sendall(data[:40])
+        _reset(client)
+        return False
+    elif mode == "half_close":
+        client.sendall(data[:40])
+        client.shutdown(socket.SHUT_WR)
+        _wait_for_end(client)
+        return False
+    elif mode == "dribble":
+        for byte in data:
+            client.sendall(bytes([byte]))
+            time.sleep(0.2)
+    return True
+
+
+def _wait_for_end(client: socket.socket) -> None:
+    """Hold the connection until the other end gives up."""
+    while client.recv(1 << 16):
+        time.sleep(0.05)
+
+
+def _reset(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()

@@ -13,11 +13,13 @@ import shutil
 import statistics
 import sys
 import time
+from typing import Any
 
 from triton_sam.transport import Transport, parse_url
 
 MS_LIMIT = 150
 SPARE_DECODES = 2
+LONE_MOVES = 7
 
 
 def main() -> int:
@@ -47,6 +49,7 @@ def main() -> int:
         x, y = page.evaluate("tritonSam.screenOf(400, 300)")
         page.mouse.move(x, y)
         time.sleep(1.0)
+        lone = statistics.median(_lone(page, x + 10 * step, y) for step in range(LONE_MOVES))
         page.evaluate("tritonSam.stats.hover.length = 0")
         before = decodes()
         page.evaluate(_MOVE, [x, y, args.seconds, args.rate])
@@ -63,11 +66,22 @@ def main() -> int:
     middle = statistics.median(painted)
     p95 = sorted(painted)[math.ceil(0.95 * len(painted)) - 1]
     print(f"moves {moved}, masks painted {len(painted)}, from event to mask ms: p50 {middle:.0f}, p95 {p95:.0f}")
+    print(f"a lone move: {lone:.0f} ms; p50 is {middle / lone:.1f} times that")
     missed = middle > MS_LIMIT
     if triton:
         print(f"decodes {computed}, a second later {later}")
         missed = missed or computed > len(painted) + SPARE_DECODES or later != computed
     return int(missed)
+
+
+def _lone(page: Any, x: float, y: float) -> float:
+    """Move once and wait; return the milliseconds from the event to the mask."""
+    before = page.evaluate("tritonSam.stats.hover.length")
+    page.mouse.move(x, y)
+    deadline = time.monotonic() + 60
+    while page.evaluate("tritonSam.stats.hover.length") == before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return float(page.evaluate("tritonSam.stats.hover.at(-1).painted - tritonSam.stats.hover.at(-1).moved"))
 
 
 _MOVE = """async ([x, y, seconds, rate]) => {

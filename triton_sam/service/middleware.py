@@ -17,7 +17,7 @@ from .metrics import Metrics
 from .problems import Problem, response
 from .settings import Settings
 
-DRAIN_SECONDS = 0.6
+DRAIN_SECONDS = 0.3
 """How long a body that is too large is read on, so that the client gets to read why it is refused."""
 OPEN_PATHS = ("/", "/health", "/static/", "/docs", "/openapi.json", "/favicon.ico")
 """What needs no token: nothing there comes from users or from models. The page asks for the token by itself."""

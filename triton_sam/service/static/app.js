@@ -1,27 +1,27 @@
 // The page put together: what the user does, what the service answers, what is shown.
 
+import { installKeys } from "./keys.js";
 import { Live } from "./live.js";
+import { Masks } from "./masks.js";
 import { outline } from "./outline.js";
 import { paintBox, paintMask, paintPoint } from "./paint.js";
 import { showObjects } from "./panel.js";
 import * as rest from "./rest.js";
 import { saveCoco, saveMask, saveOverlay } from "./saves.js";
 import { hasPrompt, promptOf, Scene } from "./scene.js";
-import { installKeys } from "./keys.js";
 import { Stage } from "./stage.js";
 import { toggle as toggleTheme } from "./theme.js";
 
 const $ = (id) => document.getElementById(id);
 const scene = new Scene();
 const live = new Live();
-const results = new Map(); // by everything that a mask depends on, so that undo needs no server
-const settings = { model: null, multimask: false, opacity: 0.5, hover: true, choiceOf };
+const settings = { model: null, multimask: false, opacity: 0.5, hover: true };
+const masks = new Masks(scene, live, settings);
 const stats = { hover: [], clicks: [] }; // for measurements: [{moved, painted, ms}]
 let models = [];
 let image = null; // {id, name, stem, width, height, file}
 let preview = null; // {path, label, x, y}
 let hoverMoves = new Map(); // number of the request -> time of the mouse event
-let round = 0; // of refresh(): a newer one ends the older
 let opening = null;
 let serviceIsUp = false;
 let uploadFor = null;
@@ -32,8 +32,8 @@ globalThis.tritonSam = {
   stats,
   scene,
   settings,
-  resultOf,
-  choiceOf,
+  resultOf: (object) => masks.resultOf(object),
+  choiceOf: (object) => masks.choiceOf(object),
   screenOf: (x, y) => stage.screenOf(x, y),
   get image() {
     return image;
@@ -45,63 +45,15 @@ globalThis.tritonSam = {
 
 // --- masks -----------------------------------------------------------------------------------------------------------
 
-function keyOf(object) {
-  return JSON.stringify([image?.id, settings.model, settings.multimask, promptOf(object)]);
-}
-
-function resultOf(object) {
-  return results.get(keyOf(object)) ?? null;
-}
-
-/** Which candidate is shown: the one that was chosen, else the best scored. */
-function choiceOf(object) {
-  const scores = resultOf(object)?.scores ?? [0];
-  return object.choice !== null && object.choice < scores.length ? object.choice : scores.indexOf(Math.max(...scores));
-}
-
-function pathOf(object) {
-  const result = resultOf(object);
-  if (!result?.logits) return null;
-  const choice = choiceOf(object);
-  result.paths[choice] ??= outline(result.logits[choice], result.side, result.used, image);
-  return result.paths[choice];
-}
-
-function requestFor(prompt) {
-  return { image: image.id, model: settings.model, multimask: settings.multimask, ...prompt };
-}
-
-/** Ask for the masks that are missing, the active object's first. ``time``: of the click that wants it. */
-async function refresh(time) {
-  const mine = ++round;
-  show();
-  const missing = scene.objects.filter((object) => hasPrompt(object) && !resultOf(object)?.logits);
-  missing.sort((a, b) => Number(b.id === scene.activeId) - Number(a.id === scene.activeId));
-  for (const object of missing) {
-    const key = keyOf(object);
-    try {
-      const answer = await live.click(requestFor(promptOf(object)));
-      if (answer) results.set(key, { ...answer, paths: [] });
-      if (mine !== round || !answer) return;
-      if (time) noteClick(time, answer.ms);
-      time = undefined;
-    } catch (problem) {
-      if (mine !== round) return;
-      results.set(key, { error: problem.message });
-      if (problem.code === "unknown_image") return void reupload();
-      if (problem.status === 0 || problem.status === 503) results.delete(key); // it comes by itself, see "status"
-    }
-    show();
-  }
-}
-
-function noteClick(time, ms) {
+masks.addEventListener("changed", () => show());
+masks.addEventListener("unknown-image", () => void reupload());
+masks.addEventListener("clicked", ({ detail }) => {
   stage.draw();
-  const total = performance.now() - time;
-  stats.clicks.push({ total, ms });
+  const total = performance.now() - detail.time;
+  stats.clicks.push({ total, ms: detail.ms });
   $("click-info").textContent = `last click: ${Math.round(total)} ms`;
-  $("service-info").textContent = `service ${Math.round(ms)} ms`;
-}
+  $("service-info").textContent = `service ${Math.round(detail.ms)} ms`;
+});
 
 live.addEventListener("masks", ({ detail }) => {
   if (!image || detail.image !== image.id || !hoverMoves.size) return;
@@ -121,7 +73,7 @@ live.addEventListener("hover-error", ({ detail }) => {
 
 stage.addEventListener("hover", ({ detail }) => {
   if (!settings.hover || !image || opening || !serviceIsUp) return;
-  const seq = live.hover(requestFor(promptOf(scene.active, detail)));
+  const seq = live.hover(masks.requestFor(promptOf(scene.active, detail)));
   if (seq) hoverMoves.set(seq, detail.time);
   if (hoverMoves.size > 500) hoverMoves.delete(hoverMoves.keys().next().value);
 });
@@ -156,7 +108,7 @@ stage.addEventListener("view", () => ($("zoom-level").textContent = `${Math.roun
 
 function change(act, time) {
   scene.change(act);
-  void refresh(time);
+  void masks.refresh(time);
 }
 
 function round2(value) {
@@ -194,16 +146,16 @@ const actions = {
     if (scene.objects.length) actions.select(scene.objects[(index + 1) % scene.objects.length].id);
   },
   candidate(index) {
-    const count = scene.active ? (resultOf(scene.active)?.scores?.length ?? 0) : 0;
+    const count = scene.active ? (masks.resultOf(scene.active)?.scores?.length ?? 0) : 0;
     if (count > 1 && index < count) actions.choose(scene.activeId, index);
   },
   undo() {
     scene.undo();
-    void refresh();
+    void masks.refresh();
   },
   redo() {
     scene.redo();
-    void refresh();
+    void masks.refresh();
   },
   clear: () => scene.objects.length && change(() => ((scene.objects = []), (scene.activeId = null))),
   tool(name) {
@@ -215,7 +167,7 @@ const actions = {
   multimask(on) {
     settings.multimask = on;
     check("[data-multi]", (button) => (button.dataset.multi === "1") === on);
-    void refresh();
+    void masks.refresh();
   },
   toggleMultimask: () => actions.multimask(!settings.multimask),
   open: () => $("file").click(),
@@ -249,10 +201,10 @@ async function open(file) {
     const info = await rest.upload(file, settings.model, mine.signal);
     const picture = local ?? (await createImageBitmap(await rest.preview(info.id)));
     const name = file.name || "picture";
-    image = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
+    image = masks.image = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
     uploadFor = settings.model;
     scene.reset();
-    results.clear();
+    masks.reset();
     preview = null;
     $("stage").classList.remove("is-empty");
     $("empty").hidden = true;
@@ -277,7 +229,7 @@ async function reupload() {
   $("busy").hidden = false;
   try {
     const info = await rest.upload(image.file, settings.model, mine.signal);
-    image = { ...image, ...info };
+    image = masks.image = { ...image, ...info };
     uploadFor = settings.model;
     warn("");
   } catch (problem) {
@@ -287,7 +239,7 @@ async function reupload() {
     opening = null;
     $("busy").hidden = true;
   }
-  await refresh();
+  await masks.refresh();
 }
 
 async function openSample(name) {
@@ -313,7 +265,7 @@ live.addEventListener("status", ({ detail }) => {
   }
   warn("");
   if (wasUp && models.map((model) => model.name).join() === detail.models.join()) return;
-  void loadModels().then(() => image && (uploadFor === settings.model ? refresh() : reupload()));
+  void loadModels().then(() => image && (uploadFor === settings.model ? masks.refresh() : reupload()));
 });
 
 live.addEventListener("lost", () => {
@@ -363,7 +315,7 @@ function warn(text) {
 function paint(context) {
   const unit = 1 / stage.scale;
   for (const object of scene.objects) {
-    const path = object.visible ? pathOf(object) : null;
+    const path = object.visible ? masks.pathOf(object) : null;
     if (path) paintMask(context, path, object.color, settings.opacity, unit);
   }
   const active = scene.active;
@@ -378,14 +330,13 @@ function paint(context) {
 }
 
 function show() {
-  showObjects($("objects"), scene, resultOf, choiceOf, actions);
-  const done = scene.objects.filter((object) => resultOf(object)?.logits);
+  showObjects($("objects"), scene, masks, actions);
   $("undo").disabled = !scene.canUndo;
   $("redo").disabled = !scene.canRedo;
   $("clear").disabled = scene.objects.length === 0;
   $("new-object").disabled = !image || Boolean(scene.active && !hasPrompt(scene.active));
-  $("save-mask").disabled = !(scene.active && resultOf(scene.active)?.logits);
-  $("save-overlay").disabled = $("save-coco").disabled = done.length === 0;
+  $("save-mask").disabled = !(scene.active && masks.resultOf(scene.active)?.logits);
+  $("save-overlay").disabled = $("save-coco").disabled = masks.finished.length === 0;
   $("hint").hidden = scene.objects.length > 0;
   $("hint").textContent = image ? "Click on an object in the picture, or drag a box around it." : "Open a picture first.";
   $("picture-info").textContent = image ? `${image.name} · ${image.width} × ${image.height}` : "no picture";
@@ -398,10 +349,6 @@ async function saving(act) {
   } catch (problem) {
     warn(`The download failed: ${problem.message}`);
   }
-}
-
-function finished() {
-  return scene.objects.filter((object) => resultOf(object)?.logits);
 }
 
 // --- wires -----------------------------------------------------------------------------------------------------------
@@ -444,12 +391,13 @@ $("hover").addEventListener("change", () => {
   settings.hover = $("hover").checked;
   if (!settings.hover) endHover();
 });
-$("save-mask").addEventListener("click", () => saving(() => saveMask(image, scene.active, settings)));
-$("save-coco").addEventListener("click", () => saving(() => saveCoco(image, finished(), settings)));
+$("save-mask").addEventListener("click", () => saving(() => saveMask(image, scene.active, masks, settings)));
+$("save-coco").addEventListener("click", () => saving(() => saveCoco(image, masks.finished, masks, settings)));
 $("save-overlay").addEventListener("click", () => {
-  const shown = finished().filter((object) => object.visible);
-  const masks = shown.map((object) => ({ path: pathOf(object), color: object.color }));
-  void saving(() => saveOverlay(image, stage.picture, masks, settings.opacity));
+  const shown = masks.finished
+    .filter((object) => object.visible)
+    .map((object) => ({ path: masks.pathOf(object), color: object.color }));
+  void saving(() => saveOverlay(image, stage.picture, shown, settings.opacity));
 });
 
 addEventListener("dragover", (event) => {

@@ -5,13 +5,13 @@
  *
  * Rows are kept where they can be, so that a name is not lost while it is typed.
  */
-export function showObjects(list, scene, resultOf, choiceOf, actions) {
+export function showObjects(list, scene, masks, actions) {
   const rows = new Map([...list.children].map((row) => [Number(row.dataset.id), row]));
   for (const object of scene.objects) {
     const row = rows.get(object.id) ?? newRow(object, actions);
     rows.delete(object.id);
     list.append(row); // in order; those that stay are moved
-    update(row, object, scene, resultOf(object), choiceOf, actions);
+    update(row, object, scene, masks, actions);
   }
   for (const row of rows.values()) row.remove();
   const active = String(scene.activeId);
@@ -54,7 +54,9 @@ function newRow(object, actions) {
   return row;
 }
 
-function update(row, object, scene, result, choiceOf, actions) {
+function update(row, object, scene, masks, actions) {
+  const result = masks.resultOf(object);
+  const choice = masks.choiceOf(object);
   const [swatch, name, eye, bin, facts, candidates] = row.children;
   const isActive = object.id === scene.activeId;
   row.setAttribute("aria-current", String(isActive));
@@ -64,7 +66,7 @@ function update(row, object, scene, result, choiceOf, actions) {
   eye.setAttribute("aria-label", `${object.visible ? "Hide" : "Show"} ${object.name}`);
   eye.setAttribute("aria-pressed", String(!object.visible));
   bin.setAttribute("aria-label", `Delete ${object.name}`);
-  facts.textContent = describe(object, result, choiceOf(object));
+  facts.textContent = describe(object, result, choice);
   facts.classList.toggle("bad", Boolean(result?.error));
 
   const scores = isActive && result?.scores?.length > 1 ? result.scores : [];
@@ -74,7 +76,7 @@ function update(row, object, scene, result, choiceOf, actions) {
       const button = document.createElement("button");
       button.type = "button";
       button.setAttribute("role", "radio");
-      button.setAttribute("aria-checked", String(index === choiceOf(object)));
+      button.setAttribute("aria-checked", String(index === choice));
       const number = document.createElement("b");
       number.textContent = index + 1;
       button.append(number, score.toFixed(2));

@@ -5,8 +5,8 @@ import * as rest from "./rest.js";
 import { promptOf } from "./scene.js";
 
 /** PNG of one object: 255 inside, 0 outside. */
-export async function saveMask(image, object, settings) {
-  const mask = await fullMask(image, object, settings, "png");
+export async function saveMask(image, object, masks, settings) {
+  const mask = await fullMask(image, object, masks, settings, "png");
   const bytes = Uint8Array.from(atob(mask.png), (character) => character.charCodeAt(0));
   save(new Blob([bytes], { type: "image/png" }), `${image.stem}-${fileName(object.name)}.png`);
 }
@@ -24,11 +24,11 @@ export async function saveOverlay(image, picture, shown, opacity) {
 }
 
 /** All objects as COCO annotations with compressed RLE; a category for each name. */
-export async function saveCoco(image, objects, settings) {
+export async function saveCoco(image, objects, masks, settings) {
   const names = [...new Set(objects.map((object) => object.name))];
   const annotations = [];
   for (const object of objects) {
-    const mask = await fullMask(image, object, settings, "rle");
+    const mask = await fullMask(image, object, masks, settings, "rle");
     annotations.push({
       id: annotations.length + 1,
       image_id: 1,
@@ -49,16 +49,16 @@ export async function saveCoco(image, objects, settings) {
   save(new Blob([JSON.stringify(coco, null, 1)], { type: "application/json" }), `${image.stem}-coco.json`);
 }
 
-async function fullMask(image, object, settings, format) {
+async function fullMask(image, object, masks, settings, format) {
   const prompt = promptOf(object);
   if (!prompt.box) delete prompt.box;
-  const { masks } = await rest.segment(image.id, {
+  const answer = await rest.segment(image.id, {
     ...prompt,
     model: settings.model,
     multimask: settings.multimask,
     format,
   });
-  return masks[settings.choiceOf(object)] ?? masks[0];
+  return answer.masks[masks.choiceOf(object)] ?? answer.masks[0];
 }
 
 function fileName(text) {

@@ -56,6 +56,7 @@ def main() -> int:
         time.sleep(2.0)
         painted = page.evaluate("tritonSam.stats.hover.map((mask) => mask.painted - mask.moved)")
         moved = page.evaluate("tritonSam.moved")
+        inside = page.evaluate("tritonSam.stats.hover.map((mask) => mask.ms)")
         computed = decodes() - before
         time.sleep(1.0)
         later = decodes() - before
@@ -66,6 +67,7 @@ def main() -> int:
     middle = statistics.median(painted)
     p95 = sorted(painted)[math.ceil(0.95 * len(painted)) - 1]
     print(f"moves {moved}, masks painted {len(painted)}, from event to mask ms: p50 {middle:.0f}, p95 {p95:.0f}")
+    print(f"of it in the service and Triton: p50 {statistics.median(inside):.0f}")
     print(f"a lone move: {lone:.0f} ms; p50 is {middle / lone:.1f} times that")
     missed = middle > MS_LIMIT
     if triton:

@@ -21,6 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=5000, help="default 5000; 0: any free port")
     parser.add_argument("--url", help="Triton (default: $TRITON_URL, else grpc://localhost:8001); prefer gRPC")
+    parser.add_argument(
+        "--triton-token", metavar="TOKEN", help="bearer token for Triton (default: $TRITON_TOKEN, else none)"
+    )
+    parser.add_argument("--ca-certs", metavar="FILE", help="certificates to trust, for https and grpcs to Triton")
     parser.add_argument("--local", action="store_true", help="start a local Triton when none answers")
     _options.add_repository(parser)
     parser.add_argument("--model", default="sam2", metavar="NAME", help="answers where none is named (default: sam2)")
@@ -51,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(
         url=args.url or os.environ.get(URL_VARIABLE) or DEFAULT_TRITON,
         model=args.model,
+        triton_token=args.triton_token or os.environ.get(_options.TOKEN_VARIABLE),
+        ca_certs=args.ca_certs,
         token=args.token or token_from_environment(),
         origins=tuple(args.cors),
         max_body=args.max_body * MEBI,

@@ -103,7 +103,13 @@ class Engine:
         self._encodes = asyncio.Semaphore(settings.max_encodes)
         self._shared: dict[tuple[str, str], _Shared] = {}
         self._looking = asyncio.Lock()
-        self._control = Transport(parse_url(settings.url), timeout=PROBE_TIMEOUT, retries=0)
+        self._control = Transport(
+            parse_url(settings.url),
+            timeout=PROBE_TIMEOUT,
+            retries=0,
+            headers=settings.triton_headers,
+            ca_certs=settings.ca_certs,
+        )
         self._versions: dict[str, str] = {}
         self._variants: dict[str, tuple[str, ...]] = {}
         self._watcher: asyncio.Task[None] | None = None
@@ -166,6 +172,8 @@ class Engine:
                 pair.family.name,
                 model_name=None if pair.name == pair.family.name else pair.name,
                 timeout=self.settings.timeout,
+                headers=self.settings.triton_headers,
+                ca_certs=self.settings.ca_certs,
                 max_in_flight_total=IN_FLIGHT,
                 embeddings="server" if keeps_images else "client",
             )

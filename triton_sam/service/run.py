@@ -81,7 +81,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
 @contextlib.contextmanager
 def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iterator[str]:
     """Yield the URL of Triton: the one given, or that of a local server that is started because nothing answers."""
-    if repository is None or _answers(settings.url):
+    if repository is None or _answers(settings):
         yield settings.url
         return
     from ..local_server import LocalServer
@@ -92,8 +92,10 @@ def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iter
         yield server.grpc_url
 
 
-def _answers(url: str) -> bool:
-    transport = Transport(parse_url(url), timeout=3.0, retries=0)
+def _answers(settings: Settings) -> bool:
+    transport = Transport(
+        parse_url(settings.url), timeout=3.0, retries=0, headers=settings.triton_headers, ca_certs=settings.ca_certs
+    )
     try:
         return transport.is_ready()
     finally:

@@ -19,6 +19,8 @@ class Settings:
 
     Args:
         url: Triton's URL; gRPC is the better choice, since only there a cancelled request is dropped from its queue.
+        triton_token: sent to Triton as a bearer token, where a proxy before it asks for one.
+        ca_certs: PEM file with certificates to trust, for https and grpcs to Triton.
         model: name of the pair that answers where a request names none.
         token: who calls must send ``Authorization: Bearer TOKEN``; None: anybody may call.
         origins: web origins that browsers may call from (CORS), ``*`` for all; empty: only the service's own page.
@@ -36,6 +38,8 @@ class Settings:
 
     url: str = DEFAULT_TRITON
     model: str = "sam2"
+    triton_token: str | None = None
+    ca_certs: str | None = None
     token: str | None = None
     origins: tuple[str, ...] = ()
     max_body: int = 64 * MEBI
@@ -45,6 +49,11 @@ class Settings:
     timeout: float = 60.0
     store_bytes: int = 512 * MEBI
     static_max_age: int = 0
+
+    @property
+    def triton_headers(self) -> dict[str, str]:
+        """Headers of every call to Triton."""
+        return {"Authorization": f"Bearer {self.triton_token}"} if self.triton_token else {}
 
     def __post_init__(self) -> None:
         for name in ("max_body", "max_megapixels", "max_requests", "max_encodes", "timeout", "store_bytes"):

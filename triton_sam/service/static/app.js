@@ -20,8 +20,7 @@ const masks = new Masks(scene, live, settings);
 const stats = { hover: [], clicks: [] }; // for measurements: [{moved, painted, ms}]
 let models = [];
 let image = null; // {id, name, stem, width, height, file}
-let preview = null; // {path, label, x, y}
-let hoverMoves = new Map(); // number of the request -> time of the mouse event
+let preview = null; // {path}
 let opening = null;
 let serviceIsUp = false;
 let uploadFor = null;
@@ -56,15 +55,13 @@ masks.addEventListener("clicked", ({ detail }) => {
 });
 
 live.addEventListener("masks", ({ detail }) => {
-  if (!image || detail.image !== image.id || !hoverMoves.size) return;
+  if (!image || detail.image !== image.id) return;
   const choice = detail.scores.indexOf(Math.max(...detail.scores));
-  preview = { ...preview, path: outline(detail.logits[choice], detail.side, detail.used, image) };
+  preview = { path: outline(detail.logits[choice], detail.side, detail.used, image) };
   stage.draw(); // at once: this is what the eye waits for
-  const moved = hoverMoves.get(detail.seq);
-  for (const seq of hoverMoves.keys()) if (seq < detail.seq) hoverMoves.delete(seq);
-  if (moved === undefined) return;
-  stats.hover.push({ moved, painted: performance.now(), ms: detail.ms });
-  $("hover-info").textContent = `preview: ${Math.round(performance.now() - moved)} ms`;
+  const painted = performance.now();
+  stats.hover.push({ moved: detail.time, painted, ms: detail.ms });
+  $("hover-info").textContent = `preview: ${Math.round(painted - detail.time)} ms`;
 });
 
 live.addEventListener("hover-error", ({ detail }) => {
@@ -73,16 +70,13 @@ live.addEventListener("hover-error", ({ detail }) => {
 
 stage.addEventListener("hover", ({ detail }) => {
   if (!settings.hover || !image || opening || !serviceIsUp) return;
-  const seq = live.hover(masks.requestFor(promptOf(scene.active, detail)));
-  if (seq) hoverMoves.set(seq, detail.time);
-  if (hoverMoves.size > 500) hoverMoves.delete(hoverMoves.keys().next().value);
+  live.hover(masks.requestFor(promptOf(scene.active, detail)), detail.time);
 });
 
 stage.addEventListener("leave", endHover);
 
 function endHover() {
   live.stopHover();
-  hoverMoves.clear();
   if (preview) {
     preview = null;
     stage.redraw();

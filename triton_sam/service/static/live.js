@@ -4,13 +4,17 @@ import { Problem, token } from "./rest.js";
 
 const FIRST_PAUSE = 300;
 const LAST_PAUSE = 4000;
+const SLOW_LINE = 60;
 
 export class Live extends EventTarget {
   #socket = null;
   #seq = 0;
   #pause = FIRST_PAUSE;
-  #newest = { hover: 0, click: 0 };
+  #newestClick = 0;
   #waiting = null;
+  #hovers = new Map(); // number of each hover request on its way -> {time of its event, time when it was sent}
+  #next = null; // the position that waits here
+  #lag = 0; // milliseconds that the line takes besides the service
 
   get isOpen() {
     return this.#socket?.readyState === WebSocket.OPEN;
@@ -26,6 +30,7 @@ export class Live extends EventTarget {
     socket.addEventListener("message", (event) => this.#receive(event.data));
     socket.addEventListener("close", (event) => {
       if (event.reason === "token") return this.#tell("token");
+      this.#hovers.clear();
       this.#give(null, new Problem({ status: 0, detail: "the connection broke" }));
       this.#tell("lost");
       setTimeout(() => this.connect(), this.#pause);
@@ -33,18 +38,22 @@ export class Live extends EventTarget {
     });
   }
 
-  /** Ask for the mask under the mouse; what comes is told as a "masks" event. Returns its number, 0 when offline. */
-  hover(request) {
-    if (!this.isOpen) return 0;
-    this.#newest.hover = ++this.#seq;
-    this.#send({ type: "segment", lane: "hover", seq: this.#seq, ...request });
-    return this.#seq;
+  /**
+   * Ask for the mask under the mouse; what comes is told as "masks" events, with ``time`` in them.
+   *
+   * One request is on its way and the newest position waits here: it goes when the answer comes, so that it is as new as
+   * can be. Over a slow line two are on their way, so that the service always has one to go on with.
+   */
+  hover(request, time) {
+    this.#next = { request, time };
+    this.#sendHover();
   }
 
   /** The mouse is gone: nothing of it is wanted any more, neither here nor at Triton. */
   stopHover() {
-    if (!this.#newest.hover) return;
-    this.#newest.hover = 0;
+    this.#next = null;
+    if (!this.#hovers.size) return;
+    this.#hovers.clear();
     if (this.isOpen) this.#send({ type: "cancel", lane: "hover" });
   }
 
@@ -53,7 +62,7 @@ export class Live extends EventTarget {
     this.#give(null);
     if (!this.isOpen) return Promise.reject(new Problem({ status: 0, detail: "there is no connection to the service" }));
     const seq = ++this.#seq;
-    this.#newest.click = seq;
+    this.#newestClick = seq;
     this.#send({ type: "segment", lane: "click", seq, ...request });
     return new Promise((resolve, reject) => (this.#waiting = { resolve, reject }));
   }
@@ -74,13 +83,25 @@ export class Live extends EventTarget {
     if (message.type === "status") {
       this.#pause = FIRST_PAUSE;
       this.#tell("status", message);
-    } else if (message.lane === "click" && message.seq === this.#newest.click) {
+    } else if (message.lane === "click" && message.seq === this.#newestClick) {
       if (message.type === "error") this.#give(null, new Problem(message));
       else this.#give(message);
-    } else if (message.lane === "hover" && this.#newest.hover) {
-      // Also one that is not the newest: masks on the way show where things are going.
-      this.#tell(message.type === "error" ? "hover-error" : "masks", message);
+    } else if (message.lane === "hover" && this.#hovers.has(message.seq)) {
+      const { time, sent } = this.#hovers.get(message.seq);
+      this.#hovers.delete(message.seq);
+      if (message.ms) this.#lag = performance.now() - sent - message.ms;
+      this.#sendHover();
+      this.#tell(message.type === "error" ? "hover-error" : "masks", { ...message, time });
     }
+  }
+
+  #sendHover() {
+    if (!this.#next || !this.isOpen || this.#hovers.size >= (this.#lag > SLOW_LINE ? 2 : 1)) return;
+    const { request, time } = this.#next;
+    this.#next = null;
+    const seq = ++this.#seq;
+    this.#hovers.set(seq, { time, sent: performance.now() });
+    this.#send({ type: "segment", lane: "hover", seq, ...request });
   }
 
   #tell(type, detail) {

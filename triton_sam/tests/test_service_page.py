@@ -371,6 +371,48 @@ def test_a_token_is_asked_for(browser, service_triton):
         context.close()
 
 
+def test_another_model_answers_after_a_switch(browser, images, tmp_path):
+    """The same objects, asked of the other pair, which gets the picture by itself; and back again."""
+    for role in ("encoder", "decoder"):
+        folder = shutil.copytree(bundled("model_repository") / f"sam2_{role}", tmp_path / "models" / f"twin_{role}")
+        config = folder / "config.pbtxt"
+        config.write_text(config.read_text().replace(f'"sam2_{role}"', f'"twin_{role}"'))
+        shutil.copytree(bundled("model_repository") / f"sam2_{role}", tmp_path / "models" / f"sam2_{role}")
+    shutil.copytree(bundled("model_repository") / "sam2", tmp_path / "models" / "sam2")
+    with LocalServer(tmp_path / "models") as triton, running_service(triton.grpc_url) as service:
+        transport = Transport(parse_url(triton.grpc_url))
+
+        def decodes(model):
+            return int(transport.statistics(f"{model}_decoder").get("inference_count", 0))
+
+        context = browser.new_context(viewport=WIDE)
+        page = Page(context.new_page())
+        page.page.goto(service.url)
+        page.ready()
+        assert page.page.locator("#model option").all_inner_texts() == ["sam2", "twin"]
+        page.open(images / "shapes.jpg")
+        page.click(200, 180)
+        page.settled()
+        facts = page.facts()
+        before = decodes("twin")
+        page.page.select_option("#model", "twin")
+        wait_until(lambda: decodes("twin") > before)
+        page.settled()
+        assert page.facts() == facts  # the same weights
+        page.page.select_option("#model", "sam2")
+        page.wait("document.getElementById('busy').hidden")
+        page.click(230, 200)
+        page.settled()
+        wait_until(lambda: page.facts()[0].startswith("2 points · score"))
+        before = decodes("twin")
+        page.click(250, 220)
+        wait_until(lambda: page.facts()[0].startswith("3 points · score"))
+        assert decodes("twin") == before
+        assert page.faults == []
+        context.close()
+        transport.close()
+
+
 def test_triton_dies_and_comes_back(browser, images, tmp_path):
     """Banner while it is gone; then the same page, the same picture, and a mask, without a restart of anything else."""
     repository = bundled("model_repository")

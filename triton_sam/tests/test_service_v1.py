@@ -80,8 +80,10 @@ def test_an_image_is_uploaded_once(service, picture, image):
     assert service.http.get(f"/v1/images/{image['id']}").json() == image
 
 
-def test_an_upload_by_several_at_a_time_is_encoded_once(service, images):
-    content = (images / "coffee.jpg").read_bytes()
+def test_an_upload_by_several_at_a_time_is_encoded_once(service):
+    buffer = io.BytesIO()  # a picture that no other test has uploaded
+    Image.fromarray(np.random.default_rng(7).integers(0, 256, (60, 80, 3), np.uint8)).save(buffer, "PNG")
+    content = buffer.getvalue()
     encodes = service.metric("triton_sam_service_encodes_total")
     threads = [threading.Thread(target=service.upload, args=(content,)) for _ in range(4)]
     for thread in threads:

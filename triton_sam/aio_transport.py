@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-import random
 import ssl
 import weakref
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ._backoff import spread
 from .calls import Request
 from .errors import ServerUnreachableError
 from .transport import GRPC_OPTIONS, RETRY_PAUSE, ServerUrl, infer_input, map_error, read_outputs, request_headers
@@ -78,7 +78,7 @@ class AsyncTransport:
                 if not isinstance(mapped, ServerUnreachableError) or left <= 0:
                     raise mapped from (None if mapped is error else error)
             left -= 1
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all clients at once
+            await asyncio.sleep(spread(pause))
             pause *= 2
 
     async def close(self) -> None:

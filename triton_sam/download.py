@@ -11,7 +11,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import random
 import re
 import shutil
 import sys
@@ -24,6 +23,7 @@ import urllib3
 from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
+from ._backoff import spread
 from ._files import move_into_place
 from ._http import NotFoundError, PassingError, bad_status, classify, make_pool
 from .errors import ChecksumError, DownloadError
@@ -225,7 +225,7 @@ def _transfer(job: _Job, url: str) -> None:
 
 def _pause(job: _Job, failures: int, error: PassingError) -> None:
     """Wait before the next try: as long as the server asks, else twice as long each time, spread by chance."""
-    backoff = min(_LONGEST_WAIT, 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)  # noqa: S311
+    backoff = spread(min(_LONGEST_WAIT, 2.0 ** (failures - 1)))
     wait = backoff if error.wait is None else min(error.wait, _LONGEST_WAIT)
     job.say(f"{error}: try {failures} of {job.retries} in {wait:.1f} s")
     sleep(wait)

@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import json
 import os
-import random
 import re
 import ssl
 import threading
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from ._backoff import spread
 from .errors import (
     ConfigurationError,
     InferenceError,
@@ -288,7 +288,7 @@ class Transport:
                 if not isinstance(mapped, ServerUnreachableError) or left <= 0:
                     raise mapped from (None if mapped is error else error)
             left -= 1
-            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that clients do not come back all at once
+            time.sleep(spread(pause))
             pause *= 2
 
     def _deadline(self) -> contextlib.AbstractContextManager[Any]:

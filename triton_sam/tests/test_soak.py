@@ -34,6 +34,8 @@ FULL = os.environ.get("TRITON_SAM_SOAK") == "full"
 SECONDS = 60 if FULL else 8
 IMAGES, CLICKS, IN_CACHE = (500, 10, 20) if FULL else (40, 5, 8)
 BAD_REQUESTS = 10_000 if FULL else 2_000
+PATIENCE = 900.0
+"""Seconds that a call may take: a long run shares its machine with others, which may hold it up."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def test_sixteen_threads_click_on_eight_images(soaked):
 
 def test_many_images_leave_the_memory_flat(soaked):
     sizes = []
-    with SAM2TritonClient(soaked.grpc_url) as client:
+    with SAM2TritonClient(soaked.grpc_url, timeout=PATIENCE) as client:
         for number in range(IMAGES):
             client.set_image(drawn(1000 + number))
             for _ in range(CLICKS):

@@ -125,7 +125,7 @@ def download_onnx(
             moves.append((room / CONFIG_NAME, folder / CONFIG_NAME))
         graphs[spec.role] = folder / "1" / spec.filename
         rooms.append(room)
-    install(moves)
+    install(moves, repository)
     for room in rooms:
         shutil.rmtree(room, ignore_errors=True)
     return graphs

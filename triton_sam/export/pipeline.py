@@ -149,7 +149,7 @@ def export_pair(recipe: Recipe, settings: Settings) -> Exported:
                 moves += [(file, folder / str(chosen) / file.name) for file in files]
                 moves += _config_move(text, workspace, folder)
                 del graph
-            install(moves)
+            install(moves, repository)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
     models: dict[str, Path] = {spec.role: folders[spec.role] / str(chosen) / spec.filename for spec in specs}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import shutil
 import threading
 from collections.abc import Callable, Container, Mapping
@@ -26,7 +27,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from ..calls import Calls
-from ..errors import InferenceError, InputError, ServerBusyError, UnknownImageError
+from ..errors import InferenceError, InputError, ServerBusyError, ServerError, UnknownImageError
 from ..families import get_family
 from ..families.base import Family, FloatArray
 from . import contract
@@ -34,12 +35,14 @@ from .answers import one_line, write_json_error
 from .cache import ImageCache
 from .metrics import TritonMetrics
 from .requests import wants_json
-from .session import Reply, Session
+from .session import NoRoomError, Reply, Session
 
 DEFAULT_CACHE_BYTES = 512 << 20
 DEFAULT_THREADS = 8
 DEFAULT_MAX_PENDING = 24
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
+NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
+QUEUE_IS_FULL = "maximum queue size"
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -188,8 +191,15 @@ def _call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) 
     )
     response = request.exec()
     if response.has_error():
-        raise InferenceError(f"{model} failed: {response.error().message()}")
+        raise _read_failure(f"{model} failed: {response.error().message()}")
     return {tensor.name(): tensor for tensor in response.output_tensors()}
+
+
+def _read_failure(text: str) -> ServerError:
+    """Return the error that a model's failure means here: no memory, no place in its queue, or anything else."""
+    if NO_ROOM.search(text):
+        return NoRoomError(text)
+    return ServerBusyError(text) if QUEUE_IS_FULL in text else InferenceError(text)
 
 
 def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:

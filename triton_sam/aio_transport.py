@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ._backoff import spread
 from .calls import Request
 from .errors import ServerTimeoutError, ServerUnreachableError
-from .transport import GRPC_OPTIONS, RETRY_PAUSE, ServerUrl, infer_input, map_error, read_outputs, request_headers
+from .transport import RETRY_PAUSE, ServerUrl, grpc_options, infer_input, map_error, read_outputs, request_headers
 
 Result = TypeVar("Result")
 
@@ -89,7 +89,7 @@ class AsyncTransport:
                 return await self._infer_once(client, request)
             except Exception as error:
                 mapped = map_error(error, self._url, request.model)
-                # See GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
+                # See transport._GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
                 if self._url.is_grpc and self._client is client and isinstance(mapped, ServerUnreachableError):
                     self._client = None
                 if mapped is None:
@@ -123,7 +123,10 @@ class AsyncTransport:
     def _connect(self) -> Any:
         if self._url.is_grpc:
             return self._inputs.module.InferenceServerClient(
-                self._url.address, ssl=self._url.is_secure, root_certificates=self._ca_certs, channel_args=GRPC_OPTIONS
+                self._url.address,
+                ssl=self._url.is_secure,
+                root_certificates=self._ca_certs,
+                channel_args=grpc_options(self._url),
             )
         return _http_client(self._inputs.module)(
             self._url.address,

@@ -32,6 +32,7 @@ from .errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
+from .session_model.contract import QUEUE_IS_FULL
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 Result = TypeVar("Result")
@@ -42,7 +43,7 @@ DEFAULT_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 443}
 CONNECT_TIMEOUT = 10.0
 RETRY_PAUSE = 0.2
 """Seconds before the first repetition of a call; doubled for each further one."""
-GRPC_OPTIONS = [
+_GRPC_OPTIONS = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
     # gRPC's own pause between attempts to connect grows to two minutes, and during a pause every call fails at once: a
@@ -75,6 +76,12 @@ class ServerUrl:
     def is_secure(self) -> bool:
         """Whether TLS is spoken."""
         return self.scheme.endswith("s")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, by its name."""
+        host = self.address.rpartition(":")[0].strip("[]")
+        return host in ("localhost", "::1") or host.startswith("127.")
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.address}"
@@ -137,6 +144,8 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         )
     if "BUSY: " in message:
         return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
+    if QUEUE_IS_FULL in message:
+        return ServerBusyError(f"{url} is busy: {message}")
     is_foreign = "while decoding the response" in message  # a page of a proxy instead of Triton's JSON
     words = f"HTTP status {status}" if is_foreign else message
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
@@ -350,7 +359,10 @@ class Transport:
     def _connect(self) -> Any:
         if self.url.is_grpc:
             return self._module.InferenceServerClient(
-                self.url.address, ssl=self.url.is_secure, root_certificates=self._ca_certs, channel_args=GRPC_OPTIONS
+                self.url.address,
+                ssl=self.url.is_secure,
+                root_certificates=self._ca_certs,
+                channel_args=grpc_options(self.url),
             )
         return self._module.InferenceServerClient(
             self.url.address,
@@ -371,6 +383,11 @@ class Transport:
         if self.url.is_grpc:
             options["client_timeout"] = max(0.0, self._ends.end - time.monotonic())
         return options
+
+
+def grpc_options(url: ServerUrl) -> list[tuple[str, int]]:
+    """Return the options of a channel; one to this machine does not go through the proxy that the environment names."""
+    return [*_GRPC_OPTIONS, *([("grpc.enable_http_proxy", 0)] if url.is_local else [])]
 
 
 def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:

@@ -42,7 +42,6 @@ DEFAULT_THREADS = 8
 DEFAULT_MAX_PENDING = 24
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
-QUEUE_IS_FULL = "maximum queue size"
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -199,7 +198,7 @@ def _read_failure(text: str) -> ServerError:
     """Return the error that a model's failure means here: no memory, no place in its queue, or anything else."""
     if NO_ROOM.search(text):
         return NoRoomError(text)
-    return ServerBusyError(text) if QUEUE_IS_FULL in text else InferenceError(text)
+    return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
 
 
 def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:

@@ -7,13 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from .._backoff import spread
 from ..errors import SamError, ServerBusyError
 from .settings import MOST_ROUNDS
 
 Act = Callable[[], object]
 
 PAUSE_AFTER_ERROR = 0.1
-"""Seconds before a user calls again whose call failed: a server that refuses does so fast."""
+PAUSE_AFTER_REFUSAL = 1.0
+"""Seconds, half of them to all, before a user calls again who was told that the server is busy."""
 
 
 def milliseconds(act: Act) -> float:
@@ -117,9 +119,10 @@ def crowd(
                 failure.append(error)
                 if isinstance(error, ServerBusyError):
                     result.refused_ms.append(1000 * (time.perf_counter() - began))
+                    stop.wait(spread(PAUSE_AFTER_REFUSAL))
                 else:
                     result.errors.append(str(error))
-                stop.wait(PAUSE_AFTER_ERROR)
+                    stop.wait(PAUSE_AFTER_ERROR)
             result.seconds = max(result.seconds, time.perf_counter() - start)
             number += 1
 

@@ -551,6 +551,20 @@ def test_the_cache_counts_bytes_exactly():
         ImageCache(0)
 
 
+def test_a_cache_that_shrinks_keeps_what_was_used_last():
+    cache = ImageCache(100)
+    for name in "abc":
+        cache.put(held(name, 30))
+    cache.get("a")
+    assert cache.shrink() == 1
+    assert (cache.limit, cache.nbytes, cache.get("b")) == (60, 60, None)
+    assert cache.put(held("d", 30)) == 1  # c
+    assert cache.get("a").image_id == "a"
+    assert [cache.shrink(), cache.shrink(), cache.shrink()] == [1, 1, 0]
+    assert (cache.limit, cache.nbytes, len(cache)) == (30, 0, 0)  # room for one is left
+    assert cache.put(held("e", 30)) == 0
+
+
 def test_the_cache_never_exceeds_its_limit_in_threads():
     cache, worst = ImageCache(1000), []
     rng = np.random.default_rng(0)

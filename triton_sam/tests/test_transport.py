@@ -179,3 +179,25 @@ def test_a_closed_transport_says_so():
     transport.close()
     with pytest.raises(ConfigurationError, match="closed"):
         transport.ready_models()
+
+
+def test_no_client_rounds_its_timeout_up():
+    """aiohttp does so for more than 5 seconds, to a whole one; of four clients in a second, some would notice."""
+    timeout, late = 5.1, []
+
+    def ask(address):
+        with SpeculativeSAM2Client(address, timeout=timeout, retries=0, embeddings="server") as client:
+            began = time.monotonic()
+            with pytest.raises(ServerTimeoutError):
+                client.set_image(b"x")
+            late.append(time.monotonic() - began - timeout)
+
+    with listener(lambda connection: None) as (port, _):
+        threads = [threading.Thread(target=ask, args=(f"http://127.0.0.1:{port}",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.25)
+        for thread in threads:
+            thread.join()
+    assert len(late) == 4
+    assert max(late) < 0.5

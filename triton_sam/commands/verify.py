@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..bundle import bundled
 from ..client import SAM2TritonClient
 from ..errors import ConfigurationError
+from ..export import registry
 from ..images import open_image
 from . import _options
 
@@ -26,10 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     source.add_argument("--random", action="store_true", help="seeded random weights: needs no checkpoint")
-    parser.add_argument(
-        "--size", help="size for --random: SAM1 vit_b (default), vit_l, vit_h; SAM2 tiny (default), ..."
-    )
-    parser.add_argument("--full", action="store_true", help="SAM3: the full size for --random (default: reduced)")
+    parser.add_argument("--size", help=registry.SIZE_HELP)
+    parser.add_argument("--full", action="store_true", help="SAM3: the same as --size full")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for --random (default: 0)")
     parser.add_argument(
         "--model-cfg",
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; 1 when a row misses the bars."""
-    from ..export import registry
     from ..verify import BARS, OnnxClient, verify
 
     if args.size and not args.random:
@@ -81,14 +79,9 @@ def _model(args: argparse.Namespace) -> str | None:
     Raises:
         ConfigurationError: the family has no such size.
     """
-    from ..export.registry import DEFAULT_SIZES, SIZES, model_of_size
-
     if args.model_cfg is not None or not args.random:
         return str(args.model_cfg) if args.model_cfg is not None else None
-    size = args.size or ("full" if args.full else DEFAULT_SIZES[args.family])
-    if size not in SIZES[args.family]:
-        raise ConfigurationError(f"{args.family} has no size {size!r}: one of {', '.join(SIZES[args.family])}")
-    return model_of_size(args.family, size)
+    return registry.random_model(args.family, args.size or ("full" if args.full else None))
 
 
 def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> str:

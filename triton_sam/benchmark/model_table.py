@@ -145,7 +145,7 @@ def _times(target: Target, rounds: int) -> tuple[Times, Times]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    checkpoint = "gated" if row.checkpoint is None else f"{row.checkpoint / MEGA:.0f}"
+    checkpoint = f"{row.checkpoint / MEGA:.0f}" if row.checkpoint else "gated" if row.size.family == "sam3" else "none"
     weights = f"{row.parameters / MEGA:.1f}", checkpoint, f"{row.onnx / MEGA:.0f}"
     return TITLES[row.size.family], row.size.name, *weights, _shown(row.encode), _shown(row.click)
 

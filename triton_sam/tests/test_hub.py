@@ -194,6 +194,13 @@ def test_files_lie_where_triton_looks(fake: FakeHub, tmp_path: Path, precision: 
     assert not [model.problem for model in list_models(tmp_path) if model.problem]
 
 
+def test_weights_of_another_precision_go(fake: FakeHub, tmp_path: Path) -> None:
+    for precision in ("fp32", "fp16"):
+        download_onnx(tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
+    data = [path.name for path in (tmp_path / "sam3_encoder" / "1").glob("*.onnx_data")]
+    assert data == ["vision_encoder_fp16.onnx_data"]
+
+
 def test_committed_configs_fit_the_published_signature(fake: FakeHub, tmp_path: Path) -> None:
     download_onnx(tmp_path, hub=Hub(fake.url, progress=False))
     for role in ("encoder", "decoder"):

@@ -157,6 +157,12 @@ def trainer_module():
     torch.set_num_threads(threads)
 
 
+def stage(size, steps, prompts=2):
+    from triton_sam.train.stages import Stage, View
+
+    return Stage((View(size, size, images=1, prompts=prompts),), steps)
+
+
 def make_trainer(module, stages, seed=0):
     import torch
 
@@ -167,7 +173,7 @@ def make_trainer(module, stages, seed=0):
     model = build_model("sam2.1_hiera_micro.yaml")
     network.prepare(model)
     example = dataset.example_of(scenes.generate_scene(SEEDS[3], 64, 0.0))
-    return module.Trainer(model, module.Settings(stages=stages, seed=seed, warm_up=2), lambda rng, stage: example)
+    return module.Trainer(model, module.Settings(stages=stages, seed=seed, warm_up=2), lambda rng, view: example)
 
 
 @pytest.mark.export
@@ -241,16 +247,14 @@ class TestTrainer:
             network.Window(*place)
 
     def test_the_loss_falls(self, trainer_module):
-        trainer = make_trainer(trainer_module, (trainer_module.Stage(64, steps=12, images=1, prompts=4),))
+        trainer = make_trainer(trainer_module, (stage(64, 12, 4),))
         losses = [trainer.step()["loss"] for _ in range(12)]
         assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
 
     def test_a_resumed_run_equals_an_uninterrupted_one(self, trainer_module, tmp_path):
-        stages = tuple(trainer_module.Stage(size, steps=3, images=1, prompts=2) for size in (64, 128))
+        stages = tuple(stage(size, 3) for size in (64, 128))
         whole = make_trainer(trainer_module, stages)
-        whole.draw = lambda rng, stage: dataset.example_of(
-            scenes.generate_scene(int(rng.integers(99)), stage.size, 0.0)
-        )
+        whole.draw = lambda rng, view: dataset.example_of(scenes.generate_scene(int(rng.integers(99)), view.size, 0.0))
         whole.run(quiet=True)
 
         first = make_trainer(trainer_module, stages)
@@ -272,7 +276,7 @@ class TestTrainer:
 
         from triton_sam.export.sam2_model import build_model, load_checkpoint
 
-        trainer = make_trainer(trainer_module, (trainer_module.Stage(64, steps=1, images=1, prompts=2),))
+        trainer = make_trainer(trainer_module, (stage(64, 1),))
         trainer.export(tmp_path / "sam2.1_hiera_micro.pt")
         assert (tmp_path / "sam2.1_hiera_micro.pt").stat().st_size < 16e6
         model = build_model("sam2.1_hiera_micro.yaml")
@@ -281,24 +285,37 @@ class TestTrainer:
         assert torch.equal(model.state_dict()[matrix], trainer.model.state_dict()[matrix])
 
     def test_a_damaged_state_is_refused(self, trainer_module, tmp_path):
-        trainer = make_trainer(trainer_module, (trainer_module.Stage(64, steps=1),))
+        trainer = make_trainer(trainer_module, (stage(64, 1),))
         (tmp_path / "state.pt").write_bytes(b"no")
         with pytest.raises(CheckpointError, match="not a training state"):
             trainer.load(tmp_path / "state.pt")
 
-    def test_stages_are_read(self, trainer_module):
-        stages = trainer_module.parse_stages("128:1.5m, 1024:2m")
-        assert [(s.size, s.seconds, s.steps) for s in stages] == [(128, 90.0, None), (1024, 120.0, None)]
-        assert trainer_module.parse_stages("256:20")[0].steps == 20
-        windowed = trainer_module.parse_stages("256/1024:20")[0]
-        assert (windowed.size, windowed.whole) == (256, 1024)
-        places = {windowed.window(np.random.default_rng(seed)).left for seed in range(40)}
-        assert places == {0, 256, 512, 768}
 
-    @pytest.mark.parametrize("text", ["", "128", "128:x", "128:5,256:5m", "128:1.5", "100:5", "512/256:5"])
-    def test_bad_stages_are_refused(self, trainer_module, text):
+@pytest.mark.export
+class TestStages:
+    @pytest.fixture
+    def stages(self, trainer_module):
+        from triton_sam.train import stages
+
+        return stages
+
+    def test_stages_are_read(self, stages):
+        read = stages.parse_stages("128:1.5m, 1024:2m")
+        assert [(s.views[0].size, s.seconds, s.steps) for s in read] == [(128, 90.0, None), (1024, 120.0, None)]
+        assert stages.parse_stages("256:20")[0].steps == 20
+
+    def test_a_stage_may_have_several_views(self, stages):
+        first, second = stages.parse_stages("256/1024+512:20")[0].views
+        assert (first.size, first.frame) == (256, 1024)
+        assert (second.size, second.frame) == (512, 512)
+        assert {first.window(np.random.default_rng(seed)).left for seed in range(40)} == {0, 256, 512, 768}
+
+    @pytest.mark.parametrize(
+        "text", ["", "128", "128:x", "128:5,256:5m", "128:1.5", "100:5", "512/256:5", "+:5", "256+:5", "256/:5"]
+    )
+    def test_bad_stages_are_refused(self, stages, text):
         with pytest.raises(ConfigurationError):
-            trainer_module.parse_stages(text)
+            stages.parse_stages(text)
 
 
 @pytest.mark.export

@@ -17,7 +17,8 @@ from ..export.sam2_model import build_model, load_checkpoint
 from . import network
 from .dataset import SHARD, Example, ScenePool, augment, fill_cache
 from .plot import plot_history
-from .trainer import Settings, Stage, Trainer, parse_stages
+from .stages import View, parse_stages
+from .trainer import Settings, Trainer
 
 CONFIG = "sam2.1_hiera_micro.yaml"
 
@@ -89,27 +90,26 @@ class _Source:
     def ready(self) -> bool:
         return all(pool.refresh() > 0 for pool in self._pools.values())
 
-    def __call__(self, rng: np.random.Generator, stage: Stage) -> Example:
+    def __call__(self, rng: np.random.Generator, view: View) -> Example:
         if time.monotonic() - self._looked > _REFRESH_SECONDS:
             self.ready()
             self._looked = time.monotonic()
-        if stage.size < stage.whole:
-            return self._windowed(rng, stage)
+        if view.frame >= 2 * FULL_SIZE:
+            return self._framed(rng, view)
         step = self.step()
-        if stage.size < EASY_SIZE:
+        if view.size < EASY_SIZE:
             if self._all_at_once:
-                return augment(rng, self._pools[EASY_SIZE].draw(rng), stage.size, 0.4)
+                return augment(rng, self._pools[EASY_SIZE].draw(rng), view.size, 0.4)
             variety = 8 + step * step // 125
-            return augment(rng, self._pools[EASY_SIZE].draw(rng, variety), stage.size, max(0.4, 1 - step / 800))
-        easy = stage.size < FULL_SIZE and rng.random() < 0.4
-        return augment(rng, self._pools[EASY_SIZE if easy else FULL_SIZE].draw(rng), stage.size, 0.5)
+            return augment(rng, self._pools[EASY_SIZE].draw(rng, variety), view.size, max(0.4, 1 - step / 800))
+        easy = view.size < FULL_SIZE and rng.random() < 0.4
+        return augment(rng, self._pools[EASY_SIZE if easy else FULL_SIZE].draw(rng), view.size, 0.5)
 
-    def _windowed(self, rng: np.random.Generator, stage: Stage) -> Example:
-        """Cut a window at the scale that the frame shows a scene at, up to `_ZOOM` times larger or smaller."""
-        natural = stage.size / stage.whole
-        least = min(1.0, natural / _ZOOM)
-        # Everything up to the whole scene: a large object needs a window that holds it.
-        return augment(rng, self._pools[FULL_SIZE].draw(rng), stage.size, least, whole_share=0.15)
+    def _framed(self, rng: np.random.Generator, view: View) -> Example:
+        """Cut a window: at the scale at which the frame shows a scene, up to `_ZOOM` times larger, or smaller."""
+        share = view.size / view.frame
+        # Up to the whole scene: a large object needs a window that holds it.
+        return augment(rng, self._pools[FULL_SIZE].draw(rng), view.size, share / _ZOOM, whole_share=0.15 + 0.35 * share)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

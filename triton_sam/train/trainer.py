@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -20,81 +19,20 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from ..errors import CheckpointError, ConfigurationError
+from ..errors import CheckpointError
 from ..families.base import LABEL_NO_POINT
 from . import network
 from .dataset import Example
 from .dense import Affinity
-from .losses import mask_iou, offset_loss, prompt_loss
+from .losses import offset_loss, prompt_loss
 from .prompts import CELL, Asked, ask, box_around, correct
+from .stages import Stage, View
 
 EMA_DECAY = 0.998
 _LOGIT_LIMIT = 32.0  # SAM2ImagePredictor clamps the logits that it hands back as a mask input
 _MASK_INPUT_SHARE = 0.7  # later rounds that get the previous logits; the others get the clicks alone
 _LEAST_DENSE_WEIGHT = 0.2  # of the helper task at the end; 1 at the start
 _ROUNDS = np.array([0.6, 0.25, 0.15])  # share of steps with one, two and three rounds
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stretch of training at one resolution, as long as `steps` or `seconds` (of wall time spent in steps).
-
-    `size` is the side of what is computed, `frame` that of the picture it is a window of; 0: the window is the picture.
-    """
-
-    size: int
-    steps: int | None = None
-    seconds: float | None = None
-    images: int = 4
-    prompts: int = 8
-    frame: int = 0
-
-    @property
-    def whole(self) -> int:
-        """Side of the frame."""
-        return self.frame or self.size
-
-    def window(self, rng: np.random.Generator) -> network.Window:
-        """Draw a place in the frame, on the grid of the trunk's largest tiles (one window of its last stage)."""
-        free = (self.whole - self.size) // min(self.size, 256) + 1
-        left, top = (int(n) * min(self.size, 256) for n in rng.integers(0, free, 2))
-        return network.Window(self.size, self.whole, left, top)
-
-    def done(self, steps: int, seconds: float) -> float:
-        """Return the share of the stage that is behind, 0..1."""
-        if self.steps is not None:
-            return min(1.0, steps / max(self.steps, 1))
-        return min(1.0, seconds / max(self.seconds or 0.0, 1e-9))
-
-    @property
-    def length(self) -> float:
-        """Steps or seconds: what the share of a stage in the schedule is computed from."""
-        return float(self.steps if self.steps is not None else self.seconds or 0.0)
-
-
-_IMAGES_AND_PROMPTS = ((128, 8, 6), (256, 6, 6), (512, 2, 6), (1 << 30, 1, 6))
-_STAGE = re.compile(r"(\d+)(?:/(\d+))?:(\d+(?:\.\d+)?)(m?)")
-
-
-def parse_stages(text: str) -> tuple[Stage, ...]:
-    """Read "128:25m,256/1024:30m" or "128:2000": side, side of its frame, then minutes or steps (all of one kind).
-
-    Raises:
-        ConfigurationError: anything else.
-    """
-    stages = []
-    for item in text.split(","):
-        found = _STAGE.fullmatch(item.strip())
-        if found is None or (not found[4] and "." in found[3]):
-            raise ConfigurationError(f"cannot read the stage {item!r}: write 256:30m, 256:2000 or 256/1024:30m")
-        size, frame = int(found[1]), int(found[2] or found[1])
-        network.Window(size, frame)  # fits?
-        images, prompts = next((i, p) for most, i, p in _IMAGES_AND_PROMPTS if size <= most)
-        steps, seconds = (None, 60 * float(found[3])) if found[4] else (int(found[3]), None)
-        stages.append(Stage(size, steps, seconds, images, prompts, frame))
-    if len({stage.steps is None for stage in stages}) > 1:
-        raise ConfigurationError("give every stage in minutes or every stage in steps")
-    return tuple(stages)
 
 
 @dataclass(frozen=True)
@@ -124,8 +62,8 @@ class Progress:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-DrawExample = Callable[[np.random.Generator, Stage], Example]
-"""(source of randomness, stage) -> an augmented example of the stage's size."""
+DrawExample = Callable[[np.random.Generator, View], Example]
+"""(source of randomness, view) -> an augmented example of the view's size."""
 
 
 @dataclass(frozen=True)
@@ -180,25 +118,26 @@ class Trainer:
 
     # One step
 
-    def _load(self, rng: np.random.Generator, stage: Stage, absent: float) -> _Batch:
+    def _load(self, rng: np.random.Generator, view: View, absent: float) -> _Batch:
         """Draw the images of a step and what is asked for in each."""
         images: list[np.ndarray[Any, Any]] = []
         labels: list[np.ndarray[Any, Any]] = []
         asked: list[Asked] = []
-        while len(images) < stage.images:
-            example = self.draw(rng, stage)
-            regions = ask(rng, example, stage.prompts, absent, boxes=stage.prompts // 2)
+        while len(images) < view.images:
+            example = self.draw(rng, view)
+            regions = ask(rng, example, view.prompts, absent, boxes=view.prompts // 2)
             if regions is not None:
                 images.append(example.image)
                 labels.append(example.labels[CELL // 2 :: CELL, CELL // 2 :: CELL])
                 asked.append(regions)
         pixels = torch.from_numpy(np.stack(images)).to(self.settings.device)
-        return _Batch(stage.window(rng), pixels, np.stack(labels), asked)
+        return _Batch(view.window(rng), pixels, np.stack(labels), asked)
 
     def step(self) -> dict[str, float]:
         """Train on one batch. Returns the losses and the mean IoU of each kind of prompt."""
         rng = np.random.default_rng([self.settings.seed, self.progress.step])
-        batch = self._load(rng, self.settings.stages[self.progress.stage], 0.05)
+        views = self.settings.stages[self.progress.stage].views
+        batch = self._load(rng, views[int(rng.integers(len(views)))], 0.05)
         network.place(self.model, batch.window)
         kind = torch.bfloat16 if self.settings.bf16 else torch.float32
         with torch.autocast(self.settings.device.split(":")[0], kind, enabled=self.settings.bf16):
@@ -292,10 +231,15 @@ class Trainer:
             self._advance(stage, time.monotonic() - start)
             if self.progress.step % 20 == 0:
                 self.progress.history.append(
-                    {"step": self.progress.step, "size": stage.size, "seconds": self.progress.seconds, **recent}
+                    {
+                        "step": self.progress.step,
+                        "size": stage.views[0].size,
+                        "seconds": self.progress.seconds,
+                        **recent,
+                    }
                 )
             text = " ".join(f"{key} {value:.3f}" for key, value in sorted(recent.items()))
-            bar.set_postfix_str(f"{stage.size} px, step {self.progress.step}: {text}", refresh=False)
+            bar.set_postfix_str(f"stage {self.progress.stage + 1}, step {self.progress.step}: {text}", refresh=False)
             bar.update(100 * self._share_done() - bar.n)
             if save is not None and time.monotonic() - saved > every:
                 save(self)
@@ -387,4 +331,4 @@ def _save_atomically(content: dict[str, Any], path: Path) -> None:
     partial.replace(path)
 
 
-__all__ = ["Progress", "Settings", "Stage", "Trainer", "mask_iou", "parse_stages"]
+__all__ = ["Progress", "Settings", "Trainer"]

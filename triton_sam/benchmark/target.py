@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from PIL import Image
 
@@ -34,6 +35,7 @@ class Target:
         weights: the same models as files, for the comparison; None: not known here.
         pid: of a tritonserver on this machine.
         timeout: seconds that one call may take.
+        access: headers and ca_certs of every client, for a proxy in front of the server.
     """
 
     family: str
@@ -43,6 +45,7 @@ class Target:
     weights: Weights | None = None
     pid: int | None = None
     timeout: float = 300.0
+    access: Mapping[str, Any] = field(default_factory=dict)
     content: bytes = field(init=False, repr=False)
     picture: Image.Image = field(init=False, repr=False)
 
@@ -50,7 +53,7 @@ class Target:
         self.content = image_bytes(self.source)
         self.picture = open_image(self.content)
         self.calls = Calls(get_family(self.family), self.name)
-        self._transport = Transport(parse_url(self.urls[self.protocols[0]]), timeout=self.timeout)
+        self._transport = Transport(parse_url(self.urls[self.protocols[0]]), timeout=self.timeout, **self.access)
         self._fresh: Iterator[int] = itertools.count()
         self._salt = secrets.token_bytes(8)
 
@@ -92,7 +95,12 @@ class Target:
     def client(self, protocol: str, place: EmbeddingsPlace) -> SAM2TritonClient:
         """Return a new client."""
         return SAM2TritonClient(
-            self.urls[protocol], self.family, model_name=self.name, timeout=self.timeout, embeddings=place
+            self.urls[protocol],
+            self.family,
+            model_name=self.name,
+            timeout=self.timeout,
+            embeddings=place,
+            **self.access,
         )
 
     def fresh(self) -> bytes:

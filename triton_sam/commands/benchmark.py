@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="server: host:port, http:// or grpc://; repeat for the other protocol (default: $TRITON_URL, else "
         "localhost:8000)",
     )
+    _options.add_access(parser)
     _options.add_local(parser)
     _options.add_repository(parser)
     parser.add_argument("--name", metavar="VARIANT", help="variant to measure, for example sam2.1_large")
@@ -165,7 +166,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
     else:
         parsed = [parse_url(url) for url in args.url or [None]]
         urls = {"grpc" if url.is_grpc else "http": str(url) for url in parsed}
-        target = Target(args.family, args.name, urls, source, weights)
+        target = Target(args.family, args.name, urls, source, weights, access=_options.access(args))
     stack.callback(target.close)
     return target
 

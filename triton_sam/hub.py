@@ -146,7 +146,7 @@ def download_onnx(
             moves.append((room / CONFIG_NAME, folder / CONFIG_NAME))
         graphs[spec.role] = folder / "1" / spec.filename
         rooms.append(room)
-    install(moves)
+    install(moves, repository)
     remove_stale_data(place for _, place in moves)
     for room in rooms:
         shutil.rmtree(room, ignore_errors=True)

@@ -149,7 +149,7 @@ def export_pair(recipe: Recipe, settings: Settings) -> Exported:
                 moves += [(file, folder / str(chosen) / file.name) for file in files]
                 moves += _config_move(text, workspace, folder)
                 del graph
-            install(moves)
+            install(moves, repository)
             remove_stale_data(place for _, place in moves)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..errors import ConfigurationError
 
-SECTIONS = ("latency", "comparison", "throughput", "speculative", "load")
+SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "overload")
 OTHERS = ("torch", "inprocess", "naive")
 """Who else answers, in the comparison: the official predictor in PyTorch, ONNX Runtime in this process (the limit), and
 a client that ships embeddings with each click."""
@@ -27,7 +27,8 @@ class Settings:
         boxes: objects of one call, ascending.
         users: of the load test.
         think: mean pause of a user between two clicks, seconds.
-        load_seconds: length of the load test.
+        load_seconds: length of the load test, and of the overload.
+        crowd: users of the overload, who click without a pause.
         least_rounds: how often everything is measured at least.
 
     Raises:
@@ -42,12 +43,13 @@ class Settings:
     users: int = 8
     think: float = 1.0
     load_seconds: float = 15.0
+    crowd: int = 64
     least_rounds: int = 3
 
     def __post_init__(self) -> None:
         if min(self.duration, self.load_seconds) <= 0 or self.think < 0:
             raise ConfigurationError("durations must be above 0 seconds, the pause of a user at least 0")
-        if not self.concurrency or min(self.concurrency) < 1 or self.users < 1 or self.least_rounds < 1:
+        if not self.concurrency or min(self.concurrency) < 1 or min(self.users, self.crowd, self.least_rounds) < 1:
             raise ConfigurationError("there must be at least one user and one round")
         for names, known in ((self.sections, SECTIONS), (self.compare, OTHERS)):
             unknown = [name for name in names if name not in known]

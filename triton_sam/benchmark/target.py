@@ -92,6 +92,20 @@ class Target:
         seconds = {name: int(stats.get(name, {}).get("ns", 0)) / 1e9 for name in ("queue", "compute_infer", "success")}
         return {"count": float(answer.get("inference_count", 0)), **seconds}
 
+    def most_pending(self, session: bool) -> int | None:
+        """Return how many clicks the server lets wait before it refuses; None: any number."""
+        config = self._transport.model_config(self.session_model if session else self.calls.decoder)
+        if session:
+            limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
+        else:
+            limit = config.get("dynamic_batching", {}).get("default_queue_policy", {}).get("max_queue_size", 0)
+        return int(limit) or None
+
+    @staticmethod
+    def place(session: bool) -> EmbeddingsPlace:
+        """Return where clients keep embeddings."""
+        return "server" if session else "client"
+
     def client(self, protocol: str, place: EmbeddingsPlace) -> SAM2TritonClient:
         """Return a new client."""
         return SAM2TritonClient(

@@ -1,4 +1,5 @@
-"""Measure a server: latency of each stage, throughput, a comparison with other ways, a moving mouse, load.
+"""Measure a server: latency of each stage, throughput, a comparison with other ways, a moving mouse, load,
+overload.
 
 Examples:
   triton-sam benchmark --local --out results
@@ -79,8 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--load-duration", type=float, default=default.load_seconds, metavar="SECONDS",
-        help=f"of the load test (default: {default.load_seconds:g})",
+        help=f"of the load test and of the overload (default: {default.load_seconds:g})",
     )  # fmt: skip
+    parser.add_argument(
+        "--crowd", type=int, default=default.crowd, metavar="N", help="users of the overload (default: 64)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write result, report and plots there")
     parser.add_argument("--diff", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two results, no run")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -96,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = Settings(
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
-        load_seconds=args.load_duration,
+        load_seconds=args.load_duration, crowd=args.crowd,
     )  # fmt: skip
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)  # before the run: no five minutes of waiting for a wrong path

@@ -81,6 +81,11 @@ class PointDecoder(nn.Module):
         bias = torch.cat([bias.new_zeros(prompts, count), bias], dim=1)
         return tokens, bias.unsqueeze(1).unsqueeze(1)
 
+    def _positions(self) -> Tensor:
+        """Return the (1,C,h,w) encoding of the places of the image."""
+        positions: Tensor = self.prompt_encoder.get_dense_pe()
+        return positions
+
     def _transform(self, image: Tensor, tokens: Tensor, ignored: Tensor) -> tuple[Tensor, Tensor]:
         """Run the two-way transformer; see TwoWayTransformer of the official transformer modules.
 
@@ -94,7 +99,7 @@ class PointDecoder(nn.Module):
         """
         transformer = self.decoder.transformer
         queries, keys = tokens, image.flatten(2).transpose(1, 2)
-        key_pe = self.prompt_encoder.get_dense_pe().flatten(2).squeeze(0)
+        key_pe = self._positions().flatten(2).squeeze(0)
         for layer in transformer.layers:
             if layer.skip_first_layer_pe:
                 queries = attend(layer.self_attn, queries, queries, queries, ignored)

@@ -38,7 +38,7 @@ local_server = pytest.importorskip("triton_sam.local_server")
 
 SHORT = Settings(
     duration=0.2, compare=("inprocess", "naive"), concurrency=(1, 2), boxes=(1, 2), users=2, think=0.1,
-    load_seconds=1.5, least_rounds=1,
+    load_seconds=1.5, crowd=4, least_rounds=1,
 )  # fmt: skip
 
 

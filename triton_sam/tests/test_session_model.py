@@ -348,7 +348,7 @@ def test_too_many_at_once_are_refused_at_once(tmp_path, picture):
     repository = tmp_path / "models"
     shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
     config = repository / "sam2" / "config.pbtxt"
-    config.write_text(config.read_text().replace('"64"', '"3"'))
+    config.write_text(config.read_text().replace('"24"', '"3"'))
     with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
         client.set_image(picture)
         expected, _ = client.predict(POINT)
@@ -549,6 +549,20 @@ def test_the_cache_counts_bytes_exactly():
         cache.put(held("e", 101))
     with pytest.raises(ConfigurationError):
         ImageCache(0)
+
+
+def test_a_cache_that_shrinks_keeps_what_was_used_last():
+    cache = ImageCache(100)
+    for name in "abc":
+        cache.put(held(name, 30))
+    cache.get("a")
+    assert cache.shrink() == 1
+    assert (cache.limit, cache.nbytes, cache.get("b")) == (60, 60, None)
+    assert cache.put(held("d", 30)) == 1  # c
+    assert cache.get("a").image_id == "a"
+    assert [cache.shrink(), cache.shrink(), cache.shrink()] == [1, 1, 0]
+    assert (cache.limit, cache.nbytes, len(cache)) == (30, 0, 0)  # room for one is left
+    assert cache.put(held("e", 30)) == 0
 
 
 def test_the_cache_never_exceeds_its_limit_in_threads():

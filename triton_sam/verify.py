@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,10 @@ class _Sessions:
             raise ModelNotReadyError(f"no model {model} in this process")
         answers = self._sessions[model].run(list(outputs), dict(inputs))
         return dict(zip(outputs, answers, strict=True))
+
+    def one_call(self) -> contextlib.AbstractContextManager[None]:
+        """Bracket a call of the client; here is nothing to repeat. See Transport.one_call."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """Forget the sessions."""

@@ -26,7 +26,7 @@ def main() -> int:
         huggingface_hub.login(token, skip_if_logged_in=False)
     except (KeyboardInterrupt, EOFError):
         return 130
-    except Exception as error:  # wrong token (ValueError), or no connection: httpx's errors share no base with it
+    except Exception as error:  # noqa: BLE001 - wrong token (ValueError), or no connection: httpx's errors share no base with it
         print(f"error: the hub does not accept the login: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
     print("logged in")

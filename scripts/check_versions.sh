@@ -47,6 +47,7 @@ fi
 
 name=${names[0]} python=${names[0]%-*}
 read -ra run <<<"${RUN:-}"
+failed=0
 without_server=(images prompts masks transport properties sessions files)
 with_server=(client basic repository session_model onnxruntime_backend service_v0 service_v1)
 
@@ -64,10 +65,14 @@ environment() {
     echo "${folder##*/}: $(grep -E '^(numpy|pillow|tritonclient|onnxruntime|fastapi)==' "$folder.txt" | paste -sd ' ')"
 }
 
-# tests NAME ...: run these test files.
+# tests NAME ...: run these test files, each by itself, so that RUN may share the machine between them.
 tests() {
-    local paths=("${@/#/triton_sam/tests/test_}")
-    "${run[@]}" "$ENVIRONMENTS/$name/bin/python" -m pytest -q -p no:cacheprovider "${paths[@]/%/.py}"
+    local file
+    for file in "$@"; do
+        echo "test_$file.py"
+        "${run[@]}" "$ENVIRONMENTS/$name/bin/python" -m pytest -q -p no:cacheprovider "triton_sam/tests/test_$file.py" ||
+            failed=1
+    done
 }
 
 # Clients find a server at TRITON_URL: that of an environment which has one.
@@ -93,7 +98,7 @@ case $name in
         tests "${without_server[@]}"
         serve
         tests basic
-        exit
+        exit "$failed"
         ;;
     *)
         echo "check_versions.sh: no environment '$name'" >&2
@@ -101,3 +106,4 @@ case $name in
         ;;
 esac
 tests "${without_server[@]}" "${with_server[@]}"
+exit "$failed"

@@ -28,6 +28,8 @@ CHECKPOINT_REPOSITORY = "facebook/sam3"
 PRECISIONS = {"fp32": "", "fp16": "_fp16"}
 """Precision -> ending of the published file names."""
 
+_WEIGHTS = re.compile(r"[A-Za-z0-9][\w.-]*\.safetensors")
+
 Result = TypeVar("Result")
 
 
@@ -132,25 +134,25 @@ def download_onnx(
 
 
 def download_checkpoint(directory: Path, *, hub: Hub | None = None) -> Path:
-    """Download the gated SAM3 checkpoint in transformers' format.
+    """Download the gated SAM3 checkpoint in transformers' format; its weights are checked by their SHA-256.
 
     Returns:
         The folder, for `triton-sam export sam3 --checkpoint`.
 
     Raises:
         DownloadError: not logged in, not admitted, or no answer; the message says what to do.
+        ChecksumError: see Hub.fetch().
     """
     source = hub or Hub()
+    api = huggingface_hub.HfApi(endpoint=source.endpoint, token=_token())
+    names = source.ask(CHECKPOINT_REPOSITORY, lambda: api.list_repo_files(CHECKPOINT_REPOSITORY))
     source.ask(
         CHECKPOINT_REPOSITORY,
-        lambda: huggingface_hub.snapshot_download(
-            CHECKPOINT_REPOSITORY,
-            local_dir=directory,
-            allow_patterns=["*.json", "*.safetensors"],
-            endpoint=source.endpoint,
-            token=_token(),
-        ),
+        lambda: api.snapshot_download(CHECKPOINT_REPOSITORY, local_dir=directory, allow_patterns=["*.json"]),
     )
+    for name in names:
+        if _WEIGHTS.fullmatch(name):  # the hub names the files: none may lead out of the folder
+            source.fetch(CHECKPOINT_REPOSITORY, name, directory / name)
     return directory
 
 

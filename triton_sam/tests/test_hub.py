@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import json
 import random
 import re
 import subprocess
@@ -69,6 +70,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         hub = self.server
         match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/main/(.+)", self.path)
         hub.requests.append((self.command, self.path, self.headers.get("Range")))
+        if hub.refusal is None and re.fullmatch(r"/api/models/[^/]+/[^/]+(/revision/main)?(\?.*)?", self.path):
+            described = {"id": "a/b", "sha": "0" * 40, "siblings": [{"rfilename": name} for name in hub.files]}
+            self.reply(200, json.dumps(described).encode(), {"Content-Type": "application/json"}, body)
+            return
         if hub.refusal is not None or match is None or match[2] not in hub.files:
             code, error = hub.refusal or (404, "EntryNotFound")
             self.reply(code, b"", {"X-Error-Code": error, "X-Error-Message": "no\nsecond line"}, body)
@@ -210,6 +215,24 @@ def test_gated_checkpoint_without_login(fake: FakeHub, tmp_path: Path) -> None:
         with pytest.raises(DownloadError, match=text) as caught:
             download_checkpoint(tmp_path / "sam3", hub=Hub(fake.url, progress=False))
         assert "\n" not in str(caught.value)
+
+
+def test_the_gated_checkpoint_is_checked_by_its_hash(fake: FakeHub, tmp_path: Path) -> None:
+    fake.files |= {
+        "model.safetensors": DATA,
+        "../out.safetensors": DATA,
+        "sub/other.safetensors": DATA,
+        "sam3.pt": DATA,
+    }
+    target = Hub(fake.url, progress=False)
+    fake.stated["model.safetensors"] = b"something else"
+    with pytest.raises(ChecksumError, match="SHA-256"):
+        download_checkpoint(tmp_path / "sam3", hub=target)
+    assert "model.safetensors" not in snapshot(tmp_path / "sam3")
+    fake.stated.clear()
+    download_checkpoint(tmp_path / "sam3", hub=target)
+    assert {name for name in snapshot(tmp_path) if not name.startswith("sam3/.cache")} == {"sam3/model.safetensors"}
+    assert (tmp_path / "sam3" / "model.safetensors").read_bytes() == DATA
 
 
 def test_no_network(tmp_path: Path) -> None:

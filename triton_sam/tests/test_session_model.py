@@ -22,8 +22,6 @@ from PIL import Image
 from triton_sam import (
     ImageEmbeddings,
     ImageError,
-    InferenceError,
-    PromptError,
     SAM2TritonClient,
     SamError,
     SpeculativeSAM2Client,
@@ -33,7 +31,6 @@ from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageE
 from triton_sam.images import image_bytes, open_image
 from triton_sam.rle import rle_to_mask
 from triton_sam.session_calls import SessionImage
-from triton_sam.session_model.cache import HeldImage, ImageCache, SingleFlight
 from triton_sam.session_model.contract import MAX_OBJECTS, read_error
 from triton_sam.transport import Transport, parse_url
 
@@ -527,68 +524,3 @@ def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transpo
         np.testing.assert_array_equal(got[name], array)
     with pytest.raises(SamError, match="BAD_IMAGE"):
         transport.infer("sam2_encoder_jpeg", {"encoded_image": text(b"no")}, list(expected))
-
-
-# The cache by itself
-
-
-def held(name, nbytes):
-    return HeldImage(name, (1, 1), {}, nbytes)
-
-
-def test_the_cache_counts_bytes_exactly():
-    cache = ImageCache(100)
-    assert [cache.put(held(name, 40)) for name in "abc"] == [0, 0, 1]
-    assert (cache.nbytes, len(cache), cache.get("a")) == (80, 2, None)
-    assert cache.get("b").image_id == "b"
-    assert cache.put(held("d", 30)) == 1  # c, since b was used
-    assert (cache.nbytes, cache.get("c")) == (70, None)
-    assert cache.put(held("b", 100)) == 1  # replaced and grown
-    assert (cache.nbytes, len(cache)) == (100, 1)
-    with pytest.raises(ConfigurationError, match="101 bytes"):
-        cache.put(held("e", 101))
-    with pytest.raises(ConfigurationError):
-        ImageCache(0)
-
-
-def test_the_cache_never_exceeds_its_limit_in_threads():
-    cache, worst = ImageCache(1000), []
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(1, 400, 400).tolist()
-
-    def put(number):
-        cache.put(held(str(number % 50), sizes[number]))
-        worst.append(cache.nbytes)
-        cache.get(str(number % 7))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, range(400)))
-    assert max(worst) <= 1000
-    assert cache.nbytes == sum(image.nbytes for image in cache._images.values())
-
-
-def test_a_flight_is_shared_also_when_it_fails():
-    flights, gate, calls = SingleFlight(), threading.Event(), []
-
-    def work():
-        calls.append(1)
-        gate.wait(10)
-        if len(calls) == 1:
-            raise ImageError("no")
-        return 7
-
-    with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(flights.run, "a", work) for _ in range(4)]
-        while not calls:
-            pass
-        threading.Timer(0.2, gate.set).start()
-        for job in jobs:
-            with pytest.raises(ImageError):
-                job.result()
-    assert flights.run("a", work) == 7
-    assert len(calls) == 2
-
-
-def test_errors_keep_their_meaning_on_the_wire():
-    for error, kind in (("BAD_PROMPT: x", PromptError), ("sam2 failed: UNKNOWN_IMAGE_ID: gone", UnknownImageError)):
-        assert type(read_error(InferenceError(error))) is kind

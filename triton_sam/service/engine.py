@@ -36,7 +36,6 @@ IN_FLIGHT = 16
 """Predictions that are at Triton at a time; the others wait here, where taking turns and dropping them is cheap."""
 WATCH_SECONDS = 1.0
 PROBE_TIMEOUT = 5.0
-ENCODE_ATTEMPTS = 2
 HANDED_OUT_SHARE = 4
 """The part of the memory for pictures that embeddings in the old form may take besides: a quarter."""
 

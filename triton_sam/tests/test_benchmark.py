@@ -27,7 +27,7 @@ from triton_sam.benchmark.schema import problem
 from triton_sam.benchmark.settings import SECTIONS, Settings
 from triton_sam.benchmark.target import Target
 from triton_sam.benchmark.timing import crowd, take_turns
-from triton_sam.benchmark.weights import find_weights, is_built_in, make_weights
+from triton_sam.benchmark.weights import find_weights, make_weights
 from triton_sam.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.families import get_family
@@ -376,7 +376,7 @@ def test_a_crowd_counts_users_and_errors():
 
 def test_weights_are_found_and_made(repository):
     weights = find_weights("sam2", repository, None)
-    assert is_built_in(weights)
+    assert weights.metadata["triton_sam.config"] == "sam2.1_hiera_micro"
     assert weights.checkpoint is not None
     assert weights.checkpoint.name == "sam2.1_hiera_micro.pt"
     assert "micro" in weights.describe()

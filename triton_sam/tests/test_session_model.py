@@ -28,7 +28,6 @@ from triton_sam import (
 )
 from triton_sam.bundle import bundled
 from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
-from triton_sam.images import image_bytes, open_image
 from triton_sam.rle import rle_to_mask
 from triton_sam.session_calls import SessionImage
 from triton_sam.session_model.contract import MAX_OBJECTS, read_error
@@ -162,22 +161,6 @@ def test_more_than_one_request_may_carry_goes_through_the_decoder(client, pictur
     client.set_image(picture)
     masks, _ = client.predict(box=[[1, 1, 50, 50]] * (MAX_OBJECTS + 1))
     assert len(masks) == MAX_OBJECTS + 1
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
-def test_sources_without_encoding_lose_nothing_on_the_way(mode):
-    noise = np.random.default_rng(1).integers(0, 256, (30, 40, 4), np.uint8)
-    array = {"RGB": noise[:, :, :3], "L": noise[:, :, 0], "RGBA": noise, "I;16": noise[:, :, 0].astype(np.uint16) * 9}
-    for source in (array[mode], Image.fromarray(array[mode])):
-        np.testing.assert_array_equal(open_image(image_bytes(source)), open_image(source))
-
-
-def test_files_and_bytes_go_out_as_they_are(images, picture, tmp_path):
-    assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == picture
-    assert image_bytes(memoryview(picture)) == picture
-    for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3):
-        with pytest.raises(ImageError):
-            image_bytes(wrong)
 
 
 def test_embeddings_are_fetched_when_asked_for_and_can_be_saved(client, session_server, picture, tmp_path):

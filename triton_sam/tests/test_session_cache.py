@@ -47,6 +47,50 @@ def test_the_cache_never_exceeds_its_limit_in_threads():
     assert cache.nbytes == sum(image.nbytes for image in cache._images.values())
 
 
+def test_a_cache_of_one_byte_holds_one():
+    cache = ImageCache(1)
+    assert (cache.limit, cache.nbytes, len(cache)) == (1, 0, 0)
+    assert cache.put(held("a", 1)) == 0
+    assert cache.get("a").nbytes == 1
+    assert cache.put(held("a", 1)) == 0  # the same again: nothing has to go
+    assert (cache.nbytes, len(cache)) == (1, 1)
+    with pytest.raises(ConfigurationError, match=r"^the embeddings of one image take 2 bytes, cache_bytes is 1$"):
+        cache.put(held("b", 2))
+    assert cache.get("a") is not None
+
+
+def test_several_go_for_a_large_one():
+    cache = ImageCache(10)
+    for name in "abcde":
+        cache.put(held(name, 2))
+    cache.get("a")
+    assert cache.put(held("f", 5)) == 3
+    assert [name for name in "abcdef" if cache.get(name)] == ["a", "e", "f"]
+    assert cache.nbytes == 9
+    assert cache.put(held("a", 1)) == 0  # replaced by less
+    assert cache.nbytes == 8
+
+
+def test_work_is_done_once_for_each_key():
+    flights, gate, calls = SingleFlight(), threading.Event(), []
+
+    def work(key):
+        calls.append(key)
+        gate.wait(10)
+        return key * 2
+
+    with ThreadPoolExecutor(6) as pool:
+        jobs = {key: [pool.submit(flights.run, key, lambda key=key: work(key)) for _ in range(3)] for key in "ab"}
+        while len(calls) < 2:
+            pass
+        threading.Timer(0.2, gate.set).start()
+        assert {key: [job.result() for job in of_key] for key, of_key in jobs.items()} == {
+            "a": ["aa"] * 3,
+            "b": ["bb"] * 3,
+        }
+    assert sorted(calls) == ["a", "b"]
+
+
 def test_a_flight_is_shared_also_when_it_fails():
     flights, gate, calls = SingleFlight(), threading.Event(), []
 

@@ -91,8 +91,7 @@ def summary(results: Results) -> str:
     bars = judge(results)
     if bars:
         lines.append("")
-    for bar in bars:
-        lines.append(f"{_verdict(bar):6} {bar.name}: {_value(bar)} (limit {_limit(bar)})")
+    lines += [f"{_verdict(bar):6} {bar.name}: {_value(bar)} (limit {_limit(bar)})" for bar in bars]
     return "\n".join([*lines, *([""] if results.notes else []), *results.notes])
 
 

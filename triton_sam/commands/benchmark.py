@@ -164,7 +164,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
         assert weights is not None  # noqa: S101 - made for a local server
         models = _models_of(args, weights)
         _options.say(args, "starting a local Triton ...")
-        server = stack.enter_context(LocalServer(weights.repository, models=models))
+        server = stack.enter_context(LocalServer(weights.repository, models=models, admin=True))
         urls = {"http": server.http_url, "grpc": server.grpc_url}
         target = Target(args.family, weights.name, urls, source, weights, server.pid)
     else:

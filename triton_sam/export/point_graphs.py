@@ -47,7 +47,7 @@ class PointDecoder(nn.Module):
         coords = torch.cat([coords, coords.new_zeros(prompts, 1, 2)], dim=1)
         labels = torch.cat([labels, labels.new_full((prompts, 1), LABEL_PADDING)], dim=1)
 
-        position = encoder.pe_layer._pe_encoding(coords)
+        position = encoder.pe_layer._pe_encoding(coords)  # noqa: SLF001 - without the scaling around it
         offsets = torch.cat(
             [encoder.not_a_point_embed.weight, *(embedding.weight for embedding in encoder.point_embeddings)]
         )

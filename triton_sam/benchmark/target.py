@@ -6,6 +6,7 @@ import itertools
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from PIL import Image
 
@@ -18,6 +19,7 @@ from ..images import ImageSource, image_bytes, open_image
 from ..transport import Transport, parse_url
 from .weights import Weights
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
 
@@ -60,6 +62,11 @@ class Target:
         return list(self.urls)
 
     @property
+    def is_here(self) -> bool:
+        """Whether the server is reached without a network."""
+        return all(urlsplit(str(parse_url(url))).hostname in LOOPBACK for url in self.urls.values())
+
+    @property
     def session_model(self) -> str:
         """Triton name of the session model."""
         return self.name or self.family
@@ -89,10 +96,10 @@ class Target:
         seconds = {name: int(stats.get(name, {}).get("ns", 0)) / 1e9 for name in ("queue", "compute_infer", "success")}
         return {"count": float(answer.get("inference_count", 0)), **seconds}
 
-    def client(self, protocol: str, place: EmbeddingsPlace) -> SAM2TritonClient:
-        """Return a new client."""
+    def client(self, protocol: str, place: EmbeddingsPlace, url: str | None = None) -> SAM2TritonClient:
+        """Return a new client; ``url`` is another way to the same server."""
         return SAM2TritonClient(
-            self.urls[protocol], self.family, model_name=self.name, timeout=self.timeout, embeddings=place
+            url or self.urls[protocol], self.family, model_name=self.name, timeout=self.timeout, embeddings=place
         )
 
     def fresh(self) -> bytes:

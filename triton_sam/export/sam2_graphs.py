@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .point_graphs import PointDecoder
+from .point_graphs import PointDecoder, channel_norm
 
 PIXEL_MEAN = (0.485, 0.456, 0.406)
 """Mean of RGB in 0..1; sam2.utils.transforms.SAM2Transforms."""
@@ -93,7 +93,7 @@ class Sam2Decoder(PointDecoder):
         if self.decoder.pred_obj_scores:
             heads.insert(0, self.decoder.obj_score_token.weight)
         tokens, ignored = self._tokens(heads, points, is_point)
-        tokens_out, image_out = self._transform(image_embeddings + dense, tokens, ignored)
+        tokens_out, image_out = self._transform(image_embeddings.flatten(2) + dense, tokens, ignored)
         masks, scores, object_score = self._read_out(tokens_out, image_out, high_res_feats_0, high_res_feats_1)
         chosen = self._choose_single(masks, scores)
         rows = torch.arange(masks.shape[0], device=masks.device)
@@ -111,7 +111,7 @@ class Sam2Decoder(PointDecoder):
         side = self.prompt_encoder.image_embedding_size
         upscale_1, norm, activation_1, upscale_2, activation_2 = decoder.output_upscaling
         features = image.transpose(1, 2).reshape(-1, image.shape[2], *side)
-        features = activation_1(norm(upscale_1(features) + high_res_1))
+        features = activation_1(channel_norm(norm, upscale_1(features) + high_res_1))
         features = activation_2(upscale_2(features) + high_res_0)
 
         masks = self._masks(mask_tokens, features)

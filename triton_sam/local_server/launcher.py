@@ -204,6 +204,7 @@ class LocalServer:
             f"--id={identity}",
             f"--model-repository={self.model_repository}",
             f"--backend-directory={triton.backend_directory}",
+            f"--cache-directory={triton.cache_directory}",
             "--model-control-mode=explicit",
             *(f"--load-model={folder.name}" for folder in folders),
             # A model that fails is reported with its reason by the repository index, which needs a live server.

@@ -73,6 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", type=_names, default=SECTIONS, metavar="SECTION,...", help=f"of {', '.join(SECTIONS)} (default: all)"
     )
+    parser.add_argument(
+        "--link", default=default.link, metavar="RATE,DELAY",
+        help=f"network to emulate in the comparison, such as 100mbit,10ms; or none (default: {default.link})",
+    )  # fmt: skip
     parser.add_argument("--users", type=int, default=default.users, metavar="N", help="of the load test (default: 8)")
     parser.add_argument(
         "--think", type=float, default=default.think, metavar="SECONDS",
@@ -100,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = Settings(
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
-        load_seconds=args.load_duration, crowd=args.crowd,
+        load_seconds=args.load_duration, crowd=args.crowd, link=args.link,
     )  # fmt: skip
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)  # before the run: no five minutes of waiting for a wrong path

@@ -225,5 +225,6 @@ def decode(
     decoder: Any = _WindowDecoder(model, window)
     encoder = decoder.prompt_encoder
     dense = encoder.no_mask_embed.weight.reshape(1, -1, 1, 1) if mask is None else encoder.mask_downscaling(mask)
-    logits, iou, present = decoder.all_masks(features.embedding + dense, *features.high_res, points + place, labels)
+    image = (features.embedding + dense).flatten(2)
+    logits, iou, present = decoder.all_masks(image, *features.high_res, points + place, labels)
     return Prediction(logits, iou, present[:, 0])

@@ -29,6 +29,8 @@ CHECKPOINT_REPOSITORY = "facebook/sam3"
 PRECISIONS = {"fp32": "", "fp16": "_fp16"}
 """Precision -> ending of the published file names."""
 
+_WEIGHTS = re.compile(r"[A-Za-z0-9][\w.-]*\.safetensors")
+
 Result = TypeVar("Result")
 
 
@@ -53,20 +55,21 @@ class Hub:
         try:
             return call()
         except errors.LocalEntryNotFoundError as error:  # what snapshot_download makes of a missing connection
-            raise DownloadError(self._no_answer(error)) from error
+            raise DownloadError(self.no_answer(error)) from error
         except errors.EntryNotFoundError as error:
             raise DownloadError(f"{repository} has no such file: {_first_line(error)}") from error
         except errors.HfHubHTTPError as error:
             raise DownloadError(_refusal(repository, _status(error))) from error
         except Exception as error:  # the errors of the connection: their base differs between versions of the library
-            raise DownloadError(self._no_answer(error)) from error
+            raise DownloadError(self.no_answer(error)) from error
 
     @property
     def where(self) -> str:
         """URL of the hub."""
         return str(self.endpoint or huggingface_hub.constants.ENDPOINT)
 
-    def _no_answer(self, error: Exception) -> str:
+    def no_answer(self, error: Exception) -> str:
+        """Say that the hub cannot be reached, and what helps."""
         hint = "on a closed network set HTTPS_PROXY, or HF_ENDPOINT to a mirror"
         return f"cannot reach {self.where} ({_first_line(error)}): {hint}"
 
@@ -99,7 +102,7 @@ def login(token: str) -> None:
             f"the hub does not accept this token ({_first_line(error)}): make one at https://huggingface.co/settings/tokens"
         ) from error
     except Exception as error:  # see Hub.ask()
-        raise DownloadError(Hub()._no_answer(error)) from error
+        raise DownloadError(Hub().no_answer(error)) from error
 
 
 def download_onnx(

@@ -253,8 +253,7 @@ async def _dropped(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[
     queued: list[Queued] = []
 
     async def act() -> Ended:
-        for position in path:
-            queued.append(await client.predict_async([position], [1], session_id="dropped"))
+        queued.extend([await client.predict_async([position], [1], session_id="dropped") for position in path])
         await asyncio.sleep(0)
         client.cancel_session_requests("dropped", keep_latest=False)
         return [(0.0, await wait_for_latest_result(queued, client, "dropped"))]
@@ -281,8 +280,7 @@ async def _naive(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Po
     queued: list[Queued] = []
 
     async def act() -> Ended:
-        for position in path:
-            queued.append(await client.predict_async([position], [1]))
+        queued.extend([await client.predict_async([position], [1]) for position in path])
         start = time.perf_counter()
         result = await queued[-1][1]
         seconds = time.perf_counter() - start

@@ -17,7 +17,11 @@ SESSIONS = 4
 
 
 def measure_speculative(
-    target: Target, settings: Settings, results: Results, session: bool, progress: Progress
+    target: Target,
+    settings: Settings,  # noqa: ARG001 - what every section is called with
+    results: Results,
+    session: bool,
+    progress: Progress,
 ) -> None:
     """Run the scenarios of `triton-sam speculative` once over each protocol."""
     if target.family != "sam2":

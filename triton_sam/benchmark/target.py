@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from PIL import Image
 
@@ -19,6 +20,7 @@ from ..images import ImageSource, image_bytes, open_image
 from ..transport import Transport, parse_url
 from .weights import Weights
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
 
@@ -61,6 +63,11 @@ class Target:
     def protocols(self) -> list[str]:
         """Protocols to measure."""
         return list(self.urls)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the server is reached without a network."""
+        return all(urlsplit(str(parse_url(url))).hostname in LOOPBACK for url in self.urls.values())
 
     @property
     def session_model(self) -> str:
@@ -106,10 +113,10 @@ class Target:
         """Return where clients keep embeddings."""
         return "server" if session else "client"
 
-    def client(self, protocol: str, place: EmbeddingsPlace) -> SAM2TritonClient:
-        """Return a new client."""
+    def client(self, protocol: str, place: EmbeddingsPlace, url: str | None = None) -> SAM2TritonClient:
+        """Return a new client; ``url`` is another way to the same server."""
         return SAM2TritonClient(
-            self.urls[protocol],
+            url or self.urls[protocol],
             self.family,
             model_name=self.name,
             timeout=self.timeout,

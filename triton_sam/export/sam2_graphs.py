@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .point_graphs import PointDecoder
+from .point_graphs import PointDecoder, channel_norm
 
 PIXEL_MEAN = (0.485, 0.456, 0.406)
 """Mean of RGB in 0..1; sam2.utils.transforms.SAM2Transforms."""
@@ -89,7 +89,7 @@ class Sam2Decoder(PointDecoder):
         """
         dense = self._embed_mask(mask_input, has_mask_input)
         masks, scores, object_score = self.all_masks(
-            image_embeddings + dense, high_res_feats_0, high_res_feats_1, point_coords, point_labels
+            image_embeddings.flatten(2) + dense, high_res_feats_0, high_res_feats_1, point_coords, point_labels
         )
         chosen = self._choose_single(masks, scores)
         rows = torch.arange(masks.shape[0], device=masks.device)
@@ -100,7 +100,14 @@ class Sam2Decoder(PointDecoder):
     def all_masks(
         self, image: Tensor, high_res_0: Tensor, high_res_1: Tensor, coords: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Decode without choosing: forward() of embeddings that the dense prompt has been added to.
+        """Decode without choosing.
+
+        Args:
+            image: (1 or P,256,S/16*S/16) embeddings that the dense prompt has been added to.
+            high_res_0: as high_res_feats_0 of forward().
+            high_res_1: as high_res_feats_1 of forward().
+            coords: (P,N,2).
+            labels: (P,N).
 
         Returns:
             (P,4,S/4,S/4) mask logits and (P,4) scores, the single mask first, and (P,1) object score logits.
@@ -123,7 +130,7 @@ class Sam2Decoder(PointDecoder):
         side = self.prompt_encoder.image_embedding_size
         upscale_1, norm, activation_1, upscale_2, activation_2 = decoder.output_upscaling
         features = image.transpose(1, 2).reshape(-1, image.shape[2], *side)
-        features = activation_1(norm(upscale_1(features) + high_res_1))
+        features = activation_1(channel_norm(norm, upscale_1(features) + high_res_1))
         features = activation_2(upscale_2(features) + high_res_0)
 
         masks = self._masks(mask_tokens, features)

@@ -149,14 +149,14 @@ def _positions_of(trunk: Any, window: Window) -> Iterator[None]:
     def codes(_: object) -> Tensor:
         # Stretching the codes to a large frame is a tenth of a small step: they learn with whole frames only.
         with torch.set_grad_enabled(torch.is_grad_enabled() and window.side == window.frame):
-            whole: Tensor = type(trunk)._get_pos_embed(trunk, (cells, cells))
+            whole: Tensor = type(trunk)._get_pos_embed(trunk, (cells, cells))  # noqa: SLF001 - the trunk has no other way
         return window.cut(whole.permute(0, 3, 1, 2), _PATCH).permute(0, 2, 3, 1)
 
-    trunk._get_pos_embed = codes
+    trunk._get_pos_embed = codes  # noqa: SLF001
     try:
         yield
     finally:
-        del trunk._get_pos_embed
+        del trunk._get_pos_embed  # noqa: SLF001
 
 
 def normalise(images: Tensor) -> Tensor:
@@ -225,5 +225,6 @@ def decode(
     decoder: Any = _WindowDecoder(model, window)
     encoder = decoder.prompt_encoder
     dense = encoder.no_mask_embed.weight.reshape(1, -1, 1, 1) if mask is None else encoder.mask_downscaling(mask)
-    logits, iou, present = decoder.all_masks(features.embedding + dense, *features.high_res, points + place, labels)
+    image = (features.embedding + dense).flatten(2)
+    logits, iou, present = decoder.all_masks(image, *features.high_res, points + place, labels)
     return Prediction(logits, iou, present[:, 0])

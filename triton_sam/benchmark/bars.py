@@ -36,7 +36,7 @@ class Bar:
 
 def judge(results: Results) -> list[Bar]:
     """Return all bars that the results allow to judge."""
-    return [*_against_others(results), *_over_a_link(results), *_boxes(results), *_crowd(results)]
+    return [*_against_others(results), *_over_a_link(results), *_boxes(results), *_crowd(results), *_overload(results)]
 
 
 def _median(results: Results, what: str, who: str, protocol: str | None = None) -> float | None:
@@ -89,3 +89,17 @@ def _crowd(results: Results) -> Iterator[Bar]:
         yield Bar(f"8 users, {row.protocol}: p95 to the median of one", row.ms.p95 / alone.ms.median, 10.0, False)
         least, most = row.more["least_calls_of_a_user"], row.more["most_calls_of_a_user"]
         yield Bar(f"8 users, {row.protocol}: fewest clicks of a user to the most", least / max(most, 1), 0.33, True)
+
+
+def _overload(results: Results) -> Iterator[Bar]:
+    for row in results.of("overload", "accepted"):
+        half, refused, after = (
+            next((other for other in results.of("overload", what) if other.protocol == row.protocol), None)
+            for what in ("half load", "refused", "after")
+        )
+        if not (half and refused and after and row.ms and half.ms and refused.ms):
+            continue  # nothing was refused: no overload
+        name = f"{row.size} users, {row.protocol}"
+        yield Bar(f"{name}: p95 of accepted clicks to that at half load", row.ms.p95 / half.ms.p95, 3.0, False)
+        yield Bar(f"{name}: p95 of refusals", refused.ms.p95, 100.0, False, "ms")
+        yield Bar(f"{name}: until clicks are as fast as before", 1000 * after.more["recovered_s"], 5000.0, False, "ms")

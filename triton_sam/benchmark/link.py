@@ -141,7 +141,7 @@ def _deliver(waiting: queue.Queue[tuple[float, bytes]], sink: socket.socket) -> 
 def _serve(host: str, port: int, link: Link) -> None:
     there, back = _Direction(link), _Direction(link)
     listener = socket.create_server(("127.0.0.1", 0))
-    print(listener.getsockname()[1], flush=True)
+    print(listener.getsockname()[1], flush=True)  # noqa: T201 - to the process that started this one
     while True:
         client, _ = listener.accept()
         server = socket.create_connection((host, port))

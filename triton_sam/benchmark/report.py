@@ -58,6 +58,7 @@ def make_document(results: Results, plots: dict[str, Path]) -> Document:
         ("throughput", "Throughput", "throughput", _throughput),
         ("speculative", "A mouse that moves", None, _speculative),
         ("load", "Load", None, _load),
+        ("overload", "Overload", None, _overload),
     ]
     bars = judge(results)
     if bars:
@@ -89,8 +90,7 @@ def summary(results: Results) -> str:
     bars = judge(results)
     if bars:
         lines.append("")
-    for bar in bars:
-        lines.append(f"{_verdict(bar):6} {bar.name}: {_value(bar)} (limit {_limit(bar)})")
+    lines += [f"{_verdict(bar):6} {bar.name}: {_value(bar)} (limit {_limit(bar)})" for bar in bars]
     return "\n".join([*lines, *([""] if results.notes else []), *results.notes])
 
 
@@ -247,6 +247,17 @@ def _load(results: Results) -> Iterator[Block]:
             "its requests wait for the decoder. 100 % of server CPU is one thread of the processor. Memory is "
             "the largest sum of private memory of the server's processes."
         )
+
+
+def _overload(results: Results) -> Iterator[Block]:
+    lines = [
+        [row.what, str(row.size), str(row.ms.n), number(row.ms.median), number(row.ms.p95), number(row.ms.max)]
+        for row in results.of("overload")
+        if row.ms is not None
+    ]
+    yield Table(["", "users", "clicks", "p50, ms", "p95, ms", "longest, ms"], lines)
+    for row in results.of("overload", "after"):
+        yield f"Clicks were as fast as before {number(row.more['recovered_s'])} s after the load ended."
 
 
 def _machine(results: Results) -> Table:

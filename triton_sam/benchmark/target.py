@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 from PIL import Image
@@ -36,6 +37,7 @@ class Target:
         weights: the same models as files, for the comparison; None: not known here.
         pid: of a tritonserver on this machine.
         timeout: seconds that one call may take.
+        access: headers and ca_certs of every client, for a proxy in front of the server.
     """
 
     family: str
@@ -45,6 +47,7 @@ class Target:
     weights: Weights | None = None
     pid: int | None = None
     timeout: float = 300.0
+    access: Mapping[str, Any] = field(default_factory=dict)
     content: bytes = field(init=False, repr=False)
     picture: Image.Image = field(init=False, repr=False)
 
@@ -52,7 +55,7 @@ class Target:
         self.content = image_bytes(self.source)
         self.picture = open_image(self.content)
         self.calls = Calls(get_family(self.family), self.name)
-        self._transport = Transport(parse_url(self.urls[self.protocols[0]]), timeout=self.timeout)
+        self._transport = Transport(parse_url(self.urls[self.protocols[0]]), timeout=self.timeout, **self.access)
         self._fresh: Iterator[int] = itertools.count()
         self._salt = secrets.token_bytes(8)
 
@@ -96,10 +99,29 @@ class Target:
         seconds = {name: int(stats.get(name, {}).get("ns", 0)) / 1e9 for name in ("queue", "compute_infer", "success")}
         return {"count": float(answer.get("inference_count", 0)), **seconds}
 
+    def most_pending(self, session: bool) -> int | None:
+        """Return how many clicks the server lets wait before it refuses; None: any number."""
+        config = self._transport.model_config(self.session_model if session else self.calls.decoder)
+        if session:
+            limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
+        else:
+            limit = config.get("dynamic_batching", {}).get("default_queue_policy", {}).get("max_queue_size", 0)
+        return int(limit) or None
+
+    @staticmethod
+    def place(session: bool) -> EmbeddingsPlace:
+        """Return where clients keep embeddings."""
+        return "server" if session else "client"
+
     def client(self, protocol: str, place: EmbeddingsPlace, url: str | None = None) -> SAM2TritonClient:
         """Return a new client; ``url`` is another way to the same server."""
         return SAM2TritonClient(
-            url or self.urls[protocol], self.family, model_name=self.name, timeout=self.timeout, embeddings=place
+            url or self.urls[protocol],
+            self.family,
+            model_name=self.name,
+            timeout=self.timeout,
+            embeddings=place,
+            **self.access,
         )
 
     def fresh(self) -> bytes:

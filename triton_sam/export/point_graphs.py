@@ -47,7 +47,7 @@ class PointDecoder(nn.Module):
         coords = torch.cat([coords, coords.new_zeros(prompts, 1, 2)], dim=1)
         labels = torch.cat([labels, labels.new_full((prompts, 1), LABEL_PADDING)], dim=1)
 
-        position = encoder.pe_layer._pe_encoding(coords)
+        position = encoder.pe_layer._pe_encoding(coords)  # noqa: SLF001 - without the scaling around it
         offsets = torch.cat(
             [encoder.not_a_point_embed.weight, *(embedding.weight for embedding in encoder.point_embeddings)]
         )
@@ -89,6 +89,11 @@ class PointDecoder(nn.Module):
         bias = torch.cat([bias.new_zeros(prompts, count), bias], dim=1)
         return tokens, bias.unsqueeze(1).unsqueeze(1)
 
+    def _positions(self) -> Tensor:
+        """Return the (1,C,h,w) encoding of the places of the image."""
+        positions: Tensor = self.prompt_encoder.get_dense_pe()
+        return positions
+
     def _transform(self, image: Tensor, tokens: Tensor, ignored: Tensor) -> tuple[Tensor, Tensor]:
         """Run the two-way transformer; see TwoWayTransformer of the official transformer modules.
 
@@ -102,7 +107,7 @@ class PointDecoder(nn.Module):
         """
         transformer = self.decoder.transformer
         queries, keys = tokens, image.transpose(1, 2)
-        key_pe = self.prompt_encoder.get_dense_pe().flatten(2).squeeze(0)
+        key_pe = self._positions().flatten(2).squeeze(0)
         for layer in transformer.layers:
             if layer.skip_first_layer_pe:
                 queries = attend(layer.self_attn, queries, queries, queries, ignored)

@@ -128,7 +128,7 @@ def find_libpython() -> Path:
             return (folder / name).resolve()
     raise LocalServerError(
         f"Triton needs {name} and the Python at {sys.base_prefix} has none: install it (Debian: apt install "
-        f"{name.split('.so')[0]}; pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared) or use a Python of uv or conda"
+        f"{name.partition('.so')[0]}; pyenv: PYTHON_CONFIGURE_OPTS=--enable-shared) or use a Python of uv or conda"
     )
 
 

@@ -29,7 +29,7 @@ from triton_sam.benchmark.schema import problem
 from triton_sam.benchmark.settings import SECTIONS, Settings
 from triton_sam.benchmark.target import Target
 from triton_sam.benchmark.timing import crowd, take_turns
-from triton_sam.benchmark.weights import find_weights, is_built_in, make_weights
+from triton_sam.benchmark.weights import find_weights, make_weights
 from triton_sam.bundle import bundled
 from triton_sam.cli import main
 
@@ -39,7 +39,7 @@ local_server = pytest.importorskip("triton_sam.local_server")
 
 SHORT = Settings(
     duration=0.2, compare=("inprocess", "naive"), concurrency=(1, 2), boxes=(1, 2), users=2, think=0.1,
-    load_seconds=1.5, least_rounds=1,
+    load_seconds=1.5, crowd=4, least_rounds=1,
 )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def repository(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(repository):
-    with local_server.LocalServer(repository, models=["sam2"]) as server:
+    with local_server.LocalServer(repository, models=["sam2"], admin=True) as server:
         yield server
 
 
@@ -193,8 +193,9 @@ def test_a_server_without_the_session_model_is_measured_as_it_is(server):
     found = begin(target, settings, "")
     measure(target, settings, found, quiet=True)
     target.close()
-    assert {row.who for row in found.rows} == {"client", "request", "shared_memory"}
+    assert {row.who for row in found.rows} == {"client", "request"}
     assert any("no session model" in note for note in found.notes)
+    assert any("shared memory was left out" in note for note in found.notes)  # a server takes it with admin=True
     assert problem(json.loads(json.dumps(found.to_json()))) == ""
 
 
@@ -413,7 +414,7 @@ def test_a_crowd_counts_users_and_errors():
 
 def test_weights_are_found_and_made(repository):
     weights = find_weights("sam2", repository, None)
-    assert is_built_in(weights)
+    assert weights.metadata["triton_sam.config"] == "sam2.1_hiera_micro"
     assert weights.checkpoint is not None
     assert weights.checkpoint.name == "sam2.1_hiera_micro.pt"
     assert "micro" in weights.describe()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -103,6 +104,10 @@ class _Sessions:
             }
         except Exception as error:  # ONNX Runtime's errors share no base class below Exception
             raise ExportError(f"ONNX Runtime cannot load the model: {str(error).splitlines()[0]}") from error
+
+    def one_call(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing waits for a network here; see Transport.one_call."""
+        return contextlib.nullcontext()
 
     def infer(
         self, model: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]

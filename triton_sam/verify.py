@@ -105,6 +105,10 @@ class _Sessions:
         except Exception as error:  # ONNX Runtime's errors share no base class below Exception
             raise ExportError(f"ONNX Runtime cannot load the model: {str(error).splitlines()[0]}") from error
 
+    def one_call(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing waits for a network here; see Transport.one_call."""
+        return contextlib.nullcontext()
+
     def infer(
         self, model: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
     ) -> dict[str, npt.NDArray[Any]]:

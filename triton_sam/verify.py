@@ -118,10 +118,6 @@ class _Sessions:
         answers = self._thread.submit(self._sessions[model].run, list(outputs), dict(inputs)).result()
         return dict(zip(outputs, answers, strict=True))
 
-    def one_call(self) -> contextlib.AbstractContextManager[None]:
-        """Bracket a call of the client; here is nothing to repeat. See Transport.one_call."""
-        return contextlib.nullcontext()
-
     def close(self) -> None:
         """Forget the sessions."""
         self._thread.shutdown()

@@ -82,7 +82,7 @@ def service_errors(name: str, service: dict[str, Any], described: dict[str, Any]
     for port in service.get("ports", []):
         if not port.startswith("127.0.0.1:") and name != "nginx":
             yield f"{name}: port {port} is open to everybody"
-    if name not in ("export",) and service.get("restart") != "unless-stopped":
+    if name != "export" and service.get("restart") != "unless-stopped":
         yield f"{name}: nothing starts it again"
 
 

@@ -155,7 +155,7 @@ class Dispatcher:
             result = work.read(await self._transport.in_time(self._call(work.request)))
         except asyncio.CancelledError:
             self._finish(job, State.CANCELLED, work.future.cancel)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller who waits gets it
             failure = error
             self._finish(job, State.FAILED, lambda: work.future.set_exception(failure))
         else:

@@ -23,11 +23,18 @@ class Alias:
         name: the new model.
         target: the model behind it.
         outputs: tensor of the target -> its name in the new model; all others keep theirs.
+
+    Raises:
+        ConfigurationError: a name that cannot be a model's, since it leads out of the repository, say.
     """
 
     name: str
     target: str
     outputs: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_name(self.target)
 
 
 def paintera(sam2: str = "sam2", sam3: str = "sam3") -> tuple[Alias, ...]:
@@ -64,12 +71,11 @@ def write_alias(repository: Path, alias: Alias) -> Path:
         Path of its config.pbtxt.
 
     Raises:
-        ConfigurationError: the name cannot be a model's.
         RepositoryError: there is no target, or a model of that name that is no alias.
         OSError: the repository cannot be written.
     """
     text = ensemble_config(_read(repository / alias.target), alias)
-    folder = repository / check_name(alias.name)
+    folder = repository / alias.name
     if folder.exists() and _read(folder).platform != "ensemble":
         raise RepositoryError(
             f"{alias.name} is a model of its own in {repository}: remove its folder, or export it under another --name"

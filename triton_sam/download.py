@@ -252,7 +252,7 @@ def _check_answer(job: _Job, url: str, response: urllib3.BaseHTTPResponse, start
         total = int(length) if length.isdecimal() else None
     if None not in (total, job.size) and total != job.size:
         raise ChecksumError(f"{url} has {total} bytes, the official file {job.size}: this is something else")
-    _check_space(job, start, total)
+    _check_space(job, total)
     if start == 0:
         job.start_over()
         tag = _version(response)
@@ -267,7 +267,7 @@ def _version(response: urllib3.BaseHTTPResponse) -> str | None:
     return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
 
 
-def _check_space(job: _Job, start: int, total: int | None) -> None:
+def _check_space(job: _Job, total: int | None) -> None:
     """Refuse a download that cannot fit before it has run for an hour."""
     wanted = total if total is not None else job.size
     if wanted is not None and shutil.disk_usage(job.path.parent).free < wanted - job.arrived:

@@ -220,7 +220,9 @@ def _check_inside(what: str, points: FloatArray, size: Size) -> None:
 def _numbers(name: str, value: Any) -> FloatArray:
     try:
         array = np.asarray(value)
-        if array.dtype.kind not in "biuf" and array.size:
+        if array.size == 0:  # whatever type nothing has
+            return np.zeros(array.shape, np.float32)
+        if array.dtype.kind not in "biuf":
             raise ValueError
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
             array = array.astype(np.float32)

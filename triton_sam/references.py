@@ -90,7 +90,8 @@ class Sam2Reference:
         with quiet():
             self._predictor = SAM2ImagePredictor(model)
         # The predictor's own sizes are those of a 1024 input.
-        self._predictor._bb_feat_sizes = [(model.image_size // stride,) * 2 for stride in (4, 8, 16)]
+        sizes = [(model.image_size // stride,) * 2 for stride in (4, 8, 16)]
+        self._predictor._bb_feat_sizes = sizes  # noqa: SLF001
 
     def set_image(self, image: Image.Image) -> None:
         """See Reference.set_image."""

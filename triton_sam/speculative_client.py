@@ -344,10 +344,10 @@ async def queue_multiple_requests(
     if len(coords_list) != len(labels_list):
         raise PromptError(f"{len(coords_list)} coords, but {len(labels_list)} labels")
     works = [
-        client._work(None, coords, labels, None, None, False)
+        client._work(None, coords, labels, None, None, False)  # noqa: SLF001 - a function of this module
         for coords, labels in zip(coords_list, labels_list, strict=True)
     ]
-    return client._queue(works, session_id)
+    return client._queue(works, session_id)  # noqa: SLF001
 
 
 async def wait_for_latest_result(

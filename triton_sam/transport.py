@@ -146,6 +146,11 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
     if QUEUE_IS_FULL in message:
         return ServerBusyError(f"{url} is busy: {message}")
+    if "explicit model load" in message:
+        return InferenceError(
+            f"{url} takes no requests to load models: start it with `triton-sam serve --admin`, or tritonserver with "
+            "--model-control-mode=explicit"
+        )
     is_foreign = "while decoding the response" in message  # a page of a proxy instead of Triton's JSON
     words = f"HTTP status {status}" if is_foreign else message
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):

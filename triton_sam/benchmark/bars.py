@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..families import get_family
-from .link import click_over_link
+from .compare import OVER_LINK
 from .results import Results
+from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Bar:
         limit: what it should be.
         at_least: whether the limit is a lower one; else an upper one.
         unit: "x" for a factor, or "ms".
-        computed: not measured as such, but computed from what was measured.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Bar:
     limit: float
     at_least: bool
     unit: str = "x"
-    computed: bool = False
 
     @property
     def ok(self) -> bool:
@@ -66,10 +64,13 @@ def _against_others(results: Results) -> Iterator[Bar]:
 
 
 def _over_a_link(results: Results) -> Iterator[Bar]:
-    ours, naive = _median(results, "click", "session", "http"), _median(results, "click", "naive", "http")
-    if ours and naive:
-        factor = click_over_link(get_family(results.about["model"]["family"]), ours, naive).factor
-        yield Bar("click over 1 Gbit/s and 1 ms: faster than the naive client", factor, 5.0, True, computed=True)
+    if results.about["settings"]["link"] != Settings.link:
+        return
+    for protocol in ("http", "grpc"):
+        ours, naive = (_median(results, OVER_LINK, who, protocol) for who in ("session", "naive"))
+        if ours and naive:
+            name = f"{OVER_LINK} of 1 Gbit/s and 1 ms, {protocol}: faster than the naive client"
+            yield Bar(name, naive / ours, 5.0, True)
 
 
 def _boxes(results: Results) -> Iterator[Bar]:

@@ -133,7 +133,7 @@ def _nvml() -> Any:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # the package's errors exist only where it is installed
+    except Exception:  # noqa: BLE001 - the package's errors exist only where it is installed
         return None
     return pynvml
 

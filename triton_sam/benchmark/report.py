@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from .._files import atomic_write
-from ..families import get_family
 from .bars import Bar, judge
+from .compare import OVER_LINK
 from .document import Block, Document, Heading, Picture, Table
-from .link import click_over_link
 from .results import Results, Row
 from .stages import STAGES
 from .words import name_of, number, protocol_name
@@ -91,8 +90,7 @@ def summary(results: Results) -> str:
     bars = judge(results)
     if bars:
         lines.append("")
-    for bar in bars:
-        lines.append(f"{_verdict(bar):6} {bar.name}: {_value(bar)} (limit {_limit(bar)})")
+    lines += [f"{_verdict(bar):6} {bar.name}: {_value(bar)} (limit {_limit(bar)})" for bar in bars]
     return "\n".join([*lines, *([""] if results.notes else []), *results.notes])
 
 
@@ -124,9 +122,7 @@ def _introduction(results: Results) -> list[Block]:
 
 
 def _bars_table(bars: Sequence[Bar]) -> Table:
-    rows = [
-        [bar.name + (" (computed)" if bar.computed else ""), _value(bar), _limit(bar), _verdict(bar)] for bar in bars
-    ]
+    rows = [[bar.name, _value(bar), _limit(bar), _verdict(bar)] for bar in bars]
     return Table(["", "found", "limit", ""], rows)
 
 
@@ -162,14 +158,12 @@ def _comparison(results: Results) -> Iterator[Block]:
 
 
 def _link(results: Results) -> Iterator[Block]:
-    ours, naive = (results.find("comparison", "click", who, "http") for who in ("session", "naive"))
-    if ours and ours.ms and naive and naive.ms:
-        family = get_family(results.about["model"]["family"])
-        over = click_over_link(family, ours.ms.median, naive.ms.median)
+    if results.of("comparison", OVER_LINK):
+        rate, delay = results.about["settings"]["link"].split(",")
         yield (
-            f"Over a link of 1 Gbit/s with 1 ms delay, a click would take {number(over.session)} ms with the session "
-            f"model and {number(over.naive)} ms with the naive client, {over.factor:.1f} times as long. This is "
-            "computed from the figures above and the bytes of request and answer, not measured."
+            f"The link is emulated: a relay in a process of its own, on this machine, lets the bytes of each direction "
+            f"through at {rate[:-4]} {rate[-4].upper()}{rate[-3:]}/s and {delay[:-2]} ms late. It takes part in the "
+            "processor, as the client does."
         )
 
 

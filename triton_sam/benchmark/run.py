@@ -52,7 +52,7 @@ def measure(target: Target, settings: Settings, results: Results, *, quiet: bool
     """
     sections: dict[str, tuple[Section, int]] = {
         "latency": (measure_stages, stage_steps(target)),
-        "comparison": (measure_comparison, 1 + len(OPERATIONS)),
+        "comparison": (measure_comparison, 2 + len(OPERATIONS)),
         "throughput": (measure_throughput, throughput_steps(target, settings)),
         "speculative": (measure_speculative, len(target.protocols)),
         "load": (measure_load, 1),

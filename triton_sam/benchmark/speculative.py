@@ -17,7 +17,11 @@ SESSIONS = 4
 
 
 def measure_speculative(
-    target: Target, settings: Settings, results: Results, session: bool, progress: Progress
+    target: Target,
+    settings: Settings,  # noqa: ARG001 - what every section is called with
+    results: Results,
+    session: bool,
+    progress: Progress,
 ) -> None:
     """Run the scenarios of `triton-sam speculative` once over each protocol."""
     if target.family != "sam2":
@@ -28,7 +32,11 @@ def measure_speculative(
         picture.write_bytes(target.content)
         for protocol, url in target.urls.items():
             progress.step(f"mouse path, {protocol}")
-            rows = asyncio.run(stress(url, target.name, picture, positions=POSITIONS, sessions=SESSIONS, repeat=1))
+            rows = asyncio.run(
+                stress(
+                    url, target.name, picture, positions=POSITIONS, sessions=SESSIONS, repeat=1, access=target.access
+                )
+            )
             for row in rows:
                 more = {name: float(getattr(row, name)) for name in ("asked", "sent", "cancelled", "computed")}
                 more["ratio_to_a_lone_click"] = row.ratio

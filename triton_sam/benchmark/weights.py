@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from ..bundle import bundled
 from ..errors import ConfigurationError, MissingDependencyError, RepositoryError
 from ..families import get_family
-from ..repository import BUILT_IN_CHECKPOINT, list_models
+from ..repository import list_models
 
 if TYPE_CHECKING:
     from ..references import Reference
@@ -155,8 +155,3 @@ def _checkpoint(name: str) -> Path | None:
     folders = (Path("checkpoints"), bundled("checkpoints"))
     files = [folder / f"{name}{ending}" for folder in folders for ending in (".pt", ".pth")]
     return next((file for file in files if file.is_file()), None)
-
-
-def is_built_in(weights: Weights) -> bool:
-    """Whether the models are the small ones that come with the project."""
-    return weights.metadata.get("triton_sam.config") == BUILT_IN_CHECKPOINT

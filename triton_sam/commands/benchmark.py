@@ -47,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="server: host:port, http:// or grpc://; repeat for the other protocol (default: $TRITON_URL, else "
         "localhost:8000)",
     )
+    _options.add_access(parser)
     _options.add_local(parser)
     _options.add_repository(parser)
     parser.add_argument("--name", metavar="VARIANT", help="variant to measure, for example sam2.1_large")
@@ -72,6 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", type=_names, default=SECTIONS, metavar="SECTION,...", help=f"of {', '.join(SECTIONS)} (default: all)"
     )
+    parser.add_argument(
+        "--link", default=default.link, metavar="RATE,DELAY",
+        help=f"network to emulate in the comparison, such as 100mbit,10ms; or none (default: {default.link})",
+    )  # fmt: skip
     parser.add_argument("--users", type=int, default=default.users, metavar="N", help="of the load test (default: 8)")
     parser.add_argument(
         "--think", type=float, default=default.think, metavar="SECONDS",
@@ -99,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = Settings(
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
-        load_seconds=args.load_duration, crowd=args.crowd,
+        load_seconds=args.load_duration, crowd=args.crowd, link=args.link,
     )  # fmt: skip
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)  # before the run: no five minutes of waiting for a wrong path
@@ -163,13 +168,13 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
         assert weights is not None  # noqa: S101 - made for a local server
         models = _models_of(args, weights)
         _options.say(args, "starting a local Triton ...")
-        server = stack.enter_context(LocalServer(weights.repository, models=models))
+        server = stack.enter_context(LocalServer(weights.repository, models=models, admin=True))
         urls = {"http": server.http_url, "grpc": server.grpc_url}
         target = Target(args.family, weights.name, urls, source, weights, server.pid)
     else:
         parsed = [parse_url(url) for url in args.url or [None]]
         urls = {"grpc" if url.is_grpc else "http": str(url) for url in parsed}
-        target = Target(args.family, args.name, urls, source, weights)
+        target = Target(args.family, args.name, urls, source, weights, access=_options.access(args))
     stack.callback(target.close)
     return target
 

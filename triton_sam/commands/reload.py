@@ -2,8 +2,8 @@
 
 A name is a model (`sam2_encoder`) or a variant (`sam2`: its encoder, its decoder, and the session model). Triton serves
 the old version until the new one is ready; if that one does not load, the old one stays. A session model whose encoder
-is new starts with an empty cache; clients send their images again by themselves. The server must run with
---model-control-mode=explicit, as `triton-sam serve` and docker-compose.yml do.
+is new starts with an empty cache; clients send their images again by themselves. The server must take such requests:
+`triton-sam serve --admin`, or --model-control-mode=explicit as docker-compose.yml has it.
 """
 
 from __future__ import annotations

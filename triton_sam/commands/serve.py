@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backend-directory", type=Path, metavar="DIR", help="its backends (default: DIR/backends of --tritonserver)"
     )
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append Triton's log to this file")
+    parser.add_argument(
+        "--admin",
+        action="store_true",
+        help="take requests to load models (triton-sam reload), to share memory, to change traces and logging",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's own log")
     _options.add_quiet(parser)
 
@@ -46,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         tritonserver=args.tritonserver,
         backend_directory=args.backend_directory,
         log_file=args.log_file,
+        admin=args.admin,
         verbose=args.verbose,
         quiet=args.quiet,
     )

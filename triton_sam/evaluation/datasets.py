@@ -13,9 +13,6 @@ from PIL import Image
 
 from ..errors import ConfigurationError, MissingDependencyError
 
-NAMES = ("synthetic", "coins", "cells")
-"""Data sets that need no files."""
-
 SCENE_SIZE = 512
 """Side of a synthetic scene, pixels."""
 

@@ -6,10 +6,13 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from .._files import locked
+
+EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
+"""Of our own exports, and of the published SAM3 files."""
 
 LOCK_NAME = ".install.lock"
 
@@ -49,6 +52,21 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
         for folder in {place.parent for _, place in moves}:
             _flush_folder(folder)
         undo.pop_all()
+        remove_stale_data([place for _, place in moves])
+
+
+def remove_stale_data(places: Iterable[Path]) -> None:
+    """Remove external data of graphs that were replaced: gigabytes that nothing names any more.
+
+    Args:
+        places: all files that were installed.
+    """
+    kept = set(places)
+    for graph in [place for place in kept if place.suffix == ".onnx"]:
+        for file in graph.parent.glob(f"{graph.stem}*"):
+            if file.name.endswith(EXTERNAL_DATA_ENDINGS) and file not in kept:
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 def write_flushed(path: Path, text: str) -> None:

@@ -62,7 +62,7 @@ class Sam3(Family):
         coords: FloatArray,
         labels: npt.NDArray[np.int64],
         boxes: FloatArray | None,
-        mask: FloatArray | None,
+        mask: FloatArray | None,  # noqa: ARG002
     ) -> dict[str, npt.NDArray[np.generic]]:
         """See Family.decoder_inputs. Boxes have an input of their own, and there is none for a mask."""
         return {
@@ -71,7 +71,7 @@ class Sam3(Family):
             "input_boxes": np.zeros((1, 0, 4), np.float32) if boxes is None else boxes[None].astype(np.float32),
         }
 
-    def requested_outputs(self, multimask_output: bool) -> Sequence[str]:
+    def requested_outputs(self, multimask_output: bool) -> Sequence[str]:  # noqa: ARG002
         """See Family.requested_outputs."""
         return ("pred_masks", "iou_scores")
 

@@ -21,6 +21,7 @@ from triton_sam.local_server.selection import ModelFolder, select_models
 
 POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 3
+_ADMIN_PARTS = "shared-memory,trace,logging"
 
 
 class LocalServer:
@@ -46,6 +47,9 @@ class LocalServer:
         startup_timeout: seconds to wait until all models are ready.
         stop_timeout: seconds that running requests get to finish when the server is stopped. Triton waits as long
             for idle connections that clients keep open.
+        admin: accept requests to load and unload models (`triton-sam reload`), to share memory, and to change traces
+            and logging. Without it Triton refuses them: a web page in a browser of this machine can send requests to
+            loopback, and a model that is loaded with its files in the request is a program.
         extra_args: further arguments for tritonserver.
     """
 
@@ -64,6 +68,7 @@ class LocalServer:
         log_verbose: int = 0,
         startup_timeout: float = 300.0,
         stop_timeout: float = 1.0,
+        admin: bool = False,
         extra_args: Sequence[str] = (),
     ) -> None:
         if isinstance(models, str):
@@ -78,6 +83,7 @@ class LocalServer:
         self._log_verbose = int(log_verbose)
         self._startup_timeout = startup_timeout
         self._stop_timeout = stop_timeout
+        self._admin = admin
         self._extra_args = list(extra_args)
 
         self._ports: dict[str, int] = {}
@@ -184,7 +190,7 @@ class LocalServer:
         try:
             triton = prepare_triton(run_directory, self._tritonserver, self._backend_directory)
             self._run = SupervisedTriton(
-                self._command(triton, address, identity, folders),
+                self._command(triton, address, identity, folders, run_directory),
                 triton.environment,
                 run_directory=run_directory,
                 log_path=self._wanted_log or run_directory / "tritonserver.log",
@@ -198,14 +204,15 @@ class LocalServer:
             shutil.rmtree(run_directory, ignore_errors=True)
             raise
 
-    def _command(self, triton: Triton, address: str, identity: str, folders: Sequence[ModelFolder]) -> list[str]:
+    def _command(
+        self, triton: Triton, address: str, identity: str, folders: Sequence[ModelFolder], run_directory: Path
+    ) -> list[str]:
         command = [
             str(triton.executable),
             f"--id={identity}",
-            f"--model-repository={self.model_repository}",
             f"--backend-directory={triton.backend_directory}",
-            "--model-control-mode=explicit",
-            *(f"--load-model={folder.name}" for folder in folders),
+            f"--cache-directory={triton.cache_directory}",
+            *(self._open_to_all(folders) if self._admin else self._closed(folders, run_directory)),
             # A model that fails is reported with its reason by the repository index, which needs a live server.
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._stop_timeout))}",
@@ -220,6 +227,31 @@ class LocalServer:
             # Nothing to complete: this saves a second stub process per model, more than a second each.
             command.append("--disable-auto-complete-config")
         return command + self._extra_args
+
+    def _open_to_all(self, folders: Sequence[ModelFolder]) -> list[str]:
+        return [
+            f"--model-repository={self.model_repository}",
+            "--model-control-mode=explicit",
+            *(f"--load-model={folder.name}" for folder in folders),
+        ]
+
+    def _closed(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
+        """Return options with which Triton loads these models and no others, and takes no orders."""
+        # Without model control Triton loads all of a repository: here is one of the wanted models alone. (Restricting
+        # "model-repository" instead would take the list of models from clients, too.)
+        repository = run_directory / "models"
+        repository.mkdir()
+        for folder in folders:
+            (repository / folder.name).symlink_to(folder.path)
+        # A key that nobody knows. Triton does not take the same part twice, so what the caller asks for goes first.
+        key = f"{_ADMIN_PARTS}:triton-sam={secrets.token_hex(16)}"
+        options = [f"--http-restricted-api={key}", f"--grpc-restricted-protocol={key}"]
+        given = {argument.partition("=")[0] for argument in self._extra_args}
+        return [
+            f"--model-repository={repository}",
+            "--model-control-mode=none",
+            *(option for option in options if option.partition("=")[0] not in given),
+        ]
 
     def _wait_until_ready(self, run: SupervisedTriton, identity: str, wanted: Sequence[str]) -> None:
         probe = self._probe()

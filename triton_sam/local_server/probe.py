@@ -93,7 +93,7 @@ def failed_models(index: list[dict[str, str]], wanted: Collection[str]) -> dict[
 
 def tidy_reason(reason: str) -> str:
     """Cut Triton's wrapping and the Python traceback off a reason, and make it one line."""
-    text = reason.split("\n\nAt:")[0]
+    text = reason.partition("\n\nAt:")[0]
     return _FORMALITIES.sub("", " ".join(text.split())).rstrip(";")
 
 

@@ -31,6 +31,7 @@ def serve(
     backend_directory: str | Path | None = None,
     log_file: str | Path | None = None,
     startup_timeout: float = 300.0,
+    admin: bool = False,
     extra_args: Sequence[str] = (),
     verbose: bool = False,
     quiet: bool = False,
@@ -63,6 +64,7 @@ def serve(
         backend_directory=backend_directory,
         log_file=log_file,
         startup_timeout=startup_timeout,
+        admin=admin,
         extra_args=extra_args,
     )
     with _sigterm_as_ctrl_c(), _log_to_stderr(server) if verbose else contextlib.nullcontext():
@@ -109,7 +111,7 @@ def _last_words(server: LocalServer) -> str:
 
 @contextlib.contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

@@ -119,7 +119,8 @@ def start(command: list[str], libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
         if os.getppid() != supervisor:  # it died between fork and prctl: nobody would send the signal
             os._exit(1)
 
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, preexec_fn=before_exec)
+    # The supervisor has one thread: nothing can hold a lock that the child would wait for.
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, preexec_fn=before_exec)  # noqa: PLW1509
 
 
 def wait_for_an_end(server: subprocess.Popen[bytes], parent_pid: int, wakeup: int) -> None:

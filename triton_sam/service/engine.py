@@ -36,7 +36,6 @@ IN_FLIGHT = 16
 """Predictions that are at Triton at a time; the others wait here, where taking turns and dropping them is cheap."""
 WATCH_SECONDS = 1.0
 PROBE_TIMEOUT = 5.0
-ENCODE_ATTEMPTS = 2
 HANDED_OUT_SHARE = 4
 """The part of the memory for pictures that embeddings in the old form may take besides: a quarter."""
 
@@ -136,7 +135,7 @@ class Engine:
                 self._set(State(await asyncio.to_thread(self._pairs), None))
             except SamError as error:
                 self._set(State({}, str(error)))
-            except Exception as error:  # the watch must go on, whatever a library throws
+            except Exception as error:  # noqa: BLE001 - the watch must go on, whatever a library throws
                 LOGGER.exception("looking at Triton failed")
                 self._set(State({}, f"looking at Triton failed: {error}"))
         return self.state
@@ -299,7 +298,7 @@ def check_picture(content: bytes, max_megapixels: float) -> Size:
             turned = image.format != "PNG" and image.getexif().get(ORIENTATION, 1) in TURNED
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
-    except Exception:  # Pillow's parsers let almost any exception through
+    except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
         raise Problem(415, f"the image is none of {', '.join(FORMATS)}, or damaged") from None
     if width * height > max_megapixels * MEGA:
         raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are taken")

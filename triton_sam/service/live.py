@@ -38,7 +38,6 @@ LOGIT_STEPS = 4
 LANES = ("hover", "click")
 MAX_MESSAGE = 1 << 16
 POLICY_VIOLATION = 1008
-TRY_AGAIN_LATER = 1013
 SECONDS_FOR_TOKEN = 10.0
 
 Lane = Literal["hover", "click"]

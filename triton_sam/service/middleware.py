@@ -19,6 +19,12 @@ from .settings import Settings
 
 DRAIN_SECONDS = 0.3
 """How long a body that is too large is read on, so that the client gets to read why it is refused."""
+SAFETY = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+"""Headers of every answer that has none of its own (the page has): data is not a document, and nobody frames it."""
 OPEN_PATHS = ("/", "/health", "/static/", "/docs", "/openapi.json", "/favicon.ico")
 """What needs no token: nothing there comes from users or from models. The page asks for the token by itself."""
 
@@ -44,7 +50,10 @@ class Observe:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-ID"] = name
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = name
+                for header, value in SAFETY.items():
+                    headers.setdefault(header, value)
             await send(message)
 
         self._metrics.in_flight.inc()

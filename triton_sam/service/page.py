@@ -17,11 +17,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws: wss:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-SAFETY = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
+SAFETY = {"Content-Security-Policy": POLICY}
+"""Beside the headers that every answer gets, see middleware.py."""
 
 
 class PageFiles(StaticFiles):

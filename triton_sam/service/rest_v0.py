@@ -58,7 +58,7 @@ EMBEDDING_ANSWER: dict[int | str, dict[str, Any]] = {
 }
 
 
-def router(engine: Engine, waiting: Waiting) -> APIRouter:
+def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one route after the other
     """Return the routes."""
     api = APIRouter(tags=["2024 contract"])
 
@@ -262,7 +262,7 @@ def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
             path = FilePath(folder) / "embeddings.npz"
             path.write_bytes(content)
             embeddings = ImageEmbeddings.load(path)
-    except Exception as error:  # zipfile and NumPy let almost any exception through for damaged files
+    except Exception as error:  # noqa: BLE001 - zipfile and NumPy let almost any one through for damaged files
         raise Problem(422, f"model: no image embeddings ({type(error).__name__})") from None
     if embeddings.image_size != size:
         raise Problem(422, f"img_x, img_y say {size}, the embeddings say {embeddings.image_size}")

@@ -36,7 +36,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-def router(engine: Engine, waiting: Waiting) -> APIRouter:
+def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one route after the other
     """Return the routes under /v1."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
@@ -105,7 +105,9 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:
         image_id: ImageId,
         body: SegmentRequest,
         accept: Annotated[str, Header(description="image/png, application/geo+json or application/json.")] = "*/*",
-        format: Annotated[Format | None, Query(description="As `format` of the body, before it.")] = None,
+        wanted: Annotated[
+            Format | None, Query(alias="format", description="As `format` of the body, before it.")
+        ] = None,
     ) -> Response:
         """Return masks of an image.
 
@@ -113,7 +115,7 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:
         inside, and for several objects the number of the object. A call whose client goes away is dropped.
         """
         started = time.monotonic()
-        form, as_picture = answers.choose_format(format or body.format, accept)
+        form, as_picture = answers.choose_format(wanted or body.format, accept)
         stored = engine.image(image_id)
         answers.check_amount(body, stored.size)
         prompt = answers.client_prompt(body)

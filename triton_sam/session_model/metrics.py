@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 PREFIX = "triton_sam_"
@@ -32,21 +31,6 @@ class Metrics(Protocol):
 
     def set(self, name: str, value: float) -> None:
         """Set a gauge of GAUGES."""
-
-
-@dataclass
-class MemoryMetrics:
-    """Keeps the figures in a dictionary, for a session without a server."""
-
-    values: dict[str, float] = field(default_factory=dict)
-
-    def add(self, name: str, value: float = 1.0) -> None:
-        """See Metrics."""
-        self.values[name] = self.values.get(name, 0.0) + value
-
-    def set(self, name: str, value: float) -> None:
-        """See Metrics."""
-        self.values[name] = value
 
 
 class TritonMetrics:

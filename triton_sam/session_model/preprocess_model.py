@@ -35,7 +35,7 @@ class TritonPythonModel:
             pixels = pb_utils.Tensor(spec.name, encoder_input(image, self._family))
             size = pb_utils.Tensor(contract.IMAGE_SIZE, np.array(image.size, np.int32))
             return pb_utils.InferenceResponse([pixels, size])
-        except Exception as error:  # whatever a damaged picture does to Pillow becomes the answer
+        except Exception as error:  # noqa: BLE001 - whatever a damaged picture does to Pillow becomes the answer
             bad_input = isinstance(error, ImageError)
             code = pb_utils.TritonError.INVALID_ARG if bad_input else pb_utils.TritonError.INTERNAL
             message = f"{contract.code_of(error)}: {one_line(error)}"

@@ -125,7 +125,7 @@ def _read_tensors(tensors: Tensors) -> SessionRequest:
 def _read_json(tensors: Tensors) -> SessionRequest:
     others = tensors.keys() - {contract.IMAGE_B64, contract.PROMPT_JSON}
     if others:
-        raise InputError(f"image_b64 and prompt_json do not go with {sorted(others)[0]}")
+        raise InputError(f"image_b64 and prompt_json do not go with {min(others)}")
     content = _bytes(tensors, contract.PROMPT_JSON)
     prompt = {} if content is None else _parse(content)
     for key in prompt:

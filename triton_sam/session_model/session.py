@@ -106,7 +106,7 @@ class Session:
         try:
             with reply.timed("total"):
                 self._answer(read_request(tensors), reply)
-        except Exception as error:  # a bad request or a failing model must not take the others along
+        except Exception as error:  # noqa: BLE001 - a bad request or a failing model must not take the others along
             reply.figures["failures"] += 1
             if wants_json(tensors):
                 reply.tensors = write_json_error(error)

@@ -13,7 +13,7 @@ _KNOWN = {"apiVersion", "kind", "namespace", "resources", "images", "patches"}
 _CLUSTER_WIDE = {"Namespace"}
 
 
-def render(folder: Path) -> list[Manifest]:
+def render(folder: Path) -> list[Manifest]:  # noqa: C901 - one step after the other
     """Return the manifests of a kustomization.
 
     Raises:

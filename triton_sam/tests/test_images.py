@@ -8,7 +8,7 @@ from PIL import Image
 
 from triton_sam.errors import ImageError
 from triton_sam.families import get_family
-from triton_sam.images import encoder_input, open_image
+from triton_sam.images import encoder_input, image_bytes, open_image
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -111,11 +111,102 @@ def test_empty_truncated_and_huge_files(tmp_path):
         open_image(bomb)
 
 
+def test_transparency_is_dropped_not_painted():
+    alpha = np.dstack([RGB, np.zeros_like(RGB[:, :, :1])])
+    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(alpha))), RGB)
+    palette = Image.fromarray(RGB).quantize(8)
+    plain = np.asarray(palette.convert("RGB"))
+    palette.info["transparency"] = b"\x00" * 8
+    np.testing.assert_array_equal(np.asarray(open_image(palette)), plain)
+
+
+def test_numbers_that_are_none_count_as_the_lowest():
+    values = np.array([[np.nan, 1.0], [3.0, -np.inf]], np.float32)
+    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 1], [[0, 0], [255, 0]])
+    with pytest.raises(ImageError, match="no finite pixel value"):
+        open_image(Image.fromarray(np.full((2, 2), np.nan, np.float32)))
+
+
+def test_a_picture_without_pixels():
+    with pytest.raises(ImageError, match=r"^the image has no pixels$"):
+        open_image(Image.new("RGB", (0, 5)))
+    with pytest.raises(ImageError, match=r"^the image has no pixels$"):
+        open_image(Image.new("RGB", (5, 0)))
+
+
+def test_a_decoder_that_fails_is_one_line_of_ours(tmp_path, monkeypatch):
+    """Whatever Pillow throws, also late, and with a text of several lines or none."""
+    path = tmp_path / "image.png"
+    path.write_bytes(encoded(Image.fromarray(RGB)))
+    for fault, words in ((KeyError("first\nsecond"), "'first"), (RuntimeError(), "RuntimeError")):
+        monkeypatch.setattr("PIL.Image.Image.load", lambda self, fault=fault: (_ for _ in ()).throw(fault))
+        with pytest.raises(ImageError) as caught:
+            open_image(path)
+        assert str(caught.value).startswith(f"{path} cannot be read: {words}")
+        assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    monkeypatch.setattr("PIL.ImageOps.exif_transpose", lambda image: (_ for _ in ()).throw(ValueError("a\nb")))
+    with pytest.raises(ImageError, match=r"^the image is damaged: a$"):
+        open_image(Image.fromarray(RGB))
+    monkeypatch.undo()
+    path.chmod(0)
+    monkeypatch.setattr("pathlib.Path.read_bytes", lambda self: (_ for _ in ()).throw(PermissionError(13, "denied")))
+    with pytest.raises(ImageError, match=f"^{path} cannot be read: "):
+        image_bytes(path)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
+def test_sources_without_encoding_lose_nothing_on_the_way(mode):
+    noise = np.random.default_rng(1).integers(0, 256, (30, 40, 4), np.uint8)
+    array = {"RGB": noise[:, :, :3], "L": noise[:, :, 0], "RGBA": noise, "I;16": noise[:, :, 0].astype(np.uint16) * 9}
+    for source in (array[mode], Image.fromarray(array[mode])):
+        np.testing.assert_array_equal(open_image(image_bytes(source)), open_image(source))
+
+
+def test_files_and_bytes_go_out_as_they_are(images, tmp_path):
+    picture = (images / "shapes.jpg").read_bytes()
+    assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == picture
+    assert image_bytes(memoryview(picture)) == picture
+    for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3):
+        with pytest.raises(ImageError):
+            image_bytes(wrong)
+
+
 def test_encoder_input_is_rgb_in_0_to_1():
     tensor = encoder_input(Image.new("RGB", (7, 5), (255, 0, 51)), get_family("sam2"))
     assert tensor.shape == (1, 3, 1024, 1024)
     assert tensor.dtype == np.float32
     np.testing.assert_allclose(tensor[0, :, 500, 500], [1.0, 0.0, 0.2], atol=1e-6)
+
+
+def test_every_family_has_its_own_range_and_padding():
+    white, half = Image.new("RGB", (40, 20), "white"), np.float32(0.5)
+    squashed = encoder_input(white, get_family("sam3"))
+    assert squashed.shape == (1, 3, 1008, 1008)
+    np.testing.assert_allclose(squashed, 1.0, atol=1e-6)
+    np.testing.assert_allclose(encoder_input(Image.new("RGB", (3, 9)), get_family("sam3")), -1.0, atol=1e-6)
+    sam1 = get_family("sam1")
+    for size, inside in (((40, 20), np.s_[:, :512, :]), ((20, 40), np.s_[:, :, :512])):
+        (tensor,) = encoder_input(Image.new("RGB", size, "white"), sam1)
+        outside = np.ones(tensor.shape, np.bool_)
+        outside[inside] = False
+        np.testing.assert_allclose(tensor[inside], 1.0, atol=1e-6)
+        wanted = np.broadcast_to(np.float32(sam1.pad_color)[:, None, None], tensor.shape)
+        np.testing.assert_allclose(tensor[outside], wanted[outside], atol=1e-6)
+    assert (tensor != half).all()
+
+
+@pytest.mark.parametrize("family", ["sam1", "sam2", "sam3"])
+def test_left_stays_left_and_top_stays_top(family):
+    pixels = np.zeros((6, 8, 3), np.uint8)
+    pixels[:3, :4, 0], pixels[:3, 4:, 1], pixels[3:, :4, 2] = 255, 255, 255
+    (tensor,) = encoder_input(open_image(pixels), get_family(family))
+    width, height = get_family(family).resized((8, 6))
+    high = get_family(family).value_range[1]
+    for band, (x, y) in enumerate(((0.1, 0.1), (0.9, 0.1), (0.1, 0.9))):
+        colors = tensor[:, round(y * height), round(x * width)]
+        assert colors[band] == pytest.approx(high, abs=0.01)
+        assert np.delete(colors, band).max() < 0.01
 
 
 @pytest.mark.export

@@ -13,8 +13,10 @@ from PIL import Image
 
 from ..drawing import PALETTE
 from ..errors import InputError, MissingDependencyError
+from ..families import get_family
 from ..masks import (
     Segment,
+    full_size_logits,
     mask_to_box,
     mask_to_png,
     mask_to_polygons,
@@ -80,6 +82,70 @@ def test_resize_equals_torch(shape: tuple[int, int], size: tuple[int, int]) -> N
     assert result.dtype == np.float32
     assert result.shape == wanted.shape
     assert np.abs(result - wanted).max() < 1e-4
+
+
+RESIZES = [
+    *[((8, 8), (20, 33)), ((40, 9), (7, 17)), ((9, 40), (40, 9)), ((1, 5), (3, 50)), ((5, 1), (50, 3))],
+    *[((6, 6), (6, 6)), ((6, 5), (5, 9)), ((5, 6), (9, 6)), ((40, 30), (30, 16)), ((2, 2), (1, 1))],
+]
+
+
+def plain_resize(logits: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Bilinear, pixel by pixel: the definition in resize_logits()."""
+    height, width = logits.shape
+
+    def taps(place: int, n_in: int, n_out: int) -> tuple[int, int, float]:
+        where = max((place + 0.5) * n_in / n_out - 0.5, 0)
+        lower = min(int(where), n_in - 1)
+        return lower, min(lower + 1, n_in - 1), where - lower
+
+    result = np.empty((size[1], size[0]))
+    for y, x in np.ndindex(result.shape):
+        top, bottom, down = taps(y, height, size[1])
+        left, right, along = taps(x, width, size[0])
+        upper = logits[top, left] * (1 - along) + logits[top, right] * along
+        lower = logits[bottom, left] * (1 - along) + logits[bottom, right] * along
+        result[y, x] = upper * (1 - down) + lower * down
+    return result
+
+
+@pytest.mark.parametrize(("shape", "size"), RESIZES)
+def test_resize_equals_its_definition(shape: tuple[int, int], size: tuple[int, int]) -> None:
+    logits = np.random.default_rng(0).normal(0, 10, (2, *shape))
+    result = resize_logits(logits, size)
+    assert result.dtype == np.float32
+    for got, given in zip(result, logits, strict=True):
+        np.testing.assert_allclose(got, plain_resize(given, size), atol=2e-4)
+
+
+@pytest.mark.parametrize("size", [(60, 40), (40, 60), (7, 7)])
+def test_full_size_logits_leave_the_padding_out(size: tuple[int, int]) -> None:
+    logits = np.random.default_rng(0).normal(0, 1, (256, 256)).astype(np.float32)
+    np.testing.assert_array_equal(full_size_logits(logits, size, get_family("sam2")), resize_logits(logits, size))
+    width, height = get_family("sam1").resized(size)
+    assert max(width, height) == 1024
+    wanted = resize_logits(resize_logits(logits, (1024, 1024))[:height, :width], size)
+    np.testing.assert_array_equal(full_size_logits(logits, size, get_family("sam1")), wanted)
+
+
+def test_a_segment_stands_for_the_first_unless_it_says_otherwise() -> None:
+    segment = Segment(square(), 0.5, None)
+    assert (segment.object_index, segment.candidate) == (0, 0)
+    assert isinstance(segment.area, int)
+    picture = Image.new("RGB", (80, 60), (40, 40, 40))
+    assert segment.overlay(picture) == segment.overlay(picture, PALETTE[0], 0.5, outline=True)
+    assert segment.overlay(picture) != segment.overlay(picture, outline=False)
+    assert segment.overlay(picture, (1, 2, 3)) != segment.overlay(picture)
+    later = Segment(square(), 0.5, None, object_index=len(PALETTE) + 2)
+    assert later.overlay(picture) == segment.overlay(picture, PALETTE[2])
+    assert segment.to_rle() == mask_to_rle(square(), compressed=True)
+    assert isinstance(segment.to_rle()["counts"], str)
+
+
+def test_a_mask_of_numbers_is_everything_but_zero() -> None:
+    mask = np.array([[0, -3, 0.5], [0, 0, 0]])
+    assert mask_to_box(mask) == (1, 0, 3, 1)
+    assert np.asarray(Image.open(io.BytesIO(mask_to_png(mask)))).tolist() == [[0, 255, 255], [0, 0, 0]]
 
 
 def test_resize_by_hand() -> None:

@@ -124,3 +124,63 @@ def test_parts_are_the_same_prompts_in_order():
         image_size=(20, 20), mask_size=256,
     )  # fmt: skip
     assert [float(part.mask[0, 0, 0, 0]) for part in several.parts(1)] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ({"point_coords": [[1, 1]], "box": [0, 0, 5, 481]}, "box corner (5, 481) lies outside"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3, 3]]]}, "point_coords must be an array of numbers"),
+        ({"point_coords": [[[1, 1, 1]], [[2, 2, 2], [3, 3, 3]]]}, "every object's points must be (N,2)"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": 1}, "one list for each of the 2 objects"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[1], [1]]}, "one label a point"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[-2], [1, 1]]}, "at least one point"),
+        ({"point_coords": [[1, 1j]]}, "point_coords must be an array of numbers"),
+        ({"box": [[0, 0, 9, 9], [5, 9, 9, 5]]}, "box 5,9,9,5 has swapped corners"),
+        ({"box": []}, "box must be (4,) or (P,4) as x1,y1,x2,y2, not (0,)"),
+        ({"mask_input": np.zeros((2, 2, 256, 256))}, "mask_input must be (256,256), (1,256,256) or (P,1,256,256)"),
+        ({"mask_input": np.zeros((0, 1, 256, 256))}, "mask_input must be"),
+        ({"box": [[0, 0, 9, 9]] * 2, "mask_input": np.zeros((3, 1, 256, 256))}, "3 masks for 2 object(s)"),
+    ],
+)
+def test_more_that_is_refused(prompt, words):
+    with pytest.raises(PromptError) as caught:
+        check(**prompt)
+    assert words in str(caught.value)
+
+
+def test_what_comes_out_has_the_types_that_the_class_promises():
+    prompts = check(
+        [[[1, 2]], [[3, 4], [5, 6]]], [[1], [0, -2]], [[0, 0, 9, 9]] * 2, np.ones((2, 1, 256, 256), np.int64)
+    )
+    assert len(prompts) == 2
+    assert (prompts.coords.dtype, prompts.labels.dtype) == (np.float32, np.int64)
+    assert prompts.boxes.dtype == prompts.mask.dtype == np.float32
+    np.testing.assert_array_equal(prompts.coords, [[[1, 2], [0, 0]], [[3, 4], [5, 6]]])
+    np.testing.assert_array_equal(prompts.labels, [[1, -2], [0, -2]])
+    assert prompts.image_size == SIZE
+    alone = check(box=[1, 2, 3, 4])
+    assert (alone.coords.shape, alone.labels.shape, alone.mask) == ((1, 0, 2), (1, 0), None)
+    assert (alone.coords.dtype, alone.labels.dtype) == (np.float32, np.int64)
+
+
+def test_a_padding_point_may_lie_anywhere():
+    check([[1, 1], [9999, -5]], [1, -2])
+    with pytest.raises(PromptError, match="outside"):
+        check([[1, 1], [9999, -5]], [1, 0])
+
+
+def test_scale_is_that_of_each_axis():
+    inputs = tensors([[64, 48]], [1], box=[64, 48, 128, 240])
+    np.testing.assert_allclose(inputs["point_coords"], [[[102.4, 102.4], [204.8, 512], [102.4, 102.4]]], rtol=1e-6)
+
+
+def test_points_with_and_without_a_mask_of_several_objects():
+    several = np.arange(4.0)[:, None, None, None] * np.ones((4, 1, 256, 256))
+    prompts = check([[[n, 1]] for n in range(4)], mask_input=several)
+    parts = prompts.parts(3)
+    assert [len(part) for part in parts] == [3, 1]
+    assert parts[0].boxes is None
+    assert [len(part.mask) for part in parts] == [3, 1]
+    assert [part.image_size for part in parts] == [SIZE, SIZE]
+    assert prompts.parts(4) == [prompts]

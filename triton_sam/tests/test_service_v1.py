@@ -22,6 +22,7 @@ from triton_sam.rle import rle_to_mask
 pytest.importorskip("fastapi")
 from triton_sam.service.engine import check_picture
 from triton_sam.service.logs import LOGGER, JsonFormatter
+from triton_sam.service.middleware import same_token
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
@@ -348,6 +349,32 @@ def test_the_page_needs_nothing_from_elsewhere():
     for path in STATIC.iterdir():
         text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"(https?:)?//[a-z0-9-]+\.[a-z]", text), path.name
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [(path, 200) for path in ("/", "/docs", "/static/app.js", "/static/samples/shapes.jpg", "/health", "/v1/models")]
+    + [(path, 404) for path in ("/v1/images/none", "/nowhere")],
+)
+def test_every_answer_is_safe_to_show(service, path, status):
+    answer = service.http.get(path)
+    assert answer.status_code == status
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_token_is_compared_in_constant_time(monkeypatch):
+    compared = []
+    monkeypatch.setattr("hmac.compare_digest", lambda given, expected: compared.append((given, expected)) or False)
+    assert not same_token("guess", "secret")
+    assert compared == [(b"guess", b"secret")]
+    monkeypatch.undo()
+    assert same_token("sécret", "sécret")
+    assert not same_token("\udcff", "secret")  # what a header may hold
 
 
 def test_nothing_may_call_from_elsewhere_by_default(service):

@@ -22,18 +22,14 @@ from PIL import Image
 from triton_sam import (
     ImageEmbeddings,
     ImageError,
-    InferenceError,
-    PromptError,
     SAM2TritonClient,
     SamError,
     SpeculativeSAM2Client,
 )
 from triton_sam.bundle import bundled
 from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
-from triton_sam.images import image_bytes, open_image
 from triton_sam.rle import rle_to_mask
 from triton_sam.session_calls import SessionImage
-from triton_sam.session_model.cache import HeldImage, ImageCache, SingleFlight
 from triton_sam.session_model.contract import MAX_OBJECTS, read_error
 from triton_sam.transport import Transport, parse_url
 
@@ -165,22 +161,6 @@ def test_more_than_one_request_may_carry_goes_through_the_decoder(client, pictur
     client.set_image(picture)
     masks, _ = client.predict(box=[[1, 1, 50, 50]] * (MAX_OBJECTS + 1))
     assert len(masks) == MAX_OBJECTS + 1
-
-
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
-def test_sources_without_encoding_lose_nothing_on_the_way(mode):
-    noise = np.random.default_rng(1).integers(0, 256, (30, 40, 4), np.uint8)
-    array = {"RGB": noise[:, :, :3], "L": noise[:, :, 0], "RGBA": noise, "I;16": noise[:, :, 0].astype(np.uint16) * 9}
-    for source in (array[mode], Image.fromarray(array[mode])):
-        np.testing.assert_array_equal(open_image(image_bytes(source)), open_image(source))
-
-
-def test_files_and_bytes_go_out_as_they_are(images, picture, tmp_path):
-    assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == picture
-    assert image_bytes(memoryview(picture)) == picture
-    for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3):
-        with pytest.raises(ImageError):
-            image_bytes(wrong)
 
 
 def test_embeddings_are_fetched_when_asked_for_and_can_be_saved(client, session_server, picture, tmp_path):
@@ -529,80 +509,17 @@ def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transpo
         transport.infer("sam2_encoder_jpeg", {"encoded_image": text(b"no")}, list(expected))
 
 
-# The cache by itself
-
-
-def held(name, nbytes):
-    return HeldImage(name, (1, 1), {}, nbytes)
-
-
-def test_the_cache_counts_bytes_exactly():
-    cache = ImageCache(100)
-    assert [cache.put(held(name, 40)) for name in "abc"] == [0, 0, 1]
-    assert (cache.nbytes, len(cache), cache.get("a")) == (80, 2, None)
-    assert cache.get("b").image_id == "b"
-    assert cache.put(held("d", 30)) == 1  # c, since b was used
-    assert (cache.nbytes, cache.get("c")) == (70, None)
-    assert cache.put(held("b", 100)) == 1  # replaced and grown
-    assert (cache.nbytes, len(cache)) == (100, 1)
-    with pytest.raises(ConfigurationError, match="101 bytes"):
-        cache.put(held("e", 101))
-    with pytest.raises(ConfigurationError):
-        ImageCache(0)
-
-
-def test_a_cache_that_shrinks_keeps_what_was_used_last():
-    cache = ImageCache(100)
-    for name in "abc":
-        cache.put(held(name, 30))
-    cache.get("a")
-    assert cache.shrink() == 1
-    assert (cache.limit, cache.nbytes, cache.get("b")) == (60, 60, None)
-    assert cache.put(held("d", 30)) == 1  # c
-    assert cache.get("a").image_id == "a"
-    assert [cache.shrink(), cache.shrink(), cache.shrink()] == [1, 1, 0]
-    assert (cache.limit, cache.nbytes, len(cache)) == (30, 0, 0)  # room for one is left
-    assert cache.put(held("e", 30)) == 0
-
-
-def test_the_cache_never_exceeds_its_limit_in_threads():
-    cache, worst = ImageCache(1000), []
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(1, 400, 400).tolist()
-
-    def put(number):
-        cache.put(held(str(number % 50), sizes[number]))
-        worst.append(cache.nbytes)
-        cache.get(str(number % 7))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, range(400)))
-    assert max(worst) <= 1000
-    assert cache.nbytes == sum(image.nbytes for image in cache._images.values())
-
-
-def test_a_flight_is_shared_also_when_it_fails():
-    flights, gate, calls = SingleFlight(), threading.Event(), []
-
-    def work():
-        calls.append(1)
-        gate.wait(10)
-        if len(calls) == 1:
-            raise ImageError("no")
-        return 7
-
-    with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(flights.run, "a", work) for _ in range(4)]
-        while not calls:
-            pass
-        threading.Timer(0.2, gate.set).start()
-        for job in jobs:
-            with pytest.raises(ImageError):
-                job.result()
-    assert flights.run("a", work) == 7
-    assert len(calls) == 2
-
-
-def test_errors_keep_their_meaning_on_the_wire():
-    for error, kind in (("BAD_PROMPT: x", PromptError), ("sam2 failed: UNKNOWN_IMAGE_ID: gone", UnknownImageError)):
-        assert type(read_error(InferenceError(error))) is kind
+def test_the_same_bytes_are_encoded_once_where_the_server_has_a_response_cache(picture):
+    options = ["--cache-config=local,size=268435456"]
+    with serve(bundled("model_repository"), extra_args=options) as server:
+        transport = Transport(parse_url(server.http_url))
+        first, again = (
+            transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, ["high_res_feats_1", "image_size"])
+            for _ in range(2)
+        )
+        assert encoded(transport) == 1
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": text(colored(7))}, ["image_size", "image_embeddings"])
+        assert encoded(transport) == 2
+        transport.close()
+    for name, array in first.items():
+        np.testing.assert_array_equal(again[name], array)

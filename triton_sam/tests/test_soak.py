@@ -142,7 +142,7 @@ def test_bad_requests_harm_nobody(soaked):
         lambda: {"image_b64": text(b"%%%"), "prompt_json": text(b"{}")},
         lambda: {"prompt_json": text(rng.bytes(50))},
         lambda: {"prompt_json": text(b'{"points": "here", "image_id": "x"}')},
-        lambda: {},
+        dict,
     ]
     transport = Transport(parse_url(soaked.http_url))
     known = upload(transport, whole)["image_id"]

@@ -149,7 +149,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespac
         shutil.copytree(COMMITTED / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*", "__pycache__"))
     for name in ("sam2_encoder", "sam2_decoder"):
         (folder / name / "config.pbtxt").write_text(tune(committed(name), Tuning("cuda", "cuda")))
-    with local_server.LocalServer(folder, models=["sam2"], http_port=0, grpc_port=0, metrics_port=0) as server:
+    with local_server.LocalServer(folder, models=["sam2"], admin=True) as server:
         yield SimpleNamespace(server=server, repository=folder)
 
 

@@ -71,7 +71,9 @@ class TritonPythonModel:
         """Open the ONNX file of this version on the device of this instance."""
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-        file = Path(args["model_repository"], args["model_version"], config["default_model_filename"] or "model.onnx")
+        # The real folder: what LocalServer hands to Triton is a link to it, and an error must name what one can mend.
+        folder = Path(args["model_repository"]).resolve() / args["model_version"]
+        file = folder / (config["default_model_filename"] or "model.onnx")
         providers = choose_providers(args, parameters)
         self.session = open_session(file, session_options(parameters), providers)
         self.inputs = {node.name: node for node in self.session.get_inputs()}
@@ -116,7 +118,7 @@ class TritonPythonModel:
                 return failure(f"missing input {', '.join(sorted(missing))}", pb_utils.TritonError.INVALID_ARG)
             requested = [name for name in self.outputs if name in request.requested_output_names()]
             arrays = self.session.run(requested, feed)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever one request does, the others go on
             return failure(one_line(error), pb_utils.TritonError.INVALID_ARG)
         tensors = [pb_utils.Tensor(name, to_triton(array)) for name, array in zip(requested, arrays, strict=True)]
         return pb_utils.InferenceResponse(output_tensors=tensors)
@@ -195,6 +197,9 @@ def session_options(parameters: Mapping[str, str]) -> Any:
     # busy cores a click took 210 ms with and 125 ms without.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    # The softmax over 4096 places of an image leaves weights below 1e-38, with which a processor computes many times as
+    # slowly. Taken for zero, a click of the built-in model cost 74 ms of processor time in place of 128, same bits.
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
     for key, value in parameters.items():
         if key.startswith("session."):
             options.add_session_config_entry(key, value)

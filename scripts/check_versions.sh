@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Run the tests that need no PyTorch with the lowest and the highest versions that pyproject.toml allows.
+set -euo pipefail
+
+usage() {
+    cat <<'HELP'
+usage: scripts/check_versions.sh [ENVIRONMENT ...]
+
+An environment is PYTHON-RESOLUTION: 3.10, 3.11 or 3.12, and lowest, highest (the extras local and service) or client
+(no extra, so that numpy may be 2: the client alone, against a server of the highest environment).
+Default: lowest and highest of all three, and the client with 3.12. Needs uv (pip install uv), and those Pythons: on
+the PATH, or as uv finds them. Takes about five minutes an environment on two cores.
+
+  ENVIRONMENTS   folder for them (default: a temporary one that is removed)
+  RUN            a command to put before each run of tests, for example "nice"
+HELP
+}
+
+case "${1:-}" in
+    -h | --help)
+        usage
+        exit 0
+        ;;
+esac
+
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+if [[ -z ${ENVIRONMENTS:-} ]]; then
+    ENVIRONMENTS=$(mktemp -d)
+    trap 'rm -rf "$ENVIRONMENTS"' EXIT
+fi
+export ENVIRONMENTS PYTHONPATH=$PWD # this checkout, not an installed copy
+mkdir -p "$ENVIRONMENTS"
+
+names=("$@")
+((${#names[@]})) || names=(3.{10,11,12}-{lowest,highest} 3.12-client)
+if ((${#names[@]} > 1)); then
+    failed=()
+    for name in "${names[@]}"; do
+        scripts/check_versions.sh "$name" || failed+=("$name")
+    done
+    if ((${#failed[@]})); then
+        echo "check_versions.sh: failed: ${failed[*]}" >&2
+        exit 1
+    fi
+    exit 0
+fi
+
+name=${names[0]} python=${names[0]%-*}
+read -ra run <<<"${RUN:-}"
+failed=0
+without_server=(images prompts masks transport properties sessions files)
+with_server=(client basic repository session_model onnxruntime_backend service_v0 service_v1)
+
+# environment NAME RESOLUTION [EXTRA ...]: what pyproject.toml asks for, and the tools of the tests.
+environment() {
+    local folder=$ENVIRONMENTS/$1 resolution=$2
+    shift 2
+    uv pip compile --quiet --python "$python" --resolution "$resolution" "${@/#/--extra=}" pyproject.toml -o "$folder.txt"
+    uv venv --quiet --clear --python "$python" "$folder"
+    uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" pytest pytest-timeout hypothesis psutil
+    if (($#)); then # the tests of the service and of RLE
+        uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" httpx pyyaml jsonschema pycocotools
+    fi
+    uv pip install --quiet --python "$folder/bin/python" --no-deps --editable .
+    echo "${folder##*/}: $(grep -E '^(numpy|pillow|tritonclient|onnxruntime|fastapi)==' "$folder.txt" | paste -sd ' ')"
+}
+
+# tests NAME ...: run these test files, each by itself, so that RUN may share the machine between them.
+tests() {
+    local file
+    for file in "$@"; do
+        echo "test_$file.py"
+        "${run[@]}" "$ENVIRONMENTS/$name/bin/python" -m pytest -q -p no:cacheprovider "triton_sam/tests/test_$file.py" ||
+            failed=1
+    done
+}
+
+# Clients find a server at TRITON_URL: that of an environment which has one.
+serve() {
+    "$ENVIRONMENTS/$python-highest/bin/triton-sam" serve --quiet --models sam2 --{http,grpc,metrics}-port=0 \
+        >"$ENVIRONMENTS/$name.url" &
+    server=$!
+    trap 'kill "$server"; wait "$server" || true' EXIT
+    for _ in {1..600}; do
+        TRITON_URL=$(head -n 1 "$ENVIRONMENTS/$name.url")
+        [[ -z $TRITON_URL ]] || break
+        sleep 0.1
+    done
+    export TRITON_URL
+}
+
+case $name in
+    3.*-lowest) environment "$name" lowest-direct local service ;;
+    3.*-highest) environment "$name" highest local service ;;
+    3.*-client)
+        environment "$python-highest" highest local service
+        environment "$name" highest
+        tests "${without_server[@]}"
+        serve
+        tests basic
+        exit "$failed"
+        ;;
+    *)
+        echo "check_versions.sh: no environment '$name'" >&2
+        exit 2
+        ;;
+esac
+tests "${without_server[@]}" "${with_server[@]}"
+exit "$failed"

@@ -1,0 +1,160 @@
+"""What a hostile caller, file or page must not get: see the threat model in docs/reliability.md."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+import re
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from triton_sam import SAM2TritonClient
+from triton_sam.bundle import checkout
+from triton_sam.checkpoints import CATALOGUE
+from triton_sam.cli import main
+from triton_sam.embeddings import ImageEmbeddings
+from triton_sam.errors import CheckpointError, SamError
+
+PACKAGE = Path(__file__).parent.parent
+SOURCES = [path for path in PACKAGE.rglob("*.py") if "tests" not in path.parts]
+if checkout() is not None:
+    SOURCES += (checkout() / "scripts").glob("*.py")
+OUTSIDE = ["../evil", "..", "/etc/passwd", "a/../../b", "..\\evil", "a\x00b", "%2e%2e/evil"]
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple:
+        return Path.write_text, (self.place, "caught")
+
+
+# --- the source
+
+
+def calls() -> Iterator[tuple[str, str, ast.Call]]:
+    """Every call in the package: file and line, the name that is called, the call."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                yield f"{path.name}:{node.lineno}", ast.unparse(node.func), node
+
+
+def keyword(call: ast.Call, name: str) -> object:
+    return next((ast.unparse(given.value) for given in call.keywords if given.arg == name), None)
+
+
+def test_nothing_is_handed_to_a_shell_or_executed() -> None:
+    forbidden = {"os.system", "os.popen", "eval", "exec", "subprocess.getoutput", "subprocess.getstatusoutput"}
+    found = [(place, name) for place, name, call in calls() if name in forbidden or keyword(call, "shell") == "True"]
+    assert found == []
+
+
+def test_nothing_is_unpickled() -> None:
+    loads = [(place, name, call) for place, name, call in calls() if name in ("torch.load", "np.load", "numpy.load")]
+    assert len(loads) >= 4
+    for place, name, call in loads:
+        if name == "torch.load":
+            assert keyword(call, "weights_only") == "True", place
+        else:
+            assert keyword(call, "allow_pickle") in (None, "False"), place  # False is NumPy's default
+    assert not [place for place, name, _ in calls() if re.fullmatch(r"pickle\.loads?|\w*\.?Unpickler|yaml\.load", name)]
+
+
+# --- files that others made
+
+
+def test_a_checkpoint_runs_nothing(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from triton_sam.export.weights import read_state_dict
+
+    caught = tmp_path / "caught"
+    torch.save({"model": Trap(caught)}, tmp_path / "checkpoint.pt")
+    (tmp_path / "old.pt").write_bytes(pickle.dumps({"model": Trap(caught)}))
+    for name in ("checkpoint.pt", "old.pt"):
+        with pytest.raises(CheckpointError, match="not a readable PyTorch checkpoint"):
+            read_state_dict(tmp_path / name, "triton-sam download")
+    assert not caught.exists()
+    torch.load(tmp_path / "checkpoint.pt", weights_only=False)
+    assert caught.exists()  # the trap would have worked
+
+
+def test_saved_embeddings_run_nothing(tmp_path: Path) -> None:
+    import numpy as np
+
+    caught = tmp_path / "caught"
+    np.savez(tmp_path / "image.npz", image_embeddings=np.array([Trap(caught)], np.object_), allow_pickle=True)
+    with pytest.raises(SamError):
+        ImageEmbeddings.load(tmp_path / "image.npz")
+    assert not caught.exists()
+
+
+def test_every_download_is_encrypted_and_has_a_hash() -> None:
+    for checkpoint in CATALOGUE:
+        assert checkpoint.url.startswith("https://")
+        assert re.fullmatch("[0-9a-f]{64}", checkpoint.sha256)
+        assert re.fullmatch(r"[\w.-]+", checkpoint.file_name)
+
+
+# --- names that lead elsewhere
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_commands_refuse_names_that_lead_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    repository = tmp_path / "inner" / "models"
+    repository.mkdir(parents=True)
+    monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(repository))
+    for command in (
+        ["alias", name, "--of", "sam2"],
+        ["alias", "fine", "--of", name],
+        ["export", "sam2", "--random", "0", "--name", name],
+        ["config", name, "--accelerator", "none"],
+        ["container", "--models", name],
+        ["serve", "--models", name, "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"],
+    ):
+        assert main(command) in (1, 2), command
+        error = capsys.readouterr().err
+        assert error.startswith("triton-sam: error: "), command
+        assert error.count("\n") == 1, command
+    assert [path for path in tmp_path.rglob("*") if path not in (repository, repository.parent)] == []
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_the_service_takes_names_as_names(service, name: str) -> None:
+    quoted = urllib.parse.quote(name, safe="")
+    for answer in (
+        service.http.get(f"/v1/images/{quoted}/preview"),
+        service.http.post(f"/v1/images/{quoted}/segment", json={"points": [[1, 1]]}),
+        service.http.get(f"/static/{quoted}"),
+        service.http.get(f"/static/samples/{quoted}"),
+        service.http.post("/embedded_model", files={"image": b"x"}, params={"model_version": name}),
+    ):
+        assert answer.status_code in (400, 404, 405, 415, 422), answer.url
+        assert "root:" not in answer.text
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_ids_of_the_session_model_open_no_files(service_triton, name: str) -> None:
+    """An id is looked up among the images that are held, nothing else."""
+    from .test_session_model import ask
+
+    answer = ask(service_triton, prompt_json=json.dumps({"image_id": name, "points": [[1, 1]]}))
+    assert answer["error"]["code"] == "UNKNOWN_IMAGE_ID"
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_clients_ask_for_no_model_with_such_a_name(service_triton, name: str, images: Path) -> None:
+    with (
+        SAM2TritonClient(service_triton.http_url, model_name=name, embeddings="client", retries=0) as client,
+        pytest.raises(SamError),
+    ):
+        client.set_image(images / "shapes.jpg")

@@ -77,15 +77,17 @@ class Dispatcher:
         """Send what may be sent."""
         self.change(Sessions.start)
 
-    def infer(self, request: Request) -> concurrent.futures.Future[dict[str, npt.NDArray[Any]]]:
-        """Run an inference outside of all sessions.
+    def infer(
+        self, request: Request, end: float | None = None
+    ) -> concurrent.futures.Future[dict[str, npt.NDArray[Any]]]:
+        """Run an inference outside of all sessions, until ``end`` of the monotonic clock, None: as long as a call may.
 
         Raises:
             ConfigurationError: the client is closed.
         """
         with self._lock:
             self._check_open()
-            return asyncio.run_coroutine_threadsafe(self._infer(request), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._infer(request, end), self._loop)
 
     def change(self, act: Callable[[Sessions[Work[Any]]], Step[Work[Any]]]) -> int:
         """Change the sessions; return how many requests were cancelled by it."""
@@ -150,7 +152,7 @@ class Dispatcher:
     async def _send(self, job: Job[Work[Any]]) -> None:
         work = job.work
         try:
-            result = work.read(await self._call(work.request))
+            result = work.read(await self._transport.in_time(self._call(work.request)))
         except asyncio.CancelledError:
             self._finish(job, State.CANCELLED, work.future.cancel)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller who waits gets it
@@ -172,8 +174,8 @@ class Dispatcher:
         if future.cancelled():
             self.change(lambda sessions: sessions.cancel(job.id) if sessions.get(job.id) is job else Step())
 
-    async def _infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
-        return await self._start(self._call(request))
+    async def _infer(self, request: Request, end: float | None) -> dict[str, npt.NDArray[Any]]:
+        return await self._start(self._transport.in_time(self._call(request), end))
 
     async def _call(self, request: Request) -> dict[str, npt.NDArray[Any]]:
         try:

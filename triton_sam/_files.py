@@ -1,12 +1,16 @@
-"""Write files so that a reader sees the old content or the new one, never half of it."""
+"""Write files so that a reader sees the old content or the new one, never half of it; one writer at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 
 
 @contextlib.contextmanager
@@ -68,3 +72,39 @@ def move_into_place(temporary: Path, final: Path) -> None:
     finally:
         os.close(descriptor)
     temporary.replace(final)
+
+
+@contextlib.contextmanager
+def locked(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Hold a lock file, which is there meanwhile, after waiting for whoever holds it; ``waits`` is called before that.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _flock(descriptor, waits)
+            # The last holder removes the file: a lock on a removed file, or on an older one, locks nothing.
+            if lock.exists() and os.path.samestat(os.fstat(descriptor), lock.stat()):
+                break
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _flock(descriptor: int, waits: Callable[[], None]) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        waits()
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:  # some network file systems have no locks; better unlocked than not at all
+            raise

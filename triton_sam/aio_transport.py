@@ -6,17 +6,20 @@ import asyncio
 import io
 import os
 import ssl
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy.typing as npt
 
 from ._backoff import spread
 from .calls import Request
-from .errors import ServerUnreachableError
-from .transport import GRPC_OPTIONS, RETRY_PAUSE, ServerUrl, infer_input, map_error, read_outputs, request_headers
+from .errors import ServerTimeoutError, ServerUnreachableError
+from .transport import RETRY_PAUSE, ServerUrl, grpc_options, infer_input, map_error, read_outputs, request_headers
+
+Result = TypeVar("Result")
 
 LARGE = 1 << 20
 """Bytes from which an input is kept in the form in which it is sent: that is, embeddings."""
@@ -32,7 +35,7 @@ class AsyncTransport:
     Args:
         url: parsed URL.
         timeout: seconds that one call may take.
-        retries: how often a call is repeated when the connection could not be made or broke.
+        retries: how often a call is repeated when the connection could not be made or broke; see in_time().
         headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
         connections: calls at a time.
@@ -57,6 +60,22 @@ class AsyncTransport:
         self._inputs = _Inputs(_protocol(url))
         self._client: Any = None
 
+    async def in_time(self, call: Coroutine[Any, Any, Result], end: float | None = None) -> Result:
+        """Wait for what may take several requests and their repetitions, for as long as one call may take.
+
+        Args:
+            call: to wait for; cancelled when it takes longer.
+            end: of the monotonic clock; None: the timeout counts from now.
+
+        Raises:
+            ServerTimeoutError: it took longer.
+        """
+        left = self._timeout if end is None else end - time.monotonic()
+        try:
+            return await asyncio.wait_for(call, left)
+        except asyncio.TimeoutError:
+            raise ServerTimeoutError(f"no answer from {self._url} in time") from None
+
     async def infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
         """Run one inference; the newest version of the model answers.
 
@@ -70,7 +89,7 @@ class AsyncTransport:
                 return await self._infer_once(client, request)
             except Exception as error:
                 mapped = map_error(error, self._url, request.model)
-                # See GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
+                # See transport._GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
                 if self._url.is_grpc and self._client is client and isinstance(mapped, ServerUnreachableError):
                     self._client = None
                 if mapped is None:
@@ -104,7 +123,10 @@ class AsyncTransport:
     def _connect(self) -> Any:
         if self._url.is_grpc:
             return self._inputs.module.InferenceServerClient(
-                self._url.address, ssl=self._url.is_secure, root_certificates=self._ca_certs, channel_args=GRPC_OPTIONS
+                self._url.address,
+                ssl=self._url.is_secure,
+                root_certificates=self._ca_certs,
+                channel_args=grpc_options(self._url),
             )
         return _http_client(self._inputs.module)(
             self._url.address,

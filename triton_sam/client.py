@@ -41,7 +41,7 @@ class SamTritonClient(ClientCore):
         model_type: SAM family: "sam1", "sam2" or "sam3". All behave alike.
         model_name: a variant beside the default one, for example "sam2.1_large" for the models
             ``sam2.1_large_encoder`` and ``sam2.1_large_decoder``.
-        timeout: seconds that one call may take.
+        timeout: seconds that one call may take, all that it asks of the server included.
         retries: how often a call is repeated when the connection could not be made or broke. Calls have no side
             effects, so that this is safe; a call that ran into the timeout is not repeated.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
@@ -80,15 +80,16 @@ class SamTritonClient(ClientCore):
             ImageError: not a usable image.
             ServerError: see triton_sam.errors.
         """
-        if not self._session_ready():
-            return self._encode_here(image)
-        request, content = self._session.upload(image)
-        try:
-            outputs = self._transport.infer(request.model, request.inputs, request.outputs)
-        except (InferenceError, ModelNotReadyError) as error:
-            self._session_failed(error)
-            return self._encode_here(content)
-        return self._session.read_upload(outputs, content, self._encode_here)
+        with self._transport.one_call():
+            if not self._session_ready():
+                return self._encode_here(image)
+            request, content = self._session.upload(image)
+            try:
+                outputs = self._transport.infer(request.model, request.inputs, request.outputs)
+            except (InferenceError, ModelNotReadyError) as error:
+                self._session_failed(error)
+                return self._encode_here(content)
+            return self._session.read_upload(outputs, content, self._encode_here)
 
     def set_image(self, image: ImageSource) -> None:
         """Encode an image and make it the current one; after an error the earlier image stays. See encode()."""
@@ -166,9 +167,10 @@ class SamTritonClient(ClientCore):
 
     def is_ready(self) -> bool:
         """Whether the server answers and has both models of this client ready."""
-        if not self._transport.is_ready():
-            return False
-        ready = self._transport.ready_models()
+        with self._transport.one_call():
+            if not self._transport.is_ready():
+                return False
+            ready = self._transport.ready_models()
         return self._calls.encoder in ready and self._calls.decoder in ready
 
     def models(self) -> ServerModels:
@@ -176,7 +178,8 @@ class SamTritonClient(ClientCore):
 
         Its attribute ``variants`` lists the pairs by family, for example ``{"sam2": ("sam2", "sam2.1_large")}``.
         """
-        return sort_models(self._transport.ready_models(), self._transport.model_config)
+        with self._transport.one_call():
+            return sort_models(self._transport.ready_models(), self._transport.model_config)
 
     def close(self) -> None:
         """Close the connections."""
@@ -203,17 +206,18 @@ class SamTritonClient(ClientCore):
 
     def _infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
         """Send a request; once more, with the image, when the server that held the image has lost it."""
-        try:
-            outputs = self._transport.infer(request.model, request.inputs, request.outputs)
-        except InferenceError as error:
-            if not isinstance(request, SessionClick):
-                raise
-            for again in request.again(error):
-                outputs = self._transport.infer(again.model, again.inputs, again.outputs)
-        else:
-            if isinstance(request, SessionClick):
-                request.hit()
-        return outputs
+        with self._transport.one_call():
+            try:
+                outputs = self._transport.infer(request.model, request.inputs, request.outputs)
+            except InferenceError as error:
+                if not isinstance(request, SessionClick):
+                    raise
+                for again in request.again(error):
+                    outputs = self._transport.infer(again.model, again.inputs, again.outputs)
+            else:
+                if isinstance(request, SessionClick):
+                    request.hit()
+            return outputs
 
 
 SAM2TritonClient = SamTritonClient

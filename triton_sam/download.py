@@ -6,15 +6,13 @@ server's mark of that version of the file, and ``NAME.lock``, which keeps a seco
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import sleep
@@ -24,14 +22,13 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError
 
 from ._backoff import spread
-from ._files import move_into_place
+from ._files import locked, move_into_place
 from ._http import NotFoundError, PassingError, bad_status, classify, make_pool
 from .errors import ChecksumError, DownloadError
 
 _CHUNK = 1 << 18
 _LONGEST_WAIT = 60.0
 """Seconds that a server may make us wait with Retry-After, and the end of the exponential back-off."""
-_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def fetch(
         if _is_right(job):
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(job):
+        with locked(job.lock, lambda: job.say(f"another process downloads {path.name}: waiting for it")):
             if not _is_right(job, report=True):  # another process may have brought it meanwhile
                 _fetch_any(job, urls)
     except OSError as error:
@@ -134,38 +131,6 @@ def _is_right(job: _Job, *, report: bool = False) -> bool:
     elif report:
         job.say(f"{job.path} is not the official file ({found} bytes); it is replaced when the new one is complete")
     return right
-
-
-@contextlib.contextmanager
-def _locked(job: _Job) -> Iterator[None]:
-    """Hold the lock file, after waiting for whoever holds it."""
-    while True:
-        descriptor = os.open(job.lock, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            _flock(descriptor, job)
-            # The last holder removes the file: a lock on a removed file, or on an older one, locks nothing.
-            if job.lock.exists() and os.path.samestat(os.fstat(descriptor), job.lock.stat()):
-                break
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        job.lock.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _flock(descriptor: int, job: _Job) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        job.say(f"another process downloads {job.path.name}: waiting for it")
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:  # some network file systems have no locks; better unlocked than not at all
-            raise
 
 
 def _fetch_any(job: _Job, urls: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,33 +55,54 @@ class Hub:
         try:
             return call()
         except errors.LocalEntryNotFoundError as error:  # what snapshot_download makes of a missing connection
-            raise DownloadError(self._no_answer(error)) from error
+            raise DownloadError(self.no_answer(error)) from error
         except errors.EntryNotFoundError as error:
             raise DownloadError(f"{repository} has no such file: {_first_line(error)}") from error
         except errors.HfHubHTTPError as error:
             raise DownloadError(_refusal(repository, _status(error))) from error
         except Exception as error:  # the errors of the connection: their base differs between versions of the library
-            raise DownloadError(self._no_answer(error)) from error
+            raise DownloadError(self.no_answer(error)) from error
 
-    def _no_answer(self, error: Exception) -> str:
-        where = self.endpoint or huggingface_hub.constants.ENDPOINT
+    @property
+    def where(self) -> str:
+        """URL of the hub."""
+        return str(self.endpoint or huggingface_hub.constants.ENDPOINT)
+
+    def no_answer(self, error: Exception) -> str:
+        """Say that the hub cannot be reached, and what helps."""
         hint = "on a closed network set HTTPS_PROXY, or HF_ENDPOINT to a mirror"
-        return f"cannot reach {where} ({_first_line(error)}): {hint}"
+        return f"cannot reach {self.where} ({_first_line(error)}): {hint}"
 
-    def fetch(self, repository: str, name: str, path: Path) -> Path:
-        """Download one file, resumed when broken off, checked by the SHA-256 that the hub states.
+    def fetch(self, repository: str, name: str, path: Path, revision: str | None = None) -> Path:
+        """Download one large file, resumed when broken off, checked by the SHA-256 that the hub states.
 
         Raises:
             DownloadError: see ask() and triton_sam.download.fetch().
             ChecksumError: what came is not the file that the hub described; it is removed.
         """
-        url = huggingface_hub.hf_hub_url(repository, name, endpoint=self.endpoint)
+        url = huggingface_hub.hf_hub_url(repository, name, revision=revision, endpoint=self.endpoint)
         meta: Any = self.ask(repository, lambda: huggingface_hub.get_hf_file_metadata(url, token=_token()))
         if not re.fullmatch(r"[0-9a-f]{64}", meta.etag or ""):
             raise DownloadError(f"{url} states no SHA-256: it is no large file of a Hugging Face hub")
         token = _token()
         headers = {"Authorization": f"Bearer {token}"} if isinstance(token, str) else None
         return fetch([url], path, size=meta.size, sha256=meta.etag, progress=self.progress, headers=headers)
+
+
+def login(token: str) -> None:
+    """Keep a token where huggingface_hub and download_checkpoint() look for it, when the hub knows it.
+
+    Raises:
+        DownloadError: the hub does not know it, or does not answer.
+    """
+    try:
+        huggingface_hub.login(token, skip_if_logged_in=False)
+    except (ValueError, errors.HfHubHTTPError) as error:
+        raise DownloadError(
+            f"the hub does not accept this token ({_first_line(error)}): make one at https://huggingface.co/settings/tokens"
+        ) from error
+    except Exception as error:  # see Hub.ask()
+        raise DownloadError(Hub().no_answer(error)) from error
 
 
 def download_onnx(
@@ -127,32 +149,37 @@ def download_onnx(
             moves.append((room / CONFIG_NAME, folder / CONFIG_NAME))
         graphs[spec.role] = folder / "1" / spec.filename
         rooms.append(room)
-    install(moves)
+    install(moves, repository)
     for room in rooms:
         shutil.rmtree(room, ignore_errors=True)
     return graphs
 
 
 def download_checkpoint(directory: Path, *, hub: Hub | None = None) -> Path:
-    """Download the gated SAM3 checkpoint in transformers' format; its weights are checked by their SHA-256.
+    """Download the gated SAM3 checkpoint in transformers' format; what has arrived is kept for the next try.
 
     Returns:
         The folder, for `triton-sam export sam3 --checkpoint`.
 
     Raises:
         DownloadError: not logged in, not admitted, or no answer; the message says what to do.
-        ChecksumError: see Hub.fetch().
+        ChecksumError: what came is not the file that the hub described; it is removed.
     """
     source = hub or Hub()
     api = huggingface_hub.HfApi(endpoint=source.endpoint, token=_token())
-    names = source.ask(CHECKPOINT_REPOSITORY, lambda: api.list_repo_files(CHECKPOINT_REPOSITORY))
-    source.ask(
-        CHECKPOINT_REPOSITORY,
-        lambda: api.snapshot_download(CHECKPOINT_REPOSITORY, local_dir=directory, allow_patterns=["*.json"]),
-    )
-    for name in names:
-        if _WEIGHTS.fullmatch(name):  # the hub names the files: none may lead out of the folder
-            source.fetch(CHECKPOINT_REPOSITORY, name, directory / name)
+    info = source.ask(CHECKPOINT_REPOSITORY, lambda: api.model_info(CHECKPOINT_REPOSITORY, files_metadata=True))
+    files = [file for file in info.siblings or () if "/" not in file.rfilename]
+    if not any(file.rfilename.endswith(".safetensors") for file in files):
+        raise DownloadError(f"{CHECKPOINT_REPOSITORY} holds no *.safetensors file: is {source.where} a hub?")
+    for file in sorted(files, key=lambda file: file.lfs is None):  # large ones first: a refusal comes at once
+        name = file.rfilename
+        if not name.endswith((".json", ".safetensors")):
+            continue
+        if file.lfs is not None:
+            source.fetch(CHECKPOINT_REPOSITORY, name, directory / name, info.sha)
+        else:  # small, and known by git's own hash alone, which the library understands
+            get = partial(api.hf_hub_download, CHECKPOINT_REPOSITORY, name, revision=info.sha, local_dir=directory)
+            source.ask(CHECKPOINT_REPOSITORY, get)
     return directory
 
 

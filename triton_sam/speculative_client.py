@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -56,7 +57,7 @@ class SpeculativeSAM2Client(ClientCore):
             in Triton is dropped there. Over HTTP Triton notices it only while it still reads the request.
         model_type: SAM family, for now "sam2".
         model_name: a variant beside the default one, see SAM2TritonClient.
-        timeout: seconds that one call may take.
+        timeout: seconds that one call may take, from the moment when it is sent.
         retries: how often a call is repeated when the connection could not be made or broke.
         headers: sent with every call.
         ca_certs: PEM file with certificates to trust, for https and grpcs.
@@ -89,6 +90,7 @@ class SpeculativeSAM2Client(ClientCore):
         super().__init__(url, model_type, model_name, timeout=timeout, retries=retries, embeddings=embeddings)
         if max_in_flight < 1 or max_in_flight_total < 1:
             raise ConfigurationError("max_in_flight and max_in_flight_total must be at least 1")
+        self._timeout = timeout
         transport = AsyncTransport(
             self._server,
             timeout=timeout,
@@ -120,15 +122,16 @@ class SpeculativeSAM2Client(ClientCore):
             ImageError: not a usable image.
             ServerError: see triton_sam.errors.
         """
+        end = time.monotonic() + self._timeout
         if self._uses_session is not False:
             upload, content = self._session.upload(image)
             try:
-                outputs = self._dispatcher.infer(upload).result()
+                outputs = self._dispatcher.infer(upload, end).result()
                 self._embeddings = self._session.read_upload(outputs, content, self._encode_here)
                 return
             except (InferenceError, ModelNotReadyError) as error:
                 self._session_failed(error)
-        self._embeddings = self._encode_here(image)
+        self._embeddings = self._encode_here(image, end)
 
     async def set_image_async(self, image: ImageSource) -> None:
         """Encode an image and make it the current one of all sessions. See set_image()."""
@@ -143,15 +146,16 @@ class SpeculativeSAM2Client(ClientCore):
             ImageError: not a usable image.
             ServerError: see triton_sam.errors.
         """
+        end = time.monotonic() + self._timeout
         if self._uses_session is not False:
             upload, content = await asyncio.to_thread(self._session.upload, image)
             try:
-                outputs = await asyncio.wrap_future(self._dispatcher.infer(upload))
+                outputs = await asyncio.wrap_future(self._dispatcher.infer(upload, end))
                 return self._session.read_upload(outputs, content, self._encode_here)
             except (InferenceError, ModelNotReadyError) as error:
                 self._session_failed(error)
         request, size = await asyncio.to_thread(self._calls.encode, image)
-        outputs = await asyncio.wrap_future(self._dispatcher.infer(request))
+        outputs = await asyncio.wrap_future(self._dispatcher.infer(request, end))
         return self._calls.read_embeddings(outputs, size)
 
     async def segment_async(
@@ -299,9 +303,9 @@ class SpeculativeSAM2Client(ClientCore):
         *_, multimask_output = arguments
         return Work(request, partial(_read, self._session, request, prompts, multimask_output))
 
-    def _encode_here(self, image: ImageSource) -> ImageEmbeddings:
+    def _encode_here(self, image: ImageSource, end: float | None = None) -> ImageEmbeddings:
         request, size = self._calls.encode(image)
-        return self._calls.read_embeddings(self._dispatcher.infer(request).result(), size)
+        return self._calls.read_embeddings(self._dispatcher.infer(request, end).result(), size)
 
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
         return [self._queued(job) for job in self._dispatcher.submit(works, session_id)]

@@ -7,7 +7,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -86,13 +86,14 @@ class _Bench:
     sync: SAM2TritonClient
     transport: Transport
     decoder: str
+    access: Mapping[str, Any]
 
     def computed(self) -> int:
         return int(self.transport.statistics(self.decoder)["inference_count"])
 
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[SpeculativeSAM2Client]:
-        async with SpeculativeSAM2Client(self.url, model_name=self.model_name, **options) as client:
+        async with SpeculativeSAM2Client(self.url, model_name=self.model_name, **self.access, **options) as client:
             client.image_embeddings = self.image
             await (await client.predict_async([[1, 1]]))[1]  # connects
             yield client
@@ -112,19 +113,27 @@ class _Run:
 
 
 async def stress(
-    url: str | None, model_name: str | None, picture: Path, *, positions: int, sessions: int, repeat: int
+    url: str | None,
+    model_name: str | None,
+    picture: Path,
+    *,
+    positions: int,
+    sessions: int,
+    repeat: int,
+    access: Mapping[str, Any] | None = None,
 ) -> list[Row]:
-    """Run all scenarios over one protocol.
+    """Run all scenarios over one protocol; ``access``: headers and ca_certs of the clients.
 
     Raises:
         ServerError: see triton_sam.errors.
     """
-    transport = Transport(parse_url(url))
-    with SAM2TritonClient(url, model_name=model_name) as sync:
+    access = access or {}
+    transport = Transport(parse_url(url), **access)
+    with SAM2TritonClient(url, model_name=model_name, **access) as sync:
         sync.set_image(picture)
         assert sync.image_embeddings is not None  # noqa: S101 - set by set_image
         decoder = sync.image_embeddings.model.removesuffix("encoder") + "decoder"
-        bench = _Bench(sync.url, model_name, sync.image_embeddings, sync, transport, decoder)
+        bench = _Bench(sync.url, model_name, sync.image_embeddings, sync, transport, decoder, access)
         try:
             return await _scenarios(bench, positions, sessions, repeat)
         finally:

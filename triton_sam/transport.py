@@ -11,7 +11,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from .errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
+from .session_model.contract import QUEUE_IS_FULL
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 Result = TypeVar("Result")
@@ -42,7 +43,7 @@ DEFAULT_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 443}
 CONNECT_TIMEOUT = 10.0
 RETRY_PAUSE = 0.2
 """Seconds before the first repetition of a call; doubled for each further one."""
-GRPC_OPTIONS = [
+_GRPC_OPTIONS = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
     # gRPC's own pause between attempts to connect grows to two minutes, and during a pause every call fails at once: a
@@ -75,6 +76,12 @@ class ServerUrl:
     def is_secure(self) -> bool:
         """Whether TLS is spoken."""
         return self.scheme.endswith("s")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, by its name."""
+        host = self.address.rpartition(":")[0].strip("[]")
+        return host in ("localhost", "::1") or host.startswith("127.")
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.address}"
@@ -137,6 +144,8 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         )
     if "BUSY: " in message:
         return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
+    if QUEUE_IS_FULL in message:
+        return ServerBusyError(f"{url} is busy: {message}")
     if "explicit model load" in message:
         return InferenceError(
             f"{url} takes no requests to load models: start it with `triton-sam serve --admin`, or tritonserver with "
@@ -168,9 +177,9 @@ class Transport:
 
     Args:
         url: parsed URL.
-        timeout: seconds that one call may take.
-        retries: how often a call is repeated when the connection could not be made or broke. All calls here are
-            without side effects on the server, so that repeating them is safe. A timeout is never repeated.
+        timeout: seconds that one call may take, repetitions and the pauses before them included.
+        retries: how often a call is repeated when the connection could not be made or broke, as long as its timeout
+            allows. Only calls without side effects on the server are; a timeout is never repeated.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
     """
@@ -190,10 +199,23 @@ class Transport:
         self._headers = request_headers(url, headers)
         self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
         self._holder: Any = SimpleNamespace() if url.is_grpc else threading.local()
+        self._ends = threading.local()
         self._lock = threading.Lock()
         self._clients: list[Any] = []
         self._closed = False
         self._module: ModuleType = _protocol(url)
+
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Let all that this thread asks for inside the block share one timeout: to the user it is one call."""
+        if getattr(self._ends, "end", None) is not None:
+            yield
+            return
+        self._ends.end = time.monotonic() + self._timeout
+        try:
+            yield
+        finally:
+            self._ends.end = None
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Run one inference.
@@ -241,7 +263,7 @@ class Transport:
             ServerError: it does not load (what was loaded before stays), or the server takes no such requests.
         """
         text = None if config is None else json.dumps(config)
-        self._call(lambda client: client.load_model(model, config=text, **self._metadata()), None)
+        self._call(lambda client: client.load_model(model, config=text, **self._metadata()), None, retries=0)
 
     def _index(self) -> list[dict[str, str]]:
         index = self._call(lambda client: client.get_model_repository_index(**self._metadata()), None)
@@ -274,13 +296,16 @@ class Transport:
             _close_quietly(client)
 
     def _call(self, call: Callable[[Any], Result], model: str | None, retries: int | None = None) -> Result:
-        left = self._retries if retries is None else retries
+        with self.one_call():
+            return self._call_until(self._ends.end, call, model, self._retries if retries is None else retries)
+
+    def _call_until(self, end: float, call: Callable[[Any], Result], model: str | None, retries: int) -> Result:
         pause = RETRY_PAUSE
         while True:
-            client = None
+            client, wait = None, spread(pause)
             try:
                 client = self._client()
-                with self._deadline():
+                with self._deadline(end):
                     return call(client)
             except Exception as error:
                 mapped = map_error(error, self.url, model)
@@ -290,13 +315,14 @@ class Transport:
                     self._replace_channel(client)
                 if mapped is None:
                     raise
-                if not isinstance(mapped, ServerUnreachableError) or left <= 0:
+                too_late = time.monotonic() + wait >= end
+                if not isinstance(mapped, ServerUnreachableError) or retries <= 0 or too_late:
                     raise mapped from (None if mapped is error else error)
-            left -= 1
-            time.sleep(spread(pause))
+            retries -= 1
+            time.sleep(wait)
             pause *= 2
 
-    def _deadline(self) -> contextlib.AbstractContextManager[Any]:
+    def _deadline(self, end: float) -> contextlib.AbstractContextManager[Any]:
         """End a call at its timeout; gRPC does so by itself."""
         if self.url.is_grpc:
             return contextlib.nullcontext()
@@ -304,7 +330,7 @@ class Transport:
         import gevent
 
         late = ServerTimeoutError(f"no answer from {self.url} in time")
-        return gevent.Timeout(self._timeout, late)  # type: ignore[no-any-return]
+        return gevent.Timeout(max(0.0, end - time.monotonic()), late)  # type: ignore[no-any-return]
 
     def _client(self) -> Any:
         if self._closed:
@@ -338,7 +364,10 @@ class Transport:
     def _connect(self) -> Any:
         if self.url.is_grpc:
             return self._module.InferenceServerClient(
-                self.url.address, ssl=self.url.is_secure, root_certificates=self._ca_certs, channel_args=GRPC_OPTIONS
+                self.url.address,
+                ssl=self.url.is_secure,
+                root_certificates=self._ca_certs,
+                channel_args=grpc_options(self.url),
             )
         return self._module.InferenceServerClient(
             self.url.address,
@@ -357,8 +386,13 @@ class Transport:
     def _metadata(self) -> dict[str, Any]:
         options: dict[str, Any] = {"headers": dict(self._headers) or None}
         if self.url.is_grpc:
-            options["client_timeout"] = self._timeout
+            options["client_timeout"] = max(0.0, self._ends.end - time.monotonic())
         return options
+
+
+def grpc_options(url: ServerUrl) -> list[tuple[str, int]]:
+    """Return the options of a channel; one to this machine does not go through the proxy that the environment names."""
+    return [*_GRPC_OPTIONS, *([("grpc.enable_http_proxy", 0)] if url.is_local else [])]
 
 
 def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:

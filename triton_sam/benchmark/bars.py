@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..families import get_family
-from .link import click_over_link
+from .compare import OVER_LINK
 from .results import Results
+from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,6 @@ class Bar:
         limit: what it should be.
         at_least: whether the limit is a lower one; else an upper one.
         unit: "x" for a factor, or "ms".
-        computed: not measured as such, but computed from what was measured.
     """
 
     name: str
@@ -28,7 +27,6 @@ class Bar:
     limit: float
     at_least: bool
     unit: str = "x"
-    computed: bool = False
 
     @property
     def ok(self) -> bool:
@@ -38,7 +36,7 @@ class Bar:
 
 def judge(results: Results) -> list[Bar]:
     """Return all bars that the results allow to judge."""
-    return [*_against_others(results), *_over_a_link(results), *_boxes(results), *_crowd(results)]
+    return [*_against_others(results), *_over_a_link(results), *_boxes(results), *_crowd(results), *_overload(results)]
 
 
 def _median(results: Results, what: str, who: str, protocol: str | None = None) -> float | None:
@@ -66,10 +64,13 @@ def _against_others(results: Results) -> Iterator[Bar]:
 
 
 def _over_a_link(results: Results) -> Iterator[Bar]:
-    ours, naive = _median(results, "click", "session", "http"), _median(results, "click", "naive", "http")
-    if ours and naive:
-        factor = click_over_link(get_family(results.about["model"]["family"]), ours, naive).factor
-        yield Bar("click over 1 Gbit/s and 1 ms: faster than the naive client", factor, 5.0, True, computed=True)
+    if results.about["settings"]["link"] != Settings.link:
+        return
+    for protocol in ("http", "grpc"):
+        ours, naive = (_median(results, OVER_LINK, who, protocol) for who in ("session", "naive"))
+        if ours and naive:
+            name = f"{OVER_LINK} of 1 Gbit/s and 1 ms, {protocol}: faster than the naive client"
+            yield Bar(name, naive / ours, 5.0, True)
 
 
 def _boxes(results: Results) -> Iterator[Bar]:
@@ -88,3 +89,17 @@ def _crowd(results: Results) -> Iterator[Bar]:
         yield Bar(f"8 users, {row.protocol}: p95 to the median of one", row.ms.p95 / alone.ms.median, 10.0, False)
         least, most = row.more["least_calls_of_a_user"], row.more["most_calls_of_a_user"]
         yield Bar(f"8 users, {row.protocol}: fewest clicks of a user to the most", least / max(most, 1), 0.33, True)
+
+
+def _overload(results: Results) -> Iterator[Bar]:
+    for row in results.of("overload", "accepted"):
+        half, refused, after = (
+            next((other for other in results.of("overload", what) if other.protocol == row.protocol), None)
+            for what in ("half load", "refused", "after")
+        )
+        if not (half and refused and after and row.ms and half.ms and refused.ms):
+            continue  # nothing was refused: no overload
+        name = f"{row.size} users, {row.protocol}"
+        yield Bar(f"{name}: p95 of accepted clicks to that at half load", row.ms.p95 / half.ms.p95, 3.0, False)
+        yield Bar(f"{name}: p95 of refusals", refused.ms.p95, 100.0, False, "ms")
+        yield Bar(f"{name}: until clicks are as fast as before", 1000 * after.more["recovered_s"], 5000.0, False, "ms")

@@ -6,17 +6,21 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
+from .._core import EmbeddingsPlace
 from ..client import SAM2TritonClient
 from ..errors import SamError
 from ..images import open_image
 from ..references import Reference
+from ..transport import parse_url
+from .link import EmulatedLink, parse_link
 from .progress import Progress
 from .results import Results, times_row
-from .settings import Settings
+from .settings import MOST_ROUNDS, Settings
 from .target import Point, Target
 from .timing import Act, take_turns
 
 OPERATIONS = ("encode", "click", "click, full-size mask")
+OVER_LINK = "click over a link"
 MOST_ENCODES = 7
 
 
@@ -80,14 +84,41 @@ def measure_comparison(target: Target, settings: Settings, results: Results, ses
                 act = _act(contender, operation, target, lambda: next(points))
                 if act is not None:
                     acts[name] = act
-            times: dict[str, list[float]] = {}
-            most = MOST_ENCODES if operation == "encode" else 25
-            try:
-                take_turns(acts, times, settings.duration, least=settings.least_rounds, most=most)
-            finally:
-                for name, values in times.items():
-                    who, _, protocol = name.partition(" ")
-                    results.add(*times_row("comparison", operation, who, values, protocol=protocol or None))
+            _measure(operation, acts, settings, results)
+    progress.step(OVER_LINK)
+    _measure_over_link(target, settings, results, session)
+
+
+def _measure(operation: str, acts: dict[str, Act], settings: Settings, results: Results) -> None:
+    times: dict[str, list[float]] = {}
+    most = MOST_ENCODES if operation == "encode" else MOST_ROUNDS
+    try:
+        take_turns(acts, times, settings.duration, least=settings.least_rounds, most=most)
+    finally:
+        for name, values in times.items():
+            who, _, protocol = name.partition(" ")
+            results.add(*times_row("comparison", operation, who, values, protocol=protocol or None))
+
+
+def _measure_over_link(target: Target, settings: Settings, results: Results, session: bool) -> None:
+    """Let the session model and the naive client take turns at clicks over an emulated network."""
+    link = parse_link(settings.link)
+    if link is None or not session or "naive" not in settings.compare:
+        return
+    if not target.is_here:
+        results.note("No network was emulated: there is a real one between this machine and the server.")
+        return
+    points = target.points()
+    with contextlib.ExitStack() as stack:
+        acts: dict[str, Act] = {}
+        for protocol, url in target.urls.items():
+            emulated = stack.enter_context(EmulatedLink(str(parse_url(url)), link))
+            places: dict[str, EmbeddingsPlace] = {"naive": "client", "session": "server"}
+            for who, place in places.items():
+                client = stack.enter_context(target.client(protocol, place, emulated.url))
+                client.set_image(target.content)
+                acts[f"{who} {protocol}"] = lambda click=client.predict: click([next(points)])  # type: ignore[misc]
+        _measure(OVER_LINK, acts, settings, results)
 
 
 def _act(contender: object, operation: str, target: Target, point: Callable[[], Point]) -> Act | None:

@@ -35,7 +35,7 @@ def compare(before: Results, after: Results) -> list[Change]:
         old = older.get(row.key)
         if old is None:
             continue
-        if row.section in ("throughput", "load") and row.per_second and old.per_second:
+        if row.section in ("throughput", "load", "overload") and row.per_second and old.per_second:
             changes.append(Change(row, old.per_second, row.per_second, row.per_second / old.per_second, False))
         elif row.ms and old.ms and row.ms.median > 0:
             clear = row.ms.max < old.ms.min or row.ms.min > old.ms.max
@@ -93,7 +93,7 @@ def table(before: Results, after: Results) -> str:
     for change in compare(before, after):
         row = change.row
         who = row.who + (f" {row.protocol}" if row.protocol else "") + (f" x{row.size}" if row.size else "")
-        unit = "/s" if row.section in ("throughput", "load") and row.per_second else "ms"
+        unit = "/s" if row.section in ("throughput", "load", "overload") and row.per_second else "ms"
         mark = "  *" if change.clear else ""
         name = f"{row.section:11} {row.what[:32]:32} {who}"
         lines.append(f"{name:60} {change.before:10.2f} {change.after:10.2f}  {unit:4} {change.faster:13.2f}{mark}")

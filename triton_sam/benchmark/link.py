@@ -1,45 +1,161 @@
-"""What a click costs over a network: computed from what was measured here and the bytes that go over the wire."""
+"""A slow network between a client and a server on one machine: a relay in a process of its own that delays and paces.
+
+It needs neither root nor kernel modules. Bytes arrive no earlier than the rate and the delay allow; TCP's own start-up
+over a long way is not imitated, which favours whoever sends much.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
 from dataclasses import dataclass
+from types import TracebackType
+from urllib.parse import urlsplit
 
-from ..families.base import Family
+from ..errors import ConfigurationError, LocalServerError
 
-BITS_PER_SECOND = 1e9
-DELAY = 0.001
-"""Seconds for one way."""
-ID_AND_PROMPT = 1000
-"""Bytes of a click on an image that the server holds: measured, 773 over HTTP."""
+CHUNK = 1 << 16
+IN_FLIGHT = 64
+"""Chunks that a direction of a connection holds: more than fit a fast link with a delay of 20 ms."""
+_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 @dataclass(frozen=True)
-class Click:
-    """A click over a link of 1 Gbit/s with 1 ms delay, milliseconds; computed, not measured."""
+class Link:
+    """Rate and delay of a network.
 
-    session: float
-    naive: float
+    Args:
+        bits_per_second: of each direction.
+        delay: seconds for one way.
+    """
 
-    @property
-    def factor(self) -> float:
-        """How many times as long the naive client takes."""
-        return self.naive / self.session
+    bits_per_second: float
+    delay: float
 
-
-def embedding_bytes(family: Family) -> int:
-    """Return the bytes of one image's embeddings."""
-    total = 0
-    for tensor in family.encoder.outputs:
-        size = 4
-        for side in tensor.shape:
-            size *= side if isinstance(side, int) else 1
-        total += size
-    return total
+    def __str__(self) -> str:
+        unit = next(name for name, size in reversed(_UNITS.items()) if self.bits_per_second >= size or name == "kbit")
+        return f"{self.bits_per_second / _UNITS[unit]:g}{unit},{1000 * self.delay:g}ms"
 
 
-def click_over_link(family: Family, session_ms: float, naive_ms: float) -> Click:
-    """Add to two clicks on localhost what the bytes take: prompt or embeddings there, one mask of logits back."""
-    answer = 4 * family.mask_size**2
-    there = {"session": ID_AND_PROMPT, "naive": embedding_bytes(family)}
-    added = {name: 1000 * (8 * (request + answer) / BITS_PER_SECOND + 2 * DELAY) for name, request in there.items()}
-    return Click(session_ms + added["session"], naive_ms + added["naive"])
+def parse_link(text: str) -> Link | None:
+    """Parse ``1gbit,1ms``; ``none`` is None.
+
+    Raises:
+        ConfigurationError: it says something else.
+    """
+    if text == "none":
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit),(\d+(?:\.\d+)?)ms", text)
+    if not found or float(found[1]) <= 0:
+        raise ConfigurationError(f"{text!r} is no link: write for example 1gbit,1ms, or none")
+    return Link(float(found[1]) * _UNITS[found[2]], float(found[3]) / 1000)
+
+
+class EmulatedLink:
+    """While it is entered, ``url`` leads to a server as if it were at the other end of a link.
+
+    Args:
+        url: of the server.
+        link: rate and delay.
+
+    Raises:
+        LocalServerError: (on entering) the relay does not start.
+    """
+
+    def __init__(self, url: str, link: Link) -> None:
+        self._parts = urlsplit(url)
+        self._link = link
+
+    def __enter__(self) -> EmulatedLink:
+        numbers = (self._parts.port, self._link.bits_per_second, self._link.delay)
+        self._relay = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(self._parts.hostname), *map(str, numbers)],
+            stdin=subprocess.PIPE,  # it ends with this pipe, that is, with this program at the latest
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._relay.stdout is not None  # noqa: S101 - it is a pipe
+        port = self._relay.stdout.readline().strip()
+        if not port:
+            self.__exit__(None, None, None)
+            raise LocalServerError("the relay that emulates a network did not start")
+        self.url = f"{self._parts.scheme}://127.0.0.1:{port}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._relay.kill()
+        self._relay.communicate()
+
+
+class _Direction:
+    """One way of the link: all connections share its rate."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def arrival(self, size: int) -> float:
+        """Return when bytes that are sent now will have arrived."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.perf_counter()) + 8 * size / self._link.bits_per_second
+            return self._free_at + self._link.delay
+
+    def carry(self, source: socket.socket, sink: socket.socket) -> None:
+        """Carry bytes until the source ends."""
+        waiting: queue.Queue[tuple[float, bytes]] = queue.Queue(IN_FLIGHT)
+        threading.Thread(target=_deliver, args=(waiting, sink), daemon=True).start()
+        content = b"-"
+        while content:
+            try:
+                content = source.recv(CHUNK)
+            except OSError:
+                content = b""
+            waiting.put((self.arrival(len(content)), content))
+
+
+def _deliver(waiting: queue.Queue[tuple[float, bytes]], sink: socket.socket) -> None:
+    broken = False
+    while True:
+        due, content = waiting.get()
+        time.sleep(max(0.0, due - time.perf_counter()))
+        if not content:
+            break
+        try:
+            if not broken:
+                sink.sendall(content)
+        except OSError:  # what still comes is taken and dropped, so that the other side does not wait
+            broken = True
+    with contextlib.suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)
+
+
+def _serve(host: str, port: int, link: Link) -> None:
+    there, back = _Direction(link), _Direction(link)
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)  # noqa: T201 - to the process that started this one
+    while True:
+        client, _ = listener.accept()
+        server = socket.create_connection((host, port))
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for way, source, sink in ((there, client, server), (back, server, client)):
+            threading.Thread(target=way.carry, args=(source, sink), daemon=True).start()
+
+
+def _main(host: str, port: str, bits_per_second: str, delay: str) -> None:
+    link = Link(float(bits_per_second), float(delay))
+    threading.Thread(target=_serve, args=(host, int(port), link), daemon=True).start()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from .machine import Watch
 from .progress import Progress
@@ -20,7 +19,7 @@ def measure_load(target: Target, settings: Settings, results: Results, session: 
     models = {"decoder": target.calls.decoder, **({"session": target.session_model} if session else {})}
     pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - no secret
     points = [point for point, _ in zip(target.points(), range(256), strict=False)]
-    with target.client(protocol, "server" if session else "client") as client:
+    with target.client(protocol, target.place(session)) as client:
         client.set_image(target.content)
         client.predict([points[0]])
         progress.step(f"{settings.users} users, {settings.load_seconds:g} s, {protocol}")
@@ -41,5 +40,4 @@ def measure_load(target: Target, settings: Settings, results: Results, session: 
         more[f"{role}_queue_ms"] = 1000 * gone["queue"] / count
         more[f"{role}_compute_ms"] = 1000 * gone["compute_infer"] / count
     who = "session" if session else "request"
-    rows = crowd_row("load", f"clicks, {settings.think:g} s between", who, protocol, found)
-    results.add(*(replace(row, more={**row.more, **more}) for row in rows))
+    results.add(*crowd_row("load", f"clicks, {settings.think:g} s between", who, protocol, found, more))

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from .._files import atomic_write
-from ..families import get_family
 from .bars import Bar, judge
+from .compare import OVER_LINK
 from .document import Block, Document, Heading, Picture, Table
-from .link import click_over_link
 from .results import Results, Row
 from .stages import STAGES
 from .words import name_of, number, protocol_name
@@ -59,6 +58,7 @@ def make_document(results: Results, plots: dict[str, Path]) -> Document:
         ("throughput", "Throughput", "throughput", _throughput),
         ("speculative", "A mouse that moves", None, _speculative),
         ("load", "Load", None, _load),
+        ("overload", "Overload", None, _overload),
     ]
     bars = judge(results)
     if bars:
@@ -122,9 +122,7 @@ def _introduction(results: Results) -> list[Block]:
 
 
 def _bars_table(bars: Sequence[Bar]) -> Table:
-    rows = [
-        [bar.name + (" (computed)" if bar.computed else ""), _value(bar), _limit(bar), _verdict(bar)] for bar in bars
-    ]
+    rows = [[bar.name, _value(bar), _limit(bar), _verdict(bar)] for bar in bars]
     return Table(["", "found", "limit", ""], rows)
 
 
@@ -160,14 +158,12 @@ def _comparison(results: Results) -> Iterator[Block]:
 
 
 def _link(results: Results) -> Iterator[Block]:
-    ours, naive = (results.find("comparison", "click", who, "http") for who in ("session", "naive"))
-    if ours and ours.ms and naive and naive.ms:
-        family = get_family(results.about["model"]["family"])
-        over = click_over_link(family, ours.ms.median, naive.ms.median)
+    if results.of("comparison", OVER_LINK):
+        rate, delay = results.about["settings"]["link"].split(",")
         yield (
-            f"Over a link of 1 Gbit/s with 1 ms delay, a click would take {number(over.session)} ms with the session "
-            f"model and {number(over.naive)} ms with the naive client, {over.factor:.1f} times as long. This is "
-            "computed from the figures above and the bytes of request and answer, not measured."
+            f"The link is emulated: a relay in a process of its own, on this machine, lets the bytes of each direction "
+            f"through at {rate[:-4]} {rate[-4].upper()}{rate[-3:]}/s and {delay[:-2]} ms late. It takes part in the "
+            "processor, as the client does."
         )
 
 
@@ -251,6 +247,17 @@ def _load(results: Results) -> Iterator[Block]:
             "its requests wait for the decoder. 100 % of server CPU is one thread of the processor. Memory is "
             "the largest sum of private memory of the server's processes."
         )
+
+
+def _overload(results: Results) -> Iterator[Block]:
+    lines = [
+        [row.what, str(row.size), str(row.ms.n), number(row.ms.median), number(row.ms.p95), number(row.ms.max)]
+        for row in results.of("overload")
+        if row.ms is not None
+    ]
+    yield Table(["", "users", "clicks", "p50, ms", "p95, ms", "longest, ms"], lines)
+    for row in results.of("overload", "after"):
+        yield f"Clicks were as fast as before {number(row.more['recovered_s'])} s after the load ended."
 
 
 def _machine(results: Results) -> Table:

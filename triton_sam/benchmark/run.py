@@ -11,6 +11,7 @@ from .. import __version__
 from .compare import OPERATIONS, measure_comparison
 from .load import measure_load
 from .machine import describe_machine
+from .overload import measure_overload
 from .progress import Progress
 from .results import Results
 from .settings import Settings
@@ -51,10 +52,11 @@ def measure(target: Target, settings: Settings, results: Results, *, quiet: bool
     """
     sections: dict[str, tuple[Section, int]] = {
         "latency": (measure_stages, stage_steps(target)),
-        "comparison": (measure_comparison, 1 + len(OPERATIONS)),
+        "comparison": (measure_comparison, 2 + len(OPERATIONS)),
         "throughput": (measure_throughput, throughput_steps(target, settings)),
         "speculative": (measure_speculative, len(target.protocols)),
         "load": (measure_load, 1),
+        "overload": (measure_overload, 3),
     }
     results.complete = False
     session = target.check()

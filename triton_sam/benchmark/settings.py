@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ConfigurationError
+from .link import parse_link
 
-SECTIONS = ("latency", "comparison", "throughput", "speculative", "load")
+SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "overload")
 OTHERS = ("torch", "inprocess", "naive")
 """Who else answers, in the comparison: the official predictor in PyTorch, ONNX Runtime in this process (the limit), and
 a client that ships embeddings with each click."""
@@ -27,8 +28,10 @@ class Settings:
         boxes: objects of one call, ascending.
         users: of the load test.
         think: mean pause of a user between two clicks, seconds.
-        load_seconds: length of the load test.
+        load_seconds: length of the load test, and of the overload.
+        crowd: users of the overload, who click without a pause.
         least_rounds: how often everything is measured at least.
+        link: network to emulate for clicks of the comparison, or "none"; see link.parse_link().
 
     Raises:
         ConfigurationError: a value out of range.
@@ -42,13 +45,16 @@ class Settings:
     users: int = 8
     think: float = 1.0
     load_seconds: float = 15.0
+    crowd: int = 64
     least_rounds: int = 3
+    link: str = "1gbit,1ms"
 
     def __post_init__(self) -> None:
         if min(self.duration, self.load_seconds) <= 0 or self.think < 0:
             raise ConfigurationError("durations must be above 0 seconds, the pause of a user at least 0")
-        if not self.concurrency or min(self.concurrency) < 1 or self.users < 1 or self.least_rounds < 1:
+        if not self.concurrency or min(self.concurrency) < 1 or min(self.users, self.crowd, self.least_rounds) < 1:
             raise ConfigurationError("there must be at least one user and one round")
+        parse_link(self.link)
         for names, known in ((self.sections, SECTIONS), (self.compare, OTHERS)):
             unknown = [name for name in names if name not in known]
             if unknown:

@@ -32,7 +32,11 @@ def measure_speculative(
         picture.write_bytes(target.content)
         for protocol, url in target.urls.items():
             progress.step(f"mouse path, {protocol}")
-            rows = asyncio.run(stress(url, target.name, picture, positions=POSITIONS, sessions=SESSIONS, repeat=1))
+            rows = asyncio.run(
+                stress(
+                    url, target.name, picture, positions=POSITIONS, sessions=SESSIONS, repeat=1, access=target.access
+                )
+            )
             for row in rows:
                 more = {name: float(getattr(row, name)) for name in ("asked", "sent", "cancelled", "computed")}
                 more["ratio_to_a_lone_click"] = row.ratio

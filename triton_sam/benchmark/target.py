@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
 
 from PIL import Image
 
@@ -18,6 +20,7 @@ from ..images import ImageSource, image_bytes, open_image
 from ..transport import Transport, parse_url
 from .weights import Weights
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
 
@@ -34,6 +37,7 @@ class Target:
         weights: the same models as files, for the comparison; None: not known here.
         pid: of a tritonserver on this machine.
         timeout: seconds that one call may take.
+        access: headers and ca_certs of every client, for a proxy in front of the server.
     """
 
     family: str
@@ -43,6 +47,7 @@ class Target:
     weights: Weights | None = None
     pid: int | None = None
     timeout: float = 300.0
+    access: Mapping[str, Any] = field(default_factory=dict)
     content: bytes = field(init=False, repr=False)
     picture: Image.Image = field(init=False, repr=False)
 
@@ -50,7 +55,7 @@ class Target:
         self.content = image_bytes(self.source)
         self.picture = open_image(self.content)
         self.calls = Calls(get_family(self.family), self.name)
-        self._transport = Transport(parse_url(self.urls[self.protocols[0]]), timeout=self.timeout)
+        self._transport = Transport(parse_url(self.urls[self.protocols[0]]), timeout=self.timeout, **self.access)
         self._fresh: Iterator[int] = itertools.count()
         self._salt = secrets.token_bytes(8)
 
@@ -58,6 +63,11 @@ class Target:
     def protocols(self) -> list[str]:
         """Protocols to measure."""
         return list(self.urls)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the server is reached without a network."""
+        return all(urlsplit(str(parse_url(url))).hostname in LOOPBACK for url in self.urls.values())
 
     @property
     def session_model(self) -> str:
@@ -89,10 +99,29 @@ class Target:
         seconds = {name: int(stats.get(name, {}).get("ns", 0)) / 1e9 for name in ("queue", "compute_infer", "success")}
         return {"count": float(answer.get("inference_count", 0)), **seconds}
 
-    def client(self, protocol: str, place: EmbeddingsPlace) -> SAM2TritonClient:
-        """Return a new client."""
+    def most_pending(self, session: bool) -> int | None:
+        """Return how many clicks the server lets wait before it refuses; None: any number."""
+        config = self._transport.model_config(self.session_model if session else self.calls.decoder)
+        if session:
+            limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
+        else:
+            limit = config.get("dynamic_batching", {}).get("default_queue_policy", {}).get("max_queue_size", 0)
+        return int(limit) or None
+
+    @staticmethod
+    def place(session: bool) -> EmbeddingsPlace:
+        """Return where clients keep embeddings."""
+        return "server" if session else "client"
+
+    def client(self, protocol: str, place: EmbeddingsPlace, url: str | None = None) -> SAM2TritonClient:
+        """Return a new client; ``url`` is another way to the same server."""
         return SAM2TritonClient(
-            self.urls[protocol], self.family, model_name=self.name, timeout=self.timeout, embeddings=place
+            url or self.urls[protocol],
+            self.family,
+            model_name=self.name,
+            timeout=self.timeout,
+            embeddings=place,
+            **self.access,
         )
 
     def fresh(self) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..client import SAM2TritonClient
 from .progress import Progress
@@ -18,14 +18,14 @@ def measure_throughput(target: Target, settings: Settings, results: Results, ses
     """Measure clicks over each protocol, pictures and boxes over the first."""
     who = "session" if session else "request"
     for protocol in target.protocols:
-        with target.client(protocol, "server" if session else "client") as client:
+        with target.client(protocol, target.place(session)) as client:
             client.set_image(target.content)
             client.predict([next(target.points())])
             for users in settings.concurrency:
                 progress.step(f"clicks, {protocol}, {users} users")
                 _crowd(results, "clicks", who, protocol, users, _clicking(client, target), settings.duration)
     first = target.protocols[0]
-    with target.client(first, "server" if session else "client") as client:
+    with target.client(first, target.place(session)) as client:
         for users in [users for users in settings.concurrency if users <= MOST_ENCODING]:
             progress.step(f"pictures, {users} users")
             _crowd(results, "images", who, first, users, lambda *_: client.encode(target.fresh()), settings.duration)
@@ -39,15 +39,19 @@ def steps(target: Target, settings: Settings) -> int:
     return len(target.protocols) * len(settings.concurrency) + encoding + len(settings.boxes)
 
 
-def crowd_row(section: str, what: str, who: str, protocol: str, result: Crowd) -> list[Row]:
-    """Return the row of what users did at the same time."""
+def crowd_row(
+    section: str, what: str, who: str, protocol: str, result: Crowd, figures: Mapping[str, float] | None = None
+) -> list[Row]:
+    """Return the row of what users did at the same time, with further ``figures``."""
     if not result.all_ms:
         return []
     more = {
         "errors": float(len(result.errors)),
+        "refused": float(len(result.refused_ms)),
         "seconds": result.seconds,
         "least_calls_of_a_user": float(result.least),
         "most_calls_of_a_user": float(max(len(user) for user in result.ms)),
+        **(figures or {}),
     }
     times = Times.of(result.all_ms)
     return [Row(section, what, who, protocol, len(result.ms), times, result.per_second, more)]

@@ -7,10 +7,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ..errors import SamError
+from .._backoff import spread
+from ..errors import SamError, ServerBusyError
 from .settings import MOST_ROUNDS
 
 Act = Callable[[], object]
+
+PAUSE_AFTER_ERROR = 0.1
+PAUSE_AFTER_REFUSAL = 1.0
+"""Seconds, half of them to all, before a user calls again who was told that the server is busy."""
 
 
 def milliseconds(act: Act) -> float:
@@ -58,11 +63,13 @@ class Crowd:
         ms: durations of each user's calls, milliseconds.
         seconds: from the start to the end of the last call.
         errors: texts of calls that failed.
+        refused_ms: durations of calls that the server refused as busy, milliseconds; they are no errors.
     """
 
     ms: list[list[float]]
     seconds: float = 0.0
     errors: list[str] = field(default_factory=list)
+    refused_ms: list[float] = field(default_factory=list)
 
     @property
     def all_ms(self) -> list[float]:
@@ -104,12 +111,18 @@ def crowd(
         while not stop.is_set() and time.perf_counter() - start < seconds:
             if pause is not None and stop.wait(pause(user)):
                 return
+            began = time.perf_counter()
             try:
-                result.ms[user].append(milliseconds(lambda: act(user, number)))  # noqa: B023 - called at once
+                act(user, number)
+                result.ms[user].append(1000 * (time.perf_counter() - began))
             except SamError as error:
-                result.errors.append(str(error))
                 failure.append(error)
-                stop.wait(0.1)  # a server that refuses does so fast
+                if isinstance(error, ServerBusyError):
+                    result.refused_ms.append(1000 * (time.perf_counter() - began))
+                    stop.wait(spread(PAUSE_AFTER_REFUSAL))
+                else:
+                    result.errors.append(str(error))
+                    stop.wait(PAUSE_AFTER_ERROR)
             result.seconds = max(result.seconds, time.perf_counter() - start)
             number += 1
 

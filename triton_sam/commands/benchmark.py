@@ -1,4 +1,5 @@
-"""Measure a server: latency of each stage, throughput, a comparison with other ways, a moving mouse, load.
+"""Measure a server: latency of each stage, throughput, a comparison with other ways, a moving mouse, load,
+overload.
 
 Examples:
   triton-sam benchmark --local --out results
@@ -46,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="server: host:port, http:// or grpc://; repeat for the other protocol (default: $TRITON_URL, else "
         "localhost:8000)",
     )
+    _options.add_access(parser)
     _options.add_local(parser)
     _options.add_repository(parser)
     parser.add_argument("--name", metavar="VARIANT", help="variant to measure, for example sam2.1_large")
@@ -71,6 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", type=_names, default=SECTIONS, metavar="SECTION,...", help=f"of {', '.join(SECTIONS)} (default: all)"
     )
+    parser.add_argument(
+        "--link", default=default.link, metavar="RATE,DELAY",
+        help=f"network to emulate in the comparison, such as 100mbit,10ms; or none (default: {default.link})",
+    )  # fmt: skip
     parser.add_argument("--users", type=int, default=default.users, metavar="N", help="of the load test (default: 8)")
     parser.add_argument(
         "--think", type=float, default=default.think, metavar="SECONDS",
@@ -78,8 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--load-duration", type=float, default=default.load_seconds, metavar="SECONDS",
-        help=f"of the load test (default: {default.load_seconds:g})",
+        help=f"of the load test and of the overload (default: {default.load_seconds:g})",
     )  # fmt: skip
+    parser.add_argument(
+        "--crowd", type=int, default=default.crowd, metavar="N", help="users of the overload (default: 64)"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write result, report and plots there")
     parser.add_argument("--diff", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two results, no run")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -95,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
     settings = Settings(
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
-        load_seconds=args.load_duration,
+        load_seconds=args.load_duration, crowd=args.crowd, link=args.link,
     )  # fmt: skip
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)  # before the run: no five minutes of waiting for a wrong path
@@ -165,7 +174,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
     else:
         parsed = [parse_url(url) for url in args.url or [None]]
         urls = {"grpc" if url.is_grpc else "http": str(url) for url in parsed}
-        target = Target(args.family, args.name, urls, source, weights)
+        target = Target(args.family, args.name, urls, source, weights, access=_options.access(args))
     stack.callback(target.close)
     return target
 

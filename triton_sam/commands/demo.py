@@ -36,6 +36,7 @@ CLICKS = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_url(parser)
+    _options.add_access(parser)
     _options.add_repository(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where overlays go (default: test/output)")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     out = args.out or _default_output()
     report = Report()
-    with _server(args) as (url, about), SAM2TritonClient(url) as client:
+    with _server(args) as (url, about), SAM2TritonClient(url, **_options.access(args)) as client:
         _options.say(args, about)
         folder = bundled("test/images")
         for entry in json.loads((folder / "demo.json").read_text(encoding="utf-8")):
@@ -118,7 +119,7 @@ def _server(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
     if args.url is not None:
         yield args.url, f"using the server at {args.url}"
         return
-    running = _running_server()
+    running = _running_server(args)
     if running is not None:
         yield running, f"using the server that runs at {running}"
         return
@@ -134,9 +135,9 @@ def _server(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
         yield server.http_url, f"Triton ready at {server.http_url} after {time.perf_counter() - start:.1f} s"
 
 
-def _running_server() -> str | None:
+def _running_server(args: argparse.Namespace) -> str | None:
     """Return the URL of a server that runs already, when it has the models that the demo needs."""
-    with SAM2TritonClient(timeout=5, retries=0) as client, contextlib.suppress(SamError):
+    with SAM2TritonClient(timeout=5, retries=0, **_options.access(args)) as client, contextlib.suppress(SamError):
         if client.is_ready():
             return client.url
     return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import ConfigurationError, SamError
+from ..export import registry
 from ..families import FAMILIES
 from . import _options
 
@@ -31,6 +32,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         "--checkpoint", type=Path, metavar="FILE", help="official checkpoint; SAM3: a folder or a file in it"
     )
     source.add_argument("--random", type=int, metavar="SEED", help="seeded random weights instead, for tests")
+    parser.add_argument("--size", help=registry.SIZE_HELP)
     if "sam1" in families:
         parser.add_argument(
             "--model-type",
@@ -78,10 +80,9 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; prints the paths of the two models."""
-    from ..export.registry import export
     from ..repository import default_repository
 
-    exported = export(
+    exported = registry.export(
         args.family,
         args.checkpoint,
         _model(args),
@@ -117,16 +118,20 @@ def script(family: str, description: str) -> int:
 
 
 def _model(args: argparse.Namespace) -> str | None:
-    """Return the option that names the model's configuration.
+    """Return the model's configuration; None: by the checkpoint's name.
 
     Raises:
-        ConfigurationError: an option of another family.
+        ConfigurationError: an option of another family, or one that says the same as another.
     """
     families = {"model_type": "sam1", "model_cfg": "sam2", "no_memory": "sam3"}
     for name, family in families.items():
         if family != args.family and getattr(args, name, None) is not None:
             raise ConfigurationError(f"--{name.replace('_', '-')} is for {family}, not for {args.family}")
     model: str | None = getattr(args, {"sam1": "model_type", "sam2": "model_cfg"}.get(args.family, ""), None)
+    if args.size and (args.random is None or model is not None):
+        raise ConfigurationError("--size is for --random, and alone: --model-type and --model-cfg say the same")
+    if args.random is not None and model is None:
+        return registry.random_model(args.family, args.size)
     return model
 
 

@@ -22,6 +22,7 @@ from . import _options
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     _options.add_url(parser)
+    _options.add_access(parser)
     _options.add_local(parser)
     _options.add_repository(parser)
     parser.add_argument("--model-name", metavar="NAME", help="another pair of models, for example sam2.1_tiny")
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     with _servers(args) as urls:
         for url in urls:
             _options.say(args, f"{url or 'the default server'} ...")
-            rows += asyncio.run(stress(url, args.model_name, picture, **amount))
+            rows += asyncio.run(stress(url, args.model_name, picture, access=_options.access(args), **amount))
     if args.json:
         print(json.dumps([row.as_dict() for row in rows]))
     else:

@@ -6,13 +6,15 @@ import argparse
 import contextlib
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bundle import bundled
 from ..client import SAM2TritonClient
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, ModelNotReadyError
+from ..export import registry
 from ..images import open_image
 from . import _options
 
@@ -26,10 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     source.add_argument("--random", action="store_true", help="seeded random weights: needs no checkpoint")
-    parser.add_argument(
-        "--size", help="size for --random: SAM1 vit_b (default), vit_l, vit_h; SAM2 tiny (default), ..."
-    )
-    parser.add_argument("--full", action="store_true", help="SAM3: the full size for --random (default: reduced)")
+    parser.add_argument("--size", help=registry.SIZE_HELP)
+    parser.add_argument("--full", action="store_true", help="SAM3: the same as --size full")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for --random (default: 0)")
     parser.add_argument(
         "--model-cfg",
@@ -40,17 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision", choices=("fp32", "fp16", "int8"), default="fp32", help="of the export (default: fp32)"
     )
+    parser.add_argument(
+        "--exported",
+        type=Path,
+        metavar="DIR",
+        help="compare what this model repository holds, in place of a fresh export; it must have the same weights",
+    )
     server = parser.add_mutually_exclusive_group()
     server.add_argument("--url", help="also compare what this server serves; it must have the same weights")
     server.add_argument("--local", action="store_true", help="also serve the export with a local Triton and compare")
     parser.add_argument("--name", metavar="VARIANT", help="models at --url (default: the family's name)")
+    _options.add_access(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; 1 when a row misses the bars."""
-    from ..export import registry
     from ..verify import BARS, OnnxClient, verify
 
     if args.size and not args.random:
@@ -58,14 +64,14 @@ def run(args: argparse.Namespace) -> int:
     image = args.image or bundled("test/images") / "coffee.jpg"
     picture = open_image(image)  # before the export: no minute of waiting for a wrong path
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
         family, model = args.family, _model(args)
         seed = args.seed if args.random else None
-        options = {"precision": args.precision, "random_seed": seed, "progress": not args.quiet}
-        files = registry.export(family, args.checkpoint, model, folder, **options).files
+        folder, files = _models(args, model, seed, stack)
         clients: dict[str, SAM2TritonClient] = {"onnxruntime": stack.enter_context(OnnxClient(files, family))}
         if args.url is not None:
-            clients["served"] = stack.enter_context(SAM2TritonClient(args.url, family, model_name=args.name))
+            clients["served"] = stack.enter_context(
+                SAM2TritonClient(args.url, family, model_name=args.name, **_options.access(args))
+            )
         elif args.local:
             clients["served"] = stack.enter_context(SAM2TritonClient(_serve(args, folder, stack), family))
         _options.say(args, f"comparing on {image} ...")
@@ -81,21 +87,38 @@ def _model(args: argparse.Namespace) -> str | None:
     Raises:
         ConfigurationError: the family has no such size.
     """
-    from ..export.registry import DEFAULT_SIZES, SIZES, model_of_size
-
     if args.model_cfg is not None or not args.random:
         return str(args.model_cfg) if args.model_cfg is not None else None
-    size = args.size or ("full" if args.full else DEFAULT_SIZES[args.family])
-    if size not in SIZES[args.family]:
-        raise ConfigurationError(f"{args.family} has no size {size!r}: one of {', '.join(SIZES[args.family])}")
-    return model_of_size(args.family, size)
+    return registry.random_model(args.family, args.size or ("full" if args.full else None))
+
+
+def _models(
+    args: argparse.Namespace, model: str | None, seed: int | None, stack: contextlib.ExitStack
+) -> tuple[Path, Mapping[str, Path]]:
+    """Return the model repository and the files by role: what is there already, or a fresh export.
+
+    Raises:
+        ModelNotReadyError: the repository of --exported lacks weights.
+        SamError: see export.registry.export().
+    """
+    if args.exported is not None:
+        from ..benchmark.weights import find_weights
+
+        found = find_weights(args.family, args.exported, None)
+        if found is None:
+            raise ModelNotReadyError(f"{args.exported} holds no weights for {args.family}: see `triton-sam export`")
+        return args.exported, found.files
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
+    options = {"precision": args.precision, "random_seed": seed, "progress": not args.quiet}
+    return folder, registry.export(args.family, args.checkpoint, model, folder, **options).files
 
 
 def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> str:
     from ..local_server import LocalServer
 
     _options.say(args, "starting a local Triton ...")
-    return stack.enter_context(LocalServer(folder)).http_url
+    models = [args.family] if (folder / args.family).is_dir() else None  # the session model brings the pair along
+    return stack.enter_context(LocalServer(folder, models=models)).http_url
 
 
 def _report(rows: list[Row], bars: Bars) -> str:

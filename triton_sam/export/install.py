@@ -6,8 +6,15 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from .._files import locked
+
+EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
+"""Of our own exports, and of the published SAM3 files."""
+
+LOCK_NAME = ".install.lock"
 
 
 @contextlib.contextmanager
@@ -25,16 +32,19 @@ def staging(folder: Path) -> Iterator[Path]:
         _remove_empty(made)
 
 
-def install(moves: Sequence[tuple[Path, Path]]) -> None:
+def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
     """Move finished files to their places; when one move fails, undo those before it.
+
+    One process at a time does so: of two exports at once, the encoder of one never meets the decoder of the other.
 
     Args:
         moves: (finished file, place) pairs, each pair on one disk. The finished files are flushed already.
+        repository: folder that holds all places; it is there.
 
     Raises:
         OSError: a move failed; every place is as it was.
     """
-    with contextlib.ExitStack() as undo:
+    with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
         for finished, place in moves:
             undo.callback(_remove_empty, _make(place.parent))
             undo.callback(_restore, _back_up(place, finished), place)
@@ -42,6 +52,21 @@ def install(moves: Sequence[tuple[Path, Path]]) -> None:
         for folder in {place.parent for _, place in moves}:
             _flush_folder(folder)
         undo.pop_all()
+        remove_stale_data([place for _, place in moves])
+
+
+def remove_stale_data(places: Iterable[Path]) -> None:
+    """Remove external data of graphs that were replaced: gigabytes that nothing names any more.
+
+    Args:
+        places: all files that were installed.
+    """
+    kept = set(places)
+    for graph in [place for place in kept if place.suffix == ".onnx"]:
+        for file in graph.parent.glob(f"{graph.stem}*"):
+            if file.name.endswith(EXTERNAL_DATA_ENDINGS) and file not in kept:
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 def write_flushed(path: Path, text: str) -> None:

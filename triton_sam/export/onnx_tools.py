@@ -199,6 +199,8 @@ def save(model: onnx.ModelProto, path: Path) -> list[Path]:
         onnx.checker.check_model(path)
     except onnx.checker.ValidationError as error:
         raise ExportError(f"the exported graph is not valid ONNX: {_first_line(error)}") from error
+    if external is not None:  # onnx keeps it to its owner, and Triton may run as somebody else
+        external.chmod(path.stat().st_mode)
     written = [path] if external is None else [path, external]
     for file in written:
         with file.open("rb") as stream:

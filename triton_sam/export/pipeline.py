@@ -149,12 +149,12 @@ def export_pair(recipe: Recipe, settings: Settings) -> Exported:
                 moves += [(file, folder / str(chosen) / file.name) for file in files]
                 moves += _config_move(text, workspace, folder)
                 del graph
-            install(moves)
+            install(moves, repository)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
     models: dict[str, Path] = {spec.role: folders[spec.role] / str(chosen) / spec.filename for spec in specs}
     for path in models.values():
-        tell.line(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
+        tell.line(f"{path} ({_size(path):.1f} MB)")
     return Exported(models, chosen, metadata)
 
 
@@ -175,6 +175,11 @@ def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_s
         onnx_tools.store_half(graph)
     onnx_tools.add_defaults(graph, spec)
     return graph
+
+
+def _size(graph: Path) -> float:
+    """Return the size of a graph with the weights beside it, MB."""
+    return sum(file.stat().st_size for file in graph.parent.glob(f"{graph.name}*")) / 1e6
 
 
 def _to_device(model: torch.nn.Module, device: str) -> torch.nn.Module:

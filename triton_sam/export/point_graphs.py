@@ -60,10 +60,18 @@ class PointDecoder(nn.Module):
         return embedded, exists & any_point
 
     def _embed_mask(self, mask: Tensor, has_mask: Tensor) -> Tensor:
-        """Return the (1 or P,C,h,w) dense prompt: the embedded mask, or the learned "no mask" where has_mask is 0."""
-        embedded = self.prompt_encoder.mask_downscaling(mask)
-        no_mask = self.prompt_encoder.no_mask_embed.weight.reshape(1, -1, 1, 1)
-        return torch.where(has_mask.reshape(-1, 1, 1, 1) > 0.5, embedded, no_mask)
+        """Return the (1 or P,C,h*w) dense prompt: the embedded mask, or the learned "no mask" where has_mask is 0.
+
+        The choice is made among the weights of the last, 1 x 1, convolution, which are few, and not among places: its
+        bias is the weight of one more channel, of ones.
+        """
+        *layers, last = self.prompt_encoder.mask_downscaling
+        hidden = nn.Sequential(*layers)(mask)
+        hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1).flatten(2)
+        weights, no_mask = last.weight.flatten(1), self.prompt_encoder.no_mask_embed.weight.reshape(-1, 1)
+        embed = torch.cat([weights, last.bias.unsqueeze(1)], dim=1)
+        nothing = torch.cat([torch.zeros_like(weights), no_mask], dim=1)
+        return torch.where(has_mask.reshape(-1, 1, 1) > 0.5, embed, nothing) @ hidden
 
     def _tokens(self, heads: list[Tensor], points: Tensor, is_point: Tensor) -> tuple[Tensor, Tensor]:
         """Return ((P,T,C) output tokens and points, (P,1,1,T) attention bias: 0, or -inf where nothing is).
@@ -81,11 +89,16 @@ class PointDecoder(nn.Module):
         bias = torch.cat([bias.new_zeros(prompts, count), bias], dim=1)
         return tokens, bias.unsqueeze(1).unsqueeze(1)
 
+    def _positions(self) -> Tensor:
+        """Return the (1,C,h,w) encoding of the places of the image."""
+        positions: Tensor = self.prompt_encoder.get_dense_pe()
+        return positions
+
     def _transform(self, image: Tensor, tokens: Tensor, ignored: Tensor) -> tuple[Tensor, Tensor]:
         """Run the two-way transformer; see TwoWayTransformer of the official transformer modules.
 
         Args:
-            image: (1 or P,C,h,w).
+            image: (1 or P,C,h*w).
             tokens: (P,T,C).
             ignored: (P,1,1,T) bias that hides tokens from every attention that reads tokens.
 
@@ -93,8 +106,8 @@ class PointDecoder(nn.Module):
             (P,T,C) tokens, of which the ignored ones are meaningless, and (P,h*w,C) image.
         """
         transformer = self.decoder.transformer
-        queries, keys = tokens, image.flatten(2).transpose(1, 2)
-        key_pe = self.prompt_encoder.get_dense_pe().flatten(2).squeeze(0)
+        queries, keys = tokens, image.transpose(1, 2)
+        key_pe = self._positions().flatten(2).squeeze(0)
         for layer in transformer.layers:
             if layer.skip_first_layer_pe:
                 queries = attend(layer.self_attn, queries, queries, queries, ignored)
@@ -205,8 +218,23 @@ def attend_from_image(attention: Any, image: Tensor, position: Tensor, k: Tensor
     logits = logits + k @ _project(attention.q_proj, position, heads) + bias.transpose(2, 3)
     weights = logits.softmax(dim=2).flatten(1, 2)
     written = (v @ attention.out_proj.weight.transpose(0, 1).unflatten(0, (heads, -1))).flatten(1, 2)
-    attended: Tensor = weights.transpose(1, 2) @ written + attention.out_proj.bias
+    # The weights of each head sum up to 1, so that the bias may be shared out among what they weigh.
+    attended: Tensor = weights.transpose(1, 2) @ (written + attention.out_proj.bias / heads)
     return attended
+
+
+def channel_norm(norm: Any, x: Tensor) -> Tensor:
+    """Normalise (B,C,h,w) over the channels, as the official LayerNorm2d.
+
+    Means are matrix products, which read the channels of many places at a time; ONNX Runtime's ReduceMean does not.
+    """
+    channels = x.shape[1]
+    flat = x.flatten(2)
+    average = torch.full((1, 1, channels), 1 / channels)
+    centred = flat - average @ flat
+    variance = average @ (centred * centred)
+    scaled = centred * (variance + norm.eps).rsqrt()
+    return (scaled * norm.weight.unsqueeze(1) + norm.bias.unsqueeze(1)).unflatten(2, x.shape[2:])
 
 
 def _project(projection: Any, position: Tensor, heads: int) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ConfigurationError
 from ..families import get_family
 
 if TYPE_CHECKING:
@@ -20,6 +21,12 @@ SIZES = {
 """Sizes that random weights can be had in, by family; what is not official is for tests."""
 
 DEFAULT_SIZES = {"sam1": "vit_b", "sam2": "tiny", "sam3": "reduced"}
+
+SIZE_HELP = (
+    "size for --random: SAM1 vit_b (default), vit_l, vit_h; SAM2 tiny (default), small, base_plus, large; "
+    "SAM3 reduced (default, a quick one for tests), full"
+)
+"""What commands say about their option --size."""
 
 
 def exporter(family: str) -> Callable[..., Exported]:
@@ -88,6 +95,49 @@ def reference(family: str, checkpoint: Path | None, model: str | None, random_se
     from .sam2 import load_model as load_sam2
 
     return Sam2Reference(load_sam2(checkpoint, model, random_seed=random_seed))
+
+
+def parameters(family: str, size: str) -> int:
+    """Return how many parameters the official model of a size has.
+
+    Raises:
+        ConfigurationError: the family has no such size.
+        MissingDependencyError: a package that it needs is missing.
+    """
+    model = random_model(family, size)
+    exporter(family)  # before torch: says in one line what is missing
+    import torch
+
+    # Nothing need be drawn to be counted, but SAM2's backbone reads numbers off tensors while it is built.
+    with torch.device("cpu" if family == "sam2" else "meta"):
+        built = _build(family, model)
+    return sum(parameter.numel() for parameter in built.parameters())
+
+
+def _build(family: str, model: str) -> Any:
+    if family == "sam1":
+        from .sam1_model import build_model as build_sam1
+
+        return build_sam1(model)
+    if family == "sam3":
+        from .sam3_model import build_model as build_sam3
+
+        return build_sam3(model)
+    from .sam2_model import build_model as build_sam2
+
+    return build_sam2(model)
+
+
+def random_model(family: str, size: str | None) -> str:
+    """Return the ``model`` argument of export() for random weights of a size; None: the family's default.
+
+    Raises:
+        ConfigurationError: the family has no such size.
+    """
+    chosen = size or DEFAULT_SIZES[family]
+    if chosen not in SIZES[family]:
+        raise ConfigurationError(f"{family} has no size {chosen!r}: one of {', '.join(SIZES[family])}")
+    return model_of_size(family, chosen)
 
 
 def model_of_size(family: str, size: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT
 from ..families.sam1 import PIXEL_MEAN, PIXEL_STD
-from .point_graphs import PointDecoder
+from .point_graphs import PointDecoder, channel_norm
 
 
 class Sam1Encoder(nn.Module):
@@ -80,11 +80,13 @@ class Sam1Decoder(PointDecoder):
         dense = self._embed_mask(mask_input, has_mask_input)
         heads = [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
         tokens, ignored = self._tokens(heads, points, is_point)
-        tokens_out, image_out = self._transform(image_embeddings + dense, tokens, ignored)
+        tokens_out, image_out = self._transform(image_embeddings.flatten(2) + dense, tokens, ignored)
 
         features = image_out.transpose(1, 2).reshape(-1, image_out.shape[2], *self.prompt_encoder.image_embedding_size)
         mask_tokens = tokens_out[:, 1 : 1 + self.decoder.num_mask_tokens]
-        masks = self._masks(mask_tokens, self.decoder.output_upscaling(features))
+        upscale_1, norm, activation_1, upscale_2, activation_2 = self.decoder.output_upscaling
+        features = activation_1(channel_norm(norm, upscale_1(features)))
+        masks = self._masks(mask_tokens, activation_2(upscale_2(features)))
         scores = self.decoder.iou_prediction_head(tokens_out[:, 0])
         return masks[:, :1], scores[:, :1], masks[:, 1:], scores[:, 1:]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .point_graphs import PointDecoder
+from .point_graphs import PointDecoder, channel_norm
 
 PIXEL_MEAN = (0.485, 0.456, 0.406)
 """Mean of RGB in 0..1; sam2.utils.transforms.SAM2Transforms."""
@@ -87,19 +87,38 @@ class Sam2Decoder(PointDecoder):
             masks (P,1,S/4,S/4) and iou_predictions (P,1) of the single mask, multimask_masks (P,3,S/4,S/4) and
             multimask_iou_predictions (P,3), object_score_logits (P,1). Masks are unclamped logits.
         """
-        points, is_point = self._embed_points(point_coords, point_labels)
         dense = self._embed_mask(mask_input, has_mask_input)
-        heads = [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
-        if self.decoder.pred_obj_scores:
-            heads.insert(0, self.decoder.obj_score_token.weight)
-        tokens, ignored = self._tokens(heads, points, is_point)
-        tokens_out, image_out = self._transform(image_embeddings + dense, tokens, ignored)
-        masks, scores, object_score = self._read_out(tokens_out, image_out, high_res_feats_0, high_res_feats_1)
+        masks, scores, object_score = self.all_masks(
+            image_embeddings.flatten(2) + dense, high_res_feats_0, high_res_feats_1, point_coords, point_labels
+        )
         chosen = self._choose_single(masks, scores)
         rows = torch.arange(masks.shape[0], device=masks.device)
         single_mask = masks[rows, chosen].unsqueeze(1)
         single_score = scores[rows, chosen].unsqueeze(1)
         return single_mask, single_score, masks[:, 1:], scores[:, 1:], object_score
+
+    def all_masks(
+        self, image: Tensor, high_res_0: Tensor, high_res_1: Tensor, coords: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Decode without choosing.
+
+        Args:
+            image: (1 or P,256,S/16*S/16) embeddings that the dense prompt has been added to.
+            high_res_0: as high_res_feats_0 of forward().
+            high_res_1: as high_res_feats_1 of forward().
+            coords: (P,N,2).
+            labels: (P,N).
+
+        Returns:
+            (P,4,S/4,S/4) mask logits and (P,4) scores, the single mask first, and (P,1) object score logits.
+        """
+        points, is_point = self._embed_points(coords, labels)
+        heads = [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
+        if self.decoder.pred_obj_scores:
+            heads.insert(0, self.decoder.obj_score_token.weight)
+        tokens, ignored = self._tokens(heads, points, is_point)
+        tokens_out, image_out = self._transform(image, tokens, ignored)
+        return self._read_out(tokens_out, image_out, high_res_0, high_res_1)
 
     def _read_out(
         self, tokens: Tensor, image: Tensor, high_res_0: Tensor, high_res_1: Tensor
@@ -111,7 +130,7 @@ class Sam2Decoder(PointDecoder):
         side = self.prompt_encoder.image_embedding_size
         upscale_1, norm, activation_1, upscale_2, activation_2 = decoder.output_upscaling
         features = image.transpose(1, 2).reshape(-1, image.shape[2], *side)
-        features = activation_1(norm(upscale_1(features) + high_res_1))
+        features = activation_1(channel_norm(norm, upscale_1(features) + high_res_1))
         features = activation_2(upscale_2(features) + high_res_0)
 
         masks = self._masks(mask_tokens, features)

@@ -55,9 +55,19 @@ def load_model(
     # Layers draw their first weights from torch's global generator: seeded here, and put back for the caller.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed or 0)
-        model: torch.nn.Module = Sam3TrackerModel(configuration(size or "full"))
+        model = build_model(size or "full")
     randomise(model, random_seed or 0)
     return model.eval().requires_grad_(False)
+
+
+def build_model(size: str) -> torch.nn.Module:
+    """Build the official model of a size with fresh weights.
+
+    Raises:
+        ConfigurationError: there is no such size.
+    """
+    model: torch.nn.Module = Sam3TrackerModel(configuration(size))
+    return model
 
 
 def configuration(size: str) -> Any:

@@ -27,12 +27,14 @@ class Triton:
     Attributes:
         executable: the program.
         backend_directory: the folder that holds one folder per backend.
+        cache_directory: the folder of response caches, which `--cache-config` picks from; it need not exist.
         environment: the complete environment to start it in.
         from_wheel: True for the nvidia-pytriton wheel with our Python-based ONNX Runtime backend.
     """
 
     executable: Path
     backend_directory: Path
+    cache_directory: Path
     environment: Mapping[str, str] = field(repr=False)
     from_wheel: bool
 
@@ -67,7 +69,7 @@ def _installed_triton(location: Path, backend_directory: Path | None) -> Triton:
         raise ConfigurationError(f"{root} has no backends folder: name one with --backend-directory")
     environment = dict(os.environ)
     environment["LD_LIBRARY_PATH"] = _join(root / "lib", environment.get("LD_LIBRARY_PATH"))
-    return Triton(executable.resolve(), backends.resolve(), environment, from_wheel=False)
+    return Triton(executable.resolve(), backends.resolve(), root / "caches", environment, from_wheel=False)
 
 
 def _wheel_triton(run_directory: Path, backend_directory: Path | None) -> Triton:
@@ -77,7 +79,7 @@ def _wheel_triton(run_directory: Path, backend_directory: Path | None) -> Triton
     backends = Path(backend_directory).resolve() if backend_directory else run_directory / "backends"
     if backend_directory is None:
         _assemble_backends(server, backends)
-    return Triton(server / "bin" / "tritonserver", backends, environment, from_wheel=True)
+    return Triton(server / "bin" / "tritonserver", backends, server / "caches", environment, from_wheel=True)
 
 
 def find_wheel() -> Path:

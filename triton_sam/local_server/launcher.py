@@ -211,6 +211,7 @@ class LocalServer:
             str(triton.executable),
             f"--id={identity}",
             f"--backend-directory={triton.backend_directory}",
+            f"--cache-directory={triton.cache_directory}",
             *(self._open_to_all(folders) if self._admin else self._closed(folders, run_directory)),
             # A model that fails is reported with its reason by the repository index, which needs a live server.
             "--exit-on-error=false",

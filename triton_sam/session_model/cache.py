@@ -37,7 +37,7 @@ class ImageCache:
     """Keeps the images used last, never more than ``limit`` bytes of embeddings. Safe in threads.
 
     Args:
-        limit: bytes.
+        limit: bytes; shrink() lowers it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -85,6 +85,20 @@ class ImageCache:
             self._images[image.image_id] = image
             self._nbytes += image.nbytes
             return evicted
+
+    def shrink(self) -> int:
+        """Let the image go that was unused for longest, and keep no more than the others from now on.
+
+        Returns:
+            How many went: 0 when none was left.
+        """
+        with self._lock:
+            if not self._images:
+                return 0
+            _, oldest = self._images.popitem(last=False)
+            self._nbytes -= oldest.nbytes
+            self.limit = max(self._nbytes, oldest.nbytes)
+            return 1
 
 
 class SingleFlight(Generic[Key, Value]):

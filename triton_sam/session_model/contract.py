@@ -31,6 +31,9 @@ MAX_POINTS = 1024
 MAX_OBJECTS = 64
 """Objects that one request may name; the decoder takes about 10 MB of memory for each while it computes."""
 
+QUEUE_IS_FULL = "maximum queue size"
+"""What Triton itself says of a model whose ``max_queue_size`` is reached."""
+
 BAD_REQUEST = "BAD_REQUEST"
 INTERNAL = "INTERNAL"
 CODES: dict[str, type[SamError]] = {

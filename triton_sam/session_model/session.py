@@ -6,29 +6,36 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..calls import Calls, Prediction
-from ..errors import UnknownImageError
+from ..errors import InferenceError, UnknownImageError
 from ..families.base import FloatArray
 from ..images import encoder_input, open_image
+from ..prompts import Prompts
 from .answers import Tensors, write_image, write_json, write_json_error, write_masks
 from .cache import HeldImage, ImageCache, SingleFlight
 from .metrics import Metrics
 from .requests import SessionRequest, read_request, wants_json
 
+Result = TypeVar("Result")
+
 PARALLEL_ENCODES = 2
 """Images that are opened and encoded at a time: one is opened while the encoder works on another."""
 
 
+class NoRoomError(InferenceError):
+    """There is no memory left for the tensors of a call."""
+
+
 class Models(Protocol):
-    """Calls the encoder and the decoder."""
+    """Calls the encoder and the decoder. Both calls may raise NoRoomError."""
 
     @property
     def objects_at_a_time(self) -> int:
@@ -111,7 +118,8 @@ class Session:
         """Put the figures of a reply into the metrics; each is a call to the server, so do it after answering."""
         for name, value in reply.figures.items():
             self._metrics.add(name, value)
-        if reply.figures["encodes"]:
+        if reply.figures["encodes"] or reply.figures["cache_evictions"]:
+            self._metrics.set("cache_limit_bytes", self.cache.limit)
             self._metrics.set("cache_bytes", self.cache.nbytes)
             self._metrics.set("cache_images", len(self.cache))
 
@@ -162,27 +170,34 @@ class Session:
             size = picture.size
             del picture
             with reply.timed("encode"):
-                embeddings = self._models.encode({spec.name: pixels})
+                embeddings = self._with_room(lambda: self._models.encode({spec.name: pixels}), reply)
         image = HeldImage(image_id, size, self._calls.family.embeddings(embeddings), self._models.nbytes(embeddings))
-        evicted = self.cache.put(image)
-        reply.figures.update(
-            encodes=1,
-            encode_seconds=reply.seconds["open"] + reply.seconds["encode"],
-            cache_evictions=evicted,
-        )
+        reply.figures["cache_evictions"] += self.cache.put(image)
+        reply.figures.update(encodes=1, encode_seconds=reply.seconds["open"] + reply.seconds["encode"])
         return image
+
+    def _with_room(self, call: Callable[[], Result], reply: Reply) -> Result:
+        """Call a model. Where memory ends before the cache is full, images unused for longest make room, for good."""
+        while True:
+            try:
+                return call()
+            except NoRoomError:
+                gone = self.cache.shrink()
+                if not gone:
+                    raise
+                reply.figures["cache_evictions"] += gone
 
     def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
         family = self._calls.family
         prompts = request.prompts(image.image_size, family.mask_size)
         wanted = tuple(family.requested_outputs(request.multimask_output))
+
+        def decode(part: Prompts) -> Prediction:
+            masks = self._with_room(lambda: self._models.decode(image.tensors, part.tensors(family), wanted), reply)
+            return self._calls.read_masks(masks, part, request.multimask_output)
+
         with reply.timed("decode"):
-            answers = [
-                self._calls.read_masks(
-                    self._models.decode(image.tensors, part.tensors(family), wanted), part, request.multimask_output
-                )
-                for part in prompts.parts(self._models.objects_at_a_time)
-            ]
+            answers = [decode(part) for part in prompts.parts(self._models.objects_at_a_time)]
         reply.figures.update(decodes=1, decode_seconds=reply.seconds["decode"])
         if len(answers) == 1:
             return answers[0]

@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
@@ -26,7 +27,7 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from ..calls import Calls
-from ..errors import InferenceError, InputError, ServerBusyError, UnknownImageError
+from ..errors import InferenceError, InputError, ServerBusyError, ServerError, UnknownImageError
 from ..families import get_family
 from ..families.base import Family, FloatArray
 from . import contract
@@ -34,12 +35,13 @@ from .answers import one_line, write_json_error
 from .cache import ImageCache
 from .metrics import TritonMetrics
 from .requests import wants_json
-from .session import Reply, Session
+from .session import NoRoomError, Reply, Session
 
 DEFAULT_CACHE_BYTES = 512 << 20
 DEFAULT_THREADS = 8
-DEFAULT_MAX_PENDING = 64
+DEFAULT_MAX_PENDING = 24
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
+NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
@@ -67,28 +69,43 @@ class TritonPythonModel:
         self._clicks = ThreadPoolExecutor(threads, "click")
         self._images = ThreadPoolExecutor(threads, "image")
         self._places = threading.BoundedSemaphore(_number(parameters, "max_pending", DEFAULT_MAX_PENDING))
+        self._refused = self._refused_reported = 0
+        self._report_waits = threading.Event()
         # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
         self._reports = ThreadPoolExecutor(1, "report")
 
     def execute(self, requests: list[Any]) -> None:
         """Hand every request to a thread."""
         for request in requests:
-            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+            inputs = {tensor.name(): tensor for tensor in request.inputs()}
             sender = request.get_response_sender()
             if not self._places.acquire(blocking=False):
-                self._refuse(tensors, sender)
+                self._refuse(inputs, sender)
                 continue
+            tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
             brings_image = contract.IMAGE in tensors or contract.IMAGE_B64 in tensors
             pool = self._images if brings_image else self._clicks
             pool.submit(self._serve, tensors, sender)
 
-    def _refuse(self, tensors: Mapping[str, npt.NDArray[Any]], sender: Any) -> None:
-        """Answer at once that too many requests wait: waiting longer and longer would help nobody."""
+    def _refuse(self, inputs: Container[str], sender: Any) -> None:
+        """Answer at once that too many requests wait: waiting longer and longer would help nobody.
+
+        Nothing is read of the request, and refusals are reported together: who is refused takes little from the others.
+        """
         error = ServerBusyError("too many requests wait here already: try again in a moment")
-        reply = Reply(write_json_error(error)) if wants_json(tensors) else Reply(error=error)
-        reply.figures["refusals"] += 1
+        reply = Reply(write_json_error(error)) if wants_json(inputs) else Reply(error=error)
         sender.send(_response(reply), flags=FINAL)
-        self._report(reply)
+        self._refused += 1
+        if not self._report_waits.is_set():
+            self._report_waits.set()
+            self._submit_report(self._report_refusals)
+
+    def _report_refusals(self) -> None:
+        self._report_waits.clear()
+        reply, refused = Reply(), self._refused
+        reply.figures["refusals"] = refused - self._refused_reported
+        self._refused_reported = refused
+        self._session.report(reply)
 
     def finalize(self) -> None:
         """Wait for the requests under way."""
@@ -104,11 +121,11 @@ class TritonPythonModel:
         finally:
             self._places.release()
         sender.send(_response(reply), flags=FINAL)
-        self._report(reply)
+        self._submit_report(self._session.report, reply)
 
-    def _report(self, reply: Reply) -> None:
+    def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the server stops: nobody reads the figures any more
-            self._reports.submit(self._session.report, reply)
+            self._reports.submit(report, *arguments)
 
 
 class BlsModels:
@@ -173,8 +190,15 @@ def _call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) 
     )
     response = request.exec()
     if response.has_error():
-        raise InferenceError(f"{model} failed: {response.error().message()}")
+        raise _read_failure(f"{model} failed: {response.error().message()}")
     return {tensor.name(): tensor for tensor in response.output_tensors()}
+
+
+def _read_failure(text: str) -> ServerError:
+    """Return the error that a model's failure means here: no memory, no place in its queue, or anything else."""
+    if NO_ROOM.search(text):
+        return NoRoomError(text)
+    return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
 
 
 def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from triton_sam.bundle import bundled
+
 
 @dataclass(frozen=True)
 class FamilyExport:
@@ -52,3 +54,15 @@ def sam3_reduced() -> FamilyExport:
 
     exported = export_sam3(None, "reduced", repository(), random_seed=0, progress=False)
     return FamilyExport(load_model(None, "reduced", random_seed=0), repository(), exported.files)
+
+
+def three_families(folder: Path) -> Path:
+    """Fill a model repository with all families, pairs and session models: small ones for SAM1 and SAM3."""
+    for family in ("sam1", "sam2", "sam3"):
+        shutil.copytree(bundled("model_repository") / family, folder / family)
+    for role in ("encoder", "decoder"):
+        shutil.copytree(sam1_micro().repository / f"sam1_{role}", folder / f"sam1_{role}")
+        shutil.copytree(sam3_reduced().repository / f"sam3_{role}", folder / f"sam3_{role}")
+        shutil.copytree(bundled("model_repository") / f"sam2_{role}" / "1", folder / f"sam2_{role}" / "1")
+        shutil.copy(bundled("model_repository") / f"sam2_{role}" / "config.pbtxt", folder / f"sam2_{role}")
+    return folder

@@ -9,15 +9,18 @@ import struct
 import threading
 import time
 
-MODES = ("pass", "refuse", "reset", "swallow", "silent", "dribble", "half_close")
+FAULTS = ("refuse", "reset", "late_reset", "swallow", "silent", "dribble", "half_close")
+PAUSE = 1.2
+"""Seconds that "slow" holds each answer back, and "late_reset" holds on before it breaks the connection."""
 
 
 class FaultyProxy:
     """Listens on a free port of the loopback and forwards to `target`, as `mode` says; it holds for new connections.
 
-    pass: forward all. refuse: close at once. reset: cut the answer after some bytes, with RST. swallow: accept, and
-    read nothing. silent: forward the request, never the answer. dribble: a byte of the answer every 0.2 s. half_close:
-    close the direction of the answer after some bytes, and keep the connection.
+    pass: forward all. slow: the same, but answers come late. refuse: close at once. reset: cut the answer after some
+    bytes, with RST; late_reset: after a while. swallow: accept, and read little by little. silent: forward the request,
+    never the answer. dribble: a byte of the answer every 0.2 s. half_close: close the direction of the answer after
+    some bytes, and keep the connection.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -82,9 +85,12 @@ def _forward(client: socket.socket, server: socket.socket, mode: str) -> None:
 
 def _answer(client: socket.socket, data: bytes, mode: str) -> bool:
     """Hand a part of the answer on, as the mode says; return whether there is more to do."""
-    if mode == "pass":
+    if mode == "slow":
+        time.sleep(PAUSE)
+    if mode in ("pass", "slow"):
         client.sendall(data)
-    elif mode == "reset":
+    elif mode in ("reset", "late_reset"):
+        time.sleep(PAUSE if mode == "late_reset" else 0)
         client.sendall(data[:40])
         _reset(client)
         return False

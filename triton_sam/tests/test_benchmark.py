@@ -7,8 +7,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
@@ -19,7 +21,7 @@ from PIL import Image
 from triton_sam import errors
 from triton_sam.benchmark import diff
 from triton_sam.benchmark.bars import judge
-from triton_sam.benchmark.link import click_over_link, embedding_bytes
+from triton_sam.benchmark.link import EmulatedLink, Link, parse_link
 from triton_sam.benchmark.report import make_document, summary, write_report
 from triton_sam.benchmark.results import Results, Row, Times, from_json, load
 from triton_sam.benchmark.run import begin, measure
@@ -30,7 +32,6 @@ from triton_sam.benchmark.timing import crowd, take_turns
 from triton_sam.benchmark.weights import find_weights, make_weights
 from triton_sam.bundle import bundled
 from triton_sam.cli import main
-from triton_sam.families import get_family
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("matplotlib")
@@ -38,7 +39,7 @@ local_server = pytest.importorskip("triton_sam.local_server")
 
 SHORT = Settings(
     duration=0.2, compare=("inprocess", "naive"), concurrency=(1, 2), boxes=(1, 2), users=2, think=0.1,
-    load_seconds=1.5, least_rounds=1,
+    load_seconds=1.5, crowd=4, least_rounds=1,
 )  # fmt: skip
 
 
@@ -76,6 +77,7 @@ def test_everything_is_measured(results):
     assert stages >= {("read", "client"), ("resize", "client"), ("upload", "session"), ("encode", "session")}
     assert stages >= {("first click", "session"), ("click", "session"), ("click, full-size mask", "session")}
     assert stages >= {("click", "request"), ("click", "shared_memory"), ("encode", "request")}
+    assert {row.who for row in results.of("comparison", "click over a link")} == {"naive", "session"}
     for operation in ("encode", "click", "click, full-size mask"):
         assert {row.who for row in results.of("comparison", operation)} == {"inprocess", "naive", "session"}
     assert {row.size for row in results.of("throughput", "clicks")} == {1, 2}
@@ -173,7 +175,8 @@ def test_the_report_is_files_that_open(results, tmp_path):
     text = (tmp_path / "new folder" / "report.md").read_text(encoding="utf-8")
     for picture in ("latency.svg", "comparison.svg", "throughput.svg", "boxes.svg"):
         assert f"]({picture})" in text
-    assert "computed from the figures" in text
+    assert "The link is emulated" in text
+    assert "1 Gbit/s and 1 ms late" in text
     assert load(tmp_path / "new folder" / "result.json").rows[0].key == results.rows[0].key
 
 
@@ -245,7 +248,7 @@ def make_results(rows, family="sam2"):
         "model": {"family": family, "name": None, "weights": "w", "precision": "fp32", "server": "u",
                   "server_version": "1", "local": True, "picture": {"width": 1, "height": 1, "bytes": 1}},
         "settings": {"duration": 1.0, "sections": [], "compare": [], "concurrency": [1], "boxes": [1], "users": 1,
-                     "think": 0.0, "load_seconds": 1.0, "least_rounds": 1},
+                     "think": 0.0, "load_seconds": 1.0, "least_rounds": 1, "link": "1gbit,1ms"},
     }  # fmt: skip
     return Results(about, rows)
 
@@ -261,6 +264,8 @@ def test_bars_compare_medians_with_their_limits():
         row("comparison", "encode", "inprocess", 1000.0),
         row("comparison", "encode", "session", 1200.0, protocol="http"),
         row("comparison", "encode", "torch", 2400.0),
+        row("comparison", "click over a link", "session", 30.0, protocol="http"),
+        row("comparison", "click over a link", "naive", 180.0, protocol="http"),
         row("throughput", "clicks", "session", 20.0, protocol="http", size=1, per_second=50.0),
         row("throughput", "clicks", "session", 150.0, 250.0, protocol="http", size=8, per_second=49.0,
             least_calls_of_a_user=1.0, most_calls_of_a_user=10.0, errors=0.0, seconds=1.0),
@@ -272,17 +277,50 @@ def test_bars_compare_medians_with_their_limits():
     assert bars["encode, http: to resize + encode in process"].ok is False
     assert bars["encode, http: faster than PyTorch"].value == pytest.approx(2.0)
     assert bars["encode, http: faster than PyTorch"].ok
+    over_link = bars["click over a link of 1 Gbit/s and 1 ms, http: faster than the naive client"]
+    assert over_link.ok
+    assert over_link.value == pytest.approx(6.0)
     assert [bar.ok for name, bar in bars.items() if name.startswith("8 users")] == [False, False, False]
+    slower = make_results(rows)
+    slower.about["settings"]["link"] = "100mbit,1ms"
+    assert not any("link" in bar.name for bar in judge(slower))  # the bar is for one rate and delay
     sam1 = {bar.name: bar for bar in judge(make_results(rows, "sam1"))}
     assert not sam1["encode, http: faster than PyTorch"].ok
 
 
-def test_a_link_adds_its_bytes():
-    sam2 = get_family("sam2")
-    assert embedding_bytes(sam2) == 16_777_216
-    over = click_over_link(sam2, 30.0, 80.0)
-    assert over.naive - 80.0 == pytest.approx(2.0 + 8e3 * (16_777_216 + 262_144) / 1e9)
-    assert over.session - 30.0 == pytest.approx(2.0 + 8e3 * (1000 + 262_144) / 1e9)
+def test_an_emulated_link_has_its_rate_and_delay_both_ways():
+    """An echo of 500 kB, sent at one stroke, over 20 Mbit/s and 30 ms: 200 ms for the bytes, and twice the delay."""
+    content = bytes(range(250)) * 2000
+
+    def echo():
+        connection, _ = listener.accept()
+        with connection:
+            while received := connection.recv(1 << 16):
+                connection.sendall(received)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=echo, daemon=True).start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with EmulatedLink(url, parse_link("20mbit,30ms")) as link:
+            address = ("127.0.0.1", int(link.url.rpartition(":")[2]))
+            with socket.create_connection(address) as client:
+                began = time.perf_counter()
+                client.sendall(content)
+                answer = bytearray()
+                while len(answer) < len(content):
+                    answer += client.recv(1 << 16)
+                seconds = time.perf_counter() - began
+    assert answer == content
+    assert seconds > 0.2 + 2 * 0.03
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("text", ["fast", "1gbit", "0gbit,1ms", "1gbit,-1ms", "1 gbit,1ms"])
+def test_a_link_that_makes_no_sense_is_refused(text):
+    with pytest.raises(errors.ConfigurationError, match="is no link"):
+        Settings(link=text)
+    assert parse_link("none") is None
+    assert parse_link("1.5gbit,0.5ms") == Link(1.5e9, 0.0005)
 
 
 def test_diff_says_what_changed_and_whether_it_is_clear():

@@ -350,7 +350,6 @@ def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     from triton_sam import SAM2TritonClient
-    from triton_sam.local_server.installation import find_wheel
 
     document = " ".join((ROOT / "docs" / "server-options.md").read_text().split())
     assert all(
@@ -370,7 +369,7 @@ def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
         http_port=0,
         grpc_port=0,
         metrics_port=0,
-        extra_args=[*OPTIONS, f"--cache-directory={find_wheel() / 'tritonserver' / 'caches'}"],
+        extra_args=OPTIONS,
     ) as server:
         for url in (server.http_url, server.grpc_url):
             with SAM2TritonClient(url, timeout=120) as client:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 pytestmark = pytest.mark.export
 pytest.importorskip("torch")
 pytest.importorskip("segment_anything")
+pytest.importorskip("sam2")
 pytest.importorskip("transformers")
 local_server = pytest.importorskip("triton_sam.local_server")
 pytest.importorskip("onnxruntime")
@@ -22,11 +25,13 @@ grpc = pytest.importorskip("tritonclient.grpc")
 from triton_sam import SAM2TritonClient, SamTritonClient  # noqa: E402
 from triton_sam.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
+from triton_sam.export.sam2 import load_model as load_sam2  # noqa: E402
 from triton_sam.images import encoder_input, open_image  # noqa: E402
-from triton_sam.references import Sam1Reference, Sam3Reference  # noqa: E402
+from triton_sam.references import Reference, Sam1Reference, Sam2Reference, Sam3Reference  # noqa: E402
+from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 from triton_sam.verify import BARS, format_table, verify  # noqa: E402
 
-from .family_exports import sam1_micro, sam3_reduced  # noqa: E402
+from .family_exports import sam1_micro, sam3_reduced, three_families  # noqa: E402
 
 FAMILIES = ("sam1", "sam2", "sam3")
 BOX = [90, 70, 310, 290]
@@ -34,12 +39,7 @@ BOX = [90, 70, 310, 290]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    repository = tmp_path_factory.mktemp("families")
-    for role in ("encoder", "decoder"):
-        shutil.copytree(sam1_micro().repository / f"sam1_{role}", repository / f"sam1_{role}")
-        shutil.copytree(sam3_reduced().repository / f"sam3_{role}", repository / f"sam3_{role}")
-        shutil.copytree(bundled("model_repository") / f"sam2_{role}" / "1", repository / f"sam2_{role}" / "1")
-        shutil.copy(bundled("model_repository") / f"sam2_{role}" / "config.pbtxt", repository / f"sam2_{role}")
+    repository = three_families(tmp_path_factory.mktemp("families"))
     options = ["--model-repository", str(repository), "-q"]
     assert main(["alias", "paintera", *options]) == 0
     assert main(["alias", "my_sam", "--of", "sam2", *options]) == 0
@@ -51,7 +51,7 @@ def test_all_are_ready_and_sorted(server: Any) -> None:
     with SamTritonClient(server.http_url) as client:
         models = client.models()
     pairs = {f"{family}_{role}" for family in FAMILIES for role in ("encoder", "decoder")}
-    assert pairs | {"sam2.1_large_encoder", "sam3_tracker_encoder_fp16"} <= set(models)
+    assert pairs | set(FAMILIES) | {"sam2.1_large_encoder", "sam3_tracker_encoder_fp16"} <= set(models)
     assert models.variants == {"sam1": ("sam1",), "sam2": ("sam2", "my_sam"), "sam3": ("sam3",)}
 
 
@@ -79,11 +79,44 @@ def test_one_behaviour(server: Any, images: Path, family: str) -> None:
         np.testing.assert_allclose(together[1], alone[0], atol=1e-3)
 
 
-@pytest.mark.parametrize("family", ["sam1", "sam3"])
+def reference(family: str) -> Reference:
+    """The official predictor with the weights that the server has."""
+    if family == "sam1":
+        return Sam1Reference(sam1_micro().model)
+    if family == "sam3":
+        return Sam3Reference(sam3_reduced().model)
+    return Sam2Reference(load_sam2(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))
+
+
+def test_three_clients_segment_the_same_photo_at_once(server: Any, images: Path) -> None:
+    photo, box = images / "coffee.jpg", [180, 60, 420, 330]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(SamTritonClient(server.http_url, family)) for family in FAMILIES]
+
+        def segment(client: SamTritonClient) -> np.ndarray:
+            client.set_image(photo)
+            (found,) = client.segment(box=box)
+            return found.mask
+
+        with ThreadPoolExecutor(len(clients)) as threads:
+            masks = list(threads.map(segment, clients))
+    size = open_image(photo).size
+    for family, mask in zip(FAMILIES, masks, strict=True):
+        official = reference(family)
+        official.set_image(open_image(photo))
+        (expected,) = official.answer({"box": np.array(box, np.float32)}, multimask=False).masks
+        assert mask.shape == size[::-1]
+        assert mask.any(), family
+        assert (mask != expected).mean() < 1e-4, family
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_served_equals_the_official_predictor(server: Any, images: Path, family: str) -> None:
-    reference = Sam1Reference(sam1_micro().model) if family == "sam1" else Sam3Reference(sam3_reduced().model)
-    with SamTritonClient(server.grpc_url, family) as client:
-        rows = verify(reference, images / "coffee.jpg", {"served": client})
+    with (
+        SamTritonClient(server.grpc_url, family) as client,
+        SamTritonClient(server.http_url, family, embeddings="client") as naive,
+    ):
+        rows = verify(reference(family), images / "coffee.jpg", {"session": client, "pair": naive})
     assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
 
 
@@ -127,7 +160,7 @@ def stream(url: str, model: str, name: str, array: np.ndarray) -> dict[str, np.n
     ],
 )
 def test_paintera_dialect(server: Any, images: Path, model: str, family: str, names: dict[str, str]) -> None:
-    with SamTritonClient(server.grpc_url, family) as client:
+    with SamTritonClient(server.grpc_url, family, embeddings="client") as client:
         expected = client.encode(images / "shapes.jpg")
         (spec,) = client.family.encoder.inputs
         pixels = encoder_input(open_image(images / "shapes.jpg"), client.family)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import os
 import random
 import re
 import subprocess
@@ -27,6 +28,8 @@ from triton_sam.families.sam3 import Sam3  # noqa: E402
 from triton_sam.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
 from triton_sam.repository import list_models, parse_config  # noqa: E402
 
+COMMIT = "0" * 40
+TOKEN = "hf_right"
 DATA = random.Random(0).randbytes(300_000)
 NUMBERS = {"FP32": onnx.TensorProto.FLOAT, "INT64": onnx.TensorProto.INT64}
 
@@ -56,6 +59,15 @@ def published_files() -> dict[str, bytes]:
     return files
 
 
+def checkpoint_files() -> dict[str, bytes]:
+    """What lies in the gated repository: two files that are wanted, and two that are not."""
+    return {"config.json": b"{}", "model.safetensors": DATA, "sam3.pt": b"pickle", "assets/x.json": b"{}"}
+
+
+def lfs(content: bytes) -> dict[str, object]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: FakeHub
@@ -68,11 +80,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, body: bool) -> None:
         hub = self.server
-        match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/main/(.+)", self.path)
+        match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path)
         hub.requests.append((self.command, self.path, self.headers.get("Range")))
-        if hub.refusal is None and re.fullmatch(r"/api/models/[^/]+/[^/]+(/revision/main)?(\?.*)?", self.path):
-            described = {"id": "a/b", "sha": "0" * 40, "siblings": [{"rfilename": name} for name in hub.files]}
-            self.reply(200, json.dumps(described).encode(), {"Content-Type": "application/json"}, body)
+        if self.path.startswith("/api/"):
+            self.answer_api()
+            return
+        if hub.gate is not None and self.headers.get("Authorization") != f"Bearer {hub.gate}":
+            self.reply(401, b"", {"X-Error-Code": "GatedRepo", "X-Error-Message": "log in"}, body)
             return
         if hub.refusal is not None or match is None or match[2] not in hub.files:
             code, error = hub.refusal or (404, "EntryNotFound")
@@ -80,12 +94,28 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         content = hub.files[match[2]]
         digest = hashlib.sha256(hub.stated.get(match[2], content)).hexdigest()
-        headers = {"X-Repo-Commit": "0" * 40, "X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(content))}
+        if match[2].endswith(".json"):
+            digest = digest[:40]  # a small file: git's hash
+        headers = {"X-Repo-Commit": COMMIT, "X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(content))}
         headers["ETag"] = f'"{digest}"'
         start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
         self.reply(206 if start else 200, content[start:], headers, body)
+
+    def answer_api(self) -> None:
+        """Say who asks, and what a repository holds."""
+        hub = self.server
+        if self.path.startswith("/api/whoami"):
+            known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+            self.reply(200 if known else 401, b'{"name": "me", "auth": {"type": "access_token"}}', {}, True)
+            return
+        siblings = [
+            {"rfilename": name, "size": len(content), "lfs": None if name.endswith(".json") else lfs(content)}
+            for name, content in hub.files.items()
+        ]
+        content = json.dumps({"id": "facebook/sam3", "sha": COMMIT, "siblings": siblings}).encode()
+        self.reply(200, content, {"Content-Type": "application/json"}, True)
 
     def reply(self, code: int, content: bytes, headers: dict[str, str], body: bool) -> None:
         self.send_response(code)
@@ -96,6 +126,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if body:
             limit, self.server.cut = self.server.cut, None
+            if len(content) > 100_000 and self.server.cut_data is not None:
+                limit, self.server.cut_data = self.server.cut_data, None
             self.wfile.write(content[:limit])
         self.close_connection = True
 
@@ -111,7 +143,9 @@ class FakeHub(http.server.ThreadingHTTPServer):
         self.files = published_files()
         self.stated: dict[str, bytes] = {}
         self.refusal: tuple[int, str] | None = None
+        self.gate: str | None = None
         self.cut: int | None = None
+        self.cut_data: int | None = None
         self.requests: list[tuple[str, str, str | None]] = []
 
     @property
@@ -158,6 +192,13 @@ def test_files_lie_where_triton_looks(fake: FakeHub, tmp_path: Path, precision: 
     config = parse_config((tmp_path / "sam3_encoder" / "config.pbtxt").read_text())
     assert config.default_model_filename == "vision_encoder.onnx"
     assert not [model.problem for model in list_models(tmp_path) if model.problem]
+
+
+def test_weights_of_another_precision_go(fake: FakeHub, tmp_path: Path) -> None:
+    for precision in ("fp32", "fp16"):
+        download_onnx(tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
+    data = [path.name for path in (tmp_path / "sam3_encoder" / "1").glob("*.onnx_data")]
+    assert data == ["vision_encoder_fp16.onnx_data"]
 
 
 def test_committed_configs_fit_the_published_signature(fake: FakeHub, tmp_path: Path) -> None:
@@ -209,30 +250,57 @@ def test_refusals_are_one_line(fake: FakeHub, tmp_path: Path, refusal: tuple[int
     assert snapshot(tmp_path) == set()
 
 
-def test_gated_checkpoint_without_login(fake: FakeHub, tmp_path: Path) -> None:
-    for refusal, text in (((401, "GatedRepo"), "hf_login"), ((403, "GatedRepo"), "huggingface.co/facebook/sam3")):
-        fake.refusal = refusal
-        with pytest.raises(DownloadError, match=text) as caught:
-            download_checkpoint(tmp_path / "sam3", hub=Hub(fake.url, progress=False))
-        assert "\n" not in str(caught.value)
+@pytest.fixture
+def gated(fake: FakeHub) -> FakeHub:
+    fake.files = checkpoint_files()
+    return fake
 
 
-def test_the_gated_checkpoint_is_checked_by_its_hash(fake: FakeHub, tmp_path: Path) -> None:
-    fake.files |= {
-        "model.safetensors": DATA,
-        "../out.safetensors": DATA,
-        "sub/other.safetensors": DATA,
-        "sam3.pt": DATA,
-    }
-    target = Hub(fake.url, progress=False)
-    fake.stated["model.safetensors"] = b"something else"
-    with pytest.raises(ChecksumError, match="SHA-256"):
-        download_checkpoint(tmp_path / "sam3", hub=target)
-    assert "model.safetensors" not in snapshot(tmp_path / "sam3")
-    fake.stated.clear()
-    download_checkpoint(tmp_path / "sam3", hub=target)
-    assert {name for name in snapshot(tmp_path) if not name.startswith("sam3/.cache")} == {"sam3/model.safetensors"}
-    assert (tmp_path / "sam3" / "model.safetensors").read_bytes() == DATA
+def test_gated_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
+    gated.files |= {"../out.safetensors": DATA, "sub/other.safetensors": DATA}  # the hub names files: none may lead out
+    folder = download_checkpoint(tmp_path / "sam3", hub=Hub(gated.url, progress=False))
+    for name in ("config.json", "model.safetensors"):
+        assert (folder / name).read_bytes() == gated.files[name]
+    assert {name for name in snapshot(folder) if not name.startswith(".cache")} == {"config.json", "model.safetensors"}
+
+
+def test_gated_checkpoint_goes_on(gated: FakeHub, tmp_path: Path) -> None:
+    gated.cut_data = 100_000
+    download_checkpoint(tmp_path, hub=Hub(gated.url, progress=False))
+    place = f"/facebook/sam3/resolve/{COMMIT}/model.safetensors"
+    ranges = [range_ for method, path, range_ in gated.requests if (method, path) == ("GET", place)]
+    assert ranges == [None, "bytes=100000-"]
+    assert (tmp_path / "model.safetensors").read_bytes() == DATA
+
+
+def test_gated_checkpoint_of_wrong_content(gated: FakeHub, tmp_path: Path) -> None:
+    gated.stated["model.safetensors"] = b"something else"
+    with pytest.raises(ChecksumError, match="SHA-256") as caught:
+        download_checkpoint(tmp_path, hub=Hub(gated.url, progress=False))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_repository_without_weights(gated: FakeHub, tmp_path: Path) -> None:
+    del gated.files["model.safetensors"]
+    with pytest.raises(DownloadError, match=r"no \*\.safetensors"):
+        download_checkpoint(tmp_path, hub=Hub(gated.url, progress=False))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "text"),
+    [
+        ((401, "GatedRepo"), "hf_login"),
+        ((403, "GatedRepo"), "huggingface.co/facebook/sam3"),
+        ((404, "EntryNotFound"), "no such file"),
+        ((500, ""), "HTTP status 500"),
+    ],
+)
+def test_gated_checkpoint_refused(gated: FakeHub, tmp_path: Path, refusal: tuple[int, str], text: str) -> None:
+    gated.refusal = refusal
+    with pytest.raises(DownloadError, match=text) as caught:
+        download_checkpoint(tmp_path / "sam3", hub=Hub(gated.url, progress=False))
+    assert "\n" not in str(caught.value)
 
 
 def test_no_network(tmp_path: Path) -> None:
@@ -257,15 +325,56 @@ def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["download", "sam3", "fp16", *options]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("sam3_encoder/1/vision_encoder.onnx")
     assert main(["setup", "sam3", *options]) == 0
-    fake.refusal = (403, "GatedRepo")
+    fake.files, fake.refusal = checkpoint_files(), (403, "GatedRepo")
     assert main(["download", "sam3", "checkpoint", "--directory", str(tmp_path), *options]) == 1
     assert "not admitted" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(checkout() is None, reason="scripts/ is in the checkout only")
-@pytest.mark.parametrize("script", ["download_sam3_onnx.py", "download_sam3.py", "hf_login.py"])
-def test_scripts_start(script: str) -> None:
-    command = [sys.executable, bundled(f"scripts/{script}"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run_script(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of the checkout as somebody who never logged in."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HTTPS_PROXY")}
+    paths = {"PYTHON": sys.executable, "PYTHONPATH": str(checkout()), "NO_PROXY": "127.0.0.1"}
+    program = ["bash"] if script.endswith(".sh") else [sys.executable]
+    return subprocess.run(
+        [*program, str(bundled(f"scripts/{script}")), *arguments],
+        capture_output=True, text=True, env={**clean, **paths, **environment}, timeout=120,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+needs_scripts = pytest.mark.skipif(checkout() is None, reason="scripts/ is in the checkout only")
+
+
+@needs_scripts
+@pytest.mark.parametrize("script", ["download_sam3_onnx.py", "download_sam3.py", "download_sam3.sh", "hf_login.py"])
+def test_scripts_explain_themselves(script: str) -> None:
+    done = run_script(script, "--help")
     assert done.returncode == 0, done.stderr
     assert "Hugging Face" in done.stdout or "sam3" in done.stdout
+
+
+@needs_scripts
+def test_scripts_from_login_to_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
+    home, target = {"HF_HOME": str(tmp_path / "home")}, ("--directory", str(tmp_path), "--mirror", gated.url, "-q")
+    gated.gate = TOKEN
+    done = run_script("download_sam3.sh", *target, **home)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "hf_login.py" in done.stderr
+    for token, text in (("hf_wrong", "does not accept this token"), ("", "no token given")):
+        done = run_script("hf_login.py", HF_TOKEN=token, HF_ENDPOINT=gated.url, **home)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert text in done.stderr
+    done = run_script("hf_login.py", HF_TOKEN=TOKEN, HF_ENDPOINT=gated.url, **home)
+    assert (done.returncode, done.stdout) == (0, "logged in\n"), done.stderr
+    done = run_script("download_sam3.sh", *target, **home)
+    assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "sam3")), done.stderr
+    assert (tmp_path / "sam3" / "model.safetensors").read_bytes() == DATA
+
+
+@needs_scripts
+def test_login_without_network(tmp_path: Path) -> None:
+    closed = FakeHub()
+    closed.server_close()
+    done = run_script("hf_login.py", HF_TOKEN=TOKEN, HF_ENDPOINT=closed.url, HF_HOME=str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "cannot reach" in done.stderr

@@ -19,6 +19,7 @@ from triton_sam import SAM2TritonClient
 from triton_sam.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import InferenceError, ServerUnreachableError
+from triton_sam.repository import BUILT_IN_CHECKPOINT
 from triton_sam.speculative_client import SpeculativeSAM2Client
 from triton_sam.tests.nginx_proxy import NGINX, make_tls, needs_nginx, needs_openssl, proxy
 from triton_sam.transport import Transport, parse_url
@@ -87,6 +88,34 @@ def test_the_command_line_too(front, url: str, images: Path, monkeypatch, capsys
     assert "sam2_decoder" in capsys.readouterr().out.partition("server ")[2]
     assert main(["models", *server, "--token", "wrong"]) == 1
     assert "refuses access" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["demo"],
+        ["speculative", "--positions", "3", "--sessions", "1", "--repeat", "1"],
+        ["benchmark", "--only", "load", "--users", "1", "--load-duration", "1", "--think", "0"],
+    ],
+)
+def test_commands_that_measure(front, command: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
+    out = ["--out", str(tmp_path)] if command[0] == "demo" else []
+    server = ["--url", front.grpcs, "--ca-certs", str(front.options["ca_certs"]), "-q", "--json", *out]
+    assert main([*command, *server, "--token", "wrong"]) == 1
+    assert "refuses access" in capsys.readouterr().err
+    monkeypatch.setenv("TRITON_TOKEN", front.token)
+    assert main([*command, *server]) in (0, 1)  # 1: speculative's limits, which a busy machine may miss
+    assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.export
+def test_verify_through_the_proxy(front, images: Path, monkeypatch, capsys) -> None:
+    pytest.importorskip("sam2")
+    monkeypatch.setenv("TRITON_TOKEN", front.token)
+    command = ["verify", "sam2", "--checkpoint", str(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt")]
+    command += ["--exported", str(bundled("model_repository")), "--url", front.grpcs, "--json", "-q"]
+    assert main([*command, "--ca-certs", str(front.options["ca_certs"])]) == 0
+    assert {row["runner"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"onnxruntime", "served"}
 
 
 def test_the_async_client_too(front, url: str, images: Path) -> None:

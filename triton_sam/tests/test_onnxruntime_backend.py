@@ -57,6 +57,14 @@ def test_optional_input_takes_its_default_or_the_value_sent(client: object) -> N
     assert infer(client, "scale", x=ones(1, 2), scale=np.float32([9])).as_numpy("y").tolist() == [[9.0, 9.0]]
 
 
+def test_numbers_too_small_for_full_precision_count_as_zero(client: object) -> None:
+    x = np.array([[1e-40, 1e-30]], np.float32)  # computing with the first takes many times as long as with the second
+    assert x[0, 0] > 0
+    (y,) = infer(client, "scale", x=x).as_numpy("y")
+    assert y[0] == 0
+    assert y[1] == 2 * x[0, 1]
+
+
 def test_zero_length_dims_pass_both_ways(client: object) -> None:
     assert infer(client, "scale", x=ones(0, 3)).as_numpy("y").shape == (0, 3)
 

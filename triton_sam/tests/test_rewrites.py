@@ -96,3 +96,14 @@ def test_regrouped_attention_is_attention(images):
         wanted = point_graphs.attend(attention, placed, tokens, values, ignored)
     torch.testing.assert_close(back, wanted, atol=1e-5, rtol=0)
     assert not torch.allclose(back, point_graphs.attend(attention, placed, tokens, values), atol=1e-3)
+
+
+def test_channels_are_normalised_as_in_the_official_module():
+    sam2_utils = pytest.importorskip("sam2.modeling.sam2_utils")
+    torch.manual_seed(0)
+    norm = sam2_utils.LayerNorm2d(6)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 2)
+        norm.bias.uniform_(-1, 1)
+        x = 3 + 2 * torch.randn(2, 6, 5, 7)
+        torch.testing.assert_close(point_graphs.channel_norm(norm, x), norm(x), atol=1e-6, rtol=0)

@@ -23,6 +23,7 @@ from triton_sam.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export import onnx_tools, registry  # noqa: E402
+from triton_sam.export.install import remove_stale_data  # noqa: E402
 from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.export.precision import quantise, to_half  # noqa: E402
 from triton_sam.export.sam1 import export_sam1  # noqa: E402
@@ -157,7 +158,19 @@ def test_weights_above_the_limit(
     graph = {"fp32": lambda g: g, "fp16": to_half, "int8": quantise}[precision](graph)
     files = onnx_tools.save(graph, tmp_path / "model.onnx")
     assert files[-1].name == "model.onnx.data"
+    assert files[-1].stat().st_mode == files[0].stat().st_mode  # Triton may run as another user
     onnx_tools.try_out(files[0])
+
+
+def test_weights_beside_a_replaced_graph_go(tmp_path: Path) -> None:
+    names = ("model.onnx", "model.onnx.data", "other.onnx.data", "notes.txt")
+    for name in names:
+        (tmp_path / name).touch()
+    remove_stale_data([tmp_path / "model.onnx"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx", "notes.txt", "other.onnx.data"]
+    (tmp_path / "model.onnx.data").touch()
+    remove_stale_data([tmp_path / "model.onnx", tmp_path / "model.onnx.data"])
+    assert (tmp_path / "model.onnx.data").exists()
 
 
 def test_official_sizes_are_those_of_the_package() -> None:
@@ -215,11 +228,39 @@ def test_verify_command(
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
+def test_verify_of_what_a_repository_holds(
+    micro: FamilyExport, images: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["verify", "sam1", "--random", "--size", "micro", "--exported", str(micro.repository), "--json", "-q"]
+    assert main([*arguments, "--image", str(images / "shapes.jpg")]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    assert main([*arguments, "--image", str(images / "shapes.jpg"), "--seed", "1"]) == 1  # other weights
+
+
+def test_sizes_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(registry, "export", lambda *given, **_: asked.append(given[:3]) or Exported({}, 1, {}))
+    for family in ("sam1", "sam2", "sam3"):
+        assert main(["export", family, "--random", "0"]) == 0
+    assert main(["export", "sam1", "--random", "0", "--size", "vit_h"]) == 0
+    assert main(["export", "sam3", "--random", "0", "--size", "full"]) == 0
+    sam2 = "configs/sam2.1/sam2.1_hiera_t.yaml"
+    expected = [("sam1", "vit_b"), ("sam2", sam2), ("sam3", "reduced"), ("sam1", "vit_h"), ("sam3", "full")]
+    assert asked == [(family, None, model) for family, model in expected]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["verify", "sam1", "--random", "--size", "tiny", "-q"], "no size 'tiny'"),
         (["export", "sam1", "--random", "0", "--model-cfg", "x", "-q"], "--model-cfg is for sam2"),
+        (["export", "sam1", "--random", "0", "--size", "tiny", "-q"], "no size 'tiny': one of vit_b, vit_l"),
+        (
+            ["export", "sam1", "--random", "0", "--size", "vit_b", "--model-type", "vit_b", "-q"],
+            "--size is for --random",
+        ),
+        (["export", "sam1", "--checkpoint", "sam_vit_b.pth", "--size", "vit_b", "-q"], "--size is for --random"),
+        (["verify", "sam1", "--random", "--exported", ".", "-q"], "no weights for sam1"),
         (["export", "sam1", "--checkpoint", "no_such_vit_b.pth", "-q"], "triton-sam download sam1 vit_b"),
         (["download", "sam1", "base", "-q"], "vit_b, vit_l, vit_h"),
     ],

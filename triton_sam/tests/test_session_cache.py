@@ -116,3 +116,17 @@ def test_a_flight_is_shared_also_when_it_fails():
 def test_errors_keep_their_meaning_on_the_wire():
     for error, kind in (("BAD_PROMPT: x", PromptError), ("sam2 failed: UNKNOWN_IMAGE_ID: gone", UnknownImageError)):
         assert type(read_error(InferenceError(error))) is kind
+
+
+def test_a_cache_that_shrinks_keeps_what_was_used_last():
+    cache = ImageCache(100)
+    for name in "abc":
+        cache.put(held(name, 30))
+    cache.get("a")
+    assert cache.shrink() == 1
+    assert (cache.limit, cache.nbytes, cache.get("b")) == (60, 60, None)
+    assert cache.put(held("d", 30)) == 1  # c
+    assert cache.get("a").image_id == "a"
+    assert [cache.shrink(), cache.shrink(), cache.shrink()] == [1, 1, 0]
+    assert (cache.limit, cache.nbytes, len(cache)) == (30, 0, 0)  # room for one is left
+    assert cache.put(held("e", 30)) == 0

@@ -328,7 +328,7 @@ def test_too_many_at_once_are_refused_at_once(tmp_path, picture):
     repository = tmp_path / "models"
     shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
     config = repository / "sam2" / "config.pbtxt"
-    config.write_text(config.read_text().replace('"64"', '"3"'))
+    config.write_text(config.read_text().replace('"24"', '"3"'))
     with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
         client.set_image(picture)
         expected, _ = client.predict(POINT)
@@ -507,3 +507,19 @@ def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transpo
         np.testing.assert_array_equal(got[name], array)
     with pytest.raises(SamError, match="BAD_IMAGE"):
         transport.infer("sam2_encoder_jpeg", {"encoded_image": text(b"no")}, list(expected))
+
+
+def test_the_same_bytes_are_encoded_once_where_the_server_has_a_response_cache(picture):
+    options = ["--cache-config=local,size=268435456"]
+    with serve(bundled("model_repository"), extra_args=options) as server:
+        transport = Transport(parse_url(server.http_url))
+        first, again = (
+            transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, ["high_res_feats_1", "image_size"])
+            for _ in range(2)
+        )
+        assert encoded(transport) == 1
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": text(colored(7))}, ["image_size", "image_embeddings"])
+        assert encoded(transport) == 2
+        transport.close()
+    for name, array in first.items():
+        np.testing.assert_array_equal(again[name], array)

@@ -157,6 +157,12 @@ def trainer_module():
     torch.set_num_threads(threads)
 
 
+def stage(size, steps, prompts=2):
+    from triton_sam.train.stages import Stage, View
+
+    return Stage((View(size, size, images=1, prompts=prompts),), steps)
+
+
 def make_trainer(module, stages, seed=0):
     import torch
 
@@ -167,7 +173,7 @@ def make_trainer(module, stages, seed=0):
     model = build_model("sam2.1_hiera_micro.yaml")
     network.prepare(model)
     example = dataset.example_of(scenes.generate_scene(SEEDS[3], 64, 0.0))
-    return module.Trainer(model, module.Settings(stages=stages, seed=seed, warm_up=2), lambda rng, size: example)
+    return module.Trainer(model, module.Settings(stages=stages, seed=seed, warm_up=2), lambda rng, view: example)
 
 
 @pytest.mark.export
@@ -180,24 +186,75 @@ class TestTrainer:
 
         torch.manual_seed(0)
         model = build_model("sam2.1_hiera_micro.yaml")
-        network.set_resolution(model, 128)
         pixels = torch.randn(2, 3, 128, 128)
         with torch.no_grad():
-            ours = network.encode(model, pixels)
+            ours = network.encode(model, pixels, network.Window(128, 128))
             official = model.forward_image(pixels)["backbone_fpn"]
         assert torch.allclose(ours.high_res[0], official[0], atol=1e-5)
         assert torch.allclose(ours.high_res[1], official[1], atol=1e-5)
         assert torch.allclose(ours.embedding, official[2] + model.no_mem_embed.view(1, -1, 1, 1), atol=1e-5)
 
+    def test_the_decoder_equals_the_official_one(self, trainer_module):
+        import torch
+
+        from triton_sam.export.sam2_model import build_model
+        from triton_sam.train import network
+
+        torch.manual_seed(0)
+        model = build_model("sam2.1_hiera_micro.yaml").eval()
+        window = network.Window(128, 128)
+        network.place(model, window)
+        points, labels = torch.rand(2, 2, 2) * 128, torch.tensor([[2.0, 3.0], [1.0, 0.0]])
+        with torch.no_grad():
+            features = network.encode(model, torch.randn(2, 3, 128, 128), window)
+            ours = network.decode(model, features, points, labels, None, window)
+            sparse, dense = model.sam_prompt_encoder(points=(points, labels), boxes=None, masks=None)
+            logits, iou, _, present = model.sam_mask_decoder.predict_masks(
+                image_embeddings=features.embedding,
+                image_pe=model.sam_prompt_encoder.get_dense_pe(),
+                sparse_prompt_embeddings=sparse,
+                dense_prompt_embeddings=dense,
+                repeat_image=False,
+                high_res_features=list(features.high_res),
+            )
+        assert torch.allclose(ours.logits, logits, atol=1e-5)
+        assert torch.allclose(ours.iou, iou, atol=1e-5)
+        assert torch.allclose(ours.present, present[:, 0], atol=1e-5)
+
+    def test_a_window_is_that_part_of_its_frame(self, trainer_module):
+        """Codes of places are those of the frame; a window as large as the frame changes nothing."""
+        import torch
+
+        from triton_sam.export.sam2_model import build_model
+        from triton_sam.train import network
+
+        torch.manual_seed(0)
+        model = build_model("sam2.1_hiera_micro.yaml")
+        trunk = model.image_encoder.trunk
+        window = network.Window(128, 512, left=256, top=64)
+        whole = trunk._get_pos_embed((128, 128))
+        with network._positions_of(trunk, window):
+            assert torch.equal(trunk._get_pos_embed((32, 32)), whole[:, 16:48, 64:96])
+        assert torch.equal(trunk._get_pos_embed((128, 128)), whole)
+        codes = model.sam_prompt_encoder.pe_layer((32, 32))[None]
+        assert torch.equal(network._WindowDecoder(model, window)._positions(), codes[:, :, 4:12, 16:24])
+
+    @pytest.mark.parametrize("place", [(128, 256, 192, 0), (128, 256, 8, 0), (100, 256, 0, 0), (512, 256, 0, 0)])
+    def test_a_window_must_fit(self, trainer_module, place):
+        from triton_sam.train import network
+
+        with pytest.raises(ConfigurationError):
+            network.Window(*place)
+
     def test_the_loss_falls(self, trainer_module):
-        trainer = make_trainer(trainer_module, (trainer_module.Stage(64, steps=12, images=1, prompts=4),))
+        trainer = make_trainer(trainer_module, (stage(64, 12, 4),))
         losses = [trainer.step()["loss"] for _ in range(12)]
         assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
 
     def test_a_resumed_run_equals_an_uninterrupted_one(self, trainer_module, tmp_path):
-        stages = tuple(trainer_module.Stage(size, steps=3, images=1, prompts=2) for size in (64, 128))
+        stages = tuple(stage(size, 3) for size in (64, 128))
         whole = make_trainer(trainer_module, stages)
-        whole.draw = lambda rng, size: dataset.example_of(scenes.generate_scene(int(rng.integers(99)), size, 0.0))
+        whole.draw = lambda rng, view: dataset.example_of(scenes.generate_scene(int(rng.integers(99)), view.size, 0.0))
         whole.run(quiet=True)
 
         first = make_trainer(trainer_module, stages)
@@ -219,7 +276,7 @@ class TestTrainer:
 
         from triton_sam.export.sam2_model import build_model, load_checkpoint
 
-        trainer = make_trainer(trainer_module, (trainer_module.Stage(64, steps=1, images=1, prompts=2),))
+        trainer = make_trainer(trainer_module, (stage(64, 1),))
         trainer.export(tmp_path / "sam2.1_hiera_micro.pt")
         assert (tmp_path / "sam2.1_hiera_micro.pt").stat().st_size < 16e6
         model = build_model("sam2.1_hiera_micro.yaml")
@@ -228,27 +285,70 @@ class TestTrainer:
         assert torch.equal(model.state_dict()[matrix], trainer.model.state_dict()[matrix])
 
     def test_a_damaged_state_is_refused(self, trainer_module, tmp_path):
-        trainer = make_trainer(trainer_module, (trainer_module.Stage(64, steps=1),))
+        trainer = make_trainer(trainer_module, (stage(64, 1),))
         (tmp_path / "state.pt").write_bytes(b"no")
         with pytest.raises(CheckpointError, match="not a training state"):
             trainer.load(tmp_path / "state.pt")
 
-    def test_stages_are_read(self, trainer_module):
-        stages = trainer_module.parse_stages("128:1.5m, 1024:2m")
-        assert [(s.size, s.seconds, s.steps) for s in stages] == [(128, 90.0, None), (1024, 120.0, None)]
-        assert trainer_module.parse_stages("256:20")[0].steps == 20
 
-    @pytest.mark.parametrize("text", ["", "128", "128:x", "128:5,256:5m"])
-    def test_bad_stages_are_refused(self, trainer_module, text):
+@pytest.mark.export
+class TestStages:
+    @pytest.fixture
+    def stages(self, trainer_module):
+        from triton_sam.train import stages
+
+        return stages
+
+    def test_stages_are_read(self, stages):
+        read = stages.parse_stages("128:1.5m, 1024:2m")
+        assert [(s.views[0].size, s.seconds, s.steps) for s in read] == [(128, 90.0, None), (1024, 120.0, None)]
+        assert stages.parse_stages("256:20")[0].steps == 20
+
+    def test_a_stage_may_have_several_views(self, stages):
+        first, second = stages.parse_stages("256/1024+512:20")[0].views
+        assert (first.size, first.frame) == (256, 1024)
+        assert (second.size, second.frame) == (512, 512)
+        assert {first.window(np.random.default_rng(seed)).left for seed in range(40)} == {0, 256, 512, 768}
+
+    @pytest.mark.parametrize(
+        "text", ["", "128", "128:x", "128:5,256:5m", "128:1.5", "100:5", "512/256:5", "+:5", "256+:5", "256/:5"]
+    )
+    def test_bad_stages_are_refused(self, stages, text):
         with pytest.raises(ConfigurationError):
-            trainer_module.parse_stages(text)
+            stages.parse_stages(text)
 
-    def test_a_resolution_must_fit_the_trunk(self, trainer_module):
-        from triton_sam.train import network
 
-        trainer = make_trainer(trainer_module, (trainer_module.Stage(64, steps=1),))
-        with pytest.raises(ConfigurationError, match="multiple of 64"):
-            network.set_resolution(trainer.model, 100)
+@pytest.mark.export
+class TestAffinity:
+    def test_pixels_of_one_object_come_together(self, trainer_module):
+        import torch
+
+        from triton_sam.train import dense, network
+
+        torch.manual_seed(0)
+        labels = np.zeros((1, 16, 16), np.uint8)
+        labels[0, :, 4:8], labels[0, :, 10:15] = 1, 2
+        shown = torch.from_numpy(labels.astype(np.float32))[:, None] + torch.zeros(1, 32, 1, 1)
+        features = network.Features(torch.zeros(1, 256, 4, 4), (shown, torch.zeros(1, 64, 8, 8)))
+        affinity = dense.Affinity()
+        optimizer = torch.optim.Adam(affinity.parameters(), 0.05)
+        losses = []
+        for step in range(60):
+            loss = affinity.loss(features, labels, np.random.default_rng(step))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        assert losses[-1] < 0.2 * losses[0]
+
+    def test_a_picture_without_objects_costs_nothing(self, trainer_module):
+        import torch
+
+        from triton_sam.train import dense, network
+
+        features = network.Features(torch.zeros(1, 256, 4, 4), (torch.zeros(1, 32, 16, 16), torch.zeros(1, 64, 8, 8)))
+        loss = dense.Affinity().loss(features, np.zeros((1, 16, 16), np.uint8), np.random.default_rng(0))
+        assert float(loss) == 0
 
 
 def test_the_script_is_thin():

@@ -4,12 +4,15 @@ import contextlib
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from triton_sam import SpeculativeSAM2Client
+from triton_sam.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
-from triton_sam.transport import Transport, parse_url
+from triton_sam.transport import RETRY_PAUSE, Transport, parse_url
 
 INPUT = {"image": np.zeros((1, 3), np.float32)}
 
@@ -89,16 +92,74 @@ def test_a_silent_server_is_a_timeout_and_not_retried(scheme):
         assert scheme == "grpc" or (time.monotonic() - start < 2 and len(connections) == 1)
 
 
-def test_a_connection_that_breaks_is_retried_and_then_reported():
-    def drop(connection):
-        connection.recv(100)
-        connection.close()
+def drop(connection):
+    connection.recv(100_000)
+    connection.close()
 
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Seconds between the tries of a call; none is waited."""
+    waited = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)
+    monkeypatch.setattr("triton_sam.transport.time", clock)
+    return waited
+
+
+@pytest.mark.parametrize("retries", [0, 1, 4])
+def test_a_connection_that_breaks_is_retried_so_often_and_then_reported(pauses, retries):
     with listener(drop) as (port, connections):
-        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=2, timeout=5)
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=retries)
         with pytest.raises(ServerUnreachableError):
             transport.infer("model", INPUT, ["out"])
-        assert len(connections) >= 3
+        assert len(connections) == len(pauses) + 1 == retries + 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_pauses_grow_and_no_two_clients_come_back_together(pauses, scheme):
+    with listener(drop) as (port, _):
+        for _ in range(10):
+            transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=3)
+            with pytest.raises(ServerUnreachableError):
+                transport.infer("model", INPUT, ["out"])
+    for number in range(3):
+        of_that_try, longest = pauses[number::3], RETRY_PAUSE * 2**number
+        assert longest / 2 <= min(of_that_try) < max(of_that_try) <= longest
+        assert len(set(of_that_try)) == 10
+
+
+def test_the_async_client_repeats_as_often(monkeypatch):
+    waited = []
+    monkeypatch.setattr("triton_sam.aio_transport.spread", lambda pause: waited.append(pause) or 0.0)
+    with (
+        listener(drop) as (port, connections),
+        SpeculativeSAM2Client(f"http://127.0.0.1:{port}", retries=3, embeddings="server") as client,
+    ):
+        with pytest.raises(ServerUnreachableError):
+            client.set_image(b"x")
+        assert waited == [RETRY_PAUSE, 2 * RETRY_PAUSE, 4 * RETRY_PAUSE]
+        assert len(connections) == 4
+
+
+def test_what_changes_the_server_is_asked_for_once(pauses):
+    with listener(drop) as (port, connections):
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=5)
+        with pytest.raises(ServerUnreachableError):
+            transport.load_model("model")
+        assert len(connections) == 1
+    assert not pauses
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_server_on_this_machine_is_not_looked_for_behind_a_proxy(scheme, service_triton, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    url = service_triton.http_url if scheme == "http" else service_triton.grpc_url
+    assert Transport(parse_url(url)).ready_models()
+    with SpeculativeSAM2Client(url) as client:
+        client.set_image(bundled("test/images") / "shapes.jpg")
 
 
 @pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
@@ -118,3 +179,25 @@ def test_a_closed_transport_says_so():
     transport.close()
     with pytest.raises(ConfigurationError, match="closed"):
         transport.ready_models()
+
+
+def test_no_client_rounds_its_timeout_up():
+    """aiohttp does so for more than 5 seconds, to a whole one; of four clients in a second, some would notice."""
+    timeout, late = 5.1, []
+
+    def ask(address):
+        with SpeculativeSAM2Client(address, timeout=timeout, retries=0, embeddings="server") as client:
+            began = time.monotonic()
+            with pytest.raises(ServerTimeoutError):
+                client.set_image(b"x")
+            late.append(time.monotonic() - began - timeout)
+
+    with listener(lambda connection: None) as (port, _):
+        threads = [threading.Thread(target=ask, args=(f"http://127.0.0.1:{port}",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.25)
+        for thread in threads:
+            thread.join()
+    assert len(late) == 4
+    assert max(late) < 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -215,6 +216,42 @@ def test_a_model_that_does_not_load_leaves_the_old_one(running) -> None:
         path.write_text(good)
         transport.load_model("sam2_decoder")
         transport.close()
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("version", ["1", "2"], ids=["replaced", "newer"])
+def test_a_damaged_file_leaves_the_old_model_serving(running, protocol: str, version: str, images: Path) -> None:
+    """Half of an ONNX file in place of the one that is served, or as a newer version."""
+    from triton_sam import SAM2TritonClient
+
+    url = running.server.http_url if protocol == "http" else running.server.grpc_url
+    transport = Transport(parse_url(url), timeout=120)
+    with SAM2TritonClient(url, timeout=120) as client, contextlib.ExitStack() as undo:
+        undo.callback(transport.close)
+        client.set_image(images / "shapes.jpg")
+        before, _ = client.predict([[200, 180]], [1])
+        for role in ("encoder", "decoder"):
+            folder = running.repository / f"sam2_{role}"
+            content = (folder / "1" / "model.onnx").read_bytes()
+            if version == "1":
+                undo.callback((folder / "1" / "model.onnx").write_bytes, content)
+            else:
+                undo.callback(shutil.rmtree, folder / version)
+                (folder / version).mkdir()
+            (folder / version / "model.onnx").write_bytes(content[: len(content) // 2])
+            with pytest.raises(InferenceError, match=r"model\.onnx"):
+                transport.load_model(folder.name)
+            client.set_image(images / "shapes.jpg")
+            np.testing.assert_array_equal(client.predict([[200, 180]], [1])[0], before)
+        with pytest.raises(InferenceError):
+            reload(transport, ["sam2"])
+        np.testing.assert_array_equal(client.predict([[200, 180]], [1])[0], before)
+    with SAM2TritonClient(url, timeout=120) as client:
+        again = Transport(parse_url(url), timeout=120)
+        assert reload(again, ["sam2"]) == ["sam2_encoder", "sam2_decoder", "sam2"]
+        again.close()
+        client.set_image(images / "shapes.jpg")
+        np.testing.assert_array_equal(client.predict([[200, 180]], [1])[0], before)
 
 
 # --- warm-up

@@ -17,15 +17,17 @@ from ..export.sam2_model import build_model, load_checkpoint
 from . import network
 from .dataset import SHARD, Example, ScenePool, augment, fill_cache
 from .plot import plot_history
-from .trainer import Settings, Trainer, parse_stages
+from .stages import View, parse_stages
+from .trainer import Settings, Trainer
 
 CONFIG = "sam2.1_hiera_micro.yaml"
 
-EASY_SIZE, HARD_SIZE = 256, 512
-"""Sides of the cached scenes: easy ones for the stages below 256 px, hard ones for the others."""
+EASY_SIZE, FULL_SIZE = 256, 512
+"""Sides of the cached scenes: easy ones for the stages below 256 px, all sorts for the others."""
 
-_EASY, _HARD = (0.0, 0.5), (0.3, 1.0)
-_FIRST_HARD_SEED = 1_000_000
+_EASY, _FULL = (0.0, 0.5), (0.0, 1.0)
+_FIRST_FULL_SEED = 1_000_000
+_ZOOM = 1.5
 _REFRESH_SECONDS = 60.0
 
 _EPILOG = """\
@@ -55,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--seed", type=int, default=0, help="seed of weights, prompts and augmentation (default: 0)")
     options.add_argument("--rate", type=float, default=7e-4, help="peak learning rate (default: %(default)s)")
     options.add_argument("--easy-shards", type=int, default=60, help=f"shards of {SHARD} easy scenes (default: 60)")
-    options.add_argument("--hard-shards", type=int, default=110, help=f"shards of {SHARD} hard scenes (default: 110)")
+    options.add_argument("--shards", type=int, default=120, help="shards of scenes of all sorts (default: 120)")
     options.add_argument("--threads", type=int, default=0, help="CPU threads (default: all cores)")
     options.add_argument(
         "--share-cores", action="store_true",
@@ -67,9 +69,9 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _fill(folder: Path, easy: int, hard: int) -> None:
+def _fill(folder: Path, easy: int, full: int) -> None:
     fill_cache(folder, 0, easy, EASY_SIZE, _EASY)
-    fill_cache(folder, _FIRST_HARD_SEED, hard, HARD_SIZE, _HARD)
+    fill_cache(folder, _FIRST_FULL_SEED, full, FULL_SIZE, _FULL)
 
 
 class _Source:
@@ -82,24 +84,32 @@ class _Source:
     def __init__(self, folder: Path, all_at_once: bool = False) -> None:
         self._all_at_once = all_at_once
         self.step: Callable[[], int] = lambda: 0
-        self._pools = {size: ScenePool(folder, size) for size in (EASY_SIZE, HARD_SIZE)}
+        self._pools = {size: ScenePool(folder, size) for size in (EASY_SIZE, FULL_SIZE)}
         self._looked = time.monotonic()
 
     def ready(self) -> bool:
         return all(pool.refresh() > 0 for pool in self._pools.values())
 
-    def __call__(self, rng: np.random.Generator, size: int) -> Example:
+    def __call__(self, rng: np.random.Generator, view: View) -> Example:
         if time.monotonic() - self._looked > _REFRESH_SECONDS:
             self.ready()
             self._looked = time.monotonic()
+        if view.frame >= 2 * FULL_SIZE:
+            return self._framed(rng, view)
         step = self.step()
-        if size < EASY_SIZE:
+        if view.size < EASY_SIZE:
             if self._all_at_once:
-                return augment(rng, self._pools[EASY_SIZE].draw(rng), size, 0.4)
+                return augment(rng, self._pools[EASY_SIZE].draw(rng), view.size, 0.4)
             variety = 8 + step * step // 125
-            return augment(rng, self._pools[EASY_SIZE].draw(rng, variety), size, max(0.4, 1 - step / 800))
-        example = self._pools[EASY_SIZE if size < HARD_SIZE and rng.random() < 0.4 else HARD_SIZE].draw(rng)
-        return augment(rng, example, size, 0.5)
+            return augment(rng, self._pools[EASY_SIZE].draw(rng, variety), view.size, max(0.4, 1 - step / 800))
+        easy = view.size < FULL_SIZE and rng.random() < 0.4
+        return augment(rng, self._pools[EASY_SIZE if easy else FULL_SIZE].draw(rng), view.size, 0.5)
+
+    def _framed(self, rng: np.random.Generator, view: View) -> Example:
+        """Cut a window: at the scale at which the frame shows a scene, up to `_ZOOM` times larger, or smaller."""
+        share = view.size / view.frame
+        # Up to the whole scene: a large object needs a window that holds it.
+        return augment(rng, self._pools[FULL_SIZE].draw(rng), view.size, share / _ZOOM, whole_share=0.15 + 0.35 * share)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -107,10 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     settings = _settings(options)
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    torch.set_flush_denormal(True)  # sharp attention leaves numbers near 1e-40, each as slow as a hundred others
     scenes = options.scenes or options.out / "scenes"
     scenes.mkdir(parents=True, exist_ok=True)
     painter = multiprocessing.get_context("spawn").Process(
-        target=_fill, args=(scenes, options.easy_shards, options.hard_shards), daemon=True
+        target=_fill, args=(scenes, options.easy_shards, options.shards), daemon=True
     )
     painter.start()
     source = _Source(scenes, all_at_once=options.init is not None)

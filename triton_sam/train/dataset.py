@@ -114,10 +114,16 @@ def example_of(scene: Scene) -> Example:
     return Example(scene.image, scene.labels, scene.parts)
 
 
-def augment(rng: np.random.Generator, example: Example, size: int, least_crop: float) -> Example:
-    """Crop (side `least_crop`..1 of the scene), resize to `size`, turn, flip and recolour."""
+def augment(
+    rng: np.random.Generator, example: Example, size: int, least_crop: float, whole_share: float = 0.4
+) -> Example:
+    """Crop, resize to `size`, turn, flip and recolour.
+
+    The crop is the whole scene with a chance of `whole_share`, otherwise a square of `least_crop`..1 of its side; the
+    logarithm of that is uniform, so that every scale is seen alike.
+    """
     side = example.image.shape[0]
-    crop = side if rng.random() < 0.4 else int(side * rng.uniform(least_crop, 1.0))
+    crop = side if rng.random() < whole_share else int(side * least_crop ** rng.random())
     top, left = (int(n) for n in rng.integers(0, side - crop + 1, 2))
     window = (slice(top, top + crop), slice(left, left + crop))
     shrink = cv2.INTER_AREA if crop > size else cv2.INTER_LINEAR

@@ -55,7 +55,7 @@ def offset_loss(embedding: Tensor) -> Tensor:
     return OFFSET_WEIGHT * (embedding.mean((0, 2, 3)) ** 2).mean()
 
 
-def prompt_loss(prediction: Prediction, target: Tensor, present: Tensor, ambiguous: bool) -> tuple[Tensor, Tensor]:
+def prompt_loss(prediction: Prediction, target: Tensor, present: Tensor, ambiguous: Tensor) -> tuple[Tensor, Tensor]:
     """Loss of one decoder call.
 
     The single mask is always supervised. Of the three multimasks only the best takes gradient (the minimum over the
@@ -65,7 +65,7 @@ def prompt_loss(prediction: Prediction, target: Tensor, present: Tensor, ambiguo
         prediction: of P prompts.
         target: (P, H, W) in 0..1.
         present: (P,) 1 where the prompt points at an object, else 0.
-        ambiguous: the prompt is a single click.
+        ambiguous: bool (P,), where the prompt is a single click.
 
     Returns:
         The scalar loss, and the IoU of each mask, (P, 4).
@@ -73,7 +73,7 @@ def prompt_loss(prediction: Prediction, target: Tensor, present: Tensor, ambiguo
     wanted = target[:, None].expand_as(prediction.logits)
     per_mask = FOCAL_WEIGHT * focal_loss(prediction.logits, wanted) + DICE_WEIGHT * dice_loss(prediction.logits, wanted)
     iou = mask_iou(prediction.logits, wanted)
-    weight = 1.0 if ambiguous else MULTIMASK_WEIGHT_LATER
+    weight = torch.where(ambiguous, 1.0, MULTIMASK_WEIGHT_LATER)
     mask_loss = per_mask[:, 0] + weight * per_mask[:, 1:].amin(1)
     score_loss = (prediction.iou - iou).abs().mean(1)
     object_loss = F.binary_cross_entropy_with_logits(prediction.present, present)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +12,16 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import Tensor, nn
 
 from ..errors import ConfigurationError
+from ..export.sam2_graphs import PIXEL_MEAN, PIXEL_STD, Sam2Decoder
 
 STRIDE = 16
 """Input pixels per cell of the image embedding; the masks come out at a quarter of the input."""
 
+_PATCH = 4  # input pixels per cell of the trunk's first stage
+
 _TRAINED = ("image_encoder", "sam_prompt_encoder", "sam_mask_decoder")
 _SHARPNESS, _STRENGTH = 4.0, 2.0  # of attention before training, against PyTorch's default
 _BACKGROUND = 2.0  # minus the logit of every pixel before training
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,17 @@ class Features:
     embedding: Tensor
     high_res: tuple[Tensor, Tensor]
 
-    def of(self, owners: Tensor) -> Features:
-        """Repeat the features of image owners[p] for each prompt p."""
-        return Features(self.embedding[owners], (self.high_res[0][owners], self.high_res[1][owners]))
+    def float(self) -> Features:
+        """Return the features in single precision."""
+        return Features(self.embedding.float(), (self.high_res[0].float(), self.high_res[1].float()))
+
+    def repeat(self, count: int) -> Features:
+        """Repeat the features of each image for `count` prompts, image by image."""
+
+        def repeated(x: Tensor) -> Tensor:  # the gradient of an expansion is a sum; that of an index is a slow scatter
+            return x[:, None].expand(-1, count, -1, -1, -1).flatten(0, 1)
+
+        return Features(repeated(self.embedding), (repeated(self.high_res[0]), repeated(self.high_res[1])))
 
 
 @dataclass(frozen=True)
@@ -90,30 +101,73 @@ def prepare(model: nn.Module) -> None:
         matrix.copy_(matrix.half().float())
 
 
-def set_resolution(model: nn.Module, size: int) -> None:
-    """Make the prompt encoder scale coordinates and position codes for inputs of side `size`.
+@dataclass(frozen=True)
+class Window:
+    """The part of a frame that is computed: a square of side `side` at (left, top) of a frame of side `frame`.
+
+    The model is served at 1024 px, where a step costs sixteen times what it costs at 256. A window of 256 px that keeps
+    its place in the frame of 1024 (position codes of the trunk and of the prompts are those of that place) shows the
+    model the scale and the precision of the real thing at the cost of the small one.
 
     Raises:
-        ConfigurationError: `size` is not a multiple of 64.
+        ConfigurationError: a side that is no multiple of 64, or a window outside its frame or between its tiles.
     """
-    if size < 64 or size % 64:
-        raise ConfigurationError(f"cannot train at {size} px: the side must be a multiple of 64")
+
+    side: int
+    frame: int
+    left: int = 0
+    top: int = 0
+
+    def __post_init__(self) -> None:
+        if self.side < 64 or self.side % 64 or self.frame % 64:
+            raise ConfigurationError(f"cannot train at {self.side} of {self.frame} px: sides must be multiples of 64")
+        for start in (self.left, self.top):
+            if start % STRIDE or not 0 <= start <= self.frame - self.side:
+                raise ConfigurationError(f"a window of {self.side} px does not fit at {start} of {self.frame}")
+
+    def cut(self, whole: Tensor, stride: int) -> Tensor:
+        """Cut the window out of a map (B, C, frame/stride, frame/stride)."""
+        cells = self.side // stride
+        top, left = self.top // stride, self.left // stride
+        return whole[:, :, top : top + cells, left : left + cells]
+
+
+def place(model: nn.Module, window: Window) -> None:
+    """Make the prompt encoder read coordinates as those of the frame, and masks as those of the window."""
     encoder: Any = model.sam_prompt_encoder
-    cells = size // STRIDE
+    cells = window.side // STRIDE
     encoder.image_embedding_size = (cells, cells)
-    encoder.input_image_size = (size, size)
+    encoder.input_image_size = (window.frame, window.frame)
     encoder.mask_input_size = (4 * cells, 4 * cells)
+
+
+@contextmanager
+def _positions_of(trunk: Any, window: Window) -> Iterator[None]:
+    """Let the trunk add the position codes that the window has in its frame."""
+    cells = window.frame // _PATCH
+
+    def codes(_: object) -> Tensor:
+        # Stretching the codes to a large frame is a tenth of a small step: they learn with whole frames only.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and window.side == window.frame):
+            whole: Tensor = type(trunk)._get_pos_embed(trunk, (cells, cells))  # noqa: SLF001 - the trunk has no other way
+        return window.cut(whole.permute(0, 3, 1, 2), _PATCH).permute(0, 2, 3, 1)
+
+    trunk._get_pos_embed = codes  # noqa: SLF001
+    try:
+        yield
+    finally:
+        del trunk._get_pos_embed  # noqa: SLF001
 
 
 def normalise(images: Tensor) -> Tensor:
     """Turn uint8 (B, S, S, 3) RGB into float32 (B, 3, S, S) with ImageNet mean and deviation."""
     scaled = images.permute(0, 3, 1, 2).float() / 255
-    mean = torch.tensor(_MEAN, device=images.device).view(1, 3, 1, 1)
-    return (scaled - mean) / torch.tensor(_STD, device=images.device).view(1, 3, 1, 1)
+    mean = torch.tensor(PIXEL_MEAN, device=images.device).view(1, 3, 1, 1)
+    return (scaled - mean) / torch.tensor(PIXEL_STD, device=images.device).view(1, 3, 1, 1)
 
 
-def encode(model: nn.Module, pixels: Tensor) -> Features:
-    """Run the encoder on normalised (B, 3, S, S) pixels.
+def encode(model: nn.Module, pixels: Tensor, window: Window) -> Features:
+    """Run the encoder on the normalised (B, 3, S, S) pixels of a window.
 
     Equals SAM2Base.forward_image and no_mem_embed, as SAM2ImagePredictor.set_image applies them. At the two fine
     levels a linear lateral projection to 256 channels is followed by a linear projection to 32 or 64; they are
@@ -125,7 +179,8 @@ def encode(model: nn.Module, pixels: Tensor) -> Features:
     neck = encoder.neck
     if list(neck.fpn_top_down_levels) != [2, 3] or encoder.scalp != 1 or len(neck.convs) != 4:
         raise ConfigurationError("training needs a four-stage trunk, scalp 1 and fpn_top_down_levels [2, 3]")
-    fine, middle, coarse, coarsest = encoder.trunk(pixels)
+    with _positions_of(encoder.trunk, window):
+        fine, middle, coarse, coarsest = encoder.trunk(pixels)
     top = F.interpolate(neck.convs[0](coarsest), scale_factor=2.0, mode="nearest")
     embedding = neck.convs[1](coarse) + top + no_memory.view(1, -1, 1, 1)
     high_res = (
@@ -141,25 +196,35 @@ def _project_twice(x: Tensor, first: Any, second: Any) -> Tensor:
     return F.conv2d(x, (outer @ inner)[..., None, None], outer @ first.bias + second.bias)
 
 
-def decode(model: nn.Module, features: Features, points: Tensor, labels: Tensor, mask: Tensor | None) -> Prediction:
+class _WindowDecoder(Sam2Decoder):
+    """The decoder as it is exported, at a window of the frame."""
+
+    def __init__(self, model: nn.Module, window: Window) -> None:
+        super().__init__(model)
+        self.window = window
+
+    def _positions(self) -> Tensor:
+        cells = self.window.frame // STRIDE
+        return self.window.cut(self.prompt_encoder.pe_layer((cells, cells))[None], STRIDE)
+
+
+def decode(
+    model: nn.Module, features: Features, points: Tensor, labels: Tensor, mask: Tensor | None, window: Window
+) -> Prediction:
     """Run prompt encoder and mask decoder, one prompt for each row of `features`.
 
     Args:
         model: the SAM2Base.
         features: of the P images that the prompts belong to.
-        points: (P, N, 2) x, y in input pixels; a box is two points with labels 2 and 3.
-        labels: (P, N).
+        points: (P, N, 2) x, y in pixels of the window; a box is two points with labels 2 and 3.
+        labels: (P, N); -2 where a prompt has fewer points than others.
         mask: (P, 1, S/4, S/4) logits of an earlier round, or None.
+        window: what part of the frame the features show.
     """
-    prompt_encoder: Any = model.sam_prompt_encoder
-    decoder: Any = model.sam_mask_decoder
-    sparse, dense = prompt_encoder(points=(points, labels), boxes=None, masks=mask)
-    logits, iou, _, present = decoder.predict_masks(
-        image_embeddings=features.embedding,
-        image_pe=prompt_encoder.get_dense_pe(),
-        sparse_prompt_embeddings=sparse,
-        dense_prompt_embeddings=dense,
-        repeat_image=False,
-        high_res_features=list(features.high_res),
-    )
+    place = torch.tensor([window.left, window.top], dtype=points.dtype, device=points.device)
+    decoder: Any = _WindowDecoder(model, window)
+    encoder = decoder.prompt_encoder
+    dense = encoder.no_mask_embed.weight.reshape(1, -1, 1, 1) if mask is None else encoder.mask_downscaling(mask)
+    image = (features.embedding + dense).flatten(2)
+    logits, iou, present = decoder.all_masks(image, *features.high_res, points + place, labels)
     return Prediction(logits, iou, present[:, 0])

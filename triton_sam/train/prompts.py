@@ -16,9 +16,9 @@ from .dataset import Example
 CELL = 4
 """Input pixels per cell of the low-resolution masks."""
 
-_LEAST_CELLS = 8.0  # smaller regions leave little to learn from in a low-resolution mask
-_AREA_POWER = 0.5  # large regions are rare and asked for more often
-_PART_SHARE = 0.4  # how often a part is asked for, against 1 for an object
+_LEAST_CELLS = 4.0  # smaller regions leave little to learn from in a low-resolution mask
+_AREA_POWER = 0.25  # large regions are rare and asked for a little more often
+_PART_SHARE = 0.25  # how often a part is asked for, against 1 for an object
 _CENTRE_SHARE = 0.5  # clicks in the middle of a region; the others land anywhere in it
 _BOX_JITTER = 0.05  # deviation of a box corner, in box sides (SAM: 10 %, at most 20 pixels of 1024)
 
@@ -41,11 +41,13 @@ class Asked:
     clicks: NDArray[np.float32]
 
 
-def ask(rng: np.random.Generator, example: Example, count: int, absent_share: float = 0.06) -> Asked | None:
+def ask(
+    rng: np.random.Generator, example: Example, count: int, absent_share: float = 0.06, boxes: int = 0
+) -> Asked | None:
     """Choose `count` regions of a scene, objects and parts, and click into each.
 
-    A share of the prompts clicks on the background instead: there is no object. Returns None for a scene without any
-    region large enough.
+    A share of the prompts clicks on the background instead: there is no object. The last `boxes` of them are always
+    regions. Returns None for a scene without any region large enough.
     """
     chosen = _choose(rng, example, count)
     if not chosen:
@@ -54,7 +56,7 @@ def ask(rng: np.random.Generator, example: Example, count: int, absent_share: fl
     clicks = np.stack([click_inside(rng, region) for region in regions])
     background = example.labels == 0
     if float(background.mean()) > 0.1:
-        for index in np.flatnonzero(rng.random(count) < absent_share):
+        for index in np.flatnonzero(rng.random(count - boxes) < absent_share):
             regions[index] = False
             clicks[index] = click_inside(rng, background)
     return Asked(regions, shrink(regions), clicks)

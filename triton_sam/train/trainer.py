@@ -19,63 +19,20 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from ..errors import CheckpointError, ConfigurationError
+from ..errors import CheckpointError
+from ..families.base import LABEL_NO_POINT
 from . import network
 from .dataset import Example
-from .losses import mask_iou, offset_loss, prompt_loss
-from .prompts import Asked, ask, box_around, correct
+from .dense import Affinity
+from .losses import offset_loss, prompt_loss
+from .prompts import CELL, Asked, ask, box_around, correct
+from .stages import Stage, View
 
-EMA_DECAY = 0.995
+EMA_DECAY = 0.998
 _LOGIT_LIMIT = 32.0  # SAM2ImagePredictor clamps the logits that it hands back as a mask input
-_MASK_INPUT_SHARE = 0.6  # later rounds that get the previous logits; the others get the clicks alone
-_ROUNDS = np.array([0.7, 0.2, 0.1])  # share of steps with one, two and three rounds
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stretch of training at one resolution, as long as `steps` or `seconds` (of wall time spent in steps)."""
-
-    size: int
-    steps: int | None = None
-    seconds: float | None = None
-    images: int = 4
-    prompts: int = 8
-
-    def done(self, steps: int, seconds: float) -> float:
-        """Return the share of the stage that is behind, 0..1."""
-        if self.steps is not None:
-            return min(1.0, steps / max(self.steps, 1))
-        return min(1.0, seconds / max(self.seconds or 0.0, 1e-9))
-
-    @property
-    def length(self) -> float:
-        """Steps or seconds: what the share of a stage in the schedule is computed from."""
-        return float(self.steps if self.steps is not None else self.seconds or 0.0)
-
-
-_IMAGES_AND_PROMPTS = ((128, 6, 8), (256, 4, 6), (512, 2, 8), (1 << 30, 1, 8))
-
-
-def parse_stages(text: str) -> tuple[Stage, ...]:
-    """Read "128:25m,256:30m" or "128:2000,256:1000": side in pixels, then minutes or steps (all of one kind).
-
-    Raises:
-        ConfigurationError: anything else.
-    """
-    stages = []
-    for item in text.split(","):
-        try:
-            side, amount = item.strip().split(":")
-            size, minutes = int(side), amount.endswith("m")
-            length = float(amount[:-1]) * 60 if minutes else int(amount)
-        except ValueError as error:
-            raise ConfigurationError(f"cannot read the stage {item!r}: write 256:30m or 256:2000") from error
-        images, prompts = next((i, p) for most, i, p in _IMAGES_AND_PROMPTS if size <= most)
-        steps, seconds = (None, float(length)) if minutes else (int(length), None)
-        stages.append(Stage(size, steps, seconds, images, prompts))
-    if len({stage.steps is None for stage in stages}) > 1:
-        raise ConfigurationError("give every stage in minutes or every stage in steps")
-    return tuple(stages)
+_MASK_INPUT_SHARE = 0.7  # later rounds that get the previous logits; the others get the clicks alone
+_LEAST_DENSE_WEIGHT = 0.2  # of the helper task at the end; 1 at the start
+_ROUNDS = np.array([0.6, 0.25, 0.15])  # share of steps with one, two and three rounds
 
 
 @dataclass(frozen=True)
@@ -105,8 +62,18 @@ class Progress:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-DrawExample = Callable[[np.random.Generator, int], Example]
-"""(source of randomness, side) -> an augmented example of that side."""
+DrawExample = Callable[[np.random.Generator, View], Example]
+"""(source of randomness, view) -> an augmented example of the view's size."""
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What a step looks at: uint8 images (B, S, S, 3), labels (B, S/4, S/4), and the regions asked for in each."""
+
+    window: network.Window
+    images: Tensor
+    labels: np.ndarray[Any, np.dtype[np.uint8]]
+    asked: list[Asked]
 
 
 class Trainer:
@@ -116,8 +83,11 @@ class Trainer:
         self.settings, self.draw = settings, draw
         self.model = model.to(settings.device).train()
         self.progress = Progress()
+        self.affinity = Affinity().to(settings.device)
         named = list(network.trained_parameters(self.model))
         self._names = [name for name, _ in named]
+        self._averaged = [parameter for _, parameter in named]
+        named += list(self.affinity.named_parameters())
         self._parameters = [parameter for _, parameter in named]
         decayed = [p for n, p in named if p.ndim >= 2 and "embed" not in n and "token" not in n]
         kept = {id(p) for p in decayed}
@@ -126,7 +96,7 @@ class Trainer:
             {"params": [p for p in self._parameters if id(p) not in kept], "weight_decay": 0.0},
         ]
         self._optimizer = torch.optim.AdamW(groups, lr=settings.rate, betas=(0.9, 0.99), fused=True)
-        self._average = [parameter.detach().clone() for parameter in self._parameters]
+        self._average = [parameter.detach().clone() for parameter in self._averaged]
 
     # The schedule
 
@@ -148,32 +118,37 @@ class Trainer:
 
     # One step
 
-    def _load(self, rng: np.random.Generator, stage: Stage, count: int, absent: float) -> tuple[Tensor, list[Asked]]:
-        """Draw the images of a step and what is asked for in each: `count` regions."""
+    def _load(self, rng: np.random.Generator, view: View, absent: float) -> _Batch:
+        """Draw the images of a step and what is asked for in each."""
         images: list[np.ndarray[Any, Any]] = []
+        labels: list[np.ndarray[Any, Any]] = []
         asked: list[Asked] = []
-        while len(images) < stage.images:
-            example = self.draw(rng, stage.size)
-            regions = ask(rng, example, count, absent)
+        while len(images) < view.images:
+            example = self.draw(rng, view)
+            regions = ask(rng, example, view.prompts, absent, boxes=view.prompts // 2)
             if regions is not None:
                 images.append(example.image)
+                labels.append(example.labels[CELL // 2 :: CELL, CELL // 2 :: CELL])
                 asked.append(regions)
-        return torch.from_numpy(np.stack(images)).to(self.settings.device), asked
+        pixels = torch.from_numpy(np.stack(images)).to(self.settings.device)
+        return _Batch(view.window(rng), pixels, np.stack(labels), asked)
 
     def step(self) -> dict[str, float]:
-        """Train on one batch. Returns the loss and the mean IoU of each kind of prompt."""
-        stage = self.settings.stages[self.progress.stage]
+        """Train on one batch. Returns the losses and the mean IoU of each kind of prompt."""
         rng = np.random.default_rng([self.settings.seed, self.progress.step])
-        network.set_resolution(self.model, stage.size)
-        images, asked = self._load(rng, stage, stage.prompts, 0.05)
+        views = self.settings.stages[self.progress.stage].views
+        batch = self._load(rng, views[int(rng.integers(len(views)))], 0.05)
+        network.place(self.model, batch.window)
         kind = torch.bfloat16 if self.settings.bf16 else torch.float32
         with torch.autocast(self.settings.device.split(":")[0], kind, enabled=self.settings.bf16):
-            features = network.encode(self.model, network.normalise(images))
-            loss, measured = self._rounds(rng, features, asked)
+            features = network.encode(self.model, network.normalise(batch.images), batch.window)
+            loss, measured = self._rounds(rng, features, batch)
+        dense = self.affinity.loss(features.float(), batch.labels, rng)
+        loss = loss + max(_LEAST_DENSE_WEIGHT, 1 - self._share_done()) * dense
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._update()
-        return {"loss": float(loss.detach()), **measured}
+        return {"loss": float(loss.detach()), "dense": float(dense.detach()), **measured}
 
     def _update(self) -> None:
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
@@ -184,64 +159,34 @@ class Trainer:
         self.progress.step += 1
         decay = min(EMA_DECAY, (1 + self.progress.step) / (10 + self.progress.step))
         with torch.no_grad():
-            torch._foreach_lerp_(self._average, [p.data for p in self._parameters], 1 - decay)
+            torch._foreach_lerp_(self._average, [p.data for p in self._averaged], 1 - decay)
 
     def _rounds(
-        self, rng: np.random.Generator, features: network.Features, asked: list[Asked]
+        self, rng: np.random.Generator, features: network.Features, batch: _Batch
     ) -> tuple[Tensor, dict[str, float]]:
-        """Ask by click for one half of the prompts and by box for the other, then correct the answers."""
-        owner = np.repeat(np.arange(len(asked)), [len(item.regions) for item in asked])
-        regions = np.concatenate([item.regions for item in asked])
-        targets = np.concatenate([item.targets for item in asked])
-        clicks = np.concatenate([item.clicks for item in asked])
-        boxed = (rng.random(len(owner)) < 0.5) & regions.any((1, 2))
-        boxed[0] = False
-        rounds = 1 + int(rng.choice(len(_ROUNDS), p=_ROUNDS))
-        losses: list[Tensor] = []
-        measured: dict[str, float] = {}
-        for name, chosen in (("click", np.flatnonzero(~boxed)), ("box", np.flatnonzero(boxed))):
-            if len(chosen) == 0:
-                continue
-            if name == "click":
-                points, labels = clicks[chosen, None], np.ones((len(chosen), 1), np.float32)
-            else:
-                points = np.stack([box_around(rng, regions[i]) for i in chosen])
-                labels = np.tile(np.array([2, 3], np.float32), (len(chosen), 1))
-            own = features.of(torch.from_numpy(owner[chosen]).to(features.embedding.device))
-            loss, ious = self._converse(rng, own, targets[chosen], points, labels, rounds)
-            losses.append(loss * len(chosen) / len(owner))
-            measured.update({f"{name}{i + 1}" if i else name: iou for i, iou in enumerate(ious["single"])})
-            measured[f"{name}_best"] = ious["best"][0]
-        return torch.stack(losses).sum() + offset_loss(features.embedding), measured
-
-    def _converse(
-        self,
-        rng: np.random.Generator,
-        features: network.Features,
-        targets: np.ndarray[Any, np.dtype[np.float32]],
-        points: np.ndarray[Any, Any],
-        labels: np.ndarray[Any, Any],
-        rounds: int,
-    ) -> tuple[Tensor, dict[str, list[float]]]:
-        """Prompt, look at the answer, click where it is wrong, and prompt again. Returns the mean loss and IoUs."""
-        device = features.embedding.device
+        """Ask by click for some of the regions and by box for the others, then correct the answers."""
+        count, boxes = len(batch.asked[0].regions), len(batch.asked[0].regions) // 2
+        boxed = np.tile(np.arange(count) >= count - boxes, len(batch.asked))
+        targets = np.concatenate([item.targets for item in batch.asked])
+        points, labels = _first_prompts(rng, batch.asked, boxed)
+        own = features.repeat(count)
+        device = own.embedding.device
         target = torch.from_numpy(targets).to(device)
         present = (target.flatten(1).amax(1) > 0).float()
         mask: Tensor | None = None
         losses: list[Tensor] = []
-        ious: dict[str, list[float]] = {"single": [], "best": []}
+        measured: dict[str, float] = {}
+        rounds = 1 + int(rng.choice(len(_ROUNDS), p=_ROUNDS))
         for number in range(rounds):
-            where, kinds = (torch.from_numpy(a.astype(np.float32)).to(device) for a in (points, labels))
-            answer = network.decode(self.model, features, where, kinds, mask)
-            ambiguous = labels.shape[1] == 1
+            where, kinds = (torch.from_numpy(a).to(device) for a in (points, labels))
+            answer = network.decode(self.model, own, where, kinds, mask, batch.window)
+            ambiguous = (kinds != LABEL_NO_POINT).sum(1) == 1
             loss, iou = prompt_loss(
                 replace(answer, logits=answer.logits.float(), iou=answer.iou.float(), present=answer.present.float()),
                 target, present, ambiguous,
             )  # fmt: skip
             losses.append(loss)
-            there = present > 0
-            ious["single"].append(float(iou[there, 0].mean()))
-            ious["best"].append(float(iou[there, 1:].amax(1).mean()))
+            _measure(measured, number, iou.cpu().numpy(), boxed, present.cpu().numpy() > 0)
             if number + 1 == rounds:
                 break
             shown = self._shown(rng, answer, ambiguous)
@@ -249,15 +194,15 @@ class Trainer:
             points = np.concatenate([points, point[:, None]], 1)
             labels = np.concatenate([labels, label[:, None]], 1)
             mask = shown[:, None] if rng.random() < _MASK_INPUT_SHARE else None
-        return torch.stack(losses).mean(), ious
+        return torch.stack(losses).mean() + offset_loss(features.embedding), measured
 
-    def _shown(self, rng: np.random.Generator, answer: network.Prediction, ambiguous: bool) -> Tensor:
+    def _shown(self, rng: np.random.Generator, answer: network.Prediction, ambiguous: Tensor) -> Tensor:
         """Return the logits (P, h, w) that the user corrects: of the best-scored multimask or of the single mask."""
         with torch.no_grad():
             logits = answer.logits.detach().float()
             best = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
-            if ambiguous and rng.random() < 0.5:
-                best = 1 + answer.iou[:, 1:].argmax(1)
+            if rng.random() < 0.5:
+                best = torch.where(ambiguous, 1 + answer.iou[:, 1:].argmax(1), best)
             return logits[torch.arange(len(logits), device=logits.device), best].clamp(-_LOGIT_LIMIT, _LOGIT_LIMIT)
 
     # The run
@@ -286,10 +231,15 @@ class Trainer:
             self._advance(stage, time.monotonic() - start)
             if self.progress.step % 20 == 0:
                 self.progress.history.append(
-                    {"step": self.progress.step, "size": stage.size, "seconds": self.progress.seconds, **recent}
+                    {
+                        "step": self.progress.step,
+                        "size": stage.views[0].size,
+                        "seconds": self.progress.seconds,
+                        **recent,
+                    }
                 )
             text = " ".join(f"{key} {value:.3f}" for key, value in sorted(recent.items()))
-            bar.set_postfix_str(f"{stage.size} px, step {self.progress.step}: {text}", refresh=False)
+            bar.set_postfix_str(f"stage {self.progress.stage + 1}, step {self.progress.step}: {text}", refresh=False)
             bar.update(100 * self._share_done() - bar.n)
             if save is not None and time.monotonic() - saved > every:
                 save(self)
@@ -323,6 +273,7 @@ class Trainer:
         """Write everything that a resumed run needs."""
         content = {
             "model": self.model.state_dict(),
+            "affinity": self.affinity.state_dict(),
             "average": dict(zip(self._names, self._average, strict=True)),
             "optimizer": self._optimizer.state_dict(),
             "progress": json.dumps(asdict(self.progress)),
@@ -338,11 +289,39 @@ class Trainer:
         try:
             content = torch.load(path, map_location=self.settings.device, weights_only=True)
             self.model.load_state_dict(content["model"])
+            self.affinity.load_state_dict(content["affinity"])
             self._average = [content["average"][name].clone() for name in self._names]
             self._optimizer.load_state_dict(content["optimizer"])
             self.progress = Progress(**json.loads(content["progress"]))
         except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             raise CheckpointError(f"{path} is not a training state of this model: {type(error).__name__}") from error
+
+
+def _first_prompts(
+    rng: np.random.Generator, asked: list[Asked], boxed: np.ndarray[Any, np.dtype[np.bool_]]
+) -> tuple[np.ndarray[Any, np.dtype[np.float32]], np.ndarray[Any, np.dtype[np.float32]]]:
+    """Return points (P, 2, 2) and labels (P, 2): a box where `boxed`, otherwise a click and no second point."""
+    regions = [region for item in asked for region in item.regions]
+    points = np.repeat(np.concatenate([item.clicks for item in asked])[:, None], 2, axis=1)
+    labels = np.tile(np.array([1, LABEL_NO_POINT], np.float32), (len(regions), 1))
+    for index in np.flatnonzero(boxed):
+        points[index], labels[index] = box_around(rng, regions[index]), (2, 3)
+    return points, labels
+
+
+def _measure(
+    measured: dict[str, float],
+    number: int,
+    iou: np.ndarray[Any, np.dtype[np.float32]],
+    boxed: np.ndarray[Any, np.dtype[np.bool_]],
+    there: np.ndarray[Any, np.dtype[np.bool_]],
+) -> None:
+    """Note the mean IoU of clicks and boxes of a round, (P, 4), over the prompts with an object."""
+    for name, chosen in (("click", ~boxed & there), ("box", boxed & there)):
+        if chosen.any():
+            measured[f"{name}{number + 1}" if number else name] = float(iou[chosen, 0].mean())
+            if number == 0:
+                measured[f"{name}_best"] = float(iou[chosen, 1:].max(1).mean())
 
 
 def _save_atomically(content: dict[str, Any], path: Path) -> None:
@@ -352,4 +331,4 @@ def _save_atomically(content: dict[str, Any], path: Path) -> None:
     partial.replace(path)
 
 
-__all__ = ["Progress", "Settings", "Stage", "Trainer", "mask_iou", "parse_stages"]
+__all__ = ["Progress", "Settings", "Trainer"]

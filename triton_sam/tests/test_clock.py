@@ -1,0 +1,92 @@
+"""The wall clock jumps in the middle of calls, as time synchronisation or a person makes it: timeouts do not notice.
+
+Run as a program, this file is the process whose clock jumps: it prints how long each of its calls took.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+TIMEOUT, JUMP_AFTER = 2.0, 0.5
+MOST = 8.0
+"""Seconds after which a wait by the wall clock gives up: the clock went back by an hour."""
+
+
+@pytest.fixture(scope="module")
+def preload(tmp_path_factory):
+    """A library that moves the wall clock of the process that it is loaded into."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    library = tmp_path_factory.mktemp("clock") / "wall_clock.so"
+    source = Path(__file__).with_name("wall_clock.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library
+
+
+@pytest.mark.parametrize("jump", [3600, -3600])
+def test_timeouts_hold_when_the_wall_clock_jumps(preload, jump):
+    environment = {**os.environ, "LD_PRELOAD": str(preload)}
+    command = [sys.executable, "-m", __spec__.name, str(jump)]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stderr
+    seconds = json.loads(found.stdout.splitlines()[-1])
+    print(f"\nwall clock {jump:+} s after {JUMP_AFTER} s, timeout {TIMEOUT} s: {seconds}")
+    by_the_wall_clock = seconds.pop("by the wall clock")
+    assert by_the_wall_clock < TIMEOUT / 2 if jump > 0 else by_the_wall_clock > 2 * TIMEOUT  # the jump took place
+    assert len(seconds) == 4
+    for took in seconds.values():
+        assert TIMEOUT - 0.1 < took < TIMEOUT + 1.5
+
+
+def main(jump):
+    """Ask a silent server, over each protocol and with each client, and let the clock jump meanwhile."""
+    from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        options = {"timeout": TIMEOUT, "retries": 0, "embeddings": "server"}
+        clients = {
+            f"{kind.__name__}, {scheme}": kind(f"{scheme}://{address}", **options)
+            for kind in (SAM2TritonClient, SpeculativeSAM2Client)
+            for scheme in ("http", "grpc")
+        }
+        calls = {name: lambda client=client: client.set_image(b"x") for name, client in clients.items()}
+        calls["by the wall clock"] = wait_by_the_wall_clock
+        with ThreadPoolExecutor(len(calls)) as pool:
+            jobs = {name: pool.submit(timed, call) for name, call in calls.items()}
+            time.sleep(JUMP_AFTER)
+            ctypes.c_int.in_dll(ctypes.CDLL(os.environ["LD_PRELOAD"]), "wall_clock_jump").value = jump
+            print(json.dumps({name: round(job.result(), 2) for name, job in jobs.items()}), flush=True)
+        for client in clients.values():
+            client.close()
+
+
+def timed(call):
+    from triton_sam.errors import ServerTimeoutError
+
+    began = time.monotonic()
+    with contextlib.suppress(ServerTimeoutError):
+        call()
+    return time.monotonic() - began
+
+
+def wait_by_the_wall_clock():
+    """What no timeout may do."""
+    began, end = time.monotonic(), time.time() + TIMEOUT
+    while time.time() < end and time.monotonic() < began + MOST:
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
             weights = model_table.prepare(size, folder, progress=not args.quiet)
             if not args.export_only:
                 rows.append(model_table.measure(size, weights, rounds=args.rounds))
-                print(model_table.table(rows[-1:]), file=sys.stderr)
+                if not args.quiet:  # a run over all takes long, and may be interrupted
+                    print(model_table.table(rows[-1:]), file=sys.stderr)
     if rows:
         print(model_table.table(rows))
     return 0

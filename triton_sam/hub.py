@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from .download import fetch
 from .errors import ConfigurationError, DownloadError, MissingDependencyError
-from .export.install import install, remove_stale_data, write_flushed
+from .export.install import install, write_flushed
 from .families.sam3 import Sam3
 from .repository import CONFIG_NAME, check_name, config_for
 
@@ -150,7 +150,6 @@ def download_onnx(
         graphs[spec.role] = folder / "1" / spec.filename
         rooms.append(room)
     install(moves, repository)
-    remove_stale_data(place for _, place in moves)
     for room in rooms:
         shutil.rmtree(room, ignore_errors=True)
     return graphs

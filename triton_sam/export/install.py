@@ -52,6 +52,7 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
         for folder in {place.parent for _, place in moves}:
             _flush_folder(folder)
         undo.pop_all()
+        remove_stale_data([place for _, place in moves])
 
 
 def remove_stale_data(places: Iterable[Path]) -> None:
@@ -64,7 +65,8 @@ def remove_stale_data(places: Iterable[Path]) -> None:
     for graph in [place for place in kept if place.suffix == ".onnx"]:
         for file in graph.parent.glob(f"{graph.stem}*"):
             if file.name.endswith(EXTERNAL_DATA_ENDINGS) and file not in kept:
-                file.unlink()
+                with contextlib.suppress(OSError):
+                    file.unlink()
 
 
 def write_flushed(path: Path, text: str) -> None:

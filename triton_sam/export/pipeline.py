@@ -14,7 +14,7 @@ from .._onnx_header import read_metadata
 from ..errors import ConfigurationError, ExportError, MissingDependencyError
 from ..families.base import Family, ModelSpec
 from ..repository import BUILT_IN_CHECKPOINT, CONFIG_NAME, check_name, config_for
-from .install import install, remove_stale_data, staging, write_flushed
+from .install import install, staging, write_flushed
 from .progress import Progress
 
 try:
@@ -150,7 +150,6 @@ def export_pair(recipe: Recipe, settings: Settings) -> Exported:
                 moves += _config_move(text, workspace, folder)
                 del graph
             install(moves, repository)
-            remove_stale_data(place for _, place in moves)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
     models: dict[str, Path] = {spec.role: folders[spec.role] / str(chosen) / spec.filename for spec in specs}

@@ -41,6 +41,8 @@ DEFAULT_CACHE_BYTES = 512 << 20
 DEFAULT_THREADS = 8
 DEFAULT_MAX_PENDING = 24
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
+SHARED_MEMORY_OF_CALLS = 128 << 20
+"""Bytes that requests under way take there besides the cache, in the processes of the three models."""
 NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
@@ -55,9 +57,9 @@ class TritonPythonModel:
         }
         family = get_family(parameters["family"].lower())
         encoder, decoder = parameters["encoder"], parameters["decoder"]
-        cache = ImageCache(_number(parameters, "cache_bytes", DEFAULT_CACHE_BYTES))
         gpu = _gpu(args)
-        _check_room(cache.limit, embedding_bytes(family), in_shared_memory=gpu is None)
+        limit = _number(parameters, "cache_bytes", DEFAULT_CACHE_BYTES)
+        cache = ImageCache(_fitting(limit, embedding_bytes(family), in_shared_memory=gpu is None))
         self._session = Session(
             Calls(family, encoder.removesuffix("_encoder")),
             BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
@@ -221,12 +223,18 @@ def _gpu(args: Mapping[str, str]) -> Any:
     return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, int(args["model_instance_device_id"]))
 
 
-def _check_room(limit: int, one_image: int, in_shared_memory: bool) -> None:
+def _fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
+    """Return how many bytes the cache may hold: what is asked for, or what shared memory has room for."""
     if limit < one_image:
         raise pb_utils.TritonModelException(f"cache_bytes is {limit}, the embeddings of one image take {one_image}")
     there = shutil.disk_usage(SHARED_MEMORY).total
-    if in_shared_memory and limit > there:
-        pb_utils.Logger.log_warn(f"cache_bytes is {limit}, {SHARED_MEMORY} has {there}: docker run --shm-size ...")
+    fits = max(one_image, there - SHARED_MEMORY_OF_CALLS)
+    if not in_shared_memory or limit <= fits:
+        return limit
+    pb_utils.Logger.log_warn(
+        f"cache_bytes is {limit}, {SHARED_MEMORY} has {there}: the cache keeps to {fits}; docker run --shm-size ..."
+    )
+    return fits
 
 
 def _response(reply: Reply, wanted: Container[str]) -> Any:

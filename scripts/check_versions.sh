@@ -24,9 +24,15 @@ case "${1:-}" in
 esac
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+server='' temporary=''
+clean_up() {
+    [[ -z $server ]] || { kill "$server" && wait "$server"; } || true
+    [[ -z $temporary ]] || rm -rf "$temporary"
+}
+trap clean_up EXIT
 if [[ -z ${ENVIRONMENTS:-} ]]; then
     ENVIRONMENTS=$(mktemp -d)
-    trap 'rm -rf "$ENVIRONMENTS"' EXIT
+    temporary=$ENVIRONMENTS
 fi
 export ENVIRONMENTS PYTHONPATH=$PWD # this checkout, not an installed copy
 mkdir -p "$ENVIRONMENTS"
@@ -80,7 +86,6 @@ serve() {
     "$ENVIRONMENTS/$python-highest/bin/triton-sam" serve --quiet --models sam2 --{http,grpc,metrics}-port=0 \
         >"$ENVIRONMENTS/$name.url" &
     server=$!
-    trap 'kill "$server"; wait "$server" || true' EXIT
     for _ in {1..600}; do
         TRITON_URL=$(head -n 1 "$ENVIRONMENTS/$name.url")
         [[ -z $TRITON_URL ]] || break

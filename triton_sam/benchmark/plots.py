@@ -121,7 +121,7 @@ def draw_throughput(results: Results) -> Figure | None:
     if limit is not None:
         _limit(axes[0], 1000 / limit, vertical=False)
     for ax in axes:
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1.05 * ax.get_ylim()[1])
         ax.set_xscale("log", base=2)
         ticks = sorted({row.size or 1 for row in rows})
         ax.set_xticks(ticks, [str(tick) for tick in ticks])

@@ -46,7 +46,7 @@ class Weights:
 
     def describe(self) -> str:
         """Return one line about the weights."""
-        config = Path(self.metadata.get("triton_sam.config", "unknown")).stem
+        config = self.metadata.get("triton_sam.config", "unknown")
         made_of = self.metadata.get("triton_sam.checkpoint", "unknown weights")
         return made_of if made_of == config else f"{config}, {made_of}"
 

@@ -234,7 +234,8 @@ def channel_norm(norm: Any, x: Tensor) -> Tensor:
     centred = flat - average @ flat
     variance = average @ (centred * centred)
     scaled = centred * (variance + norm.eps).rsqrt()
-    return (scaled * norm.weight.unsqueeze(1) + norm.bias.unsqueeze(1)).unflatten(2, x.shape[2:])
+    result: Tensor = (scaled * norm.weight.unsqueeze(1) + norm.bias.unsqueeze(1)).unflatten(2, x.shape[2:])
+    return result
 
 
 def _project(projection: Any, position: Tensor, heads: int) -> Tensor:

@@ -80,23 +80,23 @@ class TritonPythonModel:
         """Hand every request to a thread."""
         for request in requests:
             inputs = {tensor.name(): tensor for tensor in request.inputs()}
-            sender = request.get_response_sender()
+            sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
             if not self._places.acquire(blocking=False):
-                self._refuse(inputs, sender)
+                self._refuse(inputs, sender, wanted)
                 continue
             tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
             brings_image = contract.IMAGE in tensors or contract.IMAGE_B64 in tensors
             pool = self._images if brings_image else self._clicks
-            pool.submit(self._serve, tensors, sender)
+            pool.submit(self._serve, tensors, sender, wanted)
 
-    def _refuse(self, inputs: Container[str], sender: Any) -> None:
+    def _refuse(self, inputs: Container[str], sender: Any, wanted: Container[str]) -> None:
         """Answer at once that too many requests wait: waiting longer and longer would help nobody.
 
         Nothing is read of the request, and refusals are reported together: who is refused takes little from the others.
         """
         error = ServerBusyError("too many requests wait here already: try again in a moment")
         reply = Reply(write_json_error(error)) if wants_json(inputs) else Reply(error=error)
-        sender.send(_response(reply), flags=FINAL)
+        sender.send(_response(reply, wanted), flags=FINAL)
         self._refused += 1
         if not self._report_waits.is_set():
             self._report_waits.set()
@@ -114,7 +114,7 @@ class TritonPythonModel:
         for pool in (self._clicks, self._images, self._reports):
             pool.shutdown(cancel_futures=True)
 
-    def _serve(self, tensors: dict[str, npt.NDArray[Any]], sender: Any) -> None:
+    def _serve(self, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
         try:
             if sender.is_cancelled():
                 sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
@@ -122,7 +122,7 @@ class TritonPythonModel:
             reply = self._session.answer(tensors)
         finally:
             self._places.release()
-        sender.send(_response(reply), flags=FINAL)
+        sender.send(_response(reply, wanted), flags=FINAL)
         self._submit_report(self._session.report, reply)
 
     def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
@@ -237,9 +237,12 @@ def _fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
     return fits
 
 
-def _response(reply: Reply) -> Any:
+def _response(reply: Reply, wanted: Container[str]) -> Any:
     if reply.error is None:
-        return pb_utils.InferenceResponse(_tensors(reply.tensors))
+        # Nothing that was not asked for: the sender of Triton 24.10 drops that without holding Python's lock (mended in
+        # 24.12), which may damage memory, and ends the process with Python 3.12.
+        asked = {name: array for name, array in reply.tensors.items() if name in wanted}
+        return pb_utils.InferenceResponse(_tensors(asked))
     text = f"{contract.code_of(reply.error)}: {one_line(reply.error)}"
     return _failure(text, _status(reply.error))
 

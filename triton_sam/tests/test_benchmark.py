@@ -417,7 +417,7 @@ def test_weights_are_found_and_made(repository):
     assert weights.metadata["triton_sam.config"] == "sam2.1_hiera_micro"
     assert weights.checkpoint is not None
     assert weights.checkpoint.name == "sam2.1_hiera_micro.pt"
-    assert "micro" in weights.describe()
+    assert weights.describe() == "sam2.1_hiera_micro"
     assert find_weights("sam2", repository, "sam2.1_large") is None
     assert find_weights("sam1", repository, None) is None
 

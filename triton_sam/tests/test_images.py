@@ -58,6 +58,7 @@ def test_16_bit_is_stretched_from_its_own_range(tmp_path):
         assert (np.diff(grey.ravel().astype(int)) >= 0).all()
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_flat_16_bit_picture_is_black_not_an_error():
     assert np.asarray(open_image(np.full((4, 5), 300, np.uint16))).max() == 0
 

@@ -136,6 +136,7 @@ def test_a_segment_stands_for_the_first_unless_it_says_otherwise() -> None:
     assert segment.overlay(picture) == segment.overlay(picture, PALETTE[0], 0.5, outline=True)
     assert segment.overlay(picture) != segment.overlay(picture, outline=False)
     assert segment.overlay(picture, (1, 2, 3)) != segment.overlay(picture)
+    assert segment.overlay(picture, alpha=0.9) != segment.overlay(picture)
     later = Segment(square(), 0.5, None, object_index=len(PALETTE) + 2)
     assert later.overlay(picture) == segment.overlay(picture, PALETTE[2])
     assert segment.to_rle() == mask_to_rle(square(), compressed=True)

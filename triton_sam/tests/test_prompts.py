@@ -184,3 +184,20 @@ def test_points_with_and_without_a_mask_of_several_objects():
     assert [len(part.mask) for part in parts] == [3, 1]
     assert [part.image_size for part in parts] == [SIZE, SIZE]
     assert prompts.parts(4) == [prompts]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name"),
+    [
+        ({"point_coords": [[1, 1]], "point_labels": ["a"]}, "point_labels"),
+        ({"point_coords": [[[1, 1]], [["a", 2], [3, 3]]]}, "point_coords"),
+        ({"mask_input": "a mask"}, "mask_input"),
+    ],
+)
+def test_what_is_no_number_is_named(prompt, name):
+    with pytest.raises(PromptError, match=f"^{name} must be an array of numbers$"):
+        check(**prompt)
+
+
+def test_labels_of_one_object_may_have_its_dimension():
+    np.testing.assert_array_equal(tensors([[1, 1], [2, 2]], [[1, 0]])["point_labels"], [[1, 0]])

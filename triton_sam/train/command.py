@@ -50,8 +50,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--out", type=Path, required=True, help="folder of the run; an existing run is resumed")
     options.add_argument("--scenes", type=Path, help="folder of the scene cache (default: OUT/scenes)")
     options.add_argument(
-        "--stages", default="128:20m,256:25m,512:25m,1024:20m", metavar="SIDE:LENGTH,...",
-        help="image side and length of each stage, in minutes (25m) or steps (2000) (default: %(default)s)",
+        "--stages", default="128:20m,256/1024+512/1024+512/1024:50m,512/1024+1024:20m", metavar="VIEWS:LENGTH,...",
+        help="stages, each of one view or several (256: pictures of 256 px; 256/1024: windows of 256 px in a frame of "
+        "1024 px) and so many minutes (25m) or steps (2000) long (default: %(default)s)",
     )  # fmt: skip
     options.add_argument("--init", type=Path, metavar="CHECKPOINT", help="start a new run from these weights")
     options.add_argument("--seed", type=int, default=0, help="seed of weights, prompts and augmentation (default: 0)")

@@ -27,9 +27,10 @@ class Affinity(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.levels = nn.ModuleList(nn.Conv2d(channels, _WIDTH, 1) for channels in (32, 64, 256))
-        for level in self.levels:
+        levels = [nn.Conv2d(channels, _WIDTH, 1) for channels in (32, 64, 256)]
+        for level in levels:
             level.weight.data.mul_(0.3)  # the encoder's outputs are large: far apart at first means no gradient
+        self.levels = nn.ModuleList(levels)
         self.offset = nn.Parameter(torch.tensor(2.0))
 
     def forward(self, features: Features) -> Tensor:

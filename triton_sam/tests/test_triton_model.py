@@ -1,0 +1,234 @@
+"""The session model's side towards Triton, with a stand-in for the module that exists inside Triton alone.
+
+What it answers is tested on a real server (test_session_model); here is what a server does not show.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from triton_sam.bundle import bundled
+from triton_sam.families import get_family
+
+from .fuzzing import EmptyModels, picture, text
+
+POINT = {"point_coords": np.float32([[[3, 3]]]), "point_labels": np.float32([[1]])}
+
+
+class Tensor:
+    """pb_utils.Tensor."""
+
+    def __init__(self, name: str, array: np.ndarray) -> None:
+        self._name, self._array = name, array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> np.ndarray:
+        return self._array
+
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
+
+
+class Error(Exception):
+    """pb_utils.TritonError."""
+
+    INVALID_ARG, NOT_FOUND, UNAVAILABLE, CANCELLED, INTERNAL = (
+        "INVALID_ARG",
+        "NOT_FOUND",
+        "BUSY",
+        "CANCELLED",
+        "INTERNAL",
+    )
+
+    def __init__(self, message: str, code: str = "INTERNAL") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Request:
+    """What Triton hands over, and its response sender at once."""
+
+    def __init__(self, wanted: list[str], cancelled: bool = False, **tensors: np.ndarray) -> None:
+        self._wanted, self._cancelled = wanted, cancelled
+        self._tensors = [Tensor(name, array) for name, array in tensors.items()]
+        self.answered = threading.Event()
+        self.sent: list = []
+
+    def inputs(self) -> list[Tensor]:
+        return self._tensors
+
+    def requested_output_names(self) -> list[str]:
+        return self._wanted
+
+    def get_response_sender(self) -> Request:
+        return self
+
+    def is_cancelled(self) -> bool:
+        return self._cancelled
+
+    def send(self, response: SimpleNamespace, flags: int) -> None:
+        assert flags == 1
+        self.sent.append(response)
+        self.answered.set()
+
+    def answer(self) -> SimpleNamespace:
+        assert self.answered.wait(60)
+        (response,) = self.sent
+        return response
+
+
+class Bls:
+    """pb_utils.InferenceRequest."""
+
+    gate = threading.Event()
+
+    def __init__(self, model_name: str, inputs: list[Tensor], requested_output_names: list[str], **_: object) -> None:
+        self.encodes = model_name == "sam2_encoder"
+        self.inputs = {tensor.name(): tensor.as_numpy() for tensor in inputs}
+        self.wanted = tuple(requested_output_names)
+
+    def exec(self) -> SimpleNamespace:
+        assert self.gate.wait(60)
+        models = EmptyModels()
+        arrays = models.encode(self.inputs) if self.encodes else models.decode({}, self.inputs, self.wanted)
+        tensors = [Tensor(name, array) for name, array in arrays.items()]
+        return SimpleNamespace(has_error=lambda: False, output_tensors=lambda: tensors)
+
+
+class Metric(SimpleNamespace):
+    """pb_utils.MetricFamily, and a metric of it."""
+
+    COUNTER, GAUGE = 0, 1
+    increment = set = staticmethod(lambda value: None)
+
+    def Metric(self, labels: dict) -> Metric:  # noqa: N802
+        return self
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """triton_model, imported inside of what it takes for Triton."""
+    utils = ModuleType("triton_python_backend_utils")
+    utils.Tensor, utils.TritonError, utils.InferenceRequest, utils.MetricFamily = Tensor, Error, Bls, Metric
+    utils.TritonModelException = type("TritonModelException", (Exception,), {})
+    utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL, utils.TRITONSERVER_MEMORY_CPU = 1, 0
+    utils.PreferredMemory = lambda kind, device: (kind, device)
+    utils.Logger = SimpleNamespace(log_warn=lambda text: None)
+    utils.InferenceResponse = lambda tensors, error=None: SimpleNamespace(
+        tensors={tensor.name(): tensor.as_numpy() for tensor in tensors}, error=error
+    )
+    monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    monkeypatch.delitem(sys.modules, "triton_sam.session_model.triton_model", raising=False)
+    imported = importlib.import_module("triton_sam.session_model.triton_model")
+    yield imported
+    sys.modules.pop("triton_sam.session_model.triton_model", None)
+
+
+def arguments(**changed: str) -> dict:
+    parameters = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder", **changed}
+    config = {"parameters": {key: {"string_value": value} for key, value in parameters.items()}}
+    return {
+        "model_config": json.dumps(config),
+        "model_name": "sam2",
+        "model_repository": str(bundled("model_repository") / "sam2"),
+        "model_instance_kind": "CPU",
+        "model_instance_device_id": "0",
+    }
+
+
+@pytest.fixture
+def model(module):
+    made = module.TritonPythonModel()
+    made.initialize(arguments(max_pending="2", threads="2"))
+    Bls.gate.set()
+    yield made
+    Bls.gate.set()
+    made.finalize()
+
+
+@pytest.mark.parametrize(
+    "wanted", [["masks"], ["image_id"], ["masks", "iou_predictions"], ["image_id", "image_size", "masks"]]
+)
+def test_nothing_is_sent_that_was_not_asked_for(model, wanted) -> None:
+    """Triton 24.10 would drop the rest without holding Python's lock: heap damage."""
+    request = Request(wanted, image=text(picture()), **POINT)
+    model.execute([request])
+    assert list(request.answer().tensors) == sorted(
+        wanted, key=["image_id", "image_size", "masks", "iou_predictions"].index
+    )
+
+
+def test_a_cancelled_request_is_not_computed(model) -> None:
+    request = Request(["masks"], cancelled=True, image=text(picture()), **POINT)
+    model.execute([request])
+    assert request.answer().error.code == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "code"),
+    [
+        ({"image": text(b"no picture")}, "INVALID_ARG"),
+        ({"image_id": text(b"unknown")}, "NOT_FOUND"),
+        ({"image": text(picture()), "boxes": np.float32([[5, 5, 1, 1]])}, "INVALID_ARG"),
+    ],
+)
+def test_what_is_refused_has_a_status(model, tensors, code) -> None:
+    request = Request(["masks"], **tensors)
+    model.execute([request])
+    assert request.answer().error.code == code
+
+
+def test_more_than_may_wait_is_refused_at_once(model) -> None:
+    Bls.gate.clear()
+    waiting = [Request(["image_id"], image=text(picture(form))) for form in ("PNG", "BMP")]
+    model.execute(waiting)
+    late, as_json = Request(["masks"], image_id=text(b"x")), Request(["result_json"], prompt_json=text(b"{}"))
+    model.execute([late, as_json])
+    assert late.answer().error.code == "BUSY"
+    assert json.loads(as_json.answer().tensors["result_json"][0])["error"]["code"] == "BUSY"
+    assert not any(request.sent for request in waiting)
+    Bls.gate.set()
+    for request in waiting:
+        assert request.answer().error is None
+
+
+@pytest.mark.parametrize("name", ["cache_bytes", "threads", "max_pending"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", ""])
+def test_parameters_that_cannot_work(module, name: str, value: str) -> None:
+    with pytest.raises(module.pb_utils.TritonModelException, match=f"parameter {name} must be a whole number"):
+        module.TritonPythonModel().initialize(arguments(**{name: value}))
+
+
+def test_a_cache_for_less_than_one_image_is_refused(module) -> None:
+    size = module.embedding_bytes(get_family("sam2"))
+    assert size == 16_777_216
+    with pytest.raises(module.pb_utils.TritonModelException, match="the embeddings of one image take 16777216"):
+        module.TritonPythonModel().initialize(arguments(cache_bytes=str(size - 1)))
+
+
+def test_other_weights_have_other_ids(module, tmp_path: Path) -> None:
+    folder = tmp_path / "sam2_encoder"
+    assert module.weights_identity(folder) == module.weights_identity(folder)
+    (folder / "1").mkdir(parents=True)
+    seen = {module.weights_identity(folder)}
+    for version, content in (
+        ("1", b"a"),
+        ("1", b"b"),
+        ("2", b"b"),
+        ("10", b"c" * 200_000),
+        ("10", b"d" + b"c" * 199_999),
+    ):
+        (folder / version).mkdir(exist_ok=True)
+        (folder / version / "model.onnx").write_bytes(content)
+        seen.add(module.weights_identity(folder))
+    assert len(seen) == 5  # the same file as version 2 is the same encoder

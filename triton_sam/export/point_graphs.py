@@ -67,7 +67,8 @@ class PointDecoder(nn.Module):
         """
         *layers, last = self.prompt_encoder.mask_downscaling
         hidden = nn.Sequential(*layers)(mask)
-        hidden = torch.cat([hidden, torch.ones_like(hidden[:, :1])], dim=1).flatten(2)
+        ones = hidden[:, :1] * 0 + 1  # ones_like would be a constant of the one mask that is traced
+        hidden = torch.cat([hidden, ones], dim=1).flatten(2)
         weights, no_mask = last.weight.flatten(1), self.prompt_encoder.no_mask_embed.weight.reshape(-1, 1)
         embed = torch.cat([weights, last.bias.unsqueeze(1)], dim=1)
         nothing = torch.cat([torch.zeros_like(weights), no_mask], dim=1)

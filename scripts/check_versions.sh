@@ -25,6 +25,7 @@ esac
 
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 server='' temporary=''
+# shellcheck disable=SC2317 # called by the trap
 clean_up() {
     [[ -z $server ]] || { kill "$server" && wait "$server"; } || true
     [[ -z $temporary ]] || rm -rf "$temporary"
@@ -40,12 +41,12 @@ mkdir -p "$ENVIRONMENTS"
 names=("$@")
 ((${#names[@]})) || names=(3.{10,11,12}-{lowest,highest} 3.12-client)
 if ((${#names[@]} > 1)); then
-    failed=()
+    broken=()
     for name in "${names[@]}"; do
-        scripts/check_versions.sh "$name" || failed+=("$name")
+        scripts/check_versions.sh "$name" || broken+=("$name")
     done
-    if ((${#failed[@]})); then
-        echo "check_versions.sh: failed: ${failed[*]}" >&2
+    if ((${#broken[@]})); then
+        echo "check_versions.sh: failed: ${broken[*]}" >&2
         exit 1
     fi
     exit 0

@@ -21,6 +21,8 @@ from . import _options
 if TYPE_CHECKING:
     from ..verify import Bars, Row
 
+_PATIENCE = 600.0  # seconds; a full-size encoder on a busy processor takes minutes
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
@@ -70,10 +72,11 @@ def run(args: argparse.Namespace) -> int:
         clients: dict[str, SAM2TritonClient] = {"onnxruntime": stack.enter_context(OnnxClient(files, family))}
         if args.url is not None:
             clients["served"] = stack.enter_context(
-                SAM2TritonClient(args.url, family, model_name=args.name, **_options.access(args))
+                SAM2TritonClient(args.url, family, model_name=args.name, timeout=_PATIENCE, **_options.access(args))
             )
         elif args.local:
-            clients["served"] = stack.enter_context(SAM2TritonClient(_serve(args, folder, stack), family))
+            url = _serve(args, folder, stack)
+            clients["served"] = stack.enter_context(SAM2TritonClient(url, family, timeout=_PATIENCE))
         _options.say(args, f"comparing on {image} ...")
         rows = verify(registry.reference(family, args.checkpoint, model, seed), picture, clients)
     bars = BARS[args.precision]

@@ -43,7 +43,7 @@ class PointDecoder(nn.Module):
         height, width = encoder.input_image_size
         prompts = coords.shape[0]
         # +0.5: coordinates name pixels, the encoding wants their centres.
-        coords = (coords + 0.5) / torch.tensor([width, height], dtype=coords.dtype)
+        coords = (coords + 0.5) / torch.tensor([width, height], dtype=coords.dtype, device=coords.device)
         coords = torch.cat([coords, coords.new_zeros(prompts, 1, 2)], dim=1)
         labels = torch.cat([labels, labels.new_full((prompts, 1), LABEL_PADDING)], dim=1)
 
@@ -231,7 +231,7 @@ def channel_norm(norm: Any, x: Tensor) -> Tensor:
     """
     channels = x.shape[1]
     flat = x.flatten(2)
-    average = torch.full((1, 1, channels), 1 / channels)
+    average = torch.full((1, 1, channels), 1 / channels, device=x.device)
     centred = flat - average @ flat
     variance = average @ (centred * centred)
     scaled = centred * (variance + norm.eps).rsqrt()

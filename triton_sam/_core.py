@@ -10,9 +10,9 @@ from .errors import ConfigurationError, InferenceError, ModelNotReadyError, NoIm
 from .families import get_family
 from .families.base import Family
 from .prompts import Prompts
+from .server_url import ServerUrl, parse_url
 from .session_calls import SessionCalls, SessionImage
 from .session_model.contract import OutputFormat, read_error
-from .transport import ServerUrl, parse_url
 
 EmbeddingsPlace = Literal["auto", "server", "client"]
 

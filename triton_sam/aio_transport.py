@@ -17,7 +17,8 @@ import numpy.typing as npt
 from ._backoff import spread
 from .calls import Request
 from .errors import ServerTimeoutError, ServerUnreachableError
-from .transport import RETRY_PAUSE, ServerUrl, grpc_options, infer_input, map_error, read_outputs, request_headers
+from .server_url import ServerUrl
+from .transport import RETRY_PAUSE, grpc_options, infer_input, map_error, read_outputs, request_headers
 
 Result = TypeVar("Result")
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from .client import SAM2TritonClient
 from .embeddings import ImageEmbeddings
+from .server_url import parse_url
 from .speculative_client import (
     Queued,
     Result,
@@ -24,7 +25,7 @@ from .speculative_client import (
     queue_multiple_requests,
     wait_for_latest_result,
 )
-from .transport import Transport, parse_url
+from .transport import Transport
 
 LONE_CLICKS = 7
 MOUSE_INTERVAL = 0.016

@@ -12,10 +12,8 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +30,12 @@ from .errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
+from .server_url import ServerUrl
 from .session_model.contract import QUEUE_IS_FULL
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 Result = TypeVar("Result")
 
-URL_VARIABLE = "TRITON_URL"
-DEFAULT_URL = "localhost:8000"
-DEFAULT_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 443}
 CONNECT_TIMEOUT = 10.0
 RETRY_PAUSE = 0.2
 """Seconds before the first repetition of a call; doubled for each further one."""
@@ -53,61 +49,6 @@ _GRPC_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-
-
-@dataclass(frozen=True)
-class ServerUrl:
-    """A parsed server URL.
-
-    Args:
-        scheme: http, https, grpc or grpcs.
-        address: ``host:port`` with an optional base path for HTTP, as tritonclient wants it.
-    """
-
-    scheme: str
-    address: str
-
-    @property
-    def is_grpc(self) -> bool:
-        """Whether the gRPC protocol is spoken."""
-        return self.scheme.startswith("grpc")
-
-    @property
-    def is_secure(self) -> bool:
-        """Whether TLS is spoken."""
-        return self.scheme.endswith("s")
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the server is on this machine, by its name."""
-        host = self.address.rpartition(":")[0].strip("[]")
-        return host in ("localhost", "::1") or host.startswith("127.")
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.address}"
-
-
-def parse_url(url: str | None) -> ServerUrl:
-    """Parse ``host:port``, ``http://``, ``https://``, ``grpc://`` or ``grpcs://``; None: $TRITON_URL or the default.
-
-    Raises:
-        ConfigurationError: the URL cannot work.
-    """
-    text = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    try:
-        parts = urlsplit(text if "://" in text else f"http://{text}")
-        port = parts.port
-    except ValueError as error:
-        raise ConfigurationError(f"{text!r} is not a server URL: {error}") from None
-    if parts.scheme not in DEFAULT_PORTS:
-        raise ConfigurationError(f"{text!r}: the scheme must be one of {', '.join(DEFAULT_PORTS)}")
-    if not parts.hostname or re.search(r"\s", text) or parts.username or parts.query or parts.fragment:
-        raise ConfigurationError(f"{text!r} is not a server URL: write host:port, http://host:port or grpc://host:port")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    path = parts.path.rstrip("/")
-    if path and parts.scheme.startswith("grpc"):
-        raise ConfigurationError(f"{text!r}: a gRPC URL has no path")
-    return ServerUrl(parts.scheme, f"{host}:{port or DEFAULT_PORTS[parts.scheme]}{path}")
 
 
 def map_error(error: BaseException, url: ServerUrl, model: str | None = None) -> SamError | None:

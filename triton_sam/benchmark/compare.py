@@ -11,7 +11,7 @@ from ..client import SAM2TritonClient
 from ..errors import SamError
 from ..images import open_image
 from ..references import Reference
-from ..transport import parse_url
+from ..server_url import parse_url
 from .link import EmulatedLink, parse_link
 from .progress import Progress
 from .results import Results, times_row

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..embeddings import ImageEmbeddings
-from ..transport import infer_input, map_error, parse_url, read_outputs
+from ..server_url import parse_url
+from ..transport import infer_input, map_error, read_outputs
 from .target import Point, Target
 
 

@@ -17,7 +17,8 @@ from ..client import SAM2TritonClient
 from ..errors import ModelNotReadyError
 from ..families import get_family
 from ..images import ImageSource, image_bytes, open_image
-from ..transport import Transport, parse_url
+from ..server_url import parse_url
+from ..transport import Transport
 from .weights import Weights
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

@@ -29,7 +29,7 @@ from ..benchmark.settings import OTHERS, SECTIONS, Settings
 from ..bundle import bundled
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES
-from ..transport import parse_url
+from ..server_url import parse_url
 from . import _options
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from typing import Literal
 
 from ..errors import SamError
 from ..repository import list_models
-from ..transport import Transport, parse_url
+from ..server_url import parse_url
+from ..transport import Transport
 from . import _options
 from ._devices import Placement, is_this_machine_with_gpu, placement, server_gpus, usual_metrics_url
 

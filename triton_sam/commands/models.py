@@ -8,7 +8,8 @@ from dataclasses import asdict
 
 from ..errors import ServerError
 from ..repository import RepositoryModel, list_models
-from ..transport import Transport, parse_url
+from ..server_url import parse_url
+from ..transport import Transport
 from . import _options
 
 

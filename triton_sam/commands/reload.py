@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ..errors import ConfigurationError
-from ..transport import Transport, parse_url
+from ..server_url import parse_url
+from ..transport import Transport
 from . import _options
 
 

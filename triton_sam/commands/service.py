@@ -10,7 +10,7 @@ import argparse
 import os
 
 from ..errors import MissingDependencyError
-from ..transport import URL_VARIABLE
+from ..server_url import URL_VARIABLE
 from . import _options
 
 MEBI = 1 << 20

@@ -17,9 +17,10 @@ from ..families import FAMILIES, get_family
 from ..families.base import Family, Size
 from ..masks import Segment
 from ..server_models import sort_models
+from ..server_url import parse_url
 from ..session_calls import SessionImage
 from ..speculative_client import SpeculativeSAM2Client
-from ..transport import Transport, parse_url
+from ..transport import Transport
 from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem

@@ -13,7 +13,8 @@ from PIL import Image
 
 from ..errors import MissingDependencyError, PortInUseError
 from ..local_server.ports import choose_ports, resolve_host
-from ..transport import Transport, parse_url
+from ..server_url import parse_url
+from ..transport import Transport
 from .settings import Settings
 
 SECONDS_TO_STOP = 10

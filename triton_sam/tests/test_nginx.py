@@ -20,9 +20,10 @@ from triton_sam.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import InferenceError, ServerUnreachableError
 from triton_sam.repository import BUILT_IN_CHECKPOINT
+from triton_sam.server_url import parse_url
 from triton_sam.speculative_client import SpeculativeSAM2Client
 from triton_sam.tests.nginx_proxy import NGINX, make_tls, needs_nginx, needs_openssl, proxy
-from triton_sam.transport import Transport, parse_url
+from triton_sam.transport import Transport
 
 pytestmark = [needs_nginx, needs_openssl]
 

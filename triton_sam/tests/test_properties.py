@@ -23,9 +23,9 @@ from triton_sam.families import get_family  # noqa: E402
 from triton_sam.images import encoder_input, image_bytes, open_image  # noqa: E402
 from triton_sam.masks import mask_to_png, mask_to_rle, rle_to_mask  # noqa: E402
 from triton_sam.prompts import LABELS, check_prompts  # noqa: E402
+from triton_sam.server_url import parse_url  # noqa: E402
 from triton_sam.session_model import contract  # noqa: E402
 from triton_sam.session_model.requests import read_request  # noqa: E402
-from triton_sam.transport import parse_url  # noqa: E402
 
 SIZE = (640, 480)
 FAMILIES = ("sam1", "sam2", "sam3")

@@ -13,7 +13,8 @@ from PIL import Image
 from triton_sam import SAM2TritonClient
 from triton_sam.local_server import LocalServer
 from triton_sam.rle import rle_to_mask
-from triton_sam.transport import Transport, parse_url
+from triton_sam.server_url import parse_url
+from triton_sam.transport import Transport
 
 pytest.importorskip("fastapi")
 playwright = pytest.importorskip("playwright.sync_api")

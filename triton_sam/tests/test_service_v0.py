@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from triton_sam import ImageEmbeddings, SAM2TritonClient
-from triton_sam.transport import Transport, parse_url
+from triton_sam.server_url import parse_url
+from triton_sam.transport import Transport
 
 pytest.importorskip("fastapi")
 from .running_service import wait_until

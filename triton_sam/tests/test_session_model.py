@@ -29,9 +29,10 @@ from triton_sam import (
 from triton_sam.bundle import bundled
 from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
 from triton_sam.rle import rle_to_mask
+from triton_sam.server_url import parse_url
 from triton_sam.session_calls import SessionImage
 from triton_sam.session_model.contract import MAX_OBJECTS, read_error
-from triton_sam.transport import Transport, parse_url
+from triton_sam.transport import Transport
 
 POINT = [[200, 180]]
 IMAGES_IN_CACHE = 3

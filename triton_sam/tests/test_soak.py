@@ -23,8 +23,9 @@ from PIL import Image
 
 from triton_sam import InferenceError, SAM2TritonClient
 from triton_sam.bundle import bundled
+from triton_sam.server_url import parse_url
 from triton_sam.session_model import contract
-from triton_sam.transport import Transport, parse_url
+from triton_sam.transport import Transport
 
 from .test_session_model import IMAGE_BYTES, bomb, metrics, point_inputs, text, upload
 

@@ -30,8 +30,9 @@ from triton_sam import (
     wait_for_latest_result,
 )
 from triton_sam.bundle import bundled
+from triton_sam.server_url import parse_url
 from triton_sam.stress import mouse_path, stress
-from triton_sam.transport import Transport, parse_url
+from triton_sam.transport import Transport
 
 POINT = [[200, 180]]
 PATH = [np.array([position]) for position in mouse_path(50, (800, 600))]

@@ -12,7 +12,8 @@ import pytest
 from triton_sam import SpeculativeSAM2Client
 from triton_sam.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
-from triton_sam.transport import RETRY_PAUSE, Transport, parse_url
+from triton_sam.server_url import parse_url
+from triton_sam.transport import RETRY_PAUSE, Transport
 
 INPUT = {"image": np.zeros((1, 3), np.float32)}
 

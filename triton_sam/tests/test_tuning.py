@@ -23,7 +23,8 @@ from triton_sam.commands.reload import reload
 from triton_sam.errors import ConfigurationError, InferenceError, RepositoryError
 from triton_sam.local_server.serve import cpu_fallbacks
 from triton_sam.repository import parse_config
-from triton_sam.transport import Transport, parse_url
+from triton_sam.server_url import parse_url
+from triton_sam.transport import Transport
 from triton_sam.tuning import Tuning, models_of, tune
 
 COMMITTED = bundled("model_repository")

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import ConfigurationError, SamError
 from ..export import registry
@@ -45,6 +46,13 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
             metavar="NAME_OR_FILE",
             help="SAM2: model configuration, a name inside the sam2 package, for example "
             "configs/sam2.1/sam2.1_hiera_b+.yaml, or a file (default: by the checkpoint's file name)",
+        )
+        parser.add_argument(
+            "--standard-operators",
+            action="store_true",
+            default=None,
+            help="SAM2: operators of the ONNX standard alone, for TensorRT and other runtimes; ONNX Runtime encodes "
+            "more slowly with them",
         )
     if "sam3" in families:
         parser.add_argument(
@@ -123,7 +131,7 @@ def _model(args: argparse.Namespace) -> str | None:
     Raises:
         ConfigurationError: an option of another family, or one that says the same as another.
     """
-    families = {"model_type": "sam1", "model_cfg": "sam2", "no_memory": "sam3"}
+    families = {"model_type": "sam1", "model_cfg": "sam2", "standard_operators": "sam2", "no_memory": "sam3"}
     for name, family in families.items():
         if family != args.family and getattr(args, name, None) is not None:
             raise ConfigurationError(f"--{name.replace('_', '-')} is for {family}, not for {args.family}")
@@ -135,6 +143,7 @@ def _model(args: argparse.Namespace) -> str | None:
     return model
 
 
-def _more(args: argparse.Namespace) -> dict[str, str]:
+def _more(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that one family alone has."""
-    return {"no_memory": args.no_memory} if getattr(args, "no_memory", None) else {}
+    given = {name: getattr(args, name, None) for name in ("no_memory", "standard_operators")}
+    return {name: value for name, value in given.items() if value}

@@ -20,6 +20,9 @@ from ..errors import ExportError
 from ..families.base import ModelSpec, Tensor
 
 OPSET = 18
+ONNX_RUNTIME_DOMAIN = "com.microsoft"
+"""Of operators that ONNX Runtime has beside the standard's."""
+
 MAX_IR_VERSION = 10
 """The newest that ONNX Runtime 1.19 of Triton 24.10 reads."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ try:
     import onnx
     import torch
 
-    from . import onnx_tools
+    from . import attention, onnx_tools
     from .sam2_graphs import Sam2Decoder, Sam2Encoder
 except ImportError as error:
     raise MissingDependencyError(
@@ -38,6 +40,7 @@ def export_sam2(
     precision: str = "fp32",
     random_seed: int | None = None,
     half_storage: bool = False,
+    standard_operators: bool = False,
     version: int | None = None,
     progress: bool = True,
 ) -> Exported:
@@ -56,6 +59,8 @@ def export_sam2(
         precision: "fp32", "fp16" or "int8", see triton_sam.export.pipeline.Settings.
         random_seed: seeded random weights in place of a checkpoint, for tests.
         half_storage: weights rounded to FP16 in the file, arithmetic in FP32: half the size. Only with "fp32".
+        standard_operators: operators of the ONNX standard alone, for TensorRT and other runtimes than ONNX Runtime,
+            whose own attention encodes faster.
         version: version folder; None: 1, or 2 where version 1 is the built-in micro model.
         progress: say on stderr what is going on.
 
@@ -81,7 +86,7 @@ def export_sam2(
         family=Sam2(),
         stride=STRIDE,
         load=lambda: load_model(checkpoint, model_cfg, image_size=image_size, random_seed=random_seed),
-        trace=trace,
+        trace=partial(trace, standard_operators=standard_operators),
         config=sam2_model.find_config(_config(checkpoint, model_cfg)).stem,
     )
     return export_pair(recipe, settings)
@@ -116,19 +121,20 @@ def load_model(
     return model.requires_grad_(False)
 
 
-def trace(model: Any, spec: ModelSpec) -> onnx.ModelProto:
+def trace(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx.ModelProto:
     """Trace one half of the pair.
 
     Raises:
         ExportError: torch cannot export it.
     """
-    return _trace_encoder(model) if spec.role == "encoder" else _trace_decoder(model)
+    return _trace_encoder(model, standard_operators) if spec.role == "encoder" else _trace_decoder(model)
 
 
-def _trace_encoder(model: Any) -> onnx.ModelProto:
+def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:
     images = torch.export.Dim("images", min=1)
     example = torch.rand(2, 3, model.image_size, model.image_size, device=model.device)
-    return onnx_tools.trace(Sam2Encoder(model), Sam2.encoder, [example], {"image": {0: images}})
+    with contextlib.nullcontext() if standard_operators else attention.one_node_each(model):
+        return onnx_tools.trace(Sam2Encoder(model), Sam2.encoder, [example], {"image": {0: images}})
 
 
 def _trace_decoder(model: Any) -> onnx.ModelProto:

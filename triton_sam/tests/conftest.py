@@ -62,8 +62,8 @@ def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> 
     """Let exports reuse the graphs of ``micro_export``: all steps but torch's tracing, which takes long."""
     from triton_sam.export import sam2
 
-    monkeypatch.setattr(sam2, "_trace_encoder", lambda model: copy.deepcopy(micro_export.graphs["encoder"]))
-    monkeypatch.setattr(sam2, "_trace_decoder", lambda model: copy.deepcopy(micro_export.graphs["decoder"]))
+    monkeypatch.setattr(sam2, "_trace_encoder", lambda *_: copy.deepcopy(micro_export.graphs["encoder"]))
+    monkeypatch.setattr(sam2, "_trace_decoder", lambda *_: copy.deepcopy(micro_export.graphs["decoder"]))
 
 
 @pytest.fixture(scope="session")

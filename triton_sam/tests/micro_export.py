@@ -38,14 +38,14 @@ def export_micro(sam2: ModuleType, repository: Path) -> MicroExport:
     graphs: dict[str, Any] = {}
     tracers = {"encoder": sam2._trace_encoder, "decoder": sam2._trace_decoder}
 
-    def keep(role: str, model: Any) -> Any:
-        graphs[role] = tracers[role](model)
+    def keep(role: str, *arguments: Any) -> Any:
+        graphs[role] = tracers[role](*arguments)
         return copy.deepcopy(graphs[role])
 
     said = io.StringIO()
     try:
-        sam2._trace_encoder = lambda model: keep("encoder", model)
-        sam2._trace_decoder = lambda model: keep("decoder", model)
+        sam2._trace_encoder = lambda *arguments: keep("encoder", *arguments)
+        sam2._trace_decoder = lambda *arguments: keep("decoder", *arguments)
         with contextlib.redirect_stderr(said):
             exported = sam2.export_sam2(None, CONFIG, repository, random_seed=SEED)
     finally:

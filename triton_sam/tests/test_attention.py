@@ -11,6 +11,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("sam2")
 
 from triton_sam.export import attention, onnx_tools, precision, sam2  # noqa: E402
+from triton_sam.export.sam2_graphs import Sam2Encoder  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 
@@ -25,8 +26,8 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def graphs(model):
-    return {standard: sam2.trace(model, Sam2.encoder, standard) for standard in (False, True)}
+def graph(model):
+    return sam2.trace(model, Sam2.encoder)
 
 
 def answers(graph, images):
@@ -40,19 +41,16 @@ def kinds(graph):
     return [node.op_type for node in graph.graph.node]
 
 
-def test_every_block_is_one_node_and_says_the_same(model, graphs):
+def test_every_block_is_one_node_and_says_the_same(model, graph):
     images = np.random.default_rng(0).random((2, 3, SIDE, SIDE), np.float32)
     blocks = sum(isinstance(module, attention.MultiScaleAttention) for module in model.modules())
-    assert kinds(graphs[False]).count(attention.OPERATOR) == blocks > 5
-    assert "Softmax" not in kinds(graphs[False])
-    for fused, standard in zip(answers(graphs[False], images), answers(graphs[True], images), strict=True):
-        np.testing.assert_allclose(fused, standard, rtol=0, atol=2e-5)
-        assert np.ptp(standard) > 0.1
-
-
-def test_standard_operators_alone(graphs):
-    assert {node.domain for node in graphs[True].graph.node} == {""}
-    assert kinds(graphs[True]).count("Softmax") > 5
+    assert kinds(graph).count(attention.OPERATOR) == blocks > 5
+    assert "Softmax" not in kinds(graph)
+    with torch.no_grad():
+        official = Sam2Encoder(model)(torch.from_numpy(images))
+    for fused, wanted in zip(answers(graph, images), official, strict=True):
+        np.testing.assert_allclose(fused, wanted.numpy(), rtol=0, atol=2e-5)
+        assert np.ptp(fused) > 0.1
 
 
 def test_the_official_model_is_left_as_it_was(model):
@@ -66,23 +64,24 @@ def test_the_official_model_is_left_as_it_was(model):
 
 
 @pytest.mark.parametrize(("change", "tolerance"), [(precision.to_half, 0.02), (precision.quantise, 0.2)])
-def test_smaller_numbers(graphs, change, tolerance):
+def test_smaller_numbers(graph, change, tolerance):
     images = np.random.default_rng(1).random((1, 3, SIDE, SIDE), np.float32)
-    graph = onnx.ModelProto.FromString(graphs[False].SerializeToString())
-    onnx_tools.strip(graph)
-    changed = change(graph)
+    copy = onnx.ModelProto.FromString(graph.SerializeToString())
+    onnx_tools.strip(copy)
+    changed = change(copy)
     assert attention.OPERATOR in kinds(changed)
-    for rough, exact in zip(answers(changed, images), answers(graphs[False], images), strict=True):
+    for rough, exact in zip(answers(changed, images), answers(graph, images), strict=True):
         assert np.abs(rough - exact).max() < tolerance * np.ptp(exact)
 
 
-def test_the_option(tmp_path, capsys):
+def test_the_option_for_standard_operators(tmp_path, capsys):
     from triton_sam.cli import main
 
     built_in = Path(__file__).parents[2] / "checkpoints" / f"{BUILT_IN_CHECKPOINT}.pt"
-    where = ["--output-dir", str(tmp_path), "-q"]
+    where = ["--output-dir", str(tmp_path), "--image-size", str(SIDE), "-q"]
     assert main(["export", "sam2", "--checkpoint", str(built_in), "--standard-operators", *where]) == 0
     graph = onnx.load(tmp_path / "sam2_encoder" / "1" / "model.onnx")
     assert {node.domain for node in graph.graph.node} == {""}
+    assert kinds(graph).count("Softmax") > 5
     assert main(["export", "sam1", "--random", "0", "--standard-operators", *where]) != 0
     assert "--standard-operators is for sam2" in capsys.readouterr().err

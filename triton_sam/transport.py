@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import os
+import queue
 import re
 import ssl
 import threading
@@ -37,6 +38,8 @@ Tensors = Mapping[str, npt.NDArray[Any]]
 Result = TypeVar("Result")
 
 CONNECT_TIMEOUT = 10.0
+GRPC_GRACE = 0.25
+"""Seconds beyond its deadline after which a call is given up."""
 RETRY_PAUSE = 0.2
 """Seconds before the first repetition of a call; doubled for each further one."""
 _GRPC_OPTIONS = [
@@ -48,6 +51,8 @@ _GRPC_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # In spite of its name also how long an attempt may take: 20 s, where a peer takes the connection and says nothing.
+    ("grpc.min_reconnect_backoff_ms", 5000),
 ]
 
 
@@ -173,7 +178,8 @@ class Transport:
         given = [infer_input(self._module, name, array) for name, array in inputs.items()]
 
         def call(client: Any) -> dict[str, npt.NDArray[Any]]:
-            return read_outputs(client.infer(model, given, outputs=wanted, **self._metadata()), model, outputs)
+            infer = self._infer_in_time if self.url.is_grpc else type(client).infer
+            return read_outputs(infer(client, model, given, outputs=wanted, **self._metadata()), model, outputs)
 
         return self._call(call, model)
 
@@ -262,6 +268,25 @@ class Transport:
             retries -= 1
             time.sleep(wait)
             pause *= 2
+
+    def _infer_in_time(self, client: Any, *arguments: Any, client_timeout: float, **options: Any) -> Any:
+        """client.infer(), ended at its timeout: gRPC (1.85) once waited minutes for a server that stopped reading."""
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def keep(result: Any, error: Exception | None) -> None:
+            answers.put((result, error))
+
+        running = client.async_infer(*arguments, keep, client_timeout=client_timeout, **options)
+        try:
+            result, error = answers.get(timeout=client_timeout + GRPC_GRACE)
+        except queue.Empty:
+            self._replace_channel(client)
+            raise ServerTimeoutError(f"no answer from {self.url} in time") from None
+        finally:
+            running.cancel()  # of no effect on a call that has ended
+        if error is not None:
+            raise error
+        return result
 
     def _deadline(self, end: float) -> contextlib.AbstractContextManager[Any]:
         """End a call at its timeout; gRPC does so by itself."""

@@ -123,8 +123,8 @@ class Watch:
         for name, pid in self._groups.items():
             process = psutil.Process(pid)
             family = [process] if pid == os.getpid() else [process, *process.children(recursive=True)]
-            rss = sum(each.memory_info().rss for each in family)
-            self.samples[name].append((rss, sum(each.num_fds() for each in family)))
+            memory = sum(each.memory_full_info().pss for each in family)
+            self.samples[name].append((memory, sum(each.num_fds() for each in family)))
 
     def thirds(self, name, figure):
         """Medians of the second and the last third."""

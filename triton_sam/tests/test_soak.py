@@ -65,7 +65,7 @@ def drawn(number):
 def memory(server):
     """Resident bytes of the server and of all its processes."""
     parent = psutil.Process(server.pid)
-    return sum(process.memory_info().rss for process in [parent, *parent.children(recursive=True)])
+    return sum(process.memory_full_info().pss for process in [parent, *parent.children(recursive=True)])
 
 
 def test_sixteen_threads_click_on_eight_images(soaked):

@@ -202,3 +202,17 @@ def test_no_client_rounds_its_timeout_up():
             thread.join()
     assert len(late) == 4
     assert max(late) < 0.5
+
+
+def test_a_call_that_grpc_forgets_ends_all_the_same(monkeypatch):
+    """It cannot be brought about at will: a call that nobody ever answers stands for it."""
+    cancelled = []
+    forgotten = SimpleNamespace(cancel=lambda: cancelled.append(True))
+    monkeypatch.setattr("tritonclient.grpc.InferenceServerClient.async_infer", lambda *_, **__: forgotten)
+    transport = Transport(parse_url("grpc://localhost:1"), timeout=0.3, retries=2)
+    began = time.monotonic()
+    with pytest.raises(ServerTimeoutError, match="in time"):
+        transport.infer("sam2_encoder", INPUT, ["y"])
+    assert 0.3 <= time.monotonic() - began < 0.8
+    assert cancelled
+    transport.close()

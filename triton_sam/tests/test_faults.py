@@ -75,9 +75,9 @@ def address(request, service_triton):
     return service_triton.http_url if request.param == "http" else service_triton.grpc_url
 
 
-@pytest.fixture(params=["server", "client"])
+@pytest.fixture(params=["server", pytest.param("client", marks=pytest.mark.slow)])
 def place(request):
-    """Where embeddings are kept."""
+    """Where embeddings are kept. Most of these tests wait for a timeout, hence not all of them in a default run."""
     return request.param
 
 

@@ -37,8 +37,8 @@ def test_other_weights_are_noticed(micro_export: MicroExport, images: Path) -> N
     assert not any(row.passes(BARS["fp32"]) for row in rows)
 
 
-def row(iou: float = 1.0, logit_diff: float = 0.0) -> Row:
-    return Row("onnxruntime", "1 point", "single", logit_diff, iou, 0.0)
+def row(iou: float = 1.0, logit_diff: float = 0.0, pixels: int = 9) -> Row:
+    return Row("onnxruntime", "1 point", "single", logit_diff, iou, 0.0, pixels)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,9 @@ def row(iou: float = 1.0, logit_diff: float = 0.0) -> Row:
     [
         (row(), True),
         (row(iou=0.9999), False),
+        (row(iou=0.9998, pixels=1), True),  # of a small mask
+        (row(iou=0.9998, pixels=2), False),
+        (row(iou=0.9998, logit_diff=1e-3, pixels=1), False),
         (row(logit_diff=1e-3), False),
         (row(logit_diff=float("nan")), False),
         (row(iou=float("nan")), False),
@@ -57,6 +60,7 @@ def test_bars(candidate: Row, passes: bool) -> None:
 
 def test_logits_are_not_judged_without_a_bar() -> None:
     assert row(iou=0.985, logit_diff=3.0).passes(Bars(0.98, None))
+    assert not row(iou=0.97, pixels=1).passes(Bars(0.98, None))
 
 
 def test_table_is_aligned() -> None:

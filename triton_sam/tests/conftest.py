@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,13 @@ IMAGES = bundled("test/images")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--url", help="server for test_basic.py (default: one that runs at $TRITON_URL, else a local one)")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _children_can_be_interrupted() -> None:
+    """A shell starts what runs in its background with SIGINT ignored, which programs that tests interrupt inherit."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

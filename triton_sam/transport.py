@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
@@ -178,8 +179,8 @@ class Transport:
         given = [infer_input(self._module, name, array) for name, array in inputs.items()]
 
         def call(client: Any) -> dict[str, npt.NDArray[Any]]:
-            infer = self._infer_in_time if self.url.is_grpc else type(client).infer
-            return read_outputs(infer(client, model, given, outputs=wanted, **self._metadata()), model, outputs)
+            infer = partial(self._infer_in_time, client) if self.url.is_grpc else client.infer
+            return read_outputs(infer(model, given, outputs=wanted, **self._metadata()), model, outputs)
 
         return self._call(call, model)
 
@@ -289,7 +290,7 @@ class Transport:
         return result
 
     def _deadline(self, end: float) -> contextlib.AbstractContextManager[Any]:
-        """End a call at its timeout; gRPC does so by itself."""
+        """End a call at its timeout; gRPC does so by itself, but for what `_infer_in_time` is there."""
         if self.url.is_grpc:
             return contextlib.nullcontext()
         # The HTTP client's own timeout starts anew with every byte. Its sockets are gevent's, hence gevent's clock.

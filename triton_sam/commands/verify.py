@@ -128,7 +128,7 @@ def _report(rows: list[Row], bars: Bars) -> str:
     from ..verify import format_table
 
     failed = sum(not row.passes(bars) for row in rows)
-    logit = "" if bars.logit is None else f", logit difference < {bars.logit:g}"
+    logit = "" if bars.logit is None else f" or one pixel, logit difference < {bars.logit:g}"
     verdict = "all within" if not failed else f"{failed} of {len(rows)} outside"
     return f"{format_table(rows, bars)}\n{verdict} the bars: IoU > {bars.iou:g}{logit}"
 

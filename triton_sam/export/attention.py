@@ -1,6 +1,6 @@
 """SAM2's attention as one node, ONNX Runtime's `MultiHeadAttention`, in place of matrix products and a softmax.
 
-The node keeps no matrix of all places against all places (256 MB for the built-in model), and takes queries, keys and
+The node keeps no matrix of all places against all places (256 MiB for the built-in model), and takes queries, keys and
 values as they come out of their projections, where torch's graph transposes each of them.
 """
 

@@ -123,8 +123,7 @@ class Watch:
         for name, pid in self._groups.items():
             process = psutil.Process(pid)
             family = [process] if pid == os.getpid() else [process, *process.children(recursive=True)]
-            memory = sum(each.memory_full_info().pss for each in family)
-            self.samples[name].append((memory, sum(each.num_fds() for each in family)))
+            self.samples[name].append((test_soak.proportional(family), sum(each.num_fds() for each in family)))
 
     def thirds(self, name, figure):
         """Medians of the second and the last third."""

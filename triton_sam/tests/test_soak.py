@@ -63,9 +63,14 @@ def drawn(number):
 
 
 def memory(server):
-    """Resident bytes of the server and of all its processes."""
+    """Bytes of the server and of all its processes."""
     parent = psutil.Process(server.pid)
-    return sum(process.memory_full_info().pss for process in [parent, *parent.children(recursive=True)])
+    return proportional([parent, *parent.children(recursive=True)])
+
+
+def proportional(processes):
+    """Bytes of these processes together. Resident sizes would count a shared page once for every mapping."""
+    return sum(process.memory_full_info().pss for process in processes)
 
 
 def test_sixteen_threads_click_on_eight_images(soaked):

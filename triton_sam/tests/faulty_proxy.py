@@ -10,7 +10,7 @@ import threading
 import time
 
 FAULTS = ("refuse", "reset", "late_reset", "swallow", "silent", "dribble", "half_close")
-PAUSE = 1.2
+PAUSE = 0.6
 """Seconds that "slow" holds each answer back, and "late_reset" holds on before it breaks the connection."""
 
 

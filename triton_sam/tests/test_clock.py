@@ -34,7 +34,7 @@ def preload(tmp_path_factory):
     return library
 
 
-@pytest.mark.parametrize("jump", [3600, -3600])
+@pytest.mark.parametrize("jump", [3600, pytest.param(-3600, marks=pytest.mark.slow)])
 def test_timeouts_hold_when_the_wall_clock_jumps(preload, jump):
     environment = {**os.environ, "LD_PRELOAD": str(preload)}
     command = [sys.executable, "-m", __spec__.name, str(jump)]

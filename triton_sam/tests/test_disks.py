@@ -178,6 +178,7 @@ def test_two_exports_at_once_never_mix(tmp_path, monkeypatch):
     assert not (repository / install_module.LOCK_NAME).exists()
 
 
+@pytest.mark.slow
 def test_too_little_shared_memory_makes_the_cache_smaller_and_nothing_fail():
     pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")

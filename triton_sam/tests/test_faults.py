@@ -21,7 +21,7 @@ from triton_sam.session_calls import RemoteImage
 from .faulty_proxy import FAULTS, PAUSE, FaultyProxy
 
 POINT = [[200, 180]]
-TIMEOUT = 2.0
+TIMEOUT = 1.0
 LATE = 0.5
 """Seconds that a call may end after its timeout, besides those for which the machine kept this process from running."""
 PATIENCE = 120.0
@@ -166,7 +166,7 @@ def test_no_upload_outlives_its_timeout(make, proxy, picture, place, mode):
 
 
 def test_repetitions_share_one_timeout(make, proxy, known):
-    """Each try breaks after 1.2 s: five repetitions with a timeout of their own would take more than 7 s."""
+    """Each try breaks after 0.6 s: five repetitions with a timeout of their own would take more than 3 s."""
     image, _ = known["server"]
     proxy.mode = "late_reset"
     client = make(proxy.url, timeout=TIMEOUT, retries=5, embeddings="server")
@@ -174,7 +174,7 @@ def test_repetitions_share_one_timeout(make, proxy, known):
 
 
 def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, picture):
-    """Two answers of 1.2 s each: the one that the image is gone, and the one that would come after it."""
+    """Two answers of 0.6 s each: the one that the image is gone, and the one that would come after it."""
     image, expected = known["server"]
     lost = replace(image, remote=RemoteImage(picture, "gone"))
     proxy.mode = "slow"

@@ -95,7 +95,7 @@ def test_the_command_line_too(front, url: str, images: Path, monkeypatch, capsys
     "command",
     [
         ["demo"],
-        ["speculative", "--positions", "3", "--sessions", "1", "--repeat", "1"],
+        pytest.param(["speculative", "--positions", "3", "--sessions", "1", "--repeat", "1"], marks=pytest.mark.slow),
         ["benchmark", "--only", "load", "--users", "1", "--load-duration", "1", "--think", "0"],
     ],
 )

@@ -163,7 +163,7 @@ def stage(size, steps, prompts=2):
     return Stage((View(size, size, images=1, prompts=prompts),), steps)
 
 
-def make_trainer(module, stages, seed=0):
+def make_trainer(module, stages, seed=0, optimizer="adamw"):
     import torch
 
     from triton_sam.export.sam2_model import build_model
@@ -173,7 +173,8 @@ def make_trainer(module, stages, seed=0):
     model = build_model("sam2.1_hiera_micro.yaml")
     network.prepare(model)
     example = dataset.example_of(scenes.generate_scene(SEEDS[3], 64, 0.0))
-    return module.Trainer(model, module.Settings(stages=stages, seed=seed, warm_up=2), lambda rng, view: example)
+    settings = module.Settings(stages, seed, optimizer, warm_up=2)
+    return module.Trainer(model, settings, lambda rng, view: example)
 
 
 @pytest.mark.export
@@ -246,24 +247,26 @@ class TestTrainer:
         with pytest.raises(ConfigurationError):
             network.Window(*place)
 
-    def test_the_loss_falls(self, trainer_module):
-        trainer = make_trainer(trainer_module, (stage(64, 12, 4),))
+    @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+    def test_the_loss_falls(self, trainer_module, optimizer):
+        trainer = make_trainer(trainer_module, (stage(64, 12, 4),), optimizer=optimizer)
         losses = [trainer.step()["loss"] for _ in range(12)]
         assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
 
-    def test_a_resumed_run_equals_an_uninterrupted_one(self, trainer_module, tmp_path):
+    @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+    def test_a_resumed_run_equals_an_uninterrupted_one(self, trainer_module, tmp_path, optimizer):
         stages = tuple(stage(size, 3) for size in (64, 128))
-        whole = make_trainer(trainer_module, stages)
+        whole = make_trainer(trainer_module, stages, optimizer=optimizer)
         whole.draw = lambda rng, view: dataset.example_of(scenes.generate_scene(int(rng.integers(99)), view.size, 0.0))
         whole.run(quiet=True)
 
-        first = make_trainer(trainer_module, stages)
+        first = make_trainer(trainer_module, stages, optimizer=optimizer)
         first.draw = whole.draw
         for _ in range(2):
             first.step()
             first._advance(stages[0], 0.1)
         first.save(tmp_path / "state.pt")
-        second = make_trainer(trainer_module, stages, seed=0)
+        second = make_trainer(trainer_module, stages, optimizer=optimizer)
         second.draw = whole.draw
         second.load(tmp_path / "state.pt")
         second.run(quiet=True)
@@ -289,6 +292,47 @@ class TestTrainer:
         (tmp_path / "state.pt").write_bytes(b"no")
         with pytest.raises(CheckpointError, match="not a training state"):
             trainer.load(tmp_path / "state.pt")
+
+    def test_a_state_of_the_other_optimizer_is_refused(self, trainer_module, tmp_path):
+        make_trainer(trainer_module, (stage(64, 1),), optimizer="muon").save(tmp_path / "state.pt")
+        with pytest.raises(CheckpointError, match="of this model and optimizer"):
+            make_trainer(trainer_module, (stage(64, 1),)).load(tmp_path / "state.pt")
+
+
+@pytest.mark.export
+class TestMuon:
+    @pytest.mark.parametrize("shape", [(32, 96), (96, 32)])
+    def test_singular_values_come_near_one(self, trainer_module, shape):
+        import torch
+
+        from triton_sam.train.optimizer import orthogonal
+
+        torch.manual_seed(0)
+        values = torch.linalg.svdvals(orthogonal(torch.randn(shape) * 1e-3))
+        assert 0.5 < values.min() <= values.max() < 1.3
+
+    def test_steps_are_those_of_torch_up_to_its_bfloat16(self, trainer_module):
+        import torch
+
+        from triton_sam.train.optimizer import Muon
+
+        if not hasattr(torch.optim, "Muon"):
+            pytest.skip("torch older than 2.9")
+        torch.manual_seed(0)
+        start = torch.randn(64, 128) * 0.1
+        ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+        optimizers = (
+            Muon([ours], 0.02, 0.1),
+            torch.optim.Muon([theirs], 0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        )
+        for _ in range(3):
+            ours.grad = torch.randn_like(start)
+            theirs.grad = ours.grad.clone()
+            for optimizer in optimizers:
+                optimizer.step()
+        moved = (ours - start).abs().mean()
+        assert (ours - theirs).abs().mean() < 0.05 * moved
+        assert moved > 0.005
 
 
 @pytest.mark.export

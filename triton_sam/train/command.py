@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from ..export.sam2_model import build_model, load_checkpoint
 from . import network
 from .dataset import SHARD, Example, ScenePool, augment, fill_cache
+from .optimizer import OPTIMIZERS
 from .plot import plot_history
 from .stages import View, parse_stages
 from .trainer import Settings, Trainer
@@ -56,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     options.add_argument("--init", type=Path, metavar="CHECKPOINT", help="start a new run from these weights")
     options.add_argument("--seed", type=int, default=0, help="seed of weights, prompts and augmentation (default: 0)")
+    options.add_argument(
+        "--optimizer", choices=OPTIMIZERS, default="adamw", help="muon learns faster from --init (default: %(default)s)"
+    )
     options.add_argument("--rate", type=float, default=7e-4, help="peak learning rate (default: %(default)s)")
     options.add_argument("--easy-shards", type=int, default=60, help=f"shards of {SHARD} easy scenes (default: 60)")
     options.add_argument("--shards", type=int, default=120, help="shards of scenes of all sorts (default: 120)")
@@ -154,7 +159,8 @@ def _settings(options: argparse.Namespace) -> Settings:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     stages = parse_stages(options.stages)
-    return Settings(stages=stages, seed=options.seed, rate=options.rate, device=device, bf16=options.bf16)
+    settings = Settings(stages, options.seed, options.optimizer, options.rate, device=device, bf16=options.bf16)
+    return settings if options.init is None else replace(settings, warm_up=50, hold=0.2)
 
 
 def _yield_cores() -> None:

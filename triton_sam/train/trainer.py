@@ -25,6 +25,7 @@ from . import network
 from .dataset import Example
 from .dense import Affinity
 from .losses import offset_loss, prompt_loss
+from .optimizer import Optimizer
 from .prompts import CELL, Asked, ask, box_around, correct
 from .stages import Stage, View
 
@@ -37,10 +38,24 @@ _ROUNDS = np.array([0.6, 0.25, 0.15])  # share of steps with one, two and three 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is made of. `rate` is the peak learning rate."""
+    """What a run is made of.
+
+    Attributes:
+        stages: what it goes through.
+        seed: of weights, prompts and augmentation.
+        optimizer: one of `OPTIMIZERS`.
+        rate: peak learning rate.
+        weight_decay: times the rate a step.
+        warm_up: steps until the rate is at its peak.
+        hold: share of the run after which the rate falls.
+        clip: largest norm of the gradient.
+        device: of torch.
+        bf16: compute in bfloat16.
+    """
 
     stages: tuple[Stage, ...]
     seed: int = 0
+    optimizer: str = "adamw"
     rate: float = 7e-4
     weight_decay: float = 0.05
     warm_up: int = 200
@@ -89,13 +104,7 @@ class Trainer:
         self._averaged = [parameter for _, parameter in named]
         named += list(self.affinity.named_parameters())
         self._parameters = [parameter for _, parameter in named]
-        decayed = [p for n, p in named if p.ndim >= 2 and "embed" not in n and "token" not in n]
-        kept = {id(p) for p in decayed}
-        groups = [
-            {"params": decayed, "weight_decay": settings.weight_decay},
-            {"params": [p for p in self._parameters if id(p) not in kept], "weight_decay": 0.0},
-        ]
-        self._optimizer = torch.optim.AdamW(groups, lr=settings.rate, betas=(0.9, 0.99), fused=True)
+        self._optimizer = Optimizer(settings.optimizer, named, settings.rate, settings.weight_decay)
         self._average = [parameter.detach().clone() for parameter in self._averaged]
 
     # The schedule
@@ -145,17 +154,15 @@ class Trainer:
             loss, measured = self._rounds(rng, features, batch)
         dense = self.affinity.loss(features.float(), batch.labels, rng)
         loss = loss + max(_LEAST_DENSE_WEIGHT, 1 - self._share_done()) * dense
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._update()
         return {"loss": float(loss.detach()), "dense": float(dense.detach()), **measured}
 
     def _update(self) -> None:
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._rate()
         if bool(torch.isfinite(norm)):
-            self._optimizer.step()
+            self._optimizer.step(self._rate())
         self.progress.step += 1
         decay = min(EMA_DECAY, (1 + self.progress.step) / (10 + self.progress.step))
         with torch.no_grad():
@@ -275,7 +282,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "affinity": self.affinity.state_dict(),
             "average": dict(zip(self._names, self._average, strict=True)),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._optimizer.state(),
             "progress": json.dumps(asdict(self.progress)),
         }
         _save_atomically(content, path)
@@ -284,17 +291,19 @@ class Trainer:
         """Continue from a file of `save`. The stages may have changed since; their number and order tell the place.
 
         Raises:
-            CheckpointError: the file is damaged or of another model.
+            CheckpointError: the file is damaged, or of another model or optimizer.
         """
         try:
             content = torch.load(path, map_location=self.settings.device, weights_only=True)
             self.model.load_state_dict(content["model"])
             self.affinity.load_state_dict(content["affinity"])
             self._average = [content["average"][name].clone() for name in self._names]
-            self._optimizer.load_state_dict(content["optimizer"])
+            self._optimizer.load(content["optimizer"])
             self.progress = Progress(**json.loads(content["progress"]))
         except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{path} is not a training state of this model: {type(error).__name__}") from error
+            raise CheckpointError(
+                f"{path} is not a training state of this model and optimizer: {type(error).__name__}"
+            ) from error
 
 
 def _first_prompts(

@@ -63,6 +63,12 @@ def test_a_flat_16_bit_picture_is_black_not_an_error():
     assert np.asarray(open_image(np.full((4, 5), 300, np.uint16))).max() == 0
 
 
+def test_numbers_of_32_bits_are_stretched_as_well():
+    values = np.array([[100_000, 200_000], [300_000, 100_000]], np.int32)
+    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 2], [[0, 128], [255, 0]])
+
+
+@pytest.mark.filterwarnings("error")  # Pillow warns where the palette's transparency is left to it
 def test_palette_with_transparency_and_animation():
     palette = Image.fromarray(RGB).convert("P")
     palette.info["transparency"] = b"\x00" * 128
@@ -76,6 +82,14 @@ def test_one_pixel_and_grey_and_alpha_arrays():
     assert open_image(np.zeros((1, 1, 3), np.uint8)).size == (1, 1)
     assert open_image(RGB[:, :, 0]).mode == "RGB"
     np.testing.assert_array_equal(np.asarray(open_image(np.dstack([RGB, RGB[:, :, :1]]))), RGB)
+    np.testing.assert_array_equal(np.asarray(open_image(RGB[:, :, 1:2]))[:, :, 0], RGB[:, :, 1])
+
+
+def test_the_alpha_of_16_bits_does_not_count_for_the_range():
+    colours = np.linspace(0, 510, 3 * 16).astype(np.uint16).reshape(4, 4, 3)
+    whole = np.dstack([colours, np.full((4, 4, 1), 65535, np.uint16)])
+    np.testing.assert_array_equal(np.asarray(open_image(whole)), np.asarray(open_image(colours)))
+    assert np.asarray(open_image(whole)).max() == 255
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,9 @@ def test_polygon_tolerance_saves_points() -> None:
     assert len(coarse) < len(fine) / 5
     covered = fill([coarse], disc.shape)
     assert (covered & disc).sum() / (covered | disc).sum() > 0.98
+    segment = Segment(disc, 0.5, None)
+    assert segment.to_polygons(0) == [fine]
+    assert segment.to_polygons() == mask_to_polygons(disc) == mask_to_polygons(disc, 0.5) != [coarse]
 
 
 def test_polygon_pieces_and_holes() -> None:

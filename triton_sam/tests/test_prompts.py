@@ -76,7 +76,7 @@ def test_edges_of_the_picture_are_inside():
         ({"point_coords": np.zeros((1, 0, 2))}, "at least one point"),
         ({"point_coords": [[1, 1]], "point_labels": [-2]}, "at least one point"),
         ({"point_coords": [[641, 10]]}, r"point \(641, 10\) lies outside the image of 640x480"),
-        ({"point_coords": [[-1, 10]]}, "outside"),
+        ({"point_coords": [[1, 10], [-1, 10]]}, r"point \(-1, 10\) lies outside"),
         ({"point_coords": [[1e30, 10]]}, "outside"),
         ({"point_coords": [[np.nan, 10]]}, "NaN"),
         ({"point_coords": [[np.inf, 10]]}, "NaN or infinity"),
@@ -93,6 +93,7 @@ def test_edges_of_the_picture_are_inside():
         ({"point_labels": [1]}, "without point_coords"),
         ({"box": [100, 10, 50, 90]}, "swapped corners"),
         ({"box": [10, 10, 10, 90]}, "swapped corners"),
+        ({"box": [10, 90, 50, 90]}, "swapped corners"),
         ({"box": [1, 2, 3]}, "box must be"),
         ({"box": np.zeros((0, 4))}, "box must be"),
         ({"box": [0, 0, 700, 90]}, "box corner"),
@@ -191,6 +192,7 @@ def test_points_with_and_without_a_mask_of_several_objects():
     [
         ({"point_coords": [[1, 1]], "point_labels": ["a"]}, "point_labels"),
         ({"point_coords": [[[1, 1]], [["a", 2], [3, 3]]]}, "point_coords"),
+        ({"box": "a box"}, "box"),
         ({"mask_input": "a mask"}, "mask_input"),
     ],
 )

@@ -336,13 +336,18 @@ class Transport:
                 root_certificates=self._ca_certs,
                 channel_args=grpc_options(self.url),
             )
-        return self._module.InferenceServerClient(
+        client = self._module.InferenceServerClient(
             self.url.address,
             ssl=self.url.is_secure,
             ssl_context_factory=self._ssl_context if self.url.is_secure else None,
             connection_timeout=min(CONNECT_TIMEOUT, self._timeout),
             network_timeout=self._timeout,
         )
+        # Up to 2.5, geventhttpclient sends what met a broken connection again, up to `size` + 1 times, orders too. It
+        # reads `size` for nothing else. Only here is it known what may be repeated, and how often.
+        with contextlib.suppress(AttributeError):
+            client._client_stub._connection_pool.size = -1  # noqa: SLF001
+        return client
 
     def _ssl_context(self, **_: Any) -> Any:
         # gevent's context, since tritonclient's HTTP client runs on gevent sockets.

@@ -37,6 +37,11 @@ def test_a_box_is_two_points_before_the_others():
     np.testing.assert_array_equal(inputs["point_labels"], [[2, 3, 0]])
 
 
+def test_no_points_beside_a_box_are_none():
+    alone = tensors(box=[10, 20, 100, 50])["point_coords"]
+    np.testing.assert_array_equal(tensors([], box=[10, 20, 100, 50])["point_coords"], alone)
+
+
 def test_four_boxes_are_four_objects():
     inputs = tensors(box=[[0, 0, 10, 10]] * 4)
     assert inputs["point_coords"].shape == (4, 2, 2)

@@ -88,6 +88,7 @@ def reference(family: str) -> Reference:
     return Sam2Reference(load_sam2(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))
 
 
+@pytest.mark.slow
 def test_three_clients_segment_the_same_photo_at_once(server: Any, images: Path) -> None:
     photo, box = images / "coffee.jpg", [180, 60, 420, 330]
     with contextlib.ExitStack() as stack:

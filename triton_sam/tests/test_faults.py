@@ -173,6 +173,7 @@ def test_repetitions_share_one_timeout(make, proxy, known):
     fails_in_time(lambda: client.click(image), "late_reset, repeated")
 
 
+@pytest.mark.slow
 def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, picture):
     """Two answers of 0.6 s each: the one that the image is gone, and the one that would come after it."""
     image, expected = known["server"]
@@ -184,6 +185,7 @@ def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, 
     np.testing.assert_array_equal(patient.click(lost), expected)
 
 
+@pytest.mark.slow
 def test_a_slow_network_is_none_that_fails(make, proxy, known, place):
     image, expected = known[place]
     proxy.mode = "slow"

@@ -91,11 +91,12 @@ def test_the_command_line_too(front, url: str, images: Path, monkeypatch, capsys
     assert "refuses access" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
         ["demo"],
-        pytest.param(["speculative", "--positions", "3", "--sessions", "1", "--repeat", "1"], marks=pytest.mark.slow),
+        ["speculative", "--positions", "3", "--sessions", "1", "--repeat", "1"],
         ["benchmark", "--only", "load", "--users", "1", "--load-duration", "1", "--think", "0"],
     ],
 )
@@ -109,6 +110,7 @@ def test_commands_that_measure(front, command: list[str], tmp_path: Path, monkey
     assert json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 @pytest.mark.export
 def test_verify_through_the_proxy(front, images: Path, monkeypatch, capsys) -> None:
     pytest.importorskip("sam2")

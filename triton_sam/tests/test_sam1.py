@@ -228,6 +228,7 @@ def test_verify_command(
     assert json.loads(capsys.readouterr().out)["ok"] is True
 
 
+@pytest.mark.slow
 def test_verify_of_what_a_repository_holds(
     micro: FamilyExport, images: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -293,6 +293,7 @@ def test_two_requests_for_a_new_image_encode_it_once(session_server, transport):
     assert encoded(transport) == before + 1
 
 
+@pytest.mark.slow
 def test_sixteen_threads_on_more_images_than_the_cache_holds(session_server, images):
     contents = [(images / name).read_bytes() for name in ("shapes.jpg", "coffee.jpg")] + [colored(5), colored(6)]
     with SAM2TritonClient(session_server.http_url) as client:

@@ -472,6 +472,7 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
     client.close()
 
 
+@pytest.mark.slow
 def test_the_stress_report_keeps_its_limits_on_counts(server, sync, picture):
     rows = asyncio.run(stress(sync.url, None, picture, positions=30, sessions=4, repeat=1))
     assert [(row.asked, row.sent, row.cancelled, row.computed) for row in rows if " in 2 s" not in row.scenario] == [

@@ -298,6 +298,16 @@ class TestTrainer:
         with pytest.raises(CheckpointError, match="of this model and optimizer"):
             make_trainer(trainer_module, (stage(64, 1),)).load(tmp_path / "state.pt")
 
+    def test_a_state_from_before_there_was_a_choice_is_refused(self, trainer_module, tmp_path):
+        import torch
+
+        trainer = make_trainer(trainer_module, (stage(64, 1),), optimizer="muon")
+        trainer.save(tmp_path / "state.pt")
+        content = torch.load(tmp_path / "state.pt", weights_only=True)
+        torch.save({**content, "optimizer": content["optimizer"][0]}, tmp_path / "state.pt")
+        with pytest.raises(CheckpointError, match="of this model and optimizer"):
+            trainer.load(tmp_path / "state.pt")
+
 
 @pytest.mark.export
 class TestMuon:

@@ -56,7 +56,9 @@ def parser() -> argparse.ArgumentParser:
         help="stages, each of one view or several (256: pictures of 256 px; 256/1024: windows of 256 px in a frame of "
         "1024 px) and so many minutes (25m) or steps (2000) long (default: %(default)s)",
     )  # fmt: skip
-    options.add_argument("--init", type=Path, metavar="CHECKPOINT", help="start a new run from these weights")
+    options.add_argument(
+        "--init", type=Path, metavar="CHECKPOINT", help="start a new run from these weights, with a shorter warm-up"
+    )
     options.add_argument("--seed", type=int, default=0, help="seed of weights, prompts and augmentation (default: 0)")
     options.add_argument(
         "--optimizer", choices=OPTIMIZERS, default="adamw", help="muon learns faster from --init (default: %(default)s)"

@@ -300,7 +300,9 @@ class Trainer:
             self._average = [content["average"][name].clone() for name in self._names]
             self._optimizer.load(content["optimizer"])
             self.progress = Progress(**json.loads(content["progress"]))
-        except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        except (
+            pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError,
+        ) as error:  # fmt: skip
             raise CheckpointError(
                 f"{path} is not a training state of this model and optimizer: {type(error).__name__}"
             ) from error

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from .._files import atomic_write
 from ..client import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
+from ..families import FAMILIES
 from . import _options
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     from ..evaluation.report import table, to_json
     from ..evaluation.runner import Settings
 
-    settings = Settings(args.clicks, not args.no_mask, args.box_jitter, args.objects, args.seed)
+    feed_mask = FAMILIES[args.model].takes_mask and not args.no_mask
+    settings = Settings(args.clicks, feed_mask, args.box_jitter, args.objects, args.seed)
     datasets = _datasets(args)
     gallery = _Gallery(args.out, args.seed) if args.out else None
     reports: list[Report] = []
@@ -150,5 +152,5 @@ class _Gallery:
         sheets = []
         for name, examples in self._examples.items():
             sheets.append(self._folder / f"examples_{name}.png")
-            self._pictures.contact_sheet(examples.trials, sheets[-1])
+            self._pictures.contact_sheet(examples.rows, sheets[-1])
         return [numbers, curve, *sheets]

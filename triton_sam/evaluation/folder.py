@@ -40,7 +40,7 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
     Raises:
         ConfigurationError: no such folder.
         ImageError: a file is damaged.
-        InputError: not one pair, or a mask of another size than its picture.
+        InputError: not one pair, two files for one picture, or a mask of another size than its picture.
     """
     if not folder.is_dir():
         raise ConfigurationError(f"no data set {folder}: give synthetic, coins, cells or a folder of pictures")
@@ -60,13 +60,27 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
 def _pairs(folder: Path) -> tuple[list[tuple[Path, Path]], list[str]]:
     """Return (picture, label mask) pairs in the order of names, and the names of files without a partner."""
     files = _files(folder, PICTURE_SUFFIXES)
-    beside = {path.stem.removesuffix(LABEL_MARK): path for path in files if _is_label(path)}
-    below = {path.stem: path for path in _files(folder / LABEL_FOLDER, LABEL_SUFFIXES)}
-    masks = {**below, **beside}
-    pictures = {path.stem: path for path in files if not _is_label(path)}
+    below = _files(folder / LABEL_FOLDER, LABEL_SUFFIXES)
+    masks = _by_name([*filter(_is_label, files), *below])
+    pictures = _by_name(path for path in files if not _is_label(path))
     pairs = [(picture, masks[stem]) for stem, picture in pictures.items() if stem in masks]
     alone = [path for own, other in ((pictures, masks), (masks, pictures)) for s, path in own.items() if s not in other]
     return pairs, sorted(str(path.relative_to(folder)) for path in alone)
+
+
+def _by_name(paths: Iterable[Path]) -> dict[str, Path]:
+    """Return files by the name that a picture and its mask share.
+
+    Raises:
+        InputError: two files have it.
+    """
+    named: dict[str, Path] = {}
+    for path in paths:
+        name = path.stem.removesuffix(LABEL_MARK) if _is_label(path) else path.stem
+        if name in named:
+            raise InputError(f"{named[name]} and {path} are both for {name!r}: remove or rename one of them")
+        named[name] = path
+    return named
 
 
 def _files(folder: Path, suffixes: Iterable[str]) -> list[Path]:

@@ -165,7 +165,7 @@ def _target(target: float, ious: Sequence[Sequence[float]]) -> Target:
 
 
 def _correlations(objects: Sequence[ObjectResult]) -> dict[str, float | None]:
-    later = [answer for each in objects for answer in each.clicks[1:]]
+    later = [answer for each in objects for answer in each.clicks[1 : len(each.prompts)]]  # not the kept ones
     shaken = [each.shaken_box for each in objects if each.shaken_box is not None]
     kinds = {
         "click": [each.clicks[0] for each in objects],

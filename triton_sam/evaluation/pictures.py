@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,23 @@ _PAPER: Color = (255, 255, 255)
 _INK: Color = (30, 30, 30)
 
 
+@dataclass(frozen=True)
+class Example:
+    """A row of the contact sheet.
+
+    Args:
+        iou: of the first click.
+        tiles: (caption, picture) of the truth, the first and the last click, and the box.
+    """
+
+    iou: float
+    tiles: tuple[tuple[str, Image.Image], ...]
+
+
 class Examples:
     """A few objects drawn at random from all that pass by, each with the same chance (reservoir sampling).
+
+    They are drawn at once: small tiles are kept, and no large picture with its masks.
 
     Args:
         most: how many to keep.
@@ -41,19 +57,19 @@ class Examples:
     """
 
     def __init__(self, most: int = 8, seed: int = 0) -> None:
-        self.trials: list[Trial] = []
+        self.rows: list[Example] = []
         self._most, self._seen = most, 0
         self._rng = np.random.default_rng(seed)
 
     def add(self, trial: Trial) -> None:
         """Let a finished trial take part."""
         self._seen += 1
-        if len(self.trials) < self._most:
-            self.trials.append(trial)
+        if len(self.rows) < self._most:
+            self.rows.append(_row(trial))
             return
         place = int(self._rng.integers(self._seen))
         if place < self._most:
-            self.trials[place] = trial
+            self.rows[place] = _row(trial)
 
 
 def plot(reports: Sequence[Report], path: Path) -> None:
@@ -82,17 +98,17 @@ def plot(reports: Sequence[Report], path: Path) -> None:
         figure.savefig(temporary, format="png")
 
 
-def contact_sheet(trials: Sequence[Trial], path: Path) -> None:
+def contact_sheet(examples: Sequence[Example], path: Path) -> None:
     """Write examples as PNG: a row an object, with the truth, the first and the last click, and the box.
 
     Args:
-        trials: finished trials, at least one; the rows are sorted by the IoU of the first click.
+        examples: at least one; the rows are sorted by the IoU of the first click.
         path: file to write.
 
     Raises:
         OSError: the file cannot be written.
     """
-    rows = [_row(trial) for trial in sorted(trials, key=lambda trial: trial.clicks[0].iou)]
+    rows = [example.tiles for example in sorted(examples, key=lambda example: example.iou)]
     width = len(rows[0]) * (_TILE + _GAP) + _GAP
     height = len(rows) * (_TILE + _CAPTION + _GAP) + _GAP
     sheet = Image.new("RGB", (width, height), _PAPER)
@@ -107,12 +123,12 @@ def contact_sheet(trials: Sequence[Trial], path: Path) -> None:
         sheet.save(temporary, format="PNG")
 
 
-def _row(trial: Trial) -> list[tuple[str, Image.Image]]:
-    """Return (caption, tile) of one object."""
+def _row(trial: Trial) -> Example:
+    """Draw the tiles of one object."""
     first, last, box = (trial.segments[kind] for kind in ("first", "last", "box"))
     count = len(trial.prompts)
     name = trial.sample.name if len(trial.sample.name) <= 20 else f"{trial.sample.name[:19]}…"
-    return [
+    tiles = (
         (f"{name}, object {trial.label}", _tile(trial, trial.truth, FOREGROUND)),
         (f"1 click: IoU {trial.clicks[0].iou:.3f}", _tile(trial, first.mask, PALETTE[0], trial.prompts[:1])),
         (
@@ -120,15 +136,16 @@ def _row(trial: Trial) -> list[tuple[str, Image.Image]]:
             _tile(trial, last.mask, PALETTE[0], trial.prompts),
         ),
         (f"box: IoU {trial.answer(box).iou:.3f}", _tile(trial, box.mask, PALETTE[0], draw_box=True)),
-    ]
+    )
+    return Example(trial.clicks[0].iou, tiles)
 
 
 def _tile(
     trial: Trial, mask: BoolArray, colour: Color, prompts: Sequence[Click] = (), draw_box: bool = False
 ) -> Image.Image:
-    """Draw an object with its surroundings, a window twice as large as its box, with a mask and its prompts."""
+    """Draw a mask and its prompts in a window twice as large as the object's box, at most as large as the picture."""
     image, box = trial.sample.image, tight_box(trial.truth)
-    side = max(_LEAST_WINDOW, round(2 * float(max(box[2:] - box[:2]))))
+    side = max(_LEAST_WINDOW, min(round(2 * float(max(box[2:] - box[:2]))), max(image.size)))
     left, top = (
         min(max(round(float(middle) - side / 2), 0), max(length - side, 0))
         for middle, length in zip((box[:2] + box[2:]) / 2, image.size, strict=True)

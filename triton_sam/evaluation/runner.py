@@ -122,25 +122,26 @@ def measure(client: Segmenter, dataset: Dataset, settings: Settings) -> Iterator
         if sample.labels.shape != (sample.image.height, sample.image.width):
             raise InputError(f"{sample.name}: the label mask is not as large as the picture")
         rng = np.random.default_rng([settings.seed, number])
-        trials = _trials(sample, settings.most_objects, rng)
-        if trials:
+        objects = _objects(sample, settings.most_objects, rng)
+        if objects:
             found = True
             client.set_image(sample.image)
         most = min(max(_BATCH_PIXELS // sample.labels.size, 1), _MOST_BATCH)
-        for start in range(0, len(trials), most):
-            batch = trials[start : start + most]
+        for start in range(0, len(objects), most):
+            batch = [Trial(sample, label, sample.labels == label) for label in objects[start : start + most]]
             _measure_boxes(client, batch, settings.box_jitter, rng)
             _measure_clicks(client, batch, settings)
-            yield number + (start + most >= len(trials)), batch
+            yield number + (start + most >= len(objects)), batch
     if not found:
         raise InputError(f"no objects in {dataset.name}: its label masks are 0 everywhere")
 
 
-def _trials(sample: Sample, most: int, rng: np.random.Generator) -> list[Trial]:
+def _objects(sample: Sample, most: int, rng: np.random.Generator) -> list[int]:
+    """Return the numbers of the objects to measure."""
     numbers = [int(number) for number in np.unique(sample.labels) if number != 0]
     if len(numbers) > most:
         numbers = sorted(int(number) for number in rng.permutation(numbers)[:most])
-    return [Trial(sample, number, sample.labels == number) for number in numbers]
+    return numbers
 
 
 def _measure_boxes(client: Segmenter, trials: Sequence[Trial], jitter: float, rng: np.random.Generator) -> None:

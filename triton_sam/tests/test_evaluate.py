@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -209,6 +210,16 @@ def test_summary():
         summarize([])
 
 
+def test_the_correlation_counts_answers_once():
+    """What an object without an error keeps for the remaining clicks is no answer."""
+    answers = (Answer(0.5, 0.2), Answer(1.0, 0.1), Answer(1.0, 0.1), Answer(1.0, 0.1))
+    finished = ObjectResult(
+        "one", 1, 9, (Click(1, 1, 1), Click(2, 2, 1)), answers, (Answer(0.2, 0.9),), Answer(0.7, 0.8)
+    )
+    given = [Answer(0.5, 0.2), Answer(1.0, 0.1), Answer(0.2, 0.9), Answer(0.7, 0.8)]
+    assert summarize([finished]).spearman["all"] == pytest.approx(spearman(given))
+
+
 # Measurement
 
 
@@ -258,6 +269,29 @@ def test_nothing_to_measure():
         results(Oracle(), Settings(), dataset(np.zeros((20, 30), np.uint8)))
 
 
+def test_masks_of_a_large_picture_are_not_kept(monkeypatch):
+    monkeypatch.setattr("triton_sam.evaluation.runner._MOST_BATCH", 1)
+    gone = []
+    for _, trials in measure(Oracle(), dataset(), Settings(1)):
+        assert all(reference() is None for reference in gone)
+        gone += [weakref.ref(trial.truth) for trial in trials]
+        del trials
+    assert len(gone) == 2
+
+
+def test_examples_keep_tiles_and_no_pictures():
+    pictures = importlib.import_module("triton_sam.evaluation.pictures")
+    labels = mask((5, 5, 2995, 395), size=(400, 3000)) * np.uint8(1)
+    ((_, (trial,)),) = measure(Oracle(labels), dataset(labels), Settings(1))
+    examples = pictures.Examples(most=1)
+    examples.add(trial)
+    kept = weakref.ref(trial)
+    del trial
+    assert kept() is None
+    assert [tile.size for _, tile in examples.rows[0].tiles] == [(240, 240)] * 4
+    assert examples.rows[0].iou == 1
+
+
 @pytest.mark.parametrize("values", [{"clicks": 0}, {"clicks": 9}, {"box_jitter": -0.1}, {"most_objects": 0}])
 def test_settings_out_of_range(values):
     with pytest.raises(ConfigurationError):
@@ -303,9 +337,10 @@ class Replacement(Oracle):
 
     url = "http://nowhere"
     failure: BaseException
+    misses = None
 
     def __init__(self, *_, **__):
-        super().__init__()
+        super().__init__(misses=self.misses)
         self.pictures = 0
 
     def __enter__(self):
@@ -333,6 +368,25 @@ def test_what_was_measured_is_kept(folder, monkeypatch, capsys, failure, code, t
     rows = {line[:34].strip(): line[34:].strip() for line in printed.out.splitlines()}
     assert (rows["pictures"], rows["objects"], rows["mean IoU  1 click"]) == ("1", "2", "1.000")
     assert text in printed.err
+
+
+def test_a_family_without_masks_as_input_is_asked_by_clicks_alone(folder, monkeypatch, capsys):
+    clients = []
+
+    class Tracker(Replacement):
+        misses = mask((20, 0, 30, 20))
+
+        def __enter__(self):
+            clients.append(self)
+            return self
+
+    monkeypatch.setattr(command, "SAM2TritonClient", Tracker)
+    assert (
+        main(["evaluate", "--model", "sam3", "--dataset", str(folder), "--count", "1", "--clicks", "3", "--json"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["settings"]["feed_mask"] is False
+    assert len(clients[0].rounds) > 2
+    assert all(mask_input is None for _, _, mask_input, _ in clients[0].rounds)
 
 
 def test_table_has_a_column_for_each_data_set():

@@ -94,6 +94,15 @@ def test_folder_without_pairs(tmp_path):
         open_folder(tmp_path)
 
 
+@pytest.mark.parametrize("second", ["a.tif", "a_labels.tif", "labels/a.png"])
+def test_folder_with_two_files_for_one_picture(tmp_path, second):
+    (tmp_path / "labels").mkdir()
+    for name in ("a.png", "a_labels.png", second):
+        Image.new("L", (30, 20), 1).save(tmp_path / name)
+    with pytest.raises(InputError, match=rf"{second.replace('.', '[.]')}.* both for 'a'"):
+        open_dataset(str(tmp_path))
+
+
 def test_folder_with_another_size(folder):
     Image.new("L", (31, 20)).save(folder / "a_labels.png")
     with pytest.raises(InputError, match=r"a_labels.png has 31x20 pixels, but a.jpg 30x20"):

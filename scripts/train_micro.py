@@ -6,10 +6,13 @@ from __future__ import annotations
 import sys
 
 from triton_sam.errors import SamError
-from triton_sam.train.command import main
 
 if __name__ == "__main__":
     try:
-        main()
+        from triton_sam.train.command import main
+
+        sys.exit(main())
     except SamError as error:
         sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error.filename or 'cannot write'}: {error.strerror or error}")

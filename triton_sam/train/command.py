@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import signal
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
+from ..errors import ConfigurationError, MissingDependencyError
 
-from ..export.sam2_model import build_model, load_checkpoint
+try:
+    import torch
+
+    from ..export.sam2_model import build_model, load_checkpoint
+except ImportError as error:
+    raise MissingDependencyError(
+        f'training needs the train extra ({error.name} is missing): pip install "triton-sam[train]"'
+    ) from error
+
 from . import network
-from .dataset import SHARD, Example, ScenePool, augment, fill_cache
+from .dataset import SHARD
 from .optimizer import OPTIMIZERS
 from .plot import plot_history
-from .stages import View, parse_stages
+from .source import Source
+from .stages import PROMPTS, parse_stages
 from .trainer import Settings, Trainer
 
 CONFIG = "sam2.1_hiera_micro.yaml"
-
-EASY_SIZE, FULL_SIZE = 256, 512
-"""Sides of the cached scenes: easy ones for the stages below 256 px, all sorts for the others."""
-
-_EASY, _FULL = (0.0, 0.5), (0.0, 1.0)
-_FIRST_FULL_SEED = 1_000_000
-_ZOOM = 1.5
-_REFRESH_SECONDS = 60.0
+EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
 examples:
@@ -63,6 +63,10 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--optimizer", choices=OPTIMIZERS, default="adamw", help="muon learns faster from --init (default: %(default)s)"
     )
+    options.add_argument(
+        "--prompts", type=int, default=PROMPTS, metavar="N",
+        help="clicks and boxes a picture, half of each (default: %(default)s; a GPU has room for 16 and more)",
+    )  # fmt: skip
     options.add_argument("--rate", type=float, default=7e-4, help="peak learning rate (default: %(default)s)")
     options.add_argument("--easy-shards", type=int, default=60, help=f"shards of {SHARD} easy scenes (default: 60)")
     options.add_argument("--shards", type=int, default=120, help="shards of scenes of all sorts (default: 120)")
@@ -77,64 +81,42 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def _fill(folder: Path, easy: int, full: int) -> None:
-    fill_cache(folder, 0, easy, EASY_SIZE, _EASY)
-    fill_cache(folder, _FIRST_FULL_SEED, full, FULL_SIZE, _FULL)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns 0, or 130 when it was interrupted.
 
-
-class _Source:
-    """Draws examples from the caches; looks for new shards now and then.
-
-    The first steps see few scenes, the next ones more and more: what a click means is learned in tens of steps on a
-    handful of scenes, and in thousands when every scene is new. `all_at_once` is for weights that have learned it.
+    Raises:
+        SamError: an option that cannot work, a checkpoint or a state that cannot be read.
+        OSError: a file cannot be written.
     """
-
-    def __init__(self, folder: Path, all_at_once: bool = False) -> None:
-        self._all_at_once = all_at_once
-        self.step: Callable[[], int] = lambda: 0
-        self._pools = {size: ScenePool(folder, size) for size in (EASY_SIZE, FULL_SIZE)}
-        self._looked = time.monotonic()
-
-    def ready(self) -> bool:
-        return all(pool.refresh() > 0 for pool in self._pools.values())
-
-    def __call__(self, rng: np.random.Generator, view: View) -> Example:
-        if time.monotonic() - self._looked > _REFRESH_SECONDS:
-            self.ready()
-            self._looked = time.monotonic()
-        if view.frame >= 2 * FULL_SIZE:
-            return self._framed(rng, view)
-        step = self.step()
-        if view.size < EASY_SIZE:
-            if self._all_at_once:
-                return augment(rng, self._pools[EASY_SIZE].draw(rng), view.size, 0.4)
-            variety = 8 + step * step // 125
-            return augment(rng, self._pools[EASY_SIZE].draw(rng, variety), view.size, max(0.4, 1 - step / 800))
-        easy = view.size < FULL_SIZE and rng.random() < 0.4
-        return augment(rng, self._pools[EASY_SIZE if easy else FULL_SIZE].draw(rng), view.size, 0.5)
-
-    def _framed(self, rng: np.random.Generator, view: View) -> Example:
-        """Cut a window: at the scale at which the frame shows a scene, up to `_ZOOM` times larger, or smaller."""
-        share = view.size / view.frame
-        # Up to the whole scene: a large object needs a window that holds it.
-        return augment(rng, self._pools[FULL_SIZE].draw(rng), view.size, share / _ZOOM, whole_share=0.15 + 0.35 * share)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
     options = parser().parse_args(arguments)
     settings = _settings(options)
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
     torch.set_flush_denormal(True)  # sharp attention leaves numbers near 1e-40, each as slow as a hundred others
-    scenes = options.scenes or options.out / "scenes"
-    scenes.mkdir(parents=True, exist_ok=True)
-    painter = multiprocessing.get_context("spawn").Process(
-        target=_fill, args=(scenes, options.easy_shards, options.shards), daemon=True
-    )
-    painter.start()
-    source = _Source(scenes, all_at_once=options.init is not None)
-    while not source.ready() and painter.is_alive():
-        time.sleep(1)
+    options.out.mkdir(parents=True, exist_ok=True)
+    views = [view for stage in settings.stages for view in stage.views]
+    with _signals() as stopped:
+        source = Source(
+            options.scenes or options.out / "scenes",
+            views,
+            options.easy_shards,
+            options.shards,
+            options.init is not None,
+        )
+        try:
+            _train(options, settings, source, stopped)
+        finally:
+            source.close()
+        if stopped():
+            print("interrupted; the same command resumes", flush=True)
+        return EXIT_INTERRUPTED if stopped() else 0
+
+
+def _train(options: argparse.Namespace, settings: Settings, source: Source, stopped: Callable[[], bool]) -> None:
+    in_steps = settings.stages[0].steps is not None
+    print("drawing scenes" + (", all of them before the first step" if in_steps else ""), flush=True)
+    source.wait(in_steps, stopped)  # a step draws from the scenes at hand: that they are complete makes it repeatable
+    if stopped():
+        return
     torch.manual_seed(settings.seed)
     model = build_model(CONFIG)
     if options.init is None:
@@ -147,22 +129,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if state.is_file():
         trainer.load(state)
         print(f"resuming at step {trainer.progress.step}", flush=True)
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        before = _yield_cores if options.share_cores else None
-        trainer.run(_keeper(options.out), options.save_every, before=before)
-    except KeyboardInterrupt:
-        _keeper(options.out)(trainer)
-        print("interrupted; the same command resumes", flush=True)
+    before = _yield_cores if options.share_cores else None
+    trainer.run(_keeper(options.out), options.save_every, before=before, stopped=stopped)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    device = options.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    stages = parse_stages(options.stages)
-    settings = Settings(stages, options.seed, options.optimizer, options.rate, device=device, bf16=options.bf16)
+    """Check the options.
+
+    Raises:
+        ConfigurationError: one that cannot work.
+    """
+    least = {"seed": 0, "easy_shards": 0, "shards": 0, "threads": 0, "prompts": 2}
+    for name, value in least.items():
+        if getattr(options, name) < value:
+            raise ConfigurationError(f"--{name.replace('_', '-')} must be at least {value}")
+    if options.rate <= 0:
+        raise ConfigurationError("--rate must be above 0")
+    stages = parse_stages(options.stages, options.prompts)
+    settings = Settings(
+        stages, options.seed, options.optimizer, options.rate, device=_device(options.device), bf16=options.bf16
+    )
     return settings if options.init is None else replace(settings, warm_up=50, hold=0.2)
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigurationError(f"--device {name} cannot be used here: {reason}") from error
+    return name
 
 
 def _yield_cores() -> None:
@@ -171,8 +169,21 @@ def _yield_cores() -> None:
     torch.set_num_threads(cores if others < 0.5 * cores else 1)
 
 
-def _interrupt(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
+@contextmanager
+def _signals() -> Iterator[Callable[[], bool]]:
+    """Yield what tells whether Ctrl-C or SIGTERM came, so that a run ends between two steps; Ctrl-C again stops it."""
+    came: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        came.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    earlier = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def _keeper(out: Path) -> Callable[[Trainer], None]:

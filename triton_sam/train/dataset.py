@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from .._files import atomic_path
 from ..errors import ConfigurationError
 from .scenes import HELD_OUT_SEED, Scene, generate_scene
 
@@ -41,14 +42,13 @@ def write_shard(path: Path, first_seed: int, size: int, difficulty: tuple[float,
         share = (seed * 0.6180339887) % 1  # golden-ratio steps cover the range evenly for any run of seeds
         scenes.append(generate_scene(seed, size, difficulty[0] + share * (difficulty[1] - difficulty[0])))
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part.npz")
-    np.savez(
-        partial,
-        images=np.stack([scene.image for scene in scenes]),
-        labels=np.stack([scene.labels for scene in scenes]),
-        parts=np.stack([scene.parts for scene in scenes]),
-    )
-    partial.replace(path)
+    with atomic_path(path) as partial:
+        np.savez(
+            partial,
+            images=np.stack([scene.image for scene in scenes]),
+            labels=np.stack([scene.labels for scene in scenes]),
+            parts=np.stack([scene.parts for scene in scenes]),
+        )
 
 
 def fill_cache(folder: Path, first_seed: int, shards: int, size: int, difficulty: tuple[float, float]) -> None:
@@ -92,6 +92,11 @@ class ScenePool:
             if path.name not in self._shards:
                 with np.load(path) as content:
                     self._shards[path.name] = (content["images"], content["labels"], content["parts"])
+        return self.count
+
+    @property
+    def count(self) -> int:
+        """Scenes at hand."""
         return SHARD * len(self._shards)
 
     def draw(self, rng: np.random.Generator, most: int | None = None) -> Example:
@@ -126,18 +131,28 @@ def augment(
     crop = side if rng.random() < whole_share else int(side * least_crop ** rng.random())
     top, left = (int(n) for n in rng.integers(0, side - crop + 1, 2))
     window = (slice(top, top + crop), slice(left, left + crop))
-    shrink = cv2.INTER_AREA if crop > size else cv2.INTER_LINEAR
-    image = cv2.resize(example.image[window], (size, size), interpolation=shrink)
-    maps = [
-        cv2.resize(m[window], (size, size), interpolation=cv2.INTER_NEAREST) for m in (example.labels, example.parts)
-    ]
+    cut = resized(Example(example.image[window], example.labels[window], example.parts[window]), size)
     turns, flip = int(rng.integers(4)), rng.random() < 0.5
-    image, labels, parts = (np.rot90(array, turns) for array in (image, *maps))
+    image, labels, parts = (np.rot90(array, turns) for array in (cut.image, cut.labels, cut.parts))
     if flip:
         image, labels, parts = image[:, ::-1], labels[:, ::-1], parts[:, ::-1]
     return Example(
         recolour(rng, np.asarray(image, np.uint8)), np.ascontiguousarray(labels), np.ascontiguousarray(parts)
     )
+
+
+def resized(example: Example, size: int) -> Example:
+    """Bring an example to another side, its maps where the picture is (INTER_NEAREST is up to half a pixel beside)."""
+    smooth = cv2.INTER_AREA if example.image.shape[0] > size else cv2.INTER_LINEAR
+    image, labels, parts = (
+        np.asarray(cv2.resize(array, (size, size), interpolation=how), np.uint8)
+        for array, how in (
+            (example.image, smooth),
+            (example.labels, cv2.INTER_NEAREST_EXACT),
+            (example.parts, cv2.INTER_NEAREST_EXACT),
+        )
+    )
+    return Example(image, labels, parts)
 
 
 def recolour(rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 OPTIMIZERS = ("adamw", "muon")
 
+_CODES = re.compile(r"embed|_tokens?\.weight$")  # and not cross_attn_token_to_image, a matrix as others are
 _SMALLEST_SIDE = 32  # of a matrix that Muon takes
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _NEWTON_SCHULZ_STEPS = 5
@@ -30,7 +32,7 @@ class Optimizer:
         decayed: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for name, parameter in named:
-            if parameter.ndim < 2 or "embed" in name or "token" in name:
+            if parameter.ndim < 2 or _CODES.search(name):
                 others.append(parameter)
             elif kind == "muon" and parameter.ndim == 2 and min(parameter.shape) >= _SMALLEST_SIDE:
                 matrices.append(parameter)

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from .._files import atomic_path, atomic_write
+
 _CURVES = (("click", "1 click"), ("click_best", "1 click, best of three"), ("click3", "3 clicks"), ("box", "box"))
 
 
 def plot_history(history: Sequence[dict[str, float]], path: Path) -> None:
     """Write `path`.json and `path`.png: loss and training IoU over the steps, stages marked."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(json.dumps(list(history)))
+    atomic_write(path.with_suffix(".json"), json.dumps(list(history)).encode())
     if len(history) < 2:
         return
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -34,4 +36,5 @@ def plot_history(history: Sequence[dict[str, float]], path: Path) -> None:
         if before["size"] != after["size"]:
             for axes in (above, below):
                 axes.axvline(after["step"], color="grey", linewidth=0.7)
-    figure.savefig(path.with_suffix(".png"), dpi=110)
+    with atomic_path(path.with_suffix(".png")) as partial:
+        figure.savefig(partial, dpi=110)

@@ -101,12 +101,15 @@ def click_inside(rng: np.random.Generator, region: Region) -> NDArray[np.float32
     return np.array([column + left, row + top], np.float32)
 
 
-def box_around(rng: np.random.Generator, region: Region) -> NDArray[np.float32]:
-    """Return the corners of a region's box, shaken; float32 (2, 2), top left then bottom right."""
+def box_around(rng: np.random.Generator, region: Region, frame: int) -> NDArray[np.float32]:
+    """Return the corners of a region's box, shaken; float32 (2, 2), top left then bottom right.
+
+    `frame` is the side in pixels of the picture that the region is seen in, whole or through a window.
+    """
     rows, columns = np.flatnonzero(region.any(1)), np.flatnonzero(region.any(0))
     corners = np.array([[columns[0], rows[0]], [columns[-1] + 1, rows[-1] + 1]], np.float32)
     sides = corners[1] - corners[0]
-    most = region.shape[0] * 20 / 1024
+    most = frame * 20 / 1024
     shake = np.clip(rng.normal(0, _BOX_JITTER, (2, 2)) * sides, -most, most)
     if rng.random() < 0.3:
         shake = np.zeros((2, 2))

@@ -7,17 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
-
-from ..errors import MissingDependencyError
-
-try:
-    import cv2
-except ImportError as error:
-    raise MissingDependencyError(
-        'generating scenes needs the train extra (cv2 is missing): pip install "triton-sam[train]"'
-    ) from error
 
 Mask = NDArray[np.bool_]
 Points = NDArray[np.float64]

@@ -10,7 +10,10 @@ import numpy as np
 from ..errors import ConfigurationError
 from .network import Window
 
-_IMAGES_AND_PROMPTS = ((128, 8, 6), (256, 6, 6), (512, 2, 6), (1 << 30, 1, 6))
+PROMPTS = 6
+"""Prompts a picture. Few, since a step on a CPU is mostly decoding, and another picture teaches more."""
+
+_IMAGES = ((128, 8), (256, 6), (512, 2), (1 << 30, 1))  # (largest side, pictures a step)
 _VIEW = re.compile(r"(\d+)(?:/(\d+))?")
 _LARGEST_TILE = 256  # pixels: one attention window of the trunk's last stage
 
@@ -51,11 +54,11 @@ class Stage:
         return float(self.steps if self.steps is not None else self.seconds or 0.0)
 
 
-def parse_stages(text: str) -> tuple[Stage, ...]:
+def parse_stages(text: str, prompts: int = PROMPTS) -> tuple[Stage, ...]:
     """Read stages, separated by commas: "128:25m,256/1024+1024:30m", or steps in place of minutes, "128:2000".
 
     A stage is one view or several with "+" between them (one named twice is drawn twice as often); a view is a side, or
-    the sides of a window and of its frame.
+    the sides of a window and of its frame. Every picture gets `prompts` prompts.
 
     Raises:
         ConfigurationError: anything else.
@@ -67,17 +70,17 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
         if found is None:
             raise ConfigurationError(f"cannot read the stage {item!r}: write 256:30m, 256:2000 or 256/1024+1024:30m")
         steps, seconds = (int(found[1]), None) if found[1] else (None, 60 * float(found[2]))
-        stages.append(Stage(tuple(_view(view) for view in views.split("+")), steps, seconds))
+        stages.append(Stage(tuple(_view(view, prompts) for view in views.split("+")), steps, seconds))
     if len({stage.steps is None for stage in stages}) > 1:
         raise ConfigurationError("give every stage in minutes or every stage in steps")
     return tuple(stages)
 
 
-def _view(text: str) -> View:
+def _view(text: str, prompts: int) -> View:
     found = _VIEW.fullmatch(text)
     if found is None:
         raise ConfigurationError(f"cannot read the view {text!r}: write 256, or 256/1024 for a window of a frame")
     size, frame = int(found[1]), int(found[2] or found[1])
     Window(size, frame)  # raises where it does not fit
-    images, prompts = next((i, p) for most, i, p in _IMAGES_AND_PROMPTS if size <= most)
+    images = next(count for most, count in _IMAGES if size <= most)
     return View(size, frame, images, prompts)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from .._files import atomic_path
 from ..errors import CheckpointError
 from ..families.base import LABEL_NO_POINT
 from . import network
@@ -175,7 +176,7 @@ class Trainer:
         count, boxes = len(batch.asked[0].regions), len(batch.asked[0].regions) // 2
         boxed = np.tile(np.arange(count) >= count - boxes, len(batch.asked))
         targets = np.concatenate([item.targets for item in batch.asked])
-        points, labels = _first_prompts(rng, batch.asked, boxed)
+        points, labels = _first_prompts(rng, batch, boxed)
         own = features.repeat(count)
         device = own.embedding.device
         target = torch.from_numpy(targets).to(device)
@@ -220,14 +221,23 @@ class Trainer:
         every: float = 120.0,
         quiet: bool = False,
         before: Callable[[], None] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Go through the stages that are left; call `save` every so many seconds and at the end, `before` each step."""
+        """Go through the stages that are left.
+
+        Args:
+            save: called every so many seconds, between steps, and at the end.
+            every: these seconds.
+            quiet: no progress bar.
+            before: called before each step.
+            stopped: asked between steps whether to end early.
+        """
         saved = time.monotonic()
         bar = tqdm(
             total=100.0, unit="%", mininterval=20, disable=quiet, bar_format="{l_bar}{bar:20}| {elapsed} {postfix}"
         )
         recent: dict[str, float] = {}
-        while self.progress.stage < len(self.settings.stages):
+        while self.progress.stage < len(self.settings.stages) and not stopped():
             if before is not None:
                 before()
             start, stage = time.monotonic(), self.settings.stages[self.progress.stage]
@@ -274,7 +284,7 @@ class Trainer:
 
     def export(self, path: Path) -> None:
         """Write the averaged weights as FP16, in the layout of the official checkpoints."""
-        _save_atomically({"model": self.averaged_state()}, path)
+        _save({"model": self.averaged_state()}, path)
 
     def save(self, path: Path) -> None:
         """Write everything that a resumed run needs."""
@@ -285,7 +295,7 @@ class Trainer:
             "optimizer": self._optimizer.state(),
             "progress": json.dumps(asdict(self.progress)),
         }
-        _save_atomically(content, path)
+        _save(content, path)
 
     def load(self, path: Path) -> None:
         """Continue from a file of `save`. The stages may have changed since; their number and order tell the place.
@@ -309,14 +319,14 @@ class Trainer:
 
 
 def _first_prompts(
-    rng: np.random.Generator, asked: list[Asked], boxed: np.ndarray[Any, np.dtype[np.bool_]]
+    rng: np.random.Generator, batch: _Batch, boxed: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> tuple[np.ndarray[Any, np.dtype[np.float32]], np.ndarray[Any, np.dtype[np.float32]]]:
     """Return points (P, 2, 2) and labels (P, 2): a box where `boxed`, otherwise a click and no second point."""
-    regions = [region for item in asked for region in item.regions]
-    points = np.repeat(np.concatenate([item.clicks for item in asked])[:, None], 2, axis=1)
+    regions = [region for item in batch.asked for region in item.regions]
+    points = np.repeat(np.concatenate([item.clicks for item in batch.asked])[:, None], 2, axis=1)
     labels = np.tile(np.array([1, LABEL_NO_POINT], np.float32), (len(regions), 1))
     for index in np.flatnonzero(boxed):
-        points[index], labels[index] = box_around(rng, regions[index]), (2, 3)
+        points[index], labels[index] = box_around(rng, regions[index], batch.window.frame), (2, 3)
     return points, labels
 
 
@@ -335,11 +345,10 @@ def _measure(
                 measured[f"{name}_best"] = float(iou[chosen, 1:].max(1).mean())
 
 
-def _save_atomically(content: dict[str, Any], path: Path) -> None:
+def _save(content: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part")
-    torch.save(content, partial)
-    partial.replace(path)
+    with atomic_path(path) as partial, partial.open("wb") as file:  # given a path, torch would write its name too
+        torch.save(content, file)
 
 
 __all__ = ["Progress", "Settings", "Trainer"]

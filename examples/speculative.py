@@ -10,11 +10,12 @@ import argparse
 import asyncio
 import contextlib
 import math
+import sys
 import time
 
 import numpy as np
 
-from triton_sam import SpeculativeSAM2Client
+from triton_sam import SamError, SpeculativeSAM2Client
 from triton_sam.bundle import bundled
 
 
@@ -41,18 +42,30 @@ async def play(url: str | None, image: str, seconds: float) -> None:
             await asyncio.sleep(1 / 60)
         print(f"the mouse rests after {asked} positions")
         client.cancel_session_requests("mouse")
-        await asyncio.wait([task])
+        await task  # the newest is answered, or says why not
         print(f"{asked} asked, {client.requests_sent} sent:", client.get_session_status("mouse"))
 
 
-def main() -> None:
-    """Parse the arguments and play."""
+def main() -> int:
+    """Parse the arguments and play; an error is one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", help="server (default: $TRITON_URL, else localhost:8000)")
     parser.add_argument("--local", action="store_true", help="start a local Triton for this")
     parser.add_argument("--image", default=str(bundled("test/images") / "shapes.jpg"))
     parser.add_argument("--seconds", type=float, default=3.0)
     args = parser.parse_args()
+    if not args.seconds > 0:
+        parser.error("--seconds must be above 0")
+    try:
+        run(args)
+    except SamError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(args: argparse.Namespace) -> None:
+    """Play on the server at --url, or on a local one."""
     with contextlib.ExitStack() as stack:
         if args.local:
             from triton_sam.local_server import LocalServer
@@ -65,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from triton_sam.bundle import bundled
+from triton_sam.errors import ConfigurationError, SamError
 from triton_sam.local_server import LocalServer
 from triton_sam.server_url import parse_url
 from triton_sam.session_model import contract
@@ -47,7 +48,11 @@ class Counter:
     def _accept(self) -> None:
         while True:
             client, _ = self._listener.accept()
-            server = socket.create_connection(self._server)
+            try:
+                server = socket.create_connection(self._server)
+            except OSError:
+                client.close()
+                continue
             for name, source, sink in (("request", client, server), ("answer", server, client)):
                 threading.Thread(target=self._carry, args=(name, source, sink), daemon=True).start()
 
@@ -72,7 +77,17 @@ def clicks() -> Iterator[tuple[bytes, dict[str, np.ndarray[Any, Any]]]]:
 
 
 def measure(url: str) -> dict[str, list[tuple[int, int]]]:
-    """Return bytes of request and answer of each click, by format."""
+    """Return bytes of request and answer of each click, by format.
+
+    Raises:
+        ConfigurationError: not an HTTP URL.
+        ServerError: the server does not answer, or has no such model.
+    """
+    parsed = parse_url(url)
+    if parsed.is_grpc or parsed.is_secure:
+        raise ConfigurationError(f"{url}: bytes are counted over plain HTTP: give an http:// URL")
+    with contextlib.closing(Transport(parsed)) as direct:
+        direct.ready_models()  # the error of a server that is not there names the server, not the counter
     counter = Counter(str(parse_url(url)))
     transport = Transport(parse_url(counter.url))
     found: dict[str, list[tuple[int, int]]] = {name: [] for name in contract.FORMATS}
@@ -98,7 +113,11 @@ def main() -> int:
         if args.url is None:
             server = stack.enter_context(LocalServer(bundled("model_repository"), models=["sam2"]))
             args.url = server.http_url
-        found = measure(args.url)
+        try:
+            found = measure(args.url)
+        except SamError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
     missed = False
     for name, pairs in found.items():
         requests, answers = zip(*pairs, strict=True)

@@ -35,21 +35,33 @@ url=http://$1:$2/v2/models/${MODEL:-sam2}/infer
 export IMAGE=$3 PROMPT=$4
 body() {
     python3 -c '
-import base64, json, os
+import base64, json, os, sys
 image, prompt = os.environ["IMAGE"], os.environ["PROMPT"]
 if len(image) < 4096 and os.path.isfile(image):
     with open(image, "rb") as file:
         image = base64.b64encode(file.read()).decode()
+try:
+    base64.b64decode("".join(image.split()), validate=True)
+except ValueError:
+    sys.exit(f"infer_example.sh: no file {image[:200]}, and no base64 text")
 inputs = {"prompt_json": prompt, **({"image_b64": image} if image else {})}
 tensors = [{"name": name, "shape": [1], "datatype": "BYTES", "data": [text]} for name, text in inputs.items()]
 print(json.dumps({"inputs": tensors, "outputs": [{"name": "result_json"}]}))'
 }
-body | curl --silent --show-error --max-time 300 --header "Content-Type: application/json" --data-binary @- "$url" |
+request=$(body)
+printf '%s' "$request" |
+    curl --silent --show-error --max-time 300 --header "Content-Type: application/json" --data-binary @- "$url" |
     python3 -c '
 import json, sys
-answer = json.load(sys.stdin)
-if "outputs" not in answer:
-    sys.exit("infer_example.sh: " + str(answer.get("error", answer)))
+text = sys.stdin.read()
+if not text:
+    sys.exit(1)  # curl has said why
+try:
+    answer = json.loads(text)
+except ValueError:
+    sys.exit("infer_example.sh: this is no answer of Triton: " + " ".join(text.split())[:200])
+if not isinstance(answer, dict) or "outputs" not in answer:
+    sys.exit("infer_example.sh: " + str(answer.get("error", answer) if isinstance(answer, dict) else answer))
 result = answer["outputs"][0]["data"][0]
 print(result)
 sys.exit("error" in json.loads(result))'

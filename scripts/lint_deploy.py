@@ -42,7 +42,7 @@ def compose(root: Path = ROOT) -> Iterable[str]:
     example = dict(re.findall(r"(?m)^(\w+)=(.*)$", (root / ".env.example").read_text(encoding="utf-8")))
     for match in VARIABLE.finditer(text):
         name, default = match["name"], match["default"]
-        if name not in example and name not in ("UID", "GID"):  # a shell's own
+        if name not in example:
             yield f"{name} is missing in .env.example"
         elif default is not None and example.get(name, default) != default:
             yield f"{name} is {default!r} by default, and {example[name]!r} in .env.example"

@@ -7,7 +7,7 @@ usage() {
 usage: [HTTP_PORT=8000] [GRPC_PORT=8001] [METRICS_PORT=8002] [TRITON_TAG=25.01-py3] scripts/run_triton.sh [MODEL_REPOSITORY]
 
 Serves MODEL_REPOSITORY (default: model_repository of this project) until Ctrl-C: with NVIDIA's container where a Docker
-daemon runs, else with the Triton of the nvidia-pytriton wheel (pip install "triton-sam[local]").
+daemon runs, else with the Triton of the nvidia-pytriton wheel (pip install -c constraints.txt -e ".[local]").
 
   BIND_ADDRESS   address to listen on (default: 127.0.0.1, this host only; Triton asks nobody for a password)
   TRITON_IMAGE   container image (default: triton-sam:$TRITON_TAG when scripts/build_image.sh has made it, which the

@@ -57,7 +57,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="triton-sam",
         description="Segment Anything on NVIDIA Triton: serve it, click, get a mask.",
-        epilog="Start with `triton-sam demo`. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.",
+        epilog="Start with `triton-sam demo`. Exit codes: 0 done, 1 failed, 2 options that cannot be "
+        "parsed, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"triton-sam {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)

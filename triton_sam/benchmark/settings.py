@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..errors import ConfigurationError
@@ -50,8 +51,11 @@ class Settings:
     link: str = "1gbit,1ms"
 
     def __post_init__(self) -> None:
-        if min(self.duration, self.load_seconds) <= 0 or self.think < 0:
-            raise ConfigurationError("durations must be above 0 seconds, the pause of a user at least 0")
+        durations = (self.duration, self.load_seconds)
+        if not all(0 < seconds < math.inf for seconds in durations) or not 0 <= self.think < math.inf:  # NaN neither
+            raise ConfigurationError("durations must be above 0 seconds, the pause of a user at least 0, and finite")
+        if not self.sections:
+            raise ConfigurationError(f"nothing to measure: name some of {', '.join(SECTIONS)}")
         if not self.concurrency or min(self.concurrency) < 1 or min(self.users, self.crowd, self.least_rounds) < 1:
             raise ConfigurationError("there must be at least one user and one round")
         parse_link(self.link)

@@ -62,16 +62,24 @@ def usual_metrics_url(url: ServerUrl) -> str | None:
     return f"http://{parts.netloc.rpartition(':')[0]}:8002/metrics"
 
 
-def server_gpus(metrics_url: str | None) -> bool | None:
-    """Whether a server sees a GPU, by its own figures; None when it does not tell.
+def check_metrics_url(metrics_url: str | None) -> None:
+    """Refuse a URL that cannot be one of figures.
 
     Raises:
-        ConfigurationError: the URL cannot work.
+        ConfigurationError: it cannot work.
     """
+    try:
+        fits = metrics_url is None or urlsplit(metrics_url).scheme in ("http", "https")
+    except ValueError:  # http://[, say
+        fits = False
+    if not fits:
+        raise ConfigurationError(f"{metrics_url!r} is no URL of figures: write http://host:8002/metrics")
+
+
+def server_gpus(metrics_url: str | None) -> bool | None:
+    """Whether a server sees a GPU, by its own figures at a URL that was checked; None when it does not tell."""
     if metrics_url is None:
         return None
-    if urlsplit(metrics_url).scheme not in ("http", "https"):
-        raise ConfigurationError(f"{metrics_url!r} is no URL of figures: write http://host:8002/metrics")
     try:
         with urllib.request.urlopen(metrics_url, timeout=5) as answer:  # noqa: S310 - http and https only
             figures = answer.read().decode("utf-8", "replace")

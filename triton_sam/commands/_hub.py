@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import SamError
+from ..errors import ConfigurationError, SamError
 from . import _options
 
 
@@ -20,6 +20,19 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
     for path in download_onnx(_options.repository(args), precision=precision, name=name, hub=hub).values():
         print(path)
     return 0
+
+
+def precision_of(size: str | None) -> str | None:
+    """Return the precision of the published pair that a size of SAM3 stands for; None for no size.
+
+    Raises:
+        ConfigurationError: there is no such size.
+    """
+    from ..hub import PRECISIONS
+
+    if size is not None and size not in PRECISIONS:
+        raise ConfigurationError(f"sam3 has no size {size!r}: one of {', '.join(PRECISIONS)}, checkpoint")
+    return size
 
 
 def run_checkpoint(args: argparse.Namespace) -> Path:

@@ -1,73 +1,75 @@
 """Set how models run on GPUs: accelerator, devices, instances. Writes into config.pbtxt, and takes it out again.
 
-Without a variant, all of the repository. An export writes config.pbtxt anew, so run this after it. A running server
-takes the change with `triton-sam reload`. What each option does is in docs/server-options.md.
+Each call replaces all earlier settings of its models: name all that you want at once. `--accelerator none` alone takes
+them out. Without a variant, all of the repository. An export writes config.pbtxt anew, so run this after it. A running
+server takes the change with `triton-sam reload`. What each option does is in docs/server-options.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
+from typing import Any
 
 from .._files import atomic_write
 from ..errors import ConfigurationError, RepositoryError
 from ..repository import CONFIG_NAME, list_models
-from ..tuning import ACCELERATORS, ENGINE_CACHE, Accelerator, Tuning, models_of, tune
+from ..tuning import ACCELERATORS, Accelerator, Tuning, models_of, tune
 from . import _options
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Tuning))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("variants", nargs="*", metavar="VARIANT", help="for example sam2 or sam2.1_large; default: all")
-    parser.add_argument(
-        "--accelerator",
-        choices=ACCELERATORS,
-        default="none",
-        help="for encoders (default: none, the backend's own way)",
-    )
-    parser.add_argument(
-        "--decoder-accelerator",
-        choices=ACCELERATORS,
-        help="for decoders (default: cuda with --accelerator cuda or tensorrt; they are small, and their shapes vary)",
-    )
-    parser.add_argument(
-        "--gpus", type=_numbers, default=(), metavar="0,1", help="GPUs that get instances (default: all)"
-    )
-    parser.add_argument("--instances", type=int, default=1, metavar="N", help="instances on each GPU (default: 1)")
-    parser.add_argument(
-        "--gpu-memory-limit", type=int, default=0, metavar="BYTES", help="for one instance (default: no limit)"
-    )
-    parser.add_argument("--no-tf32", action="store_true", help="exact FP32 matrix products, slower than TF32")
-    parser.add_argument(
-        "--engine-cache",
-        default=ENGINE_CACHE,
-        metavar="DIR",
-        help=f"TensorRT's, in the server (default: {ENGINE_CACHE})",
-    )
-    parser.add_argument("--max-images", type=int, default=1, metavar="N", help="TensorRT: images a call (default: 1)")
-    parser.add_argument(
-        "--max-prompts", type=int, default=16, metavar="N", help="TensorRT: objects a call (default: 16)"
-    )
-    parser.add_argument(
-        "--max-points", type=int, default=16, metavar="N", help="TensorRT: points an object (default: 16)"
-    )
+    _add_settings(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the changes and write nothing")
     _options.add_repository(parser)
     _options.add_quiet(parser)
 
 
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add an option a field of Tuning, which has the defaults: what is not given is not in the namespace."""
+    default = Tuning()
+
+    def add(option: str, field: str, text: str, **how: Any) -> None:
+        parser.add_argument(option, dest=field, default=argparse.SUPPRESS, help=text, **how)
+
+    def add_number(option: str, field: str, text: str, metavar: str = "N") -> None:
+        add(option, field, f"{text} (default: {getattr(default, field) or 'no limit'})", type=int, metavar=metavar)
+
+    add("--accelerator", "accelerator", "for encoders (default: none, the backend's own way)", choices=ACCELERATORS)
+    add(
+        "--decoder-accelerator",
+        "decoder_accelerator",
+        "for decoders (default: cuda with --accelerator cuda or tensorrt; they are small, and their shapes vary)",
+        choices=ACCELERATORS,
+    )
+    add("--gpus", "gpus", "GPUs that get instances (default: all)", type=_numbers, metavar="0,1")
+    add_number("--instances", "instances", "instances on each GPU")
+    add_number("--gpu-memory-limit", "memory_limit", "of an accelerator, for one instance", "BYTES")
+    add("--no-tf32", "tf32", "exact FP32 matrix products, slower than TF32", action="store_false")
+    add("--engine-cache", "engine_cache", f"TensorRT's, in the server (default: {default.engine_cache})", metavar="DIR")
+    add_number("--max-images", "max_images", "TensorRT: images a call")
+    add_number("--max-prompts", "max_prompts", "TensorRT: objects a call")
+    add_number("--max-points", "max_points", "TensorRT: points an object")
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command; prints the names of the models that changed, or the changes themselves with --dry-run."""
+    tuning = _tuning({name: getattr(args, name) for name in _FIELDS if name in args})
     repository = _options.repository(args)
     precision = {model.name: model.metadata.get("triton_sam.precision") for model in list_models(repository)}
-    tuning = _tuning(args)
-    changes = []
+    changes, replaced = [], False
     for name in models_of(repository, tuple(args.variants)):
         path = repository / name / CONFIG_NAME
         old = path.read_text("utf-8")
         new = tune(old, tuning, fp16=precision.get(name) == "fp16")
         if new != old:
             changes.append((path, old, new))
+            replaced = replaced or tune(old, Tuning()) not in (old, new)
     for path, old, new in changes:
         if args.dry_run:
             lines = difflib.unified_diff(old.splitlines(), new.splitlines(), str(path), str(path), lineterm="")
@@ -78,26 +80,43 @@ def run(args: argparse.Namespace) -> int:
         except OSError as error:
             raise RepositoryError(f"{path} cannot be written: {error.strerror or error}") from error
         print(path.parent.name)
+    if replaced:
+        _options.say(args, "earlier settings are replaced: what this call does not name is the default again")
     _options.say(args, "no change" if not changes else "a running server takes it with `triton-sam reload NAME`")
     return 0
 
 
-def _tuning(args: argparse.Namespace) -> Tuning:
-    decoder: Accelerator = args.decoder_accelerator or ("none" if args.accelerator == "none" else "cuda")
-    if args.no_tf32 and "none" in (args.accelerator, decoder):
+def _tuning(given: dict[str, Any]) -> Tuning:
+    """Return the settings to write.
+
+    Raises:
+        ConfigurationError: none is given, or one that would have no effect.
+    """
+    if not given:
+        raise ConfigurationError("nothing to set: give an option; --accelerator none alone takes all settings out")
+    if "engine_cache" in given:
+        given["engine_cache"] = given["engine_cache"].rstrip("/")
+    encoder: Accelerator = given.get("accelerator", "none")
+    decoder: Accelerator = given.setdefault("decoder_accelerator", "none" if encoder == "none" else "cuda")
+    _refuse_idle(given, encoder, decoder)
+    return Tuning(**given)
+
+
+def _refuse_idle(given: dict[str, Any], encoder: Accelerator, decoder: Accelerator) -> None:
+    """Refuse an option that nothing would read."""
+    if "tf32" in given and "none" in (encoder, decoder):
         raise ConfigurationError("--no-tf32 is an option of an accelerator: give --accelerator cuda, too")
-    return Tuning(
-        accelerator=args.accelerator,
-        decoder_accelerator=decoder,
-        gpus=args.gpus,
-        instances=args.instances,
-        memory_limit=args.gpu_memory_limit,
-        tf32=not args.no_tf32,
-        engine_cache=args.engine_cache.rstrip("/"),
-        max_images=args.max_images,
-        max_prompts=args.max_prompts,
-        max_points=args.max_points,
-    )
+    if "memory_limit" in given and encoder == decoder == "none":
+        raise ConfigurationError("--gpu-memory-limit is an option of an accelerator: give --accelerator cuda, too")
+    for name, readers in (
+        ("engine_cache", {"--accelerator": encoder, "--decoder-accelerator": decoder}),
+        ("max_images", {"--accelerator": encoder}),
+        ("max_prompts", {"--decoder-accelerator": decoder}),
+        ("max_points", {"--decoder-accelerator": decoder}),
+    ):
+        if name in given and "tensorrt" not in readers.values():
+            option, needed = f"--{name.replace('_', '-')}", " or ".join(readers)
+            raise ConfigurationError(f"{option} is an option of TensorRT: give {needed} tensorrt, too")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     out = args.out or _default_output()
     report = Report()
+    out.mkdir(parents=True, exist_ok=True)  # before the server: no half minute of waiting for a wrong path
     with _server(args) as (url, about), SAM2TritonClient(url, **_options.access(args)) as client:
         _options.say(args, about)
         folder = bundled("test/images")
@@ -103,7 +104,6 @@ def _segment_picture(client: SAM2TritonClient, folder: Path, entry: dict[str, An
         report.rows.append(row)
     drawn = overlay(image, [segment.mask for segment in segments], points=points or None, boxes=boxes or None)
     target = out / f"{path.stem}_overlay.png"
-    out.mkdir(parents=True, exist_ok=True)
     with atomic_path(target) as temporary:
         drawn.save(temporary, format="PNG")
     report.overlays.append(str(target))

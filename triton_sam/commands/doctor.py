@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from ..errors import SamError
+from ..local_server.selection import left_out, read_repository
 from ..repository import list_models
 from ..server_url import parse_url
 from ..transport import Transport
 from . import _options
-from ._devices import Placement, is_this_machine_with_gpu, placement, server_gpus, usual_metrics_url
+from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, placement, server_gpus, usual_metrics_url
 
 Status = Literal["ok", "missing", "note"]
 PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
@@ -28,7 +29,7 @@ PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report; ``missing`` makes the command fail only for what serving here needs."""
+    """One line of the report; ``missing`` is what serving here needs, or a server at --url that does not answer."""
 
     subject: str
     status: Status
@@ -50,7 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Exit code 1 when neither a local server can start nor a server answers."""
+    """Run the command; 1 when the server at --url is not ready, or, without --url, none runs and none can start here.
+
+    Raises:
+        ConfigurationError: a URL that cannot work.
+    """
+    check_metrics_url(args.metrics_url)
     findings = [*_machine(), *_repository(args), *_server(args)]
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings]))
@@ -62,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{'':28} -> {finding.mend}")
     by_subject = {finding.subject: finding.status for finding in findings}
     can_serve = all(by_subject[name] == "ok" for name in ("local Triton", "onnxruntime", "models"))
-    return 0 if can_serve or by_subject["server"] == "ok" else 1
+    return 0 if by_subject["server"] == "ok" or (can_serve and args.url is None) else 1
 
 
 def _machine() -> Iterator[Finding]:
@@ -121,10 +127,11 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     folder = _options.repository(args)
     try:
         models = list_models(folder)
+        loadable = read_repository(folder)
     except SamError as error:
         yield Finding("models", "missing", str(error))
         return
-    usable = [model.name for model in models if model.versions and not model.problem]
+    usable = sorted(loadable.keys() - left_out(loadable) - {model.name for model in models if model.problem})
     for model in models:
         if model.problem:
             yield Finding(f"model {model.name}", "note", model.problem)
@@ -136,20 +143,23 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
 
 def _server(args: argparse.Namespace) -> Iterator[Finding]:
     url = parse_url(args.url)
+    absent: Status = "note" if args.url is None else "missing"
     transport = Transport(url, timeout=5, retries=0, **_options.access(args))
     try:
         if not transport.is_ready():
-            yield Finding("server", "note", f"nothing answers at {url}", "triton-sam serve")
+            yield Finding("server", absent, f"nothing answers at {url}", "triton-sam serve")
             if args.url is None:
                 yield from _ports()
             return
         ready = transport.ready_models()
         names = ", ".join(sorted(ready)) or "none ready"
         yield Finding("server", "ok", f"Triton {transport.server_version()} at {url}: {names}")
-        gpus = server_gpus(args.metrics_url or usual_metrics_url(url)) or is_this_machine_with_gpu(url)
-        yield from _devices(transport, sorted(ready), gpus)
+        gpus = server_gpus(args.metrics_url or usual_metrics_url(url))
+        if args.metrics_url is not None and gpus is None:
+            yield Finding("figures", "note", f"no answer at {args.metrics_url}")
+        yield from _devices(transport, sorted(ready), gpus or is_this_machine_with_gpu(url))
     except SamError as error:
-        yield Finding("server", "note", str(error))
+        yield Finding("server", absent, str(error))
     finally:
         transport.close()
 
@@ -169,7 +179,7 @@ def _devices(transport: Transport, names: list[str], gpus: bool) -> Iterator[Fin
                 f"model {name}",
                 "note",
                 f"{place.text}, though there is a GPU: the container was not given it, or a driver fault hides it",
-                "see the server's log; after `triton-sam config --gpus 0` such a model does not load instead",
+                "see the server's log; with `--gpus 0` in your call of `triton-sam config` it does not load instead",
             )
         else:
             yield Finding(f"model {name}", "ok", place.text)

@@ -37,7 +37,10 @@ def add_download_options(parser: argparse.ArgumentParser) -> None:
         "--directory", type=Path, default=Path("checkpoints"), metavar="DIR", help="where to (default: checkpoints)"
     )
     parser.add_argument(
-        "--mirror", metavar="URL", help=f"get the file from URL/FILENAME instead (also ${checkpoints.MIRROR_VARIABLE})"
+        "--mirror",
+        metavar="URL",
+        help=f"SAM1, SAM2: get the file from URL/FILENAME instead (also ${checkpoints.MIRROR_VARIABLE}); SAM3: another "
+        "hub than https://huggingface.co (also $HF_ENDPOINT)",
     )
 
 
@@ -54,4 +57,4 @@ def _run_sam3(args: argparse.Namespace) -> int:
     if args.size == "checkpoint":
         print(_hub.run_checkpoint(args))
         return 0
-    return _hub.run_onnx(args, args.size or "fp32")
+    return _hub.run_onnx(args, _hub.precision_of(args.size) or "fp32")

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 
 from ..errors import ServerError
+from ..local_server.selection import left_out, read_repository
 from ..repository import RepositoryModel, list_models
 from ..server_url import parse_url
 from ..transport import Transport
@@ -41,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"repository": str(folder), "models": listed, "ready": ready}, default=str))
         return 0
     print(f"repository {folder}")
+    reasons = left_out(read_repository(folder))
     for model in models:
-        print(f"  {model.name:28} {_state(model)}")
+        print(f"  {model.name:28} {_state(model, reasons.get(model.name))}")
     if ready is None:
         print(f"server {transport.url}: no answer")
         return 0
@@ -52,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _state(model: RepositoryModel) -> str:
+def _state(model: RepositoryModel, left_out: str | None) -> str:
     if model.problem:
         return model.problem
-    if not model.versions:
-        return "no weights yet"
+    if left_out is not None:
+        return f"left out: {left_out}"
     facts = [model.metadata.get(f"triton_sam.{key}", "") for key in ("config", "checkpoint", "precision")]
     details = ", ".join(dict.fromkeys(fact for fact in facts if fact))
     return f"version {', '.join(map(str, model.versions))}" + (f" ({details})" if details else "")

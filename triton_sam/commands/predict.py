@@ -14,9 +14,11 @@ from typing import Any
 
 from .._files import atomic_path
 from ..client import SAM2TritonClient
-from ..errors import PromptError
+from ..errors import ConfigurationError, PromptError
+from ..families import get_family
 from ..images import open_image
 from ..masks import Segment, overlay
+from ..prompts import check_prompts
 from . import _options
 
 
@@ -53,6 +55,11 @@ def run(args: argparse.Namespace) -> int:
     coords = [point[:2] for point in args.point] if args.point else None
     labels = [point[2] for point in args.point] if args.point else None
     boxes = args.box or None
+    # Before a server is asked, which may take a minute for a picture.
+    mask_size = get_family(args.model).mask_size
+    objects = len(check_prompts(coords, labels, boxes, None, image_size=image.size, mask_size=mask_size))
+    masks = _mask_paths(args.out, objects)
+    _check_files(masks, args.overlay)
     with (
         _options.server_url(args) as url,
         SAM2TritonClient(
@@ -66,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         done = time.perf_counter()
     timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
     best = _best(segments)
-    written = _write_masks(best, args.out)
+    written = _write_masks(best, masks)
     if args.overlay:
         picture = overlay(image, [segment.mask for segment in best], points=coords, labels=labels, boxes=boxes)
         with atomic_path(args.overlay) as temporary:
@@ -91,12 +98,29 @@ def _best(segments: list[Segment]) -> list[Segment]:
     return list(best.values())
 
 
-def _write_masks(segments: list[Segment], out: Path | None) -> list[Path]:
-    """Write one PNG an object; from the second object on, with its number in the name."""
+def _mask_paths(out: Path | None, objects: int) -> list[Path]:
+    """Return one path an object; from the second object on, with its number in the name."""
     if out is None:
         return []
-    paths = [out if index == 0 else out.with_stem(f"{out.stem}_{index}") for index in range(len(segments))]
-    for segment, path in zip(segments, paths, strict=True):
+    return [out if index == 0 else out.with_stem(f"{out.stem}_{index}") for index in range(objects)]
+
+
+def _check_files(masks: list[Path], drawn: Path | None) -> None:
+    """Refuse files that could not be written, or that would replace each other.
+
+    Raises:
+        ConfigurationError: no such folder, a folder in the way, or two results for one file.
+    """
+    for path in [*masks, *([drawn] if drawn is not None else [])]:
+        if path.is_dir() or not path.parent.is_dir():
+            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+            raise ConfigurationError(f"cannot write {path}: {why}")
+    if drawn is not None and drawn.resolve() in {mask.resolve() for mask in masks}:
+        raise ConfigurationError(f"--out and --overlay both write {drawn}: name another file")
+
+
+def _write_masks(segments: list[Segment], paths: list[Path]) -> list[Path]:
+    for segment, path in zip(segments, paths, strict=False):  # no paths without --out
         segment.to_png(path)
     return paths
 

@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if min(args.positions, args.sessions, args.repeat) < 1:
         raise ConfigurationError("--positions, --sessions and --repeat must be at least 1")
+    if args.local and args.url is not None:
+        raise ConfigurationError("give --url or --local, not both")
     picture = bundled("test/images") / "shapes.jpg"
     amount = {"positions": args.positions, "sessions": args.sessions, "repeat": args.repeat}
     rows: list[Row] = []

@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_mutually_exclusive_group()
     server.add_argument("--url", help="also compare what this server serves; it must have the same weights")
     server.add_argument("--local", action="store_true", help="also serve the export with a local Triton and compare")
-    parser.add_argument("--name", metavar="VARIANT", help="models at --url (default: the family's name)")
+    parser.add_argument(
+        "--name", metavar="VARIANT", help="models of --exported and at --url (default: the family's name)"
+    )
     _options.add_access(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _options.add_quiet(parser)
@@ -63,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.size and not args.random:
         raise ConfigurationError("--size is for --random: a checkpoint's size follows from its name, or --model-cfg")
+    if args.name and args.exported is None and args.url is None:
+        raise ConfigurationError("--name is for models that are there already: give --exported or --url, too")
     image = args.image or bundled("test/images") / "coffee.jpg"
     picture = open_image(image)  # before the export: no minute of waiting for a wrong path
     with contextlib.ExitStack() as stack:
@@ -76,7 +80,9 @@ def run(args: argparse.Namespace) -> int:
             )
         elif args.local:
             url = _serve(args, folder, stack)
-            clients["served"] = stack.enter_context(SAM2TritonClient(url, family, timeout=_PATIENCE))
+            clients["served"] = stack.enter_context(
+                SAM2TritonClient(url, family, model_name=args.name, timeout=_PATIENCE)
+            )
         _options.say(args, f"comparing on {image} ...")
         rows = verify(registry.reference(family, args.checkpoint, model, seed), picture, clients)
     bars = BARS[args.precision]
@@ -107,9 +113,10 @@ def _models(
     if args.exported is not None:
         from ..benchmark.weights import find_weights
 
-        found = find_weights(args.family, args.exported, None)
+        found = find_weights(args.family, args.exported, args.name)
         if found is None:
-            raise ModelNotReadyError(f"{args.exported} holds no weights for {args.family}: see `triton-sam export`")
+            wanted = args.name or args.family
+            raise ModelNotReadyError(f"{args.exported} holds no weights for {wanted}: see `triton-sam export`")
         return args.exported, found.files
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
     options = {"precision": args.precision, "random_seed": seed, "progress": not args.quiet}
@@ -120,7 +127,9 @@ def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) 
     from ..local_server import LocalServer
 
     _options.say(args, "starting a local Triton ...")
-    models = [args.family] if (folder / args.family).is_dir() else None  # the session model brings the pair along
+    name = args.name or args.family
+    # The session model brings the pair along.
+    models = [name] if (folder / name).is_dir() else [f"{name}_{role}" for role in ("encoder", "decoder")]
     return stack.enter_context(LocalServer(folder, models=models)).http_url
 
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
 from triton_sam.local_server import supervisor
 from triton_sam.local_server.installation import Triton, prepare_triton
-from triton_sam.local_server.ports import choose_ports, port_in_use, reachable_host, resolve_host
+from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
 from triton_sam.local_server.selection import ModelFolder, select_models
@@ -279,7 +279,7 @@ class LocalServer:
     def _death(self, run: SupervisedTriton) -> LocalServerError:
         service = taken_port(run.log, self._ports)
         if service is not None:
-            return port_in_use(service, self._ports[service])
+            return port_in_use(option_of(service), self._ports[service])
         how = f"exit status {run.exit_status}"
         return LocalServerError(f"the server ended while it started ({how}){run.log_excerpt()}")
 

@@ -32,7 +32,8 @@ def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
 
     Args:
         address: the IPv4 address to listen on.
-        wanted: service ("http", "grpc", "metrics") -> port, 0 for any free one.
+        wanted: service ("http", "grpc", "metrics") -> port, 0 for any free one. Errors name the caller's option:
+            --SERVICE-port, or --port where there is one service alone.
 
     Raises:
         PortInUseError: another process listens on a port.
@@ -46,33 +47,39 @@ def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
         # The named ones first, lest a free one be picked that is named later. All are held until all are known.
         for service, port in sorted(wanted.items(), key=lambda item: not item[1]):
             held = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            chosen[service] = _bind(held, address, service, port)
+            option = option_of(service) if len(wanted) > 1 else "--port"
+            chosen[service] = _bind(held, address, option, port)
     return {service: chosen[service] for service in wanted}
 
 
-def _bind(held: socket.socket, address: str, service: str, port: int) -> int:
+def _bind(held: socket.socket, address: str, option: str, port: int) -> int:
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Triton does: TIME_WAIT is no hindrance
     try:
         held.bind((address, port))
         # With SO_REUSEADDR bind alone is too lenient: two sockets may share a port until one listens.
         held.listen(1)
     except OverflowError as error:
-        raise ConfigurationError(f"--{service}-port must be 0 to 65535, not {port}") from error
+        raise ConfigurationError(f"{option} must be 0 to 65535, not {port}") from error
     except OSError as error:
-        raise _bind_error(error, address, service, port) from error
+        raise _bind_error(error, address, option, port) from error
     return int(held.getsockname()[1])
 
 
-def _bind_error(error: OSError, address: str, service: str, port: int) -> Exception:
+def _bind_error(error: OSError, address: str, option: str, port: int) -> Exception:
     if error.errno == errno.EADDRINUSE:
-        return port_in_use(service, port)
+        return port_in_use(option, port)
     if error.errno == errno.EACCES:
-        return LocalServerError(f"no right to listen on port {port}: choose another with --{service}-port")
+        return LocalServerError(f"no right to listen on port {port}: choose another with {option}")
     if error.errno == errno.EADDRNOTAVAIL:
         return ConfigurationError(f"{address} is not an address of this machine: choose another with --host")
     return LocalServerError(f"cannot listen on {address}:{port}: {error.strerror}")
 
 
-def port_in_use(service: str, port: int) -> PortInUseError:
-    """The error for a port that is taken."""
-    return PortInUseError(f"another process listens on port {port}: choose another with --{service}-port")
+def port_in_use(option: str, port: int) -> PortInUseError:
+    """The error for a port that is taken, and the option that names another."""
+    return PortInUseError(f"another process listens on port {port}: choose another with {option}")
+
+
+def option_of(service: str) -> str:
+    """Return the option that sets the port of one service of several."""
+    return f"--{service}-port"

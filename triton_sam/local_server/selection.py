@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,10 @@ _COMMENT = re.compile(r'(?m)(?:^\s*#.*|#[^"\n]*)$')
 _ENSEMBLE = re.compile(r'platform\s*:\s*"ensemble"|\bensemble_scheduling\b')
 _STEP = re.compile(r'\bmodel_name\s*:\s*"([^"]+)"')
 _STRING = re.compile(r'\b(?:model_name|string_value)\s*:\s*"([^"]*)"')
+_PAIR = re.compile(
+    r'\bkey\s*:\s*"(?:encoder|decoder)"[\s,]*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]+_(?:encoder|decoder))"'
+)
+"""What a session model calls."""
 _WEIGHTS = re.compile(r'\bdefault_model_filename\s*:\s*"([^"]+)"')
 _FAMILY = re.compile(r"(sam[1-9])")
 _HAS_INPUT = re.compile(r"\binput\s*[:\[{]")
@@ -64,10 +68,11 @@ class ModelFolder:
         return bool(_HAS_INPUT.search(self.config) and _HAS_OUTPUT.search(self.config))
 
     def dependencies(self, known: Iterable[str]) -> set[str]:
-        """Models that this one calls: an ensemble's steps, and models that a parameter names."""
+        """Models that this one calls: an ensemble's steps, a session model's pair, known ones in a parameter."""
         strings = _STRING.findall(self.config)
         words = {word for text in strings for word in re.split(r"[\s,]+", text)}
-        return words.intersection(known) - {self.name}
+        needed = [*_PAIR.findall(self.config), *(_STEP.findall(self.config) if self.is_ensemble else ())]
+        return words.intersection(known).union(needed) - {self.name}
 
 
 def read_repository(repository: Path) -> dict[str, ModelFolder]:
@@ -102,19 +107,28 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     return [models[name] for name in names]
 
 
+def left_out(models: Mapping[str, ModelFolder]) -> dict[str, str]:
+    """Return why models cannot be loaded, by name: they have no weights, or what they call cannot be loaded."""
+    reasons = {name: "it has no weights" for name, model in models.items() if not model.has_weights}
+    before = -1
+    while before < len(reasons):  # what is left out leaves others out, an alias of an alias for example
+        before = len(reasons)
+        for name in sorted(models.keys() - reasons.keys()):
+            missing = models[name].dependencies(models) - (models.keys() - reasons.keys())
+            if missing:
+                reasons[name] = f"it calls {', '.join(sorted(missing))}, which has no weights here"
+    return reasons
+
+
 def _everything_with_weights(repository: Path, models: dict[str, ModelFolder]) -> list[ModelFolder]:
-    usable = {name: model for name, model in models.items() if model.has_weights}
-    for name, model in models.items():
-        called = model.dependencies(models) | set(_STEP.findall(model.config) if model.is_ensemble else ())
-        missing = called.difference(usable)
-        if name not in usable:
-            logger.info("%s is left out: it has no weights", name)
-        elif missing:
-            logger.info("%s is left out: it calls %s, which has no weights", name, ", ".join(sorted(missing)))
-            del usable[name]
+    reasons = left_out(models)
+    for name, reason in sorted(reasons.items()):
+        logger.info("%s is left out: %s", name, reason)
+    usable = [model for name, model in models.items() if name not in reasons]
     if not usable:
-        raise RepositoryError(f"no model in {repository} has weights (there: {_listing(models)}){_hint(models)}")
-    return list(usable.values())
+        hint = _hint(models or ["sam2"])
+        raise RepositoryError(f"no model in {repository} has weights (there: {_listing(models)}){hint}")
+    return usable
 
 
 def _no_weights(model: ModelFolder) -> str:

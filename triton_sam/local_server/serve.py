@@ -68,9 +68,11 @@ def serve(
         extra_args=extra_args,
     )
     with _sigterm_as_ctrl_c(), _log_to_stderr(server) if verbose else contextlib.nullcontext():
+        started = False
         try:
             began = time.monotonic()
             server.start()
+            started = True
             print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
             server.wait()
             print(f"triton-sam: the server ended by itself: {_last_words(server)}", file=sys.stderr)
@@ -80,7 +82,7 @@ def serve(
         finally:
             with _deaf_to_signals():  # an impatient second Ctrl-C must not leave half of it behind
                 server.stop()
-            if not quiet:
+            if started and not quiet:
                 print("Stopped.", file=out, flush=True)
 
 

@@ -1,7 +1,9 @@
 """The command line as a person meets it: results, files, one-line errors, exit codes."""
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,8 +12,10 @@ import pytest
 from PIL import Image
 
 from triton_sam import __version__
+from triton_sam.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.rle import rle_to_mask
+from triton_sam.server_url import parse_url
 
 
 def run(capsys, *arguments):
@@ -50,7 +54,7 @@ def test_each_command_has_help(capsys, command):
     assert "usage: triton-sam" in out
 
 
-def test_version_and_wrong_usage(capsys):
+def test_version_and_what_cannot_be_parsed(capsys):
     assert run(capsys, "--version")[1] == f"triton-sam {__version__}\n"
     assert run(capsys)[0] == 2
     assert run(capsys, "predict")[0] == 2
@@ -110,6 +114,25 @@ def test_users_mistakes_are_one_line(capsys, server, images, tmp_path):
     assert_one_line_error(run(capsys, "predict", picture, *point, "--url", "127.0.0.1:9"), "triton-sam serve")
 
 
+def test_predict_finds_mistakes_before_it_asks_a_server(capsys, images, tmp_path):
+    """Nothing listens at the URL: what is told must not be that."""
+    picture, point = images / "shapes.jpg", ("--point", "200,180")
+    mask = tmp_path / "mask.png"
+    for arguments, words in (
+        (("--point", "5000,1"), "outside the image of 800x600"),
+        (("--point", "nan,1"), "NaN"),
+        (("--box", "300,300,100,100"), "swapped corners"),
+        ((*point, "--out", tmp_path / "no" / "mask.png"), "no folder"),
+        ((*point, "--overlay", tmp_path / "no" / "overlay.png"), "no folder"),
+        ((*point, "--out", tmp_path), "it is a folder"),
+        ((*point, "--out", mask, "--overlay", tmp_path / ".." / tmp_path.name / "mask.png"), "both write"),
+        (("--box", "0,0,9,9", "--box", "9,9,20,20", "--out", mask, "--overlay", tmp_path / "mask_1.png"), "both write"),
+    ):
+        assert_one_line_error(run(capsys, "predict", picture, *arguments, "--url", "127.0.0.1:9"), words)
+    (tmp_path / "file").touch()
+    assert_one_line_error(run(capsys, "demo", "--out", tmp_path / "file", "--url", "127.0.0.1:9"), "exists")
+
+
 def test_models_of_repository_and_server(capsys, server):
     code, out, _ = run(capsys, "models", "--url", server.http_url)
     assert code == 0
@@ -131,6 +154,85 @@ def test_doctor_tells_devices_and_what_is_missing(capsys, server, tmp_path):
     assert code == 1
     assert "MISSING models" in out
     assert "-> triton-sam serve" in out
+
+
+def test_doctor_fails_when_the_server_it_was_asked_about_is_not_there(capsys):
+    code, out, _ = run(capsys, "doctor", "--url", "127.0.0.1:9")
+    assert code == 1
+    assert "MISSING server" in out
+    assert "ok      models" in out  # a server could start here, which is not the question
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://["])
+def test_doctor_refuses_a_metrics_url_that_cannot_work(capsys, url):
+    assert_one_line_error(run(capsys, "doctor", "--metrics-url", url), "no URL of figures")
+
+
+def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path):
+    for name in ("sam1", "sam1_encoder", "sam1_decoder", "sam2_preprocess"):
+        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("*.onnx"))
+    (tmp_path / "sam1_encoder" / "1").mkdir(exist_ok=True)  # a folder is no model
+    findings = doctor_findings(capsys, "--model-repository", tmp_path)
+    assert findings["models"]["text"] == f"sam2_preprocess in {tmp_path}"
+    out = run(capsys, "models", "--model-repository", tmp_path)[1]
+    assert "left out: it calls sam1_decoder, sam1_encoder" in out
+    assert out.count("left out: it has no weights") == 2
+    shutil.rmtree(tmp_path / "sam2_preprocess")
+    assert doctor_findings(capsys, "--model-repository", tmp_path)["models"]["status"] == "missing"
+
+
+def doctor_findings(capsys, *arguments):
+    return {finding["subject"]: finding for finding in json.loads(run(capsys, "doctor", "--json", *arguments)[1])}
+
+
+def test_verify_compares_and_serves_the_named_pair(tmp_path):
+    pytest.importorskip("onnxruntime")
+    from triton_sam.cli import build_parser
+    from triton_sam.commands import verify
+    from triton_sam.tests.tiny_models import add_graph, config_of, write_model
+    from triton_sam.transport import Transport
+
+    for name in ("sam2_encoder", "sam2_decoder", "large_encoder", "large_decoder"):
+        write_model(tmp_path, name, add_graph(), config_of())
+    given = ["sam2", "--checkpoint", "x.pt", "--local", "--exported", str(tmp_path), "--name", "large", "-q"]
+    args = build_parser().parse_args(["verify", *given])
+    with contextlib.ExitStack() as stack:
+        folder, files = verify._models(args, None, None, stack)
+        assert {role: path.parent.parent.name for role, path in files.items()} == {
+            "encoder": "large_encoder", "decoder": "large_decoder"
+        }  # fmt: skip
+        transport = Transport(parse_url(verify._serve(args, folder, stack)))
+        stack.callback(transport.close)
+        assert set(transport.ready_models()) == {"large_encoder", "large_decoder"}
+
+
+def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):
+    verify = ("verify", "sam2", "--checkpoint", "x.pt", "--name", "nope")
+    assert_one_line_error(run(capsys, *verify, "--exported", tmp_path), "no weights for nope")
+    assert_one_line_error(run(capsys, *verify, "--local"), "give --exported or --url")
+
+
+@pytest.mark.parametrize("command", ["download", "setup"])
+def test_sizes_of_sam3_are_named(capsys, command):
+    pytest.importorskip("huggingface_hub")
+    assert_one_line_error(run(capsys, command, "sam3", "tiny"), "'tiny': one of fp32, fp16, checkpoint")
+
+
+def test_speculative_measures_one_server(capsys):
+    assert_one_line_error(run(capsys, "speculative", "--local", "--url", "127.0.0.1:9"), "not both")
+
+
+def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
+    from triton_sam import checkpoints
+    from triton_sam.export import registry
+
+    given = {}
+    monkeypatch.setattr(registry, "exporter", lambda family: None)
+    monkeypatch.setattr(registry, "export", lambda *arguments, **options: given.update(options))
+    monkeypatch.setattr(checkpoints, "download", lambda *arguments, **options: tmp_path)  # 156 MB
+    assert run(capsys, "setup", "sam2", "tiny", "--standard-operators")[0] == 0
+    assert given["standard_operators"] is True
+    assert_one_line_error(run(capsys, "setup", "sam1", "--standard-operators"), "is for sam2, not for sam1")
 
 
 def test_demo_on_a_server(capsys, server, tmp_path):

@@ -82,6 +82,7 @@ def broken_compose(tmp_path: Path, old: str, new: str) -> Path:
         ("monitoring/rules.yml", "monitoring/rulez.yml", "does not exist"),
         ("SHM_SIZE:-1gb", "SHM_SIZE:-2gb", "SHM_SIZE"),
         ("nginx:1.27-alpine", "nginx", "no tag"),
+        ("${UID:-1000}", "${UID:-0}", "UID is '0' by default"),
     ],
 )
 def test_a_fault_in_the_compose_file_is_found(
@@ -99,6 +100,8 @@ def test_every_promised_profile_is_there() -> None:
     assert services["triton"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
     assert "deploy" not in services["triton-cpu"]
     assert services["service"]["command"][0] == "service"
+    assert "TRITON_SAM_TOKEN" in services["service"]["environment"]
+    assert {"TRITON_SAM_MIRROR", "HF_ENDPOINT", "HF_TOKEN"} <= set(services["export"]["environment"])
 
 
 def test_a_fault_in_the_dockerfile_is_found(lint: ModuleType, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import shutil
 import textwrap
 from pathlib import Path
 
+import certifi
 import pytest
 
 from triton_sam.bundle import checkout
@@ -62,6 +63,8 @@ def test_python_runs_as_it_stands(service_triton, place, code, tmp_path, monkeyp
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "images").symlink_to(images)
     shutil.copy(images / "shapes.jpg", tmp_path / "image.jpg")
+    (tmp_path / "deploy" / "nginx" / "tls").mkdir(parents=True)
+    shutil.copy(certifi.where(), tmp_path / "deploy" / "nginx" / "tls" / "ca.crt")  # of scripts/make_certificates.sh
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     if re.search(r"(?m)^\S.*\bawait\b", code):

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from triton_sam.bundle import bundled
+from triton_sam.cli import main
 from triton_sam.errors import (
     ConfigurationError,
     LocalServerError,
@@ -25,6 +27,7 @@ from triton_sam.errors import (
     RepositoryError,
 )
 from triton_sam.local_server import LocalServer, installation, selection, supervisor
+from triton_sam.local_server.ports import choose_ports
 from triton_sam.local_server.probe import last_errors, tidy_reason
 from triton_sam.tests.tiny_models import (
     ENSEMBLE,
@@ -102,6 +105,25 @@ def test_an_ensemble_whose_parts_have_no_weights_is_left_out(tmp_path: Path) -> 
     assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
 
 
+def test_a_session_model_without_its_encoder_is_left_out(tmp_path: Path) -> None:
+    shutil.copytree(bundled("model_repository") / "sam1", tmp_path / "sam1")
+    write_model(tmp_path, "add", add_graph(), config_of())
+    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+    with pytest.raises(RepositoryError, match="no model 'sam1_decoder'"):
+        selection.select_models(tmp_path, ["sam1"])
+
+
+def test_what_is_left_out_leaves_others_out(tmp_path: Path) -> None:
+    """Whatever their names sort like: an alias of an alias of a model without weights."""
+    for name, target in (("a", "b"), ("b", "c"), ("z", "b")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(ENSEMBLE.replace('"scale"', f'"{target}"'))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "config.pbtxt").write_text(config_of())
+    write_model(tmp_path, "add", add_graph(), config_of())
+    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+
+
 def test_unknown_and_weightless_models_are_refused_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "sam2_decoder").mkdir()
     (tmp_path / "sam2_decoder" / "config.pbtxt").write_text(config_of())
@@ -111,6 +133,9 @@ def test_unknown_and_weightless_models_are_refused_with_what_to_do(tmp_path: Pat
         LocalServer(tmp_path, models=["sam2_decoder"]).start()
     with pytest.raises(RepositoryError, match=r"no model in .* has weights.*export_sam2_to_onnx.py"):
         LocalServer(tmp_path).start()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RepositoryError, match=r"\(there: none\): write them with `triton-sam setup sam2`"):
+        LocalServer(tmp_path / "empty").start()
     with pytest.raises(RepositoryError, match="no model repository at"):
         LocalServer(tmp_path / "nowhere").start()
     with pytest.raises(ConfigurationError, match="must be a list of names"):
@@ -169,6 +194,13 @@ def test_a_taken_port_is_named_with_its_option(scale_only: Path) -> None:
         for service in ("http", "grpc", "metrics"):
             with pytest.raises(PortInUseError, match=f"listens on port {port}: choose another with --{service}-port"):
                 LocalServer(scale_only, **{f"{service}_port": port}).start()
+
+
+def test_a_single_port_is_that_of_the_option_port() -> None:
+    with pytest.raises(ConfigurationError, match=r"^--port must be 0 to 65535"):
+        choose_ports("127.0.0.1", {"service": -1})
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUseError, match=r"another with --port$"):
+        choose_ports("127.0.0.1", {"service": taken.getsockname()[1]})
 
 
 def test_ports_and_hosts_that_cannot_work(scale_only: Path) -> None:
@@ -289,6 +321,15 @@ def test_serve_stops_once_and_silently(scale_only: Path, number: signal.Signals)
     output, errors = program.communicate(timeout=10)
     assert (program.returncode, output, errors) == (0, "Stopped.\n", "")
     assert all_gone(processes, 0)
+
+
+def test_a_start_that_fails_is_one_line_and_nothing_has_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--model-repository", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
 
 
 def test_serve_ends_with_1_when_the_server_dies(scale_only: Path) -> None:

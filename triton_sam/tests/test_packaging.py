@@ -1,10 +1,14 @@
 """The front doors: Pixi tasks, compose file, scripts. Only their schemas and commands are needed, not their tools."""
 
+import contextlib
+import functools
+import http.server
 import json
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,7 +55,7 @@ PROMISED = """
 demo serve doctor test lint lint-deploy format typecheck download-tiny download-small download-base download-large
 clone-sam2 export-sam2 export-onnx setup setup-sam2 test-sam2 setup-sam1 setup-sam3 setup-all download-sam1-h
 download-sam1-l download-sam1-b download-sam3-onnx hf-login clone-sam1 export-sam1 export-sam3 test-sam1 test-sam3
-benchmark-sam1 benchmark-sam2 benchmark-sam3 benchmark-load
+test-speculative speculative service evaluate benchmark-sam1 benchmark-sam2 benchmark-sam3 benchmark-load
 """
 
 
@@ -66,6 +70,16 @@ def test_environments_name_existing_features():
     for environment in PIXI["environments"].values():
         features = environment["features"] if isinstance(environment, dict) else environment
         assert set(features) <= set(PIXI["feature"])
+
+
+def test_pixi_need_not_ask_in_which_environment_a_task_runs():
+    """It takes the default one when all others have the very same task, else the only one that has it."""
+    places = {name: ["default feature"] if name in PIXI["tasks"] else [] for name in TASKS}
+    for environment in PIXI["environments"].values():
+        for feature in environment["features"] if isinstance(environment, dict) else environment:
+            for name in PIXI["feature"][feature].get("tasks", {}):
+                places[name].append(feature)
+    assert {name: found for name, found in places.items() if len(found) != 1} == {}
 
 
 def test_pixi_extras_are_those_of_the_project():
@@ -113,6 +127,48 @@ def test_shell_scripts_parse_and_explain_themselves(script):
     done = subprocess.run(["bash", path, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert "sage" in done.stdout
+
+
+def one_line_error(*command):
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["examples/speculative.py", "--url", "127.0.0.1:9"], "nothing answers"),
+        (["examples/speculative.py", "--url", "ftp://x"], "scheme"),
+        (["examples/speculative.py", "--url", "127.0.0.1:9", "--image", "nofile.jpg"], "nofile.jpg"),
+        (["scripts/click_bytes.py", "--url", "127.0.0.1:9"], "nothing answers at http://127.0.0.1:9"),
+        (["scripts/click_bytes.py", "--url", "grpc://127.0.0.1:9"], "http://"),
+    ],
+)
+def test_python_programs_tell_errors_in_one_line(arguments, words):
+    assert words in one_line_error(sys.executable, *arguments)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
+def test_the_script_for_curl_tells_errors_in_one_line(tmp_path):
+    script = ("bash", "scripts/infer_example.sh", "127.0.0.1")
+    prompt = '{"points": [[200, 180]]}'
+    assert "curl: (7)" in one_line_error(*script, "9", "test/images/shapes.jpg", prompt)
+    assert "no file test/images/shape.jpg" in one_line_error(*script, "9", "test/images/shape.jpg", prompt)
+    with serving(tmp_path) as port:  # a web server that is no Triton
+        assert "no answer of Triton: <" in one_line_error(*script, port, "test/images/shapes.jpg", prompt)
+
+
+@contextlib.contextmanager
+def serving(folder):
+    """A plain web server; yields its port."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield str(server.server_port)
+        server.shutdown()
 
 
 def test_ci_runs_the_tests_of_the_readme():

@@ -130,11 +130,47 @@ def test_config_command(repository: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (repository / "sam2_encoder" / "config.pbtxt").read_text() == committed("sam2_encoder")
     assert main([*arguments, "sam2", "--accelerator", "cuda", "--gpus", "0", "--instances", "2"]) == 0
     assert capsys.readouterr().out.split() == ["sam2_encoder", "sam2_decoder", "sam2"]
-    assert main(arguments) == 0
+    assert main([*arguments, "--accelerator", "none"]) == 0
     assert (repository / "sam2_encoder" / "config.pbtxt").read_text() == committed("sam2_encoder")
-    assert main([*arguments, "--no-tf32"]) == 1
-    assert main([*arguments, "nope"]) == 1
+    assert main([*arguments, "nope", "--gpus", "0"]) == 1
     assert "no nope_encoder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "nothing to set"),
+        (["sam2", "--dry-run"], "nothing to set"),
+        (["--no-tf32"], "give --accelerator cuda"),
+        (["--gpu-memory-limit", "5"], "give --accelerator cuda"),
+        (["--max-points", "5"], "give --decoder-accelerator tensorrt"),
+        (["--max-prompts", "5", "--accelerator", "tensorrt"], "give --decoder-accelerator tensorrt"),
+        (["--max-images", "5", "--accelerator", "cuda"], "give --accelerator tensorrt"),
+        (["--engine-cache", "/x", "--gpus", "0"], "give --accelerator or --decoder-accelerator tensorrt"),
+    ],
+)
+def test_config_refuses_what_would_change_nothing_or_everything(
+    repository: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = repository / "sam2_encoder" / "config.pbtxt"
+    path.write_text(tuned := tune(committed("sam2_encoder"), FULL))
+    assert main(["config", "--model-repository", str(repository), *options]) == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert path.read_text() == tuned
+
+
+def test_config_says_when_it_replaces_earlier_settings(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = ["config", "sam2", "--model-repository", str(repository)]
+    assert main([*config, "--accelerator", "cuda", "--instances", "2"]) == 0
+    assert "replaced" not in capsys.readouterr().err
+    assert main([*config, "--accelerator", "tensorrt", "--max-images", "2"]) == 0
+    assert "earlier settings are replaced" in capsys.readouterr().err
+    tuned = (repository / "sam2_encoder" / "config.pbtxt").read_text()
+    assert tuned == tune(committed("sam2_encoder"), Tuning("tensorrt", "cuda", max_images=2))
+    assert main([*config, "--accelerator", "none"]) == 0
+    assert "replaced" not in capsys.readouterr().err
 
 
 # --- a running server: accelerators on a CPU, warm-up, reload, doctor
@@ -168,8 +204,8 @@ def test_doctor_names_device_and_accelerators(running, capsys: pytest.CaptureFix
         assert main(["doctor", "--url", url, "--json"]) == 0
         findings = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
         assert findings["model sam2_encoder"]["text"].endswith("; with cuda")
-    assert main(["doctor", "--url", running.server.http_url, "--metrics-url", "ftp://x"]) == 0
-    assert "no URL of figures" in capsys.readouterr().out
+    assert main(["doctor", "--url", running.server.http_url, "--metrics-url", "http://127.0.0.1:9/metrics"]) == 0
+    assert "no answer at http://127.0.0.1:9/metrics" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         model=args.model,
         triton_token=args.triton_token or os.environ.get(_options.TOKEN_VARIABLE),
         ca_certs=args.ca_certs,
-        token=args.token or token_from_environment(),
+        token=args.token if args.token is not None else token_from_environment(),
         origins=tuple(args.cors),
         max_body=args.max_body * MEBI,
         max_megapixels=args.max_megapixels,

@@ -15,6 +15,7 @@ from PIL import Image
 from ..families.base import Size
 from ..masks import Segment, mask_to_png
 from ..polygons import FloatPoints, trace_polygons
+from ..session_model.contract import MAX_POINTS
 from .problems import Problem
 from .schemas import Format, Mask, MaskInput, Prompt, Rle, SegmentRequest
 
@@ -50,6 +51,7 @@ def client_prompt(request: SegmentRequest) -> dict[str, Any]:
         raise Problem(422, "objects must all have points, or all a box, or all both: send the others in another call")
     if any(prompt.labels is not None and len(prompt.labels) != len(prompt.points) for prompt in objects):
         raise Problem(422, "labels must hold one label for each point")
+    _check_points(objects, len(with_box))
     coords = [prompt.points for prompt in objects] if with_points else None
     labels = [prompt.labels or [1] * len(prompt.points) for prompt in objects] if with_points else None
     return {
@@ -183,6 +185,17 @@ def _objects(request: SegmentRequest) -> list[Prompt]:
     if request.points or request.box is not None or request.labels is not None:
         raise Problem(422, "give either objects, or points and box for a single one")
     return list(request.objects)
+
+
+def _check_points(objects: Sequence[Prompt], boxes: int) -> None:
+    """Refuse what no session model takes; the client would fetch the embeddings instead, 17 MB, and wait for them."""
+    longest = max(len(prompt.points) for prompt in objects)
+    count = len(objects) * longest + 2 * boxes
+    if count > MAX_POINTS:
+        raise Problem(
+            422,
+            f"{count} points: one call takes {MAX_POINTS}, a box as two, and each object as many as the longest list",
+        )
 
 
 def _ring(points: FloatPoints) -> list[list[float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem
 from .settings import Settings
-from .store import HandedOut, ImageStore, StoredImage, id_of
+from .store import HandedOut, ImageStore, Origin, StoredImage, id_of
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 """What a picture may be; others are not even looked at: some of Pillow's decoders start programs."""
@@ -56,6 +55,11 @@ class Pair:
     family: Family
     version: str
     keeps_images: bool
+
+    @property
+    def origin(self) -> Origin:
+        """What embeddings depend on: another version has other weights, and a session model keeps them at Triton."""
+        return self.name, self.version, self.keeps_images
 
 
 @dataclass(eq=False)
@@ -101,8 +105,8 @@ class Engine:
         self.changed = asyncio.Event()
         self._clients: dict[tuple[str, bool], SpeculativeSAM2Client] = {}
         self._encodes = asyncio.Semaphore(settings.max_encodes)
-        self._shared: dict[tuple[str, str], _Shared] = {}
-        self._looking = asyncio.Lock()
+        self._shared: dict[tuple[str, Origin], _Shared] = {}
+        self._looking: asyncio.Task[None] | None = None
         self._control = Transport(
             parse_url(settings.url),
             timeout=PROBE_TIMEOUT,
@@ -121,24 +125,19 @@ class Engine:
 
     async def stop(self) -> None:
         """Cancel everything and close all connections."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
+        tasks = [task for task in (self._watcher, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for client in self._clients.values():
             await client.aclose()
         await asyncio.to_thread(self._control.close)
 
     async def look(self) -> State:
-        """Ask Triton what it has ready, now."""
-        async with self._looking:
-            try:
-                self._set(State(await asyncio.to_thread(self._pairs), None))
-            except SamError as error:
-                self._set(State({}, str(error)))
-            except Exception as error:  # noqa: BLE001 - the watch must go on, whatever a library throws
-                LOGGER.exception("looking at Triton failed")
-                self._set(State({}, f"looking at Triton failed: {error}"))
+        """Ask Triton what it has ready. Who comes while it is being asked waits for the same answer."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        await asyncio.shield(self._looking)
         return self.state
 
     async def pair(self, name: str | None) -> Pair:
@@ -207,10 +206,10 @@ class Engine:
 
     async def embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:
         """Return a picture's embeddings, or their id at Triton; one that several ask for is encoded once."""
-        found = image.embeddings.get(pair.name)
+        found = image.embeddings.get(pair.origin)
         if found is not None:
             return found
-        key = (image.image_id, pair.name)
+        key = (image.image_id, pair.origin)
         shared = self._shared.get(key)
         if shared is None:
             shared = self._shared[key] = _Shared(asyncio.create_task(self._embed(image, pair)))
@@ -238,9 +237,9 @@ class Engine:
     async def _embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:
         client = self.client(pair, keeps_images=pair.keeps_images)
         embeddings = await self._encode(lambda: client.encode_async(image.content))
-        image.embeddings[pair.name] = embeddings
+        image.keep(pair.origin, embeddings)
         image.size = embeddings.image_size
-        self.images.shrink()
+        self.images.grown(image)
         self._count()
         return embeddings
 
@@ -248,6 +247,17 @@ class Engine:
         async with self._encodes:
             self.metrics.encodes.inc()
             return await encode()
+
+    async def _look(self) -> None:
+        try:
+            self._set(State(await asyncio.to_thread(self._pairs), None))
+        except SamError as error:
+            self._set(State({}, str(error)))
+        except Exception as error:  # noqa: BLE001 - the watch must go on, whatever a library throws
+            LOGGER.exception("looking at Triton failed")
+            self._set(State({}, f"looking at Triton failed: {error}"))
+        finally:
+            self._looking = None
 
     async def _watch(self) -> None:
         while True:

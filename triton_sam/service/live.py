@@ -84,7 +84,8 @@ class _Page:
         self._engine = engine
         self._socket = socket
         self._name = uuid.uuid4().hex
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[asyncio.Task[None], Lane] = {}
+        self._newest: dict[Lane, asyncio.Task[None]] = {}  # until it is with the client
         self._used: set[SpeculativeSAM2Client] = set()
         self._sending = asyncio.Lock()
 
@@ -101,7 +102,7 @@ class _Page:
         except (WebSocketDisconnect, RuntimeError):  # starlette's error for a socket that closed meanwhile
             pass
         finally:
-            tasks = [*self._tasks.values(), *([status] if status else [])]
+            tasks = [*self._tasks, *([status] if status else [])]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -119,8 +120,11 @@ class _Page:
         return False
 
     async def _read(self) -> dict[str, Any]:
-        text = await self._socket.receive_text()
-        with contextlib.suppress(ValueError):
+        frame = await self._socket.receive()
+        if frame["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(frame["code"])
+        text = frame.get("text") or ""  # a binary frame has none
+        with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(text) if len(text) <= MAX_MESSAGE else None
             if isinstance(message, dict):
                 return message
@@ -141,17 +145,21 @@ class _Page:
             await self._error(problem, message)
 
     def _replace(self, request: LiveRequest) -> None:
-        """Work on a request; the lane's earlier one is not waited for by itself: the speculative client decides."""
+        """Work on a request in place of the lane's earlier one; once that is with the client, the client decides."""
         task = asyncio.create_task(self._segment(request))
-        key = f"{request.lane} {request.seq}"
-        self._tasks[key] = task
-        task.add_done_callback(lambda done: self._tasks.pop(key, None) if self._tasks.get(key) is done else None)
+        self._tasks[task] = request.lane
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        earlier = self._newest.get(request.lane)
+        self._newest[request.lane] = task
+        if earlier is not None:
+            # Not at once: when nobody waits for the picture, its encoding ends, and the new one wants it, too.
+            asyncio.get_running_loop().call_soon(earlier.cancel)
 
     def _cancel(self, lane: Lane) -> None:
         for client in self._used:
             client.cancel_session_requests(self._session(lane), keep_latest=False)
-        for key, task in list(self._tasks.items()):
-            if key.startswith(f"{lane} "):
+        for task, its_lane in list(self._tasks.items()):
+            if its_lane == lane:
                 task.cancel()
 
     async def _segment(self, request: LiveRequest) -> None:
@@ -177,6 +185,8 @@ class _Page:
             SegmentRequest(points=request.points, labels=request.labels, box=request.box, multimask=request.multimask)
         )
         embeddings = await engine.embed(image, pair)
+        if self._newest.get(request.lane) is asyncio.current_task():
+            del self._newest[request.lane]
         client = engine.client_of(pair, embeddings)
         self._used.add(client)
         _, task = await client.predict_async(

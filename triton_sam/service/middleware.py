@@ -27,6 +27,8 @@ SAFETY = {
 """Headers of every answer that has none of its own (the page has): data is not a document, and nobody frames it."""
 OPEN_PATHS = ("/", "/health", "/static/", "/docs", "/openapi.json", "/favicon.ico")
 """What needs no token: nothing there comes from users or from models. The page asks for the token by itself."""
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""Methods that are counted by name; a caller may make up others."""
 
 
 class Observe:
@@ -66,7 +68,7 @@ class Observe:
 
     def _book(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None) or "other"
-        method = scope["method"] if status not in (404, 405) else "any"
+        method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(method, route, str(status)).inc()
         self._metrics.seconds.labels(route).observe(seconds)
         client = scope.get("client")

@@ -180,7 +180,7 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one r
     @api.get("/health", responses={503: {"description": "Triton is gone or has no model ready."}})
     async def health() -> JSONResponse:
         """Say whether masks can be had: 200, or 503 with the reason."""
-        state = await engine.look()
+        state = engine.state  # at most as old as the watch's last look: whoever asks here waits for nothing
         answer = {
             "status": "ok" if state.is_up else "unavailable",
             "triton": engine.settings.url,

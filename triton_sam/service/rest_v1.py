@@ -172,6 +172,4 @@ def describe(pair: Pair, is_default: bool) -> Model:
 def info(image: StoredImage) -> ImageInfo:
     """Return what callers are told of an image."""
     width, height = image.size
-    return ImageInfo(
-        id=image.image_id, width=width, height=height, bytes=len(image.content), models=sorted(image.embeddings)
-    )
+    return ImageInfo(id=image.image_id, width=width, height=height, bytes=len(image.content), models=image.models)

@@ -46,10 +46,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
         ) from None
     from . import logs
 
-    try:
-        port = choose_ports(resolve_host(host), {"service": port})["service"]
-    except PortInUseError:
-        raise PortInUseError(f"another process listens on port {port}: choose another with --port") from None
+    port = choose_ports(resolve_host(host), {"service": port})["service"]
     logs.set_up()
     # Large pictures are taken or refused by our own limit, with an answer instead of a warning.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)

@@ -95,7 +95,8 @@ class SegmentRequest(Prompt):
         default=None,
         min_length=1,
         max_length=MAX_OBJECTS,
-        description="Several objects in one call: all with points, all with a box, or all with both.",
+        description="Several objects in one call: all with points, all with a box, or all with both; "
+        f"together {MAX_POINTS} points, a box as two, and each object as many as the longest list.",
     )
     mask: MaskInput | None = Field(default=None, description="Refine this mask. SAM3 takes none.")
     multimask: bool = Field(default=False, description="Three candidates an object.")

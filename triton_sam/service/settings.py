@@ -11,6 +11,15 @@ TOKEN_VARIABLE = "TRITON_SAM_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_TRITON = "grpc://localhost:8001"
 
 MEBI = 1 << 20
+LIMITS = {
+    "max_body": "--max-body",
+    "max_megapixels": "--max-megapixels",
+    "max_requests": "--max-requests",
+    "max_encodes": "--max-encodes",
+    "timeout": "--timeout",
+    "store_bytes": "--memory",
+}
+"""What must be above 0, and the option of `triton-sam service` that sets it."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +65,13 @@ class Settings:
         return {"Authorization": f"Bearer {self.triton_token}"} if self.triton_token else {}
 
     def __post_init__(self) -> None:
-        for name in ("max_body", "max_megapixels", "max_requests", "max_encodes", "timeout", "store_bytes"):
-            if getattr(self, name) <= 0:
-                raise ConfigurationError(f"{name} must be above 0")
+        for name, option in LIMITS.items():
+            if not getattr(self, name) > 0:  # NaN is not, either
+                raise ConfigurationError(f"{option} must be above 0")
         if self.token is not None and not self.token.strip():
             raise ConfigurationError("an empty token protects nothing: leave it out or give one")
         if self.max_body > self.store_bytes:
-            raise ConfigurationError("store_bytes must hold at least one request of max_body bytes")
+            raise ConfigurationError("--memory must be at least --max-body: a request has to fit in")
 
 
 def token_from_environment() -> str | None:

@@ -11,6 +11,11 @@ from ..families.base import Size
 from ..session_calls import SessionImage
 
 ID_LENGTH = 32
+PER_IMAGE = 2048
+"""Bytes that a picture takes besides its content: 1400 measured, with an id at Triton."""
+
+Origin = tuple[str, str, bool]
+"""What made embeddings, and where they are: name of the pair, version of its encoder, whether Triton keeps them."""
 
 
 @dataclass(eq=False)
@@ -21,19 +26,29 @@ class StoredImage:
         image_id: hash of the bytes, so that equal uploads are one.
         content: encoded bytes as they came.
         size: width and height, upright, pixels.
-        embeddings: by name of the pair that made them. Where Triton keeps them, this is but an id.
+        embeddings: by what made them. Where Triton keeps them, this is but an id.
     """
 
     image_id: str
     content: bytes
     size: Size
-    embeddings: dict[str, ImageEmbeddings] = field(default_factory=dict)
+    embeddings: dict[Origin, ImageEmbeddings] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes."""
         held = (part for part in self.embeddings.values() if not isinstance(part, SessionImage))
-        return len(self.content) + sum(part.nbytes for part in held)
+        return PER_IMAGE + len(self.content) + sum(part.nbytes for part in held)
+
+    @property
+    def models(self) -> list[str]:
+        """Names of the pairs that have encoded it."""
+        return sorted(name for name, *_ in self.embeddings)
+
+    def keep(self, origin: Origin, embeddings: ImageEmbeddings) -> None:
+        """Keep embeddings, in place of those that the same pair made before."""
+        others = {known: made for known, made in self.embeddings.items() if known[0] != origin[0]}
+        self.embeddings = {**others, origin: embeddings}
 
 
 def id_of(content: bytes) -> str:
@@ -51,6 +66,8 @@ class ImageStore:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._images: OrderedDict[str, StoredImage] = OrderedDict()
+        self._counted: dict[str, int] = {}
+        self._nbytes = 0
 
     def __len__(self) -> int:
         return len(self._images)
@@ -58,7 +75,7 @@ class ImageStore:
     @property
     def nbytes(self) -> int:
         """Memory that all take."""
-        return sum(image.nbytes for image in self._images.values())
+        return self._nbytes
 
     def get(self, image_id: str) -> StoredImage | None:
         """Return a picture, which makes it the one used last."""
@@ -71,17 +88,22 @@ class ImageStore:
         """Keep a picture and return the one that is kept under its id."""
         kept = self._images.setdefault(image.image_id, image)
         self._images.move_to_end(image.image_id)
-        self.shrink()
+        self.grown(kept)
         return kept
 
     def remove(self, image_id: str) -> bool:
         """Forget a picture; False when there is none."""
+        self._nbytes -= self._counted.pop(image_id, 0)
         return self._images.pop(image_id, None) is not None
 
-    def shrink(self) -> None:
-        """Forget what was used longest ago until the limit holds. To be called when a picture has grown, too."""
-        while len(self._images) > 1 and self.nbytes > self._limit:
-            self._images.popitem(last=False)
+    def grown(self, image: StoredImage) -> None:
+        """Count a picture anew, unless it is forgotten, and forget what was used longest ago until the limit holds."""
+        if self._images.get(image.image_id) is not image:
+            return
+        self._nbytes += image.nbytes - self._counted.get(image.image_id, 0)
+        self._counted[image.image_id] = image.nbytes
+        while len(self._images) > 1 and self._nbytes > self._limit:
+            self.remove(next(iter(self._images)))
 
 
 class HandedOut:
@@ -96,15 +118,22 @@ class HandedOut:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._sources: OrderedDict[bytes, tuple[str, bytes]] = OrderedDict()
+        self._nbytes = 0
 
     def remember(self, embedding: bytes, model: str, content: bytes) -> None:
         """Note that ``content``, encoded by the pair ``model``, gave this embedding."""
         key = hashlib.sha256(embedding).digest()
+        self._forget(key)
         self._sources[key] = (model, content)
-        self._sources.move_to_end(key)
-        while len(self._sources) > 1 and sum(len(content) for _, content in self._sources.values()) > self._limit:
-            self._sources.popitem(last=False)
+        self._nbytes += PER_IMAGE + len(content)
+        while len(self._sources) > 1 and self._nbytes > self._limit:
+            self._forget(next(iter(self._sources)))
 
     def source(self, embedding: bytes) -> tuple[str, bytes] | None:
         """Return (name of the pair, bytes of the picture), None when it is not remembered."""
         return self._sources.get(hashlib.sha256(embedding).digest())
+
+    def _forget(self, key: bytes) -> None:
+        if key in self._sources:
+            _, content = self._sources.pop(key)
+            self._nbytes -= PER_IMAGE + len(content)

@@ -59,8 +59,10 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
     ("arguments", "word"),
     [
         (["--url", "ftp://a"], "scheme"),
-        (["--max-body", "0"], "max_body"),
-        (["--memory", "1"], "store_bytes"),
+        (["--max-body", "1024"], "--memory must be at least --max-body"),
+        (["--timeout", "nan"], "--timeout must be above 0"),
+        (["--token", ""], "an empty token protects nothing"),
+        (["--port", "-1"], "--port must be 0 to 65535, not -1"),
         (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
     ],
 )

@@ -17,89 +17,25 @@ from triton_sam.server_url import parse_url
 from triton_sam.transport import Transport
 
 pytest.importorskip("fastapi")
-playwright = pytest.importorskip("playwright.sync_api")
-from triton_sam.bundle import bundled  # noqa: E402 - needs the service extra
+from triton_sam.bundle import bundled
 
-from .running_service import running_service, wait_until  # noqa: E402
+from .running_browser import WIDE, Page, open_page, running_browser
+from .running_service import running_service, wait_until
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium")
-
-WIDE = {"width": 1280, "height": 800}
 LAYOUT_FAULTS = (Path(__file__).parent / "data" / "layout_faults.js").read_text(encoding="utf-8")
 NARROW = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
+    with running_browser() as browser:
         yield browser
-        browser.close()
-
-
-class Page:
-    """A page with a picture, and what a test does with it."""
-
-    def __init__(self, page):
-        self.page = page
-        self.faults = []
-        page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: self.faults.append(str(error)))
-        page.on("console", lambda message: self.faults.append(message.text) if message.type == "error" else None)
-
-    def wait(self, expression, seconds=60):
-        wait_until(lambda: self.page.evaluate(expression), seconds)
-
-    def ready(self):
-        self.page.wait_for_selector('#state[data-state="up"]')
-
-    def open(self, path):
-        self.page.set_input_files("#file", path)
-        self.opened(path.name)
-
-    def opened(self, name):
-        self.wait(f"tritonSam.image?.name === {name!r} && document.getElementById('busy').hidden")
-
-    def at(self, x, y):
-        return self.page.evaluate(f"tritonSam.screenOf({x}, {y})")
-
-    def click(self, x, y, **options):
-        self.page.mouse.click(*self.at(x, y), **options)
-
-    def settled(self):
-        """All objects have their masks."""
-        self.wait("tritonSam.scene.objects.every((o) => !(o.points.length || o.box) || tritonSam.resultOf(o)?.logits)")
-
-    def facts(self):
-        return self.page.locator(".object .facts").all_inner_texts()
-
-    def pixel(self, x, y):
-        """Colour of the canvas at a pixel of the picture."""
-        return self.page.evaluate(
-            """([x, y]) => { const c = document.getElementById("canvas"), f = c.getBoundingClientRect();
-            const [px, py] = tritonSam.screenOf(x, y), r = c.width / f.width;
-            return [...c.getContext("2d").getImageData((px - f.x) * r, (py - f.y) * r, 1, 1).data]; }""",
-            [x, y],
-        )
-
-    def download(self, button):
-        with self.page.expect_download() as waiting:
-            self.page.click(button)
-        return waiting.value.suggested_filename, waiting.value.path().read_bytes()
 
 
 @pytest.fixture
 def page(browser, service):
-    context = browser.new_context(viewport=WIDE)
-    page = Page(context.new_page())
-    page.page.goto(service.url)
-    page.ready()
-    yield page
-    assert page.faults == []
-    context.close()
+    with open_page(browser, service.url) as page:
+        yield page
 
 
 @pytest.fixture

@@ -26,7 +26,6 @@ from triton_sam.service.middleware import same_token
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
-from triton_sam.service.store import HandedOut, ImageStore, StoredImage
 
 from .running_service import running_service, wait_until
 
@@ -124,6 +123,11 @@ def test_objects_with_different_numbers_of_points(segment, client):
         np.testing.assert_array_equal(rle_to_mask(mask["rle"]), wanted.mask)
 
 
+def test_as_many_points_as_the_session_model_takes(segment):
+    answer = segment({"points": [[200, 180]] * 1022, "box": [90, 70, 310, 290]})
+    assert answer.status_code == 200, answer.text
+
+
 def test_a_mask_is_refined(segment, client):
     logits = client.predict([[200, 180]], [1])[0][0, 0]
     expected = client.segment([[150, 120]], [1], mask_input=logits)[0]
@@ -197,6 +201,8 @@ def test_a_picture_of_several_objects_holds_their_numbers(segment, client):
         ({"points": [[1, 2]], "colour": "red"}, "colour"),
         ({"points": [[1, 2]], "model": "sam9"}, "sam9"),
         ({"points": [[1, 2]] * 2000}, "points"),
+        ({"points": [[1, 2]] * 1023, "box": [1, 1, 5, 5]}, "1025 points: one call takes 1024"),
+        ({"objects": [{"points": [[1, 2]] * 100}] + [{"points": [[1, 2]]}] * 10}, "1100 points"),
     ],
 )
 def test_prompts_that_cannot_be_used(segment, body, word):
@@ -420,21 +426,9 @@ def test_too_many_at_a_time_and_too_slow(service_triton, picture):
         assert set(statuses) == {200, 503}
 
 
-def test_the_store_forgets_what_was_used_longest_ago():
-    store = ImageStore(100)
-    for name in "abc":
-        store.add(StoredImage(name, bytes(40), (1, 1)))
-        store.get("a")
-    assert [name for name in "abc" if store.get(name)] == ["a", "c"]
-    assert store.nbytes == 80
-    handed_out = HandedOut(50)
-    handed_out.remember(b"1", "sam2", bytes(40))
-    handed_out.remember(b"2", "sam2", bytes(40))
-    assert (handed_out.source(b"1"), handed_out.source(b"2")) == (None, ("sam2", bytes(40)))
-
-
 def test_settings_that_cannot_work():
-    for options in ({"max_body": 0}, {"token": " "}, {"timeout": -1}, {"store_bytes": 1}):
+    nan = float("nan")
+    for options in ({"max_body": 0}, {"token": ""}, {"timeout": -1}, {"timeout": nan}, {"max_megapixels": nan}):
         with pytest.raises(ConfigurationError):
             Settings(**options)
 

@@ -193,7 +193,8 @@ async function open(file) {
   try {
     const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF, and no 16 bits
     const info = await rest.upload(file, settings.model, mine.signal);
-    const picture = local ?? (await createImageBitmap(await rest.preview(info.id)));
+    const picture = local ?? (await createImageBitmap(await rest.preview(info.id, mine.signal)));
+    if (opening !== mine) return; // a newer picture is on its way, or there
     const name = file.name || "picture";
     image = masks.image = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
     uploadFor = settings.model;
@@ -204,7 +205,7 @@ async function open(file) {
     $("empty").hidden = true;
     stage.show(picture, { width: info.width, height: info.height });
   } catch (problem) {
-    if (problem.name === "AbortError") return;
+    if (opening !== mine) return;
     if (problem.status === 401) return void askToken().then(() => open(file));
     warn(`${file.name || "The picture"}: ${problem.message}`);
   } finally {
@@ -223,15 +224,18 @@ async function reupload() {
   $("busy").hidden = false;
   try {
     const info = await rest.upload(image.file, settings.model, mine.signal);
+    if (opening !== mine) return;
     image = masks.image = { ...image, ...info };
     uploadFor = settings.model;
     warn("");
   } catch (problem) {
-    if (problem.name !== "AbortError" && serviceIsUp) warn(problem.message);
+    if (opening === mine && serviceIsUp) warn(problem.message);
     return;
   } finally {
-    opening = null;
-    $("busy").hidden = true;
+    if (opening === mine) {
+      opening = null;
+      $("busy").hidden = true;
+    }
   }
   await masks.refresh();
 }

@@ -3,17 +3,18 @@
 /**
  * Show the objects. ``actions``: select, rename, toggle, remove, choose.
  *
- * Rows are kept where they can be, so that a name is not lost while it is typed.
+ * Rows and their buttons stay where they are: a name that is being typed keeps the focus, and so does a candidate.
  */
 export function showObjects(list, scene, masks, actions) {
   const rows = new Map([...list.children].map((row) => [Number(row.dataset.id), row]));
-  for (const object of scene.objects) {
+  const ids = new Set(scene.objects.map((object) => object.id));
+  for (const [id, row] of rows) if (!ids.has(id)) row.remove();
+  scene.objects.forEach((object, index) => {
     const row = rows.get(object.id) ?? newRow(object, actions);
-    rows.delete(object.id);
-    list.append(row); // in order; those that stay are moved
+    const there = list.children[index] ?? null;
+    if (there !== row) list.insertBefore(row, there); // a row that is moved loses the focus
     update(row, object, scene, masks, actions);
-  }
-  for (const row of rows.values()) row.remove();
+  });
   const active = String(scene.activeId);
   if (list.dataset.active !== active) {
     list.dataset.active = active;
@@ -71,23 +72,27 @@ function update(row, object, scene, masks, actions) {
 
   const scores = isActive && result?.scores?.length > 1 ? result.scores : [];
   candidates.hidden = scores.length === 0;
-  candidates.replaceChildren(
-    ...scores.map((score, index) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.setAttribute("role", "radio");
-      button.setAttribute("aria-checked", String(index === choice));
-      const number = document.createElement("b");
-      number.textContent = index + 1;
-      button.append(number, score.toFixed(2));
-      button.setAttribute("aria-label", `Candidate ${index + 1}, score ${score.toFixed(2)}`);
-      button.addEventListener("click", (event) => {
-        event.stopPropagation();
-        actions.choose(object.id, index);
-      });
-      return button;
-    }),
-  );
+  while (candidates.children.length > scores.length) candidates.lastElementChild.remove();
+  scores.forEach((score, index) => {
+    const button = candidates.children[index] ?? candidates.appendChild(newCandidate(object.id, index, actions));
+    button.setAttribute("aria-checked", String(index === choice));
+    button.setAttribute("aria-label", `Candidate ${index + 1}, score ${score.toFixed(2)}`);
+    button.lastChild.data = score.toFixed(2);
+  });
+}
+
+function newCandidate(id, index, actions) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.setAttribute("role", "radio");
+  const number = document.createElement("b");
+  number.textContent = index + 1;
+  button.append(number, document.createTextNode(""));
+  button.addEventListener("click", (event) => {
+    event.stopPropagation();
+    actions.choose(id, index);
+  });
+  return button;
 }
 
 function describe(object, result, choice) {

@@ -57,8 +57,8 @@ export async function upload(file, model, signal) {
   return (await call(`/v1/images${query}`, { method: "POST", body, signal })).json();
 }
 
-export async function preview(id) {
-  return (await call(`/v1/images/${id}/preview`)).blob();
+export async function preview(id, signal) {
+  return (await call(`/v1/images/${id}/preview`, { signal })).blob();
 }
 
 export async function segment(id, prompt) {

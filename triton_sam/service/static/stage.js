@@ -18,6 +18,7 @@ export class Stage extends EventTarget {
   #pinch = null;
   #space = false;
   #queued = false;
+  #ratio = 1; // of the canvas's pixels to the window's
 
   /** ``paint(context, stage)`` draws what lies on the picture, in pixels of the picture. */
   constructor(frame, canvas, paint) {
@@ -26,6 +27,7 @@ export class Stage extends EventTarget {
     this.#canvas = canvas;
     this.#paint = paint;
     new ResizeObserver(() => this.#resize()).observe(frame);
+    this.#watchRatio();
     canvas.addEventListener("pointerdown", (event) => this.#down(event));
     canvas.addEventListener("pointermove", (event) => this.#move(event));
     canvas.addEventListener("pointerup", (event) => this.#up(event));
@@ -115,7 +117,7 @@ export class Stage extends EventTarget {
   /** Draw now. */
   draw() {
     const context = this.#canvas.getContext("2d");
-    const ratio = devicePixelRatio || 1;
+    const ratio = this.#ratio;
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.#canvas.width, this.#canvas.height);
     if (!this.picture) return;
@@ -129,11 +131,17 @@ export class Stage extends EventTarget {
 
   #resize() {
     const { width, height } = this.#frame.getBoundingClientRect();
-    const ratio = devicePixelRatio || 1;
-    this.#canvas.width = Math.max(1, Math.round(width * ratio));
-    this.#canvas.height = Math.max(1, Math.round(height * ratio));
+    this.#ratio = devicePixelRatio || 1;
+    this.#canvas.width = Math.max(1, Math.round(width * this.#ratio));
+    this.#canvas.height = Math.max(1, Math.round(height * this.#ratio));
     if (this.#fitted) this.fit();
     this.draw();
+  }
+
+  /** A window that moves to another monitor keeps its size, which is all that ResizeObserver looks at. */
+  #watchRatio() {
+    const changed = () => (this.#resize(), this.#watchRatio());
+    matchMedia(`(resolution: ${devicePixelRatio}dppx)`).addEventListener("change", changed, { once: true });
   }
 
   #changed() {

@@ -30,12 +30,8 @@ class ClientCore:
         model_type: str,
         model_name: str | None,
         *,
-        timeout: float,
-        retries: int,
         embeddings: EmbeddingsPlace = "client",
     ) -> None:
-        if timeout <= 0 or retries < 0:
-            raise ConfigurationError("timeout must be above 0 seconds, retries at least 0")
         if embeddings not in get_args(EmbeddingsPlace):
             raise ConfigurationError(f"embeddings={embeddings!r}: one of {', '.join(get_args(EmbeddingsPlace))}")
         self._calls = Calls(get_family(model_type), model_name)
@@ -80,7 +76,8 @@ class ClientCore:
             SamError: what else the failed upload of an image means.
         """
         if isinstance(error, InferenceError):
-            raise read_error(error) from error
+            meant = read_error(error)
+            raise meant from (None if meant is error else error)
         if not self._may_fall_back:
             raise error
         self._uses_session = False
@@ -95,9 +92,14 @@ class ClientCore:
         multimask_output: bool,
         output_format: OutputFormat = "logits",
     ) -> tuple[Request, Prompts]:
-        """Check a prediction's arguments and build its request; image None is the current one.
+        """Check a prediction's arguments and build its request; see _checked() and _request()."""
+        embeddings, prompts = self._checked(image, point_coords, point_labels, box, mask_input)
+        return self._request(embeddings, prompts, multimask_output, output_format), prompts
 
-        Only a session model knows other formats than logits: whoever asks for one looks at the kind of the request.
+    def _checked(
+        self, image: ImageEmbeddings | None, point_coords: Any, point_labels: Any, box: Any, mask_input: Any
+    ) -> tuple[ImageEmbeddings, Prompts]:
+        """Check a prediction's arguments; image None is the current one.
 
         Raises:
             NoImageError: no image has been set.
@@ -107,7 +109,19 @@ class ClientCore:
         if embeddings is None:
             raise NoImageError("no image yet: call set_image() first")
         self._calls.check_origin(embeddings)
-        prompts = self._calls.prompts(embeddings, point_coords, point_labels, box, mask_input)
+        return embeddings, self._calls.prompts(embeddings, point_coords, point_labels, box, mask_input)
+
+    def _request(
+        self,
+        embeddings: ImageEmbeddings,
+        prompts: Prompts,
+        multimask_output: bool,
+        output_format: OutputFormat = "logits",
+    ) -> Request:
+        """Build a prediction's request; where the prompt is too large for the session model, embeddings are waited for.
+
+        Only a session model knows other formats than logits: whoever asks for one looks at the kind of the request.
+        """
         if isinstance(embeddings, SessionImage) and self._session.fits(prompts):
-            return self._session.click(embeddings, prompts, multimask_output, output_format), prompts
-        return self._calls.decode(embeddings, prompts, multimask_output), prompts
+            return self._session.click(embeddings, prompts, multimask_output, output_format)
+        return self._calls.decode(embeddings, prompts, multimask_output)

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
+from ._access import certificates, check_times, grpc_options, request_headers
 from ._backoff import spread
 from .calls import Request
 from .errors import ServerTimeoutError, ServerUnreachableError
 from .server_url import ServerUrl
-from .transport import RETRY_PAUSE, grpc_options, infer_input, map_error, read_outputs, request_headers
+from .transport import RETRY_PAUSE, infer_input, map_error, read_outputs
 
 Result = TypeVar("Result")
 
@@ -40,6 +41,9 @@ class AsyncTransport:
         headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
         connections: calls at a time.
+
+    Raises:
+        ConfigurationError: an argument that cannot work.
     """
 
     def __init__(
@@ -52,11 +56,12 @@ class AsyncTransport:
         ca_certs: str | os.PathLike[str] | None,
         connections: int,
     ) -> None:
+        check_times(timeout, retries)
         self._url = url
         self._timeout = timeout
         self._retries = retries
         self._headers = request_headers(url, headers)
-        self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
+        self._ca_certs = certificates(ca_certs)
         self._connections = connections
         self._inputs = _Inputs(_protocol(url))
         self._client: Any = None
@@ -90,7 +95,7 @@ class AsyncTransport:
                 return await self._infer_once(client, request)
             except Exception as error:
                 mapped = map_error(error, self._url, request.model)
-                # See transport._GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
+                # See _access._GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
                 if self._url.is_grpc and self._client is client and isinstance(mapped, ServerUnreachableError):
                     self._client = None
                 if mapped is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,21 +139,18 @@ class Calls:
         logits = prediction.logits if limit is None else np.clip(prediction.logits, -limit, limit)
         return logits, prediction.scores
 
-    def segments(self, prediction: Prediction) -> list[Segment]:
-        """Return full-size masks, P objects times M candidates, object by object.
+    def segments(self, prediction: Prediction) -> Iterator[Segment]:
+        """Yield full-size masks, P objects times M candidates, object by object; each is made when it is asked for.
 
         As in the official predictor, the mask is cut from the unclamped logits after the resize.
         """
         low_res, scores = self.low_res(prediction)
-        return [
-            Segment(
-                mask=full_size_logits(prediction.logits[index, candidate], prediction.prompts.image_size, self.family)
-                > 0,
+        size = prediction.prompts.image_size
+        for index, candidate in np.ndindex(scores.shape):
+            yield Segment(
+                mask=full_size_logits(prediction.logits[index, candidate], size, self.family) > 0,
                 score=float(scores[index, candidate]),
                 logits=low_res[index, candidate],
                 object_index=index,
                 candidate=candidate,
             )
-            for index in range(scores.shape[0])
-            for candidate in range(scores.shape[1])
-        ]

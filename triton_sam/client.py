@@ -67,7 +67,7 @@ class SamTritonClient(ClientCore):
         ca_certs: str | os.PathLike[str] | None = None,
         embeddings: EmbeddingsPlace = "auto",
     ) -> None:
-        super().__init__(url, model_type, model_name, timeout=timeout, retries=retries, embeddings=embeddings)
+        super().__init__(url, model_type, model_name, embeddings=embeddings)
         self._transport = Transport(self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs)
 
     def encode(self, image: ImageSource) -> ImageEmbeddings:
@@ -162,7 +162,7 @@ class SamTritonClient(ClientCore):
         outputs = self._infer(request)
         if isinstance(request, SessionClick) and not logits:
             return self._session.read_segments(request, outputs, prompts)
-        segments = self._calls.segments(self._session.read(request, outputs, prompts, multimask_output))
+        segments = list(self._calls.segments(self._session.read(request, outputs, prompts, multimask_output)))
         return segments if logits else [replace(segment, logits=None) for segment in segments]
 
     def is_ready(self) -> bool:

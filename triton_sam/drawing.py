@@ -11,6 +11,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter
 
 from .errors import InputError
+from .images import ImageSource, open_image
 
 Color = tuple[int, int, int]
 """Red, green, blue in 0..255."""
@@ -35,7 +36,7 @@ _SUPERSAMPLING = 4
 
 
 def overlay(
-    image: Image.Image | npt.NDArray[np.uint8],
+    image: ImageSource,
     masks: Sequence[npt.ArrayLike],
     points: Any = None,
     labels: Any = None,
@@ -48,7 +49,7 @@ def overlay(
     """Draw masks, clicks and boxes into a copy of a picture.
 
     Args:
-        image: Pillow image, or uint8 array (H,W,3) in RGB.
+        image: the picture as the client got it, opened by the same rules: upright by its EXIF orientation, in 8 bits.
         masks: (H,W) each, foreground where not 0; the last one lies on top.
         points: (N,2) or (P,N,2) x, y in pixels: a green disc with a plus is foreground, red with a minus background.
         labels: (N,) or (P,N): 1 foreground, 0 background, others are not drawn. None: all foreground.
@@ -61,17 +62,18 @@ def overlay(
         RGB image of the same size. Line widths and markers grow with it.
 
     Raises:
-        InputError: a mask is not of the image's size, points or boxes have another shape, or alpha is outside 0..1.
+        ImageError: the picture cannot be opened.
+        InputError: a mask is not of the image's size, points or boxes have another shape or hold NaN or infinity, or
+            alpha is outside 0..1.
     """
-    # convert() copies, even when there is nothing to convert: the caller's image stays as it is
-    picture = (Image.fromarray(image) if isinstance(image, np.ndarray) else image).convert("RGB")
+    picture = open_image(image)  # always a new one: the caller's image stays as it is
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha must be within 0..1, not {alpha}")
     chosen = tuple(colors) if colors else PALETTE
     width = max(1.5, max(picture.size) / 600)
     for index, mask in enumerate(masks):
         _draw_mask(picture, mask, chosen[index % len(chosen)], alpha, width if outline else 0)
-    for index, box in enumerate(_rows(boxes, 4, "boxes")):
+    for index, box in enumerate(_nearby(_rows(boxes, 4, "boxes"), picture)):
         _draw_box(picture, box, chosen[index % len(chosen)], round(width))
     _draw_points(picture, points, labels)
     return picture
@@ -137,8 +139,8 @@ def _draw_box(picture: Image.Image, box: npt.NDArray[np.float64], color: Color, 
 
 
 def _draw_points(picture: Image.Image, points: Any, labels: Any) -> None:
-    coords = _rows(points, 2, "points")
-    marks = np.ones(len(coords)) if labels is None else np.asarray(labels).reshape(-1)
+    coords = _nearby(_rows(points, 2, "points"), picture)
+    marks = np.ones(len(coords)) if labels is None else _rows(labels, 1, "labels")[:, 0]
     if len(marks) != len(coords):
         raise InputError(f"{len(coords)} points need as many labels, not {len(marks)}")
     radius = max(5.0, max(picture.size) / 110)
@@ -171,6 +173,15 @@ def _rows(values: Any, columns: int, name: str) -> npt.NDArray[np.float64]:
     if values is None:
         return np.zeros((0, columns))
     try:
-        return np.asarray(values, np.float64).reshape(-1, columns)
-    except ValueError as error:
+        rows = np.asarray(values, np.float64).reshape(-1, columns)
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name} must be numbers of shape (..., {columns})") from error
+    if not np.isfinite(rows).all():
+        raise InputError(f"{name} hold NaN or infinity")
+    return rows
+
+
+def _nearby(coords: npt.NDArray[np.float64], picture: Image.Image) -> npt.NDArray[np.float64]:
+    """Move what lies so far outside that nothing of it is seen to where Pillow can still count."""
+    side = max(*picture.size, 64)
+    return np.clip(coords, -side, 2 * side)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Union
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from .errors import ImageError
 from .families.base import Family, FloatArray, Size
@@ -19,30 +20,49 @@ from .resample import resize_bytes
 ImageSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
 """A path, encoded bytes (JPEG, PNG, WebP, TIFF, BMP, ...), a Pillow image, or an array (H,W), (H,W,3), (H,W,4)."""
 
+FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
+"""What servers open for whoever sends it, in Pillow's names. Its other decoders see the user's own files alone: they
+are many and rarely used, and the one for EPS starts a program."""
 
-def open_image(source: ImageSource) -> Image.Image:
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF orientation -> what turns the picture upright."""
+TURNED = (5, 6, 7, 8)
+"""EXIF orientations that swap width and height."""
+_SAYS_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
+
+
+def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> Image.Image:
     """Open a picture as 8-bit RGB, turned upright by its EXIF orientation.
 
-    Transparency is dropped. Pictures with more than 8 bits a channel (16-bit, 32-bit, float) are stretched from their
-    own minimum..maximum to 0..255, since microscopes rarely use the full range. An animation gives its first frame.
+    Transparency is dropped. Grey pictures with more than 8 bits (16-bit, 32-bit, float) and arrays of 16 bits are
+    stretched from their own minimum..maximum to 0..255, since microscopes rarely use the full range. Of files with more
+    than 8 bits a colour, Pillow reads the upper 8. An animation gives its first frame.
 
     Args:
         source: see ImageSource. Arrays are RGB (or grey) and not modified; an EXIF orientation is not known for them.
+        formats: of encoded bytes or a file, in Pillow's names, for example FORMATS. None: all that Pillow reads.
 
     Returns:
-        Pillow image of mode RGB.
+        Pillow image of mode RGB, always a new one.
 
     Raises:
         ImageError: the source is missing, empty, damaged, too large, or no picture at all.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source)
-    image = source if isinstance(source, Image.Image) else _decode(source)
+    image = source if isinstance(source, Image.Image) else _decode(source, formats)
     try:
         if image.width == 0 or image.height == 0:
             raise ImageError("the image has no pixels")
-        upright = ImageOps.exif_transpose(image)
-        return _to_rgb(upright)
+        return _to_rgb(_upright(image))
     except ImageError:
         raise
     except Exception as error:  # Pillow's decoders let almost any exception through for damaged data
@@ -50,28 +70,26 @@ def open_image(source: ImageSource) -> Image.Image:
 
 
 def image_bytes(source: ImageSource) -> bytes:
-    """Return a picture as encoded bytes from which open_image() makes the very same pixels.
+    """Return a picture as encoded bytes from which open_image() makes the very same pixels, and servers too.
 
-    Files and encoded bytes stay as they are, and are not decoded; Pillow images and arrays become PNG.
+    Files and encoded bytes of FORMATS stay as they are, and are not decoded; all else that can be opened becomes PNG.
 
     Raises:
         ImageError: the source is missing, empty, unreadable, or no picture at all.
     """
     if isinstance(source, (np.ndarray, Image.Image)):
-        buffer = io.BytesIO()
-        open_image(source).save(buffer, "PNG", compress_level=1)
-        return buffer.getvalue()
+        return _to_png(source)
     if isinstance(source, (str, os.PathLike)):
         _check_file(Path(source))
         try:
-            return Path(source).read_bytes()
+            return _in_known_format(Path(source).read_bytes())
         except OSError as error:
             raise ImageError(f"{_describe(source)} cannot be read: {_reason(error)}") from error
     if not isinstance(source, (bytes, bytearray, memoryview)):
         raise ImageError(_no_source(source))
     if len(source) == 0:
         raise ImageError("the image is empty (0 bytes)")
-    return bytes(source)
+    return _in_known_format(bytes(source))
 
 
 def encoder_input(image: Image.Image, family: Family) -> FloatArray:
@@ -111,7 +129,28 @@ def _resize(image: Image.Image, size: Size, family: Family) -> Iterator[npt.NDAr
             yield np.asarray(band.convert("F").resize(size, Image.Resampling.BILINEAR))
 
 
-def _decode(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Image.Image:
+def _in_known_format(content: bytes) -> bytes:
+    """Return encoded bytes as they are if servers open them, or if nobody does: they say best what is wrong."""
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS):
+            return content
+    except UnidentifiedImageError:
+        with contextlib.suppress(ImageError):
+            return _to_png(content)
+    except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
+        return content
+    return content
+
+
+def _to_png(source: ImageSource) -> bytes:
+    buffer = io.BytesIO()
+    open_image(source).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def _decode(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview, formats: tuple[str, ...] | None
+) -> Image.Image:
     """Open a file or encoded bytes; pixels are read here, so that a damaged file fails here."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         if len(source) == 0:
@@ -123,7 +162,7 @@ def _decode(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> 
     else:
         raise ImageError(_no_source(source))
     try:
-        with Image.open(stream) as image:
+        with Image.open(stream, formats=formats) as image:
             image.load()
             return image
     except Image.DecompressionBombError as error:
@@ -135,12 +174,15 @@ def _decode(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> 
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise ImageError(f"{path} is a folder, not an image")
-    if not path.exists():
-        raise ImageError(f"no image at {path}")
-    if path.is_file() and path.stat().st_size == 0:
-        raise ImageError(f"{path} is empty (0 bytes)")
+    try:
+        if path.is_dir():
+            raise ImageError(f"{path} is a folder, not an image")
+        if not path.exists():
+            raise ImageError(f"no image at {path}")
+        if path.is_file() and path.stat().st_size == 0:
+            raise ImageError(f"{path} is empty (0 bytes)")
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise ImageError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _from_array(array: npt.NDArray[np.generic]) -> Image.Image:
@@ -158,6 +200,26 @@ def _from_array(array: npt.NDArray[np.generic]) -> Image.Image:
     elif array.dtype != np.uint8:
         raise ImageError(f"an image array must be uint8 (or uint16), not {array.dtype}: scale it to 0..255 first")
     return Image.fromarray(np.ascontiguousarray(array)).convert("RGB")
+
+
+def orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation of a picture as it was opened, 1..8; 1 where EXIF data is missing or damaged."""
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # noqa: BLE001 - as Pillow's decoders, and the pixels are there
+        return 1
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turn a picture by its EXIF orientation, and leave out what says it; damaged EXIF data is none."""
+    image.load()
+    turn = _TURNS.get(orientation(image))
+    if turn is None:
+        return image
+    upright = image.transpose(turn)
+    for name in _SAYS_ORIENTATION:
+        upright.info.pop(name, None)
+    return upright
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -15,6 +15,7 @@ from ._files import atomic_write
 from .drawing import PALETTE, Color, overlay
 from .errors import InputError
 from .families.base import Family, FloatArray, Size
+from .images import ImageSource
 from .polygons import Polygon, mask_to_polygons, trace_polygons
 from .rle import BoolArray, mask_to_rle, rle_to_mask
 
@@ -90,7 +91,7 @@ class Segment:
 
     def overlay(
         self,
-        image: Image.Image | npt.NDArray[np.uint8],
+        image: ImageSource,
         color: Color | None = None,
         alpha: float = 0.5,
         outline: bool = True,
@@ -98,7 +99,7 @@ class Segment:
         """Return the image with the mask drawn in, see triton_sam.masks.overlay().
 
         Args:
-            image: the picture that was segmented.
+            image: the picture that was segmented, as the client got it.
             color: red, green, blue in 0..255; None: one for the object_index.
             alpha: opacity of the fill, 0..1.
             outline: draw the border too.

@@ -110,8 +110,9 @@ def _points(coords: Any, labels: Any) -> tuple[FloatArray | None, npt.NDArray[np
     if _is_ragged(coords):
         coords, labels = _fill_up(coords, labels)
     points = _numbers("point_coords", coords)
-    if points.size == 0:
-        points = points.reshape(1, 0, 2)
+    if points.size == 0:  # of one object, or of each of P: (P,0,2), or a list of P empty lists
+        objects = points.shape[0] if points.ndim == 3 or points.shape[1:] == (0,) else 1
+        points = points.reshape(max(objects, 1), 0, 2)
     if points.ndim == 2:
         points = points[None]
     if points.ndim != 3 or points.shape[2] != 2:

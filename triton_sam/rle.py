@@ -57,7 +57,7 @@ def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
         bool mask (H,W).
 
     Raises:
-        InputError: the counts are damaged, or do not add up to H x W.
+        InputError: the counts are damaged, do not add up to H x W, or there is no memory for that many pixels.
     """
     try:
         height, width = (int(side) for side in rle["size"])
@@ -66,10 +66,14 @@ def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
         counts = _decompress(text) if isinstance(text, bytes) else np.asarray(text, np.int64).reshape(-1)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError('this is no COCO RLE: {"size": [H, W], "counts": text or list} expected') from error
-    if min(height, width) < 0 or (counts < 0).any() or counts.sum() != height * width:
+    # Python's sum: one of 64 bits may begin anew at 0, and repeat() would write beyond the end of what it then takes.
+    if min(height, width) < 0 or (counts < 0).any() or sum(counts.tolist()) != height * width:
         raise InputError(f"damaged COCO RLE: the counts do not add up to {height} x {width} pixels")
     values = np.arange(len(counts)) % 2 == 1
-    return np.repeat(values, counts).reshape((height, width), order="F")
+    try:
+        return np.repeat(values, counts).reshape((height, width), order="F")
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise InputError(f"a COCO RLE of {height} x {width} pixels: no mask of that size fits into memory") from error
 
 
 def _runs(flat: BoolArray) -> IntArray:

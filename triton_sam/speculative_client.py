@@ -25,7 +25,7 @@ from .families.base import FloatArray
 from .images import ImageSource
 from .masks import Segment
 from .prompts import Prompts
-from .session_calls import SessionCalls
+from .session_calls import SessionCalls, SessionImage
 
 Result = tuple[FloatArray, FloatArray]
 """(masks, iou) as SAM2TritonClient.predict() returns them."""
@@ -87,7 +87,7 @@ class SpeculativeSAM2Client(ClientCore):
         cancel_running: bool = False,
         embeddings: EmbeddingsPlace = "auto",
     ) -> None:
-        super().__init__(url, model_type, model_name, timeout=timeout, retries=retries, embeddings=embeddings)
+        super().__init__(url, model_type, model_name, embeddings=embeddings)
         if max_in_flight < 1 or max_in_flight_total < 1:
             raise ConfigurationError("max_in_flight and max_in_flight_total must be at least 1")
         self._timeout = timeout
@@ -172,13 +172,13 @@ class SpeculativeSAM2Client(ClientCore):
 
         Arguments and errors as predict_async(); the result is that of SAM2TritonClient.segment().
         """
-        request, prompts = self._click(image, coords, labels, box, mask_input, multimask_output)
+        request, prompts = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
         read = partial(self._session.read, request, prompts=prompts, multimask_output=multimask_output)
         work: Work[Prediction] = Work(request, read)
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
         prediction = await asyncio.wrap_future(work.future)
-        return await asyncio.to_thread(self._calls.segments, prediction)
+        return await asyncio.to_thread(lambda: list(self._calls.segments(prediction)))
 
     async def predict_async(
         self,
@@ -217,7 +217,8 @@ class SpeculativeSAM2Client(ClientCore):
             PromptError: a prompt of the wrong shape, type or range.
             InputError: a request of that id has not ended yet.
         """
-        work = self._work(image, coords, labels, box, mask_input, multimask_output)
+        click = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
+        work = self._work(*click, multimask_output)
         (job,) = self._dispatcher.submit([work], session_id, request_id)
         return self._queued(job)
 
@@ -238,7 +239,7 @@ class SpeculativeSAM2Client(ClientCore):
         Raises:
             concurrent.futures.CancelledError: another thread replaced or cancelled the request.
         """
-        work = self._work(image, coords, labels, box, mask_input, multimask_output)
+        work = self._work(*self._click(image, coords, labels, box, mask_input, multimask_output), multimask_output)
         self._dispatcher.submit([work], session_id, request_id)
         self._dispatcher.start()
         try:
@@ -298,10 +299,16 @@ class SpeculativeSAM2Client(ClientCore):
     ) -> None:
         self.close()
 
-    def _work(self, image: ImageEmbeddings | None, *arguments: Any) -> Work[Result]:
-        request, prompts = self._click(image, *arguments)
-        *_, multimask_output = arguments
+    def _work(self, request: Request, prompts: Prompts, multimask_output: bool) -> Work[Result]:
         return Work(request, partial(_read, self._session, request, prompts, multimask_output))
+
+    async def _click_async(self, image: ImageEmbeddings | None, *arguments: Any) -> tuple[Request, Prompts]:
+        """See _click(); a request that waits for the encoder is built in a thread."""
+        *prompt, multimask_output = arguments
+        embeddings, prompts = self._checked(image, *prompt)
+        if isinstance(embeddings, SessionImage) and not self._session.fits(prompts):
+            return await asyncio.to_thread(self._request, embeddings, prompts, multimask_output), prompts
+        return self._request(embeddings, prompts, multimask_output), prompts
 
     def _encode_here(self, image: ImageSource, end: float | None = None) -> ImageEmbeddings:
         request, size = self._calls.encode(image)
@@ -344,7 +351,7 @@ async def queue_multiple_requests(
     if len(coords_list) != len(labels_list):
         raise PromptError(f"{len(coords_list)} coords, but {len(labels_list)} labels")
     works = [
-        client._work(None, coords, labels, None, None, False)  # noqa: SLF001 - a function of this module
+        client._work(*await client._click_async(None, coords, labels, None, None, False), False)  # noqa: SLF001
         for coords, labels in zip(coords_list, labels_list, strict=True)
     ]
     return client._queue(works, session_id)  # noqa: SLF001

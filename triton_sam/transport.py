@@ -14,16 +14,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from ._access import certificates, check_times, grpc_options, request_headers
 from ._backoff import spread
+from ._connections import Connections, SharedClient, ThreadClients
 from .errors import (
-    ConfigurationError,
     InferenceError,
     ModelNotReadyError,
     SamError,
@@ -43,18 +44,6 @@ GRPC_GRACE = 0.25
 """Seconds beyond its deadline after which a call is given up."""
 RETRY_PAUSE = 0.2
 """Seconds before the first repetition of a call; doubled for each further one."""
-_GRPC_OPTIONS = [
-    ("grpc.max_send_message_length", 2**31 - 1),
-    ("grpc.max_receive_message_length", 2**31 - 1),
-    # gRPC's own pause between attempts to connect grows to two minutes, and during a pause every call fails at once: a
-    # server that is back would look dead. A channel that failed is therefore replaced, and a new one tries at once,
-    # unless it shares the old one's connections.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # In spite of its name also how long an attempt may take: 20 s, where a peer takes the connection and says nothing.
-    ("grpc.min_reconnect_backoff_ms", 5000),
-]
 
 
 def map_error(error: BaseException, url: ServerUrl, model: str | None = None) -> SamError | None:
@@ -68,16 +57,20 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, ssl.SSLError):
         return ServerUnreachableError(f"TLS to {url} failed: {getattr(error, 'reason', None) or error}")
     if isinstance(error, OSError):
-        return ServerUnreachableError(
-            f"nothing answers at {url} ({getattr(error, 'strerror', None) or error or type(error).__name__}): start a "
-            "server with `triton-sam serve` or `docker compose up`, or give the URL of a running one"
-        )
+        return _nothing_answers(url, getattr(error, "strerror", None) or error or type(error).__name__)
     # The HTTP libraries' own exceptions share no base but their module; geventhttpclient's parser says "_parser".
     if type(error).__module__.startswith(("geventhttpclient", "_parser", "aiohttp")):
         return ServerUnreachableError(f"the connection to {url} broke inside an answer ({type(error).__name__})")
     if isinstance(error, ValueError):  # a JSON parser's error, of a library that tritonclient chooses
         return InferenceError(f"{url} does not answer like a Triton server: {error}")
     return None
+
+
+def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
+    return ServerUnreachableError(
+        f"nothing answers at {url} ({reason}): start a server with `triton-sam serve` or `docker compose up`, or give "
+        "the URL of a running one"
+    )
 
 
 def _map_status(error: InferenceServerException, url: ServerUrl, model: str | None) -> SamError:
@@ -101,7 +94,7 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
     is_foreign = "while decoding the response" in message  # a page of a proxy instead of Triton's JSON
     words = f"HTTP status {status}" if is_foreign else message
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
-        return ServerUnreachableError(f"{url} is not available: {words}")
+        return _unavailable(url, words)
     if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
         return InferenceError(f"{url} refuses access: {words}")
     if status in ("RESOURCE_EXHAUSTED", "413"):
@@ -116,11 +109,19 @@ def _says_not_ready(message: str) -> bool:
     return bool(re.search(r"unknown model|model .*not found|no available version|not (at )?ready( state)?", message))
 
 
+def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
+    """Tell gRPC's words for no server at all, or no such host, from all others: one with which TLS fails is there."""
+    said = words.lower()
+    if re.search("failed to connect to all|errors resolving|(dns|name) resolution", said) and "handshake" not in said:
+        return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
+    return ServerUnreachableError(f"{url} is not available: {words}")
+
+
 class Transport:
     """Calls one Triton server, from any number of threads.
 
-    tritonclient's HTTP client belongs to the thread that made it, so each thread gets its own, made at its first call;
-    the gRPC client is shared.
+    tritonclient's HTTP client belongs to the thread that made it, so each thread gets its own, made at its first call
+    and closed after the thread's end; the gRPC client is shared.
 
     Args:
         url: parsed URL.
@@ -129,6 +130,9 @@ class Transport:
             allows. Only calls without side effects on the server are; a timeout is never repeated.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
+
+    Raises:
+        ConfigurationError: an argument that cannot work.
     """
 
     def __init__(
@@ -140,17 +144,15 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         ca_certs: str | os.PathLike[str] | None = None,
     ) -> None:
+        check_times(timeout, retries)
         self.url = url
         self._timeout = timeout
         self._retries = retries
         self._headers = request_headers(url, headers)
-        self._ca_certs = None if ca_certs is None else os.fspath(ca_certs)
-        self._holder: Any = SimpleNamespace() if url.is_grpc else threading.local()
-        self._ends = threading.local()
-        self._lock = threading.Lock()
-        self._clients: list[Any] = []
-        self._closed = False
         self._module: ModuleType = _protocol(url)
+        connect = partial(_connect, self._module, url, timeout, certificates(ca_certs))
+        self._connections: Connections = SharedClient(connect) if url.is_grpc else ThreadClients(connect)
+        self._ends = threading.local()
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[None]:
@@ -237,11 +239,7 @@ class Transport:
 
     def close(self) -> None:
         """Close all connections. Later calls raise."""
-        with self._lock:
-            self._closed = True
-            clients, self._clients = self._clients, []
-        for client in clients:
-            _close_quietly(client)
+        self._connections.close()
 
     def _call(self, call: Callable[[Any], Result], model: str | None, retries: int | None = None) -> Result:
         with self.one_call():
@@ -252,15 +250,13 @@ class Transport:
         while True:
             client, wait = None, spread(pause)
             try:
-                client = self._client()
+                client = self._connections.get()
                 with self._deadline(end):
                     return call(client)
-            except Exception as error:
+            except BaseException as error:  # also Ctrl-C: an HTTP client has half a request on its connection
                 mapped = map_error(error, self.url, model)
-                if not self.url.is_grpc:
-                    self._forget_client()
-                elif isinstance(mapped, ServerUnreachableError):
-                    self._replace_channel(client)
+                if not self.url.is_grpc or isinstance(mapped, ServerUnreachableError):
+                    self._connections.drop(client)
                 if mapped is None:
                     raise
                 too_late = time.monotonic() + wait >= end
@@ -281,7 +277,7 @@ class Transport:
         try:
             result, error = answers.get(timeout=client_timeout + GRPC_GRACE)
         except queue.Empty:
-            self._replace_channel(client)
+            self._connections.drop(client)
             raise ServerTimeoutError(f"no answer from {self.url} in time") from None
         finally:
             running.cancel()  # of no effect on a call that has ended
@@ -299,62 +295,6 @@ class Transport:
         late = ServerTimeoutError(f"no answer from {self.url} in time")
         return gevent.Timeout(max(0.0, end - time.monotonic()), late)  # type: ignore[no-any-return]
 
-    def _client(self) -> Any:
-        if self._closed:
-            raise ConfigurationError("this client is closed")
-        client = getattr(self._holder, "client", None)
-        if client is None:
-            with self._lock:
-                client = getattr(self._holder, "client", None) or self._connect()
-                self._holder.client = client
-                self._clients.append(client)
-        return client
-
-    def _forget_client(self) -> None:
-        """Drop this thread's HTTP client after a failure: its connection may hold half an answer."""
-        client = getattr(self._holder, "client", None)
-        if client is None:
-            return
-        del self._holder.client
-        with self._lock:
-            if client in self._clients:
-                self._clients.remove(client)
-        _close_quietly(client)
-
-    def _replace_channel(self, failed: Any) -> None:
-        """Drop the gRPC client unclosed: calls of other threads may be on the wire. The last of them closes it."""
-        with self._lock:
-            if failed in self._clients:
-                self._clients.remove(failed)
-                del self._holder.client
-
-    def _connect(self) -> Any:
-        if self.url.is_grpc:
-            return self._module.InferenceServerClient(
-                self.url.address,
-                ssl=self.url.is_secure,
-                root_certificates=self._ca_certs,
-                channel_args=grpc_options(self.url),
-            )
-        client = self._module.InferenceServerClient(
-            self.url.address,
-            ssl=self.url.is_secure,
-            ssl_context_factory=self._ssl_context if self.url.is_secure else None,
-            connection_timeout=min(CONNECT_TIMEOUT, self._timeout),
-            network_timeout=self._timeout,
-        )
-        # Up to 2.5, geventhttpclient sends what met a broken connection again, up to `size` + 1 times, orders too. It
-        # reads `size` for nothing else. Only here is it known what may be repeated, and how often.
-        with contextlib.suppress(AttributeError):
-            client._client_stub._connection_pool.size = -1  # noqa: SLF001
-        return client
-
-    def _ssl_context(self, **_: Any) -> Any:
-        # gevent's context, since tritonclient's HTTP client runs on gevent sockets.
-        import gevent.ssl
-
-        return gevent.ssl.create_default_context(cafile=self._ca_certs)
-
     def _metadata(self) -> dict[str, Any]:
         options: dict[str, Any] = {"headers": dict(self._headers) or None}
         if self.url.is_grpc:
@@ -362,19 +302,36 @@ class Transport:
         return options
 
 
-def grpc_options(url: ServerUrl) -> list[tuple[str, int]]:
-    """Return the options of a channel; one to this machine does not go through the proxy that the environment names."""
-    return [*_GRPC_OPTIONS, *([("grpc.enable_http_proxy", 0)] if url.is_local else [])]
-
-
-def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return headers as the protocol wants them: gRPC refuses capital letters in their names."""
-    return {name.lower() if url.is_grpc else name: value for name, value in (headers or {}).items()}
-
-
 def _protocol(url: ServerUrl) -> ModuleType:
     """Import only the protocol that is asked for: each costs a noticeable part of a start-up."""
     return importlib.import_module("tritonclient.grpc" if url.is_grpc else "tritonclient.http")
+
+
+def _connect(module: ModuleType, url: ServerUrl, timeout: float, ca_certs: str | None) -> Any:
+    """Make a client of tritonclient."""
+    if url.is_grpc:
+        return module.InferenceServerClient(
+            url.address, ssl=url.is_secure, root_certificates=ca_certs, channel_args=grpc_options(url)
+        )
+    client = module.InferenceServerClient(
+        url.address,
+        ssl=url.is_secure,
+        ssl_context_factory=partial(_ssl_context, ca_certs) if url.is_secure else None,
+        connection_timeout=min(CONNECT_TIMEOUT, timeout),
+        network_timeout=timeout,
+    )
+    # Up to 2.5, geventhttpclient sends what met a broken connection again, up to `size` + 1 times, orders too. It reads
+    # `size` for nothing else. Only here is it known what may be repeated, and how often.
+    with contextlib.suppress(AttributeError):
+        client._client_stub._connection_pool.size = -1  # noqa: SLF001
+    return client
+
+
+def _ssl_context(ca_certs: str | None, **_: Any) -> Any:
+    # gevent's context, since tritonclient's HTTP client runs on gevent sockets.
+    import gevent.ssl
+
+    return gevent.ssl.create_default_context(cafile=ca_certs)
 
 
 def infer_input(module: ModuleType, name: str, array: npt.NDArray[Any]) -> Any:
@@ -399,9 +356,3 @@ def read_outputs(answer: Any, model: str, outputs: Sequence[str]) -> dict[str, n
 
 def _index_entry(model: Any) -> dict[str, str]:
     return {"name": model.name, "version": model.version, "state": model.state}
-
-
-def _close_quietly(client: Any) -> None:
-    # The client of another thread, or one with a broken connection, may object; it is not used again either way.
-    with contextlib.suppress(Exception):
-        client.close()

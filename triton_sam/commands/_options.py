@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigurationError
 from ..families import FAMILIES
 from ..repository import default_repository
 
@@ -36,7 +37,8 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 
 def access(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of a client or transport that --token and --ca-certs stand for."""
-    token = args.token if args.token is not None else os.environ.get(TOKEN_VARIABLE)
+    token = args.token if args.token is not None else os.environ.get(TOKEN_VARIABLE, "")
+    token = token.strip()  # a file that it was read from may end in a line break
     return {"headers": {"Authorization": f"Bearer {token}"} if token else None, "ca_certs": args.ca_certs}
 
 
@@ -89,7 +91,13 @@ def say(args: argparse.Namespace, text: str) -> None:
 
 @contextlib.contextmanager
 def server_url(args: argparse.Namespace) -> Iterator[str | None]:
-    """Yield the URL to use: --url, or that of a local server started for this command with --local."""
+    """Yield the URL to use: --url, or that of a local server started for this command with --local.
+
+    Raises:
+        ConfigurationError: both are given.
+    """
+    if args.local and args.url:
+        raise ConfigurationError("give --url or --local, not both")
     if not args.local:
         yield args.url
         return

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import Image
 
 from ..errors import ConfigurationError, ImageError, InputError
-from ..images import open_image
+from ..images import TURNED, open_image, orientation
 from .datasets import Dataset, Sample
 
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
@@ -22,8 +22,6 @@ LABEL_FOLDER = "labels"
 
 LAYOUT = "NAME.jpg (or png, tif, bmp, webp) with NAME_labels.png (or tif) beside it, or with labels/NAME.png (or tif)"
 """The layout of a folder, in words."""
-
-_TURNED = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 
 
 def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Dataset:
@@ -106,7 +104,7 @@ def _check_sizes(picture: Path, labels: Path) -> None:
 def _size(path: Path, upright: bool) -> tuple[int, int]:
     try:
         with Image.open(path) as image:
-            turned = upright and image.getexif().get(ExifTags.Base.Orientation) in _TURNED
+            turned = upright and orientation(image) in TURNED
             return image.size[::-1] if turned else image.size
     except Exception as error:  # Pillow's decoders let almost any exception through for damaged data
         raise ImageError(f"{path} is not an image that Pillow can read: replace or remove it") from error

@@ -14,6 +14,7 @@ from ..embeddings import ImageEmbeddings
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import FAMILIES, get_family
 from ..families.base import Family, Size
+from ..images import FORMATS, TURNED, orientation
 from ..masks import Segment
 from ..server_models import sort_models
 from ..server_url import parse_url
@@ -26,11 +27,7 @@ from .problems import Problem
 from .settings import Settings
 from .store import HandedOut, ImageStore, Origin, StoredImage, id_of
 
-FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
-"""What a picture may be; others are not even looked at: some of Pillow's decoders start programs."""
 MEGA = 1_000_000
-ORIENTATION = 0x0112
-TURNED = (5, 6, 7, 8)
 """EXIF's orientations that exchange width and height."""
 IN_FLIGHT = 16
 """Predictions that are at Triton at a time; the others wait here, where taking turns and dropping them is cheap."""
@@ -306,7 +303,7 @@ def check_picture(content: bytes, max_megapixels: float) -> Size:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             width, height = image.size
             # A PNG would be decoded to look for EXIF data behind its pixels; see Engine._embed for the final word.
-            turned = image.format != "PNG" and image.getexif().get(ORIENTATION, 1) in TURNED
+            turned = image.format != "PNG" and orientation(image) in TURNED
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,9 +45,12 @@ def write_masks(calls: Calls, prediction: Prediction, request: SessionRequest) -
 
 
 def write_json(
-    image: HeldImage, segments: Sequence[Segment], request: SessionRequest, timings: Mapping[str, float]
+    image: HeldImage, segments: Iterable[Segment], request: SessionRequest, timings: Mapping[str, float]
 ) -> Tensors:
-    """Return ``result_json``: all masks, the best of them as ``mask``, image id and size, milliseconds."""
+    """Return ``result_json``: all masks, the best of them as ``mask``, image id and size, milliseconds.
+
+    Masks are taken and encoded one by one: all of one request in full size could fill the memory.
+    """
     masks = [_mask(segment, request) for segment in segments]
     result = {
         "mask": max(masks, key=lambda mask: float(mask["score"]), default=None),

@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from ..errors import ImageError
 from ..families import get_family
-from ..images import encoder_input, open_image
+from ..images import FORMATS, encoder_input, open_image
 from . import contract
 from .answers import one_line
 
@@ -30,7 +30,8 @@ class TritonPythonModel:
 
     def _answer(self, request: Any) -> Any:
         try:
-            image = open_image(bytes(pb_utils.get_input_tensor_by_name(request, "encoded_image").as_numpy()[0]))
+            content = bytes(pb_utils.get_input_tensor_by_name(request, "encoded_image").as_numpy()[0])
+            image = open_image(content, FORMATS)
             (spec,) = self._family.encoder.inputs
             pixels = pb_utils.Tensor(spec.name, encoder_input(image, self._family))
             size = pb_utils.Tensor(contract.IMAGE_SIZE, np.array(image.size, np.int32))

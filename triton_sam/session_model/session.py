@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..calls import Calls, Prediction
 from ..errors import InferenceError, UnknownImageError
 from ..families.base import FloatArray
-from ..images import encoder_input, open_image
+from ..images import FORMATS, encoder_input, open_image
 from ..prompts import Prompts
 from .answers import Tensors, write_image, write_json, write_json_error, write_masks
 from .cache import HeldImage, ImageCache, SingleFlight
@@ -135,7 +135,7 @@ class Session:
         prediction = self._decode(image, request, reply) if request.has_prompt else None
         if request.as_json:
             with reply.timed("masks"):
-                segments = self._calls.segments(prediction) if prediction else []
+                segments = self._calls.segments(prediction) if prediction else ()
                 texts = write_json(image, segments, request, reply.seconds)
             reply.tensors |= texts
         elif prediction is not None:
@@ -164,7 +164,7 @@ class Session:
             return landed
         with self._encoders:
             with reply.timed("open"):
-                picture = open_image(content)
+                picture = open_image(content, FORMATS)
                 (spec,) = self._calls.family.encoder.inputs
                 pixels = encoder_input(picture, self._calls.family)
             size = picture.size

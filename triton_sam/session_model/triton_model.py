@@ -95,8 +95,7 @@ class TritonPythonModel:
         Nothing is read of the request, and refusals are reported together: who is refused takes little from the others.
         """
         error = ServerBusyError("too many requests wait here already: try again in a moment")
-        reply = Reply(write_json_error(error)) if wants_json(inputs) else Reply(error=error)
-        sender.send(_response(reply, wanted), flags=FINAL)
+        self._send(Reply(write_json_error(error)) if wants_json(inputs) else Reply(error=error), sender, wanted)
         self._refused += 1
         if not self._report_waits.is_set():
             self._report_waits.set()
@@ -122,8 +121,17 @@ class TritonPythonModel:
             reply = self._session.answer(tensors)
         finally:
             self._places.release()
-        sender.send(_response(reply, wanted), flags=FINAL)
+        self._send(reply, sender, wanted)
         self._submit_report(self._session.report, reply)
+
+    def _send(self, reply: Reply, sender: Any, wanted: Container[str]) -> None:
+        """Send an answer; if that fails, for example since shared memory is full, say so: somebody waits for it."""
+        try:
+            sender.send(_response(reply, wanted), flags=FINAL)
+        except Exception as error:  # noqa: BLE001 - whatever Triton's module raises
+            reply.figures["failures"] = 1
+            text = f"{contract.INTERNAL}: the answer could not be sent: {one_line(error)}"
+            sender.send(_failure(text, pb_utils.TritonError.INTERNAL), flags=FINAL)
 
     def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the server stops: nobody reads the figures any more

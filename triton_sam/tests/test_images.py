@@ -8,7 +8,7 @@ from PIL import Image
 
 from triton_sam.errors import ImageError
 from triton_sam.families import get_family
-from triton_sam.images import encoder_input, image_bytes, open_image
+from triton_sam.images import FORMATS, encoder_input, image_bytes, open_image
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -47,6 +47,20 @@ def test_exif_orientation_turns_the_picture_upright():
     opened = open_image(encoded(image, "PNG", exif=exif))
     assert opened.size == (20, 30)
     np.testing.assert_array_equal(np.asarray(opened), np.rot90(RGB, -1))
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG"])
+def test_damaged_exif_does_not_damage_the_picture(form):
+    assert open_image(encoded(Image.fromarray(RGB), form, exif=b"Exif\x00\x00garbage!")).size == (30, 20)
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG", "TIFF"])
+def test_an_opened_picture_stays_upright(form):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    opened = open_image(encoded(Image.fromarray(RGB), form, exif=exif))
+    assert opened.size == (20, 30)
+    assert open_image(opened) == opened
 
 
 def test_16_bit_is_stretched_from_its_own_range(tmp_path):
@@ -99,6 +113,7 @@ def test_the_alpha_of_16_bits_does_not_count_for_the_range():
         (b"<html>not a picture</html>", "not an image"),
         ("no/such/file.jpg", "no image at"),
         (".", "folder"),
+        ("a" * 300, "cannot be read: File name too long"),
         (3, "int"),
         (None, "NoneType"),
         (np.zeros((4, 4, 2), np.uint8), r"\(4, 4, 2\)"),
@@ -160,7 +175,7 @@ def test_a_decoder_that_fails_is_one_line_of_ours(tmp_path, monkeypatch):
         assert str(caught.value).startswith(f"{path} cannot be read: {words}")
         assert "\n" not in str(caught.value)
     monkeypatch.undo()
-    monkeypatch.setattr("PIL.ImageOps.exif_transpose", lambda image: (_ for _ in ()).throw(ValueError("a\nb")))
+    monkeypatch.setattr("PIL.Image.Image.convert", lambda *_: (_ for _ in ()).throw(ValueError("a\nb")))
     with pytest.raises(ImageError, match=r"^the image is damaged: a$"):
         open_image(Image.fromarray(RGB))
     monkeypatch.undo()
@@ -182,9 +197,26 @@ def test_files_and_bytes_go_out_as_they_are(images, tmp_path):
     picture = (images / "shapes.jpg").read_bytes()
     assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == picture
     assert image_bytes(memoryview(picture)) == picture
-    for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3):
+    for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3, "a" * 300):
         with pytest.raises(ImageError):
             image_bytes(wrong)
+
+
+def test_what_servers_do_not_open_goes_out_as_png(tmp_path):
+    path = tmp_path / "image.ppm"
+    path.write_bytes(encoded(Image.fromarray(RGB), "PPM"))
+    with pytest.raises(ImageError, match="not an image"):
+        open_image(path.read_bytes(), FORMATS)
+    for source in (path, path.read_bytes()):
+        np.testing.assert_array_equal(np.asarray(open_image(image_bytes(source), FORMATS)), RGB)
+    assert image_bytes(b"no picture") == b"no picture"  # the server says so
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_servers_open_goes_out_as_it_is(form):
+    content = encoded(Image.fromarray(RGB), form)
+    assert image_bytes(content) == content
+    assert open_image(content, FORMATS) == open_image(content)
 
 
 def test_encoder_input_is_rgb_in_0_to_1():

@@ -14,6 +14,7 @@ from PIL import Image
 from ..drawing import PALETTE
 from ..errors import InputError, MissingDependencyError
 from ..families import get_family
+from ..images import open_image
 from ..masks import (
     Segment,
     full_size_logits,
@@ -188,6 +189,11 @@ def test_rle_equals_pycocotools() -> None:
         {"size": [2, 2], "counts": "5"},
         {"size": [2], "counts": "4"},
         {"size": [2, 2], "counts": None},
+        {"size": [2, 2], "counts": [2**62] * 4 + [4]},  # 4 to 64 bits, as the next; repeat() would write beyond the end
+        {"size": [2, 2], "counts": [2**63 - 1, 2**63 - 1, 6]},
+        {"size": [2, 2], "counts": ("P" * 11 + "8") * 3 + "0" * 61 + "T" + "P" * 10 + "H"},
+        {"size": [10**7, 10**7], "counts": [10**14]},
+        {"size": [0, 2**70], "counts": []},
         {"counts": "4"},
     ],
 )
@@ -337,9 +343,42 @@ def test_overlay_refuses() -> None:
         {"masks": [], "points": [[1, 2, 3]]},
         {"masks": [], "points": [[1, 2]], "labels": [1, 1]},
         {"masks": [], "boxes": "box"},
+        {"masks": [], "points": [[np.nan, 1]]},
+        {"masks": [], "points": [[{}, 1]]},
+        {"masks": [], "points": [[1, 2]], "labels": [[1], [0, 1]]},
+        {"masks": [], "boxes": [0, 0, np.inf, 1]},
+        {"image": np.zeros((60, 80, 3), np.float32), "masks": []},
     ):
         with pytest.raises(InputError):
-            overlay(image, **options)  # type: ignore[arg-type]
+            overlay(**{"image": image, **options})  # type: ignore[arg-type]
+
+
+def test_overlay_leaves_out_what_is_far_outside() -> None:
+    image = Image.new("RGB", (80, 60), (90, 90, 90))
+    assert overlay(image, [], points=[[1e12, 1], [-1e300, 5]]) == image
+    drawn = np.asarray(overlay(image, [], boxes=[20, -1e12, 1e12, 1e12]))
+    assert (drawn[:, 20] == PALETTE[0]).all()
+    assert (drawn[:, 30:] == 90).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_overlay_lies_on_the_picture_that_the_client_segmented(orientation: int) -> None:
+    """Not on the stored one, which may lie on its side, or have 16 bits."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    Image.fromarray(np.arange(60 * 80, dtype=np.uint16).astype(np.uint8).reshape(60, 80)).save(buffer, "PNG", exif=exif)
+    stored = Image.open(buffer)
+    segmented = np.asarray(open_image(stored))
+    mask = np.zeros(segmented.shape[:2], np.bool_)
+    mask[5:15, 5:25] = True
+    drawn = np.asarray(Segment(mask, 1.0, None).overlay(stored, (255, 0, 0), 1.0, outline=False))
+    assert (drawn == np.where(mask[:, :, None], (255, 0, 0), segmented)).all()
+
+
+def test_overlay_shows_16_bits_as_the_client_sees_them() -> None:
+    deep = Image.fromarray(np.linspace(1000, 4000, 60 * 80).astype(np.uint16).reshape(60, 80))
+    assert overlay(deep, []) == open_image(deep)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P"])

@@ -47,6 +47,17 @@ def test_four_boxes_are_four_objects():
     assert inputs["point_coords"].shape == (4, 2, 2)
 
 
+@pytest.mark.parametrize("points", [np.zeros((2, 0, 2)), [[], []]])
+def test_boxes_may_come_with_no_points_of_as_many_objects(points):
+    prompts = check(points, box=[[0, 0, 10, 10]] * 2)
+    assert prompts.coords.shape == (2, 0, 2)
+    assert prompts.labels.shape == (2, 0)
+    with pytest.raises(PromptError, match=r"2 object\(s\), box for 3"):
+        check(points, box=[[0, 0, 10, 10]] * 3)
+    with pytest.raises(PromptError, match="at least one point"):
+        check(points)
+
+
 def test_lists_of_different_length_are_filled_up_with_label_minus_2():
     inputs = tensors([[[1, 1]], [[2, 2], [3, 3], [4, 4]]], [[1], [1, 0, 1]])
     assert inputs["point_coords"].shape == (2, 3, 2)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from triton_sam import ImageError, InferenceError, PromptError
+from triton_sam import ImageError, InferenceError, PromptError, SAM2TritonClient
 from triton_sam.errors import ConfigurationError, UnknownImageError
 from triton_sam.session_model.cache import HeldImage, ImageCache, SingleFlight
 from triton_sam.session_model.contract import read_error
@@ -116,6 +116,14 @@ def test_a_flight_is_shared_also_when_it_fails():
 def test_errors_keep_their_meaning_on_the_wire():
     for error, kind in (("BAD_PROMPT: x", PromptError), ("sam2 failed: UNKNOWN_IMAGE_ID: gone", UnknownImageError)):
         assert type(read_error(InferenceError(error))) is kind
+
+
+@pytest.mark.parametrize("said", ["sam2 failed: BAD_IMAGE: no picture", "sam2 failed: out of order"])
+def test_an_error_is_not_its_own_cause(said):
+    """Whoever follows the causes would never come to an end."""
+    with SAM2TritonClient("localhost:1") as client, pytest.raises((ImageError, InferenceError)) as caught:
+        client._session_failed(InferenceError(said))
+    assert caught.value.__cause__ is not caught.value
 
 
 def test_a_cache_that_shrinks_keeps_what_was_used_last():

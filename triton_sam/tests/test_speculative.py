@@ -30,7 +30,9 @@ from triton_sam import (
     wait_for_latest_result,
 )
 from triton_sam.bundle import bundled
+from triton_sam.families import get_family
 from triton_sam.server_url import parse_url
+from triton_sam.session_calls import LazyTensors, RemoteImage, SessionImage
 from triton_sam.stress import mouse_path, stress
 from triton_sam.transport import Transport
 
@@ -119,6 +121,35 @@ def test_documented_use(server, picture, sync):
         return result
 
     assert_same(asyncio.run(main()), sync.predict(PATH[-1], [1]))
+
+
+@pytest.mark.parametrize("ask", ["predict_async", "segment_async", "queue_multiple_requests"])
+def test_the_loop_goes_on_while_the_embeddings_of_a_large_prompt_are_fetched(ask):
+    """A session model takes no prompt of more than 1024 points: it goes to the decoder, with the embeddings."""
+    goes_on = threading.Event()
+    tensors = {name: np.zeros(1, np.float32) for name in get_family("sam2").encoder.output_names}
+
+    def fetch():
+        assert goes_on.wait(5)
+        return tensors
+
+    image = SessionImage("sam2", "sam2_encoder", (8, 8), LazyTensors(tuple(tensors), fetch), RemoteImage(b"x", "id"))
+    points = np.ones((1025, 2))
+
+    async def main():
+        async with SpeculativeSAM2Client("127.0.0.1:9", retries=0) as client:
+            client._embeddings = image
+            asyncio.get_running_loop().call_later(0.05, goes_on.set)
+            if ask == "queue_multiple_requests":
+                ((_, task),) = await queue_multiple_requests(client, [points], [None], "s")
+            elif ask == "predict_async":
+                _, task = await client.predict_async(points)
+            else:
+                task = client.segment_async(points)
+            await task
+
+    with pytest.raises(ServerUnreachableError):
+        asyncio.run(main())
 
 
 def test_positions_queued_at_once_cost_one_decode(sync, computed):

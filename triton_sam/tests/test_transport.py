@@ -1,19 +1,25 @@
 """URLs, and what becomes of errors below us. The server here is a socket that misbehaves; no model is involved."""
 
 import contextlib
+import os
+import signal
 import socket
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tritonclient.grpc
+from tritonclient.utils import InferenceServerException
 
-from triton_sam import SpeculativeSAM2Client
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam._connections import ThreadClients
 from triton_sam.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.server_url import parse_url
-from triton_sam.transport import RETRY_PAUSE, Transport
+from triton_sam.transport import RETRY_PAUSE, Transport, map_error
 
 INPUT = {"image": np.zeros((1, 3), np.float32)}
 
@@ -78,9 +84,62 @@ def test_nothing_listens(scheme):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=0, timeout=5)
-    with pytest.raises(ServerUnreachableError, match=f"{scheme}://127.0.0.1:{port}"):
+    hint = rf"nothing answers at {scheme}://127.0.0.1:{port} \(Connection refused\): start a server with `triton-sam"
+    with pytest.raises(ServerUnreachableError, match=hint):
         transport.infer("model", INPUT, ["out"])
     assert not transport.is_ready()
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "errors resolving h:1: [field:lookup error:lookup failed for h:1: Domain name not found]",
+            "Domain name not found",
+        ),
+        ("DNS resolution failed for h:1: Domain name not found", "Domain name not found"),
+        ("failed to connect to all addresses", "failed to connect to all addresses"),
+    ],
+)
+def test_grpc_finds_no_server(message, words):
+    error = map_error(InferenceServerException(message, status="StatusCode.UNAVAILABLE"), parse_url("grpc://h:1"))
+    assert str(error).startswith(f"nothing answers at grpc://h:1 ({words}): start a server")
+
+
+def test_grpc_finds_a_server_that_does_not_speak_tls():
+    said = (
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: Tls handshake failed: WRONG_VERSION"
+    )
+    error = map_error(InferenceServerException(said, status="StatusCode.UNAVAILABLE"), parse_url("grpcs://h:1"))
+    assert str(error) == f"grpcs://h:1 is not available: {said}"
+
+
+def test_threads_that_call_first_at_once_share_a_channel_and_its_error(monkeypatch):
+    class Slow(tritonclient.grpc.InferenceServerClient):
+        def __init__(self, *arguments, **options):
+            time.sleep(0.05)  # so that all of them wait for the first
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr("tritonclient.grpc.InferenceServerClient", Slow)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    transport = Transport(parse_url(f"grpc://127.0.0.1:{port}"), retries=0, timeout=5)
+    errors, start = [], threading.Barrier(8)
+
+    def call():
+        start.wait()
+        try:
+            transport.ready_models()
+        except Exception as error:
+            errors.append(type(error))
+
+    for _ in range(3):
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == [ServerUnreachableError] * 24
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
@@ -180,6 +239,93 @@ def test_a_closed_transport_says_so():
     transport.close()
     with pytest.raises(ConfigurationError, match="closed"):
         transport.ready_models()
+
+
+def test_a_client_made_while_another_thread_closes_is_closed():
+    closed = []
+
+    def connect():
+        clients.close()
+        return SimpleNamespace(close=lambda: closed.append(True))
+
+    clients = ThreadClients(connect)
+    with pytest.raises(ConfigurationError, match="closed"):
+        clients.get()
+    assert closed == [True]
+
+
+def answer_all(connection):
+    """Answer 200 to whatever comes, until the other side closes."""
+
+    def answer():
+        with contextlib.suppress(OSError):
+            while connection.recv(1 << 20):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+def test_threads_that_have_ended_keep_no_descriptors():
+    def descriptors():
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    with listener(answer_all) as (port, _):
+        transport = Transport(parse_url(f"http://localhost:{port}"))
+        assert transport.is_ready()
+        before = descriptors()
+        for _ in range(20):
+            thread = threading.Thread(target=transport.is_ready)
+            thread.start()
+            thread.join()
+        assert descriptors() < before + 20
+        assert transport.is_ready()
+        transport.close()
+
+
+def test_an_interrupted_call_does_not_stand_in_the_way_of_the_next():
+    """Ctrl-C while a request is sent, to a server that reads none of it."""
+
+    def interrupt(connection):
+        if len(connections) > 1:
+            answer_all(connection)
+        else:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with listener(interrupt) as (port, connections):
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=0, timeout=5)
+        with pytest.raises(KeyboardInterrupt):
+            transport.infer("model", {"image": np.zeros((1, 5_000_000), np.float32)}, ["out"])
+        assert transport.is_ready()
+        transport.close()
+
+
+@pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_certificates_that_are_none_are_found_out_at_once(kind, scheme, tmp_path):
+    (tmp_path / "no.pem").write_text("no certificate")
+    for name, reason in (("absent.pem", "No such file or directory"), ("no.pem", "no PEM file")):
+        with pytest.raises(ConfigurationError, match=f"^no certificates at {tmp_path / name}: {reason}$"):
+            kind(f"{scheme}://localhost", ca_certs=tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+@pytest.mark.parametrize("value", ["Bearer secretABC\r", "Bearer secret\nABC", "Bearer secretABC é"])
+def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(kind, scheme, value):
+    with pytest.raises(ConfigurationError, match="the header 'Authorization' holds a character") as caught:
+        kind(f"{scheme}://localhost", headers={"Authorization": value})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e12])
+def test_timeouts_that_cannot_work(timeout):
+    for kind in (SAM2TritonClient, SpeculativeSAM2Client):
+        with pytest.raises(ConfigurationError, match="timeout must be above 0 seconds"):
+            kind(timeout=timeout)
+    with pytest.raises(ConfigurationError, match="timeout must be above 0 seconds"):
+        Transport(parse_url("localhost"), timeout=timeout)
 
 
 def test_no_client_rounds_its_timeout_up():

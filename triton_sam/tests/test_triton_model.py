@@ -9,6 +9,7 @@ import importlib
 import json
 import sys
 import threading
+import tracemalloc
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -16,7 +17,12 @@ import numpy as np
 import pytest
 
 from triton_sam.bundle import bundled
+from triton_sam.calls import Calls, Prediction
 from triton_sam.families import get_family
+from triton_sam.prompts import check_prompts
+from triton_sam.session_model.answers import write_json, write_masks
+from triton_sam.session_model.cache import HeldImage
+from triton_sam.session_model.requests import SessionRequest
 
 from .fuzzing import EmptyModels, picture, text
 
@@ -60,6 +66,7 @@ class Request:
 
     def __init__(self, wanted: list[str], cancelled: bool = False, **tensors: np.ndarray) -> None:
         self._wanted, self._cancelled = wanted, cancelled
+        self.refuses_to_send = 0
         self._tensors = [Tensor(name, array) for name, array in tensors.items()]
         self.answered = threading.Event()
         self.sent: list = []
@@ -78,6 +85,9 @@ class Request:
 
     def send(self, response: SimpleNamespace, flags: int) -> None:
         assert flags == 1
+        if self.refuses_to_send:
+            self.refuses_to_send -= 1
+            raise RuntimeError("Failed to increase the shared memory pool size")
         self.sent.append(response)
         self.answered.set()
 
@@ -200,6 +210,39 @@ def test_more_than_may_wait_is_refused_at_once(model) -> None:
     Bls.gate.set()
     for request in waiting:
         assert request.answer().error is None
+
+
+@pytest.mark.parametrize("tensors", [{"image": text(picture()), **POINT}, {"image_id": text(b"unknown")}])
+def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monkeypatch) -> None:
+    """Shared memory may be full of others' tensors; the client would wait for its whole timeout."""
+    figures: dict[str, float] = {}
+    monkeypatch.setattr(model._session, "report", lambda reply: figures.update(reply.figures))
+    request = Request(["masks"], **tensors)
+    request.refuses_to_send = 1
+    model.execute([request])
+    error = request.answer().error
+    assert (error.code, str(error)) == (
+        "INTERNAL",
+        "INTERNAL: the answer could not be sent: Failed to increase the shared memory pool size",
+    )
+    model.finalize()
+    assert figures["failures"] == 1
+
+
+@pytest.mark.parametrize("form", ["png", "rle", "json"])
+def test_full_size_masks_are_made_and_encoded_one_by_one(form: str) -> None:
+    """Those of 64 objects on a picture of 100 megapixels would be 19 GB."""
+    calls, count, side = Calls(get_family("sam2")), 32, 500
+    prompts = check_prompts(None, None, [[0, 0, 9, 9]] * count, None, image_size=(side, side), mask_size=256)
+    prediction = Prediction(np.zeros((count, 3, 8, 8), np.float32), np.zeros((count, 3), np.float32), prompts)
+    tracemalloc.start()
+    if form == "json":
+        write_json(HeldImage("id", (side, side), {}, 0), calls.segments(prediction), SessionRequest(), {})
+    else:
+        write_masks(calls, prediction, SessionRequest(output_format=form))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < count * 3 * side * side / 4
 
 
 @pytest.mark.parametrize("name", ["cache_bytes", "threads", "max_pending"])

@@ -39,8 +39,8 @@ examples:
   scripts/train_micro.py --out runs/micro --device cuda --bf16       # on a GPU; continues a CPU run as well
 
 The same command again resumes. In --out: state.pt (to resume), sam2.1_hiera_micro.pt (FP16, averaged weights, as the
-official checkpoints are laid out), curves.png and curves.json. The scenes of the default options take 5.7 GB on disk and
-in memory; fewer shards take less.
+official checkpoints are laid out), curves.png and curves.json. The scenes of the default options take 5.7 GB on disk
+and in memory; fewer shards take less.
 """
 
 

@@ -28,7 +28,6 @@ from .settings import Settings
 from .store import HandedOut, ImageStore, Origin, StoredImage, id_of
 
 MEGA = 1_000_000
-"""EXIF's orientations that exchange width and height."""
 IN_FLIGHT = 16
 """Predictions that are at Triton at a time; the others wait here, where taking turns and dropping them is cheap."""
 WATCH_SECONDS = 1.0

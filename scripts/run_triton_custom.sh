@@ -11,7 +11,7 @@ made from this very file, then serves it with scripts/run_triton.sh, whose varia
 
   SAM2_CHECKPOINT   absolute path of a SAM2.1 checkpoint
   SAM2_MODEL_CFG    model configuration, for example configs/sam2.1/sam2.1_hiera_l.yaml (default: by the file's name)
-  PYTHON            interpreter with the export extra: pip install "triton-sam[export]" (default: python3)
+  PYTHON            interpreter with the export extra: pip install -c constraints.txt -e ".[export]" (default: python3)
 HELP
 }
 

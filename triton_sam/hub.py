@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ._extras import missing
 from .download import fetch
-from .errors import ConfigurationError, DownloadError, MissingDependencyError
+from .errors import ConfigurationError, DownloadError
 from .export.install import install, write_flushed
 from .families.sam3 import Sam3
 from .repository import CONFIG_NAME, check_name, config_for
@@ -20,9 +21,7 @@ try:
     import huggingface_hub
     from huggingface_hub import errors
 except ImportError as error:
-    raise MissingDependencyError(
-        'SAM3 comes from the Hugging Face hub (huggingface_hub is missing): pip install "triton-sam[export]"'
-    ) from error
+    raise missing("SAM3 comes from the Hugging Face hub, which needs", "export", error) from error
 
 ONNX_REPOSITORY = "onnx-community/sam3-tracker-ONNX"
 CHECKPOINT_REPOSITORY = "facebook/sam3"

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InputError, MissingDependencyError
+from ._extras import missing
+from .errors import InputError
 
 FloatPoints = npt.NDArray[np.float64]
 
@@ -60,7 +61,7 @@ def trace_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[Polygon]
     try:
         import contourpy
     except ImportError as error:
-        raise MissingDependencyError("polygons need contourpy: pip install 'triton-sam[polygons]'") from error
+        raise missing("polygons need", "polygons", error) from error
     rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
     if rows.size == 0:
         return []

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from ._extras import missing
 from ._onnx_header import read_metadata
 from .bundle import bundled
-from .errors import ConfigurationError, MissingDependencyError, RepositoryError
+from .errors import ConfigurationError, RepositoryError
 
 if TYPE_CHECKING:
     import onnx
@@ -191,9 +192,7 @@ def _load(path: Path) -> onnx.ModelProto:
     try:
         import onnx
     except ImportError as error:
-        raise MissingDependencyError(
-            'writing a config.pbtxt needs the export extra (onnx is missing): pip install "triton-sam[export]"'
-        ) from error
+        raise missing("writing a config.pbtxt needs", "export", error) from error
     return onnx.load(path, load_external_data=False)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ._extras import missing
 from .client import SAM2TritonClient
-from .errors import ExportError, MissingDependencyError, ModelNotReadyError
+from .errors import ExportError, ModelNotReadyError
 from .families.base import FloatArray, Size
 from .images import ImageSource, open_image
 from .references import Answer, BoolArray, Prompt, Reference, Sam2Reference
@@ -96,7 +97,7 @@ class _Sessions:
         try:
             import onnxruntime
         except ImportError as error:
-            raise MissingDependencyError('onnxruntime is missing: pip install "triton-sam[local]"') from error
+            raise missing("the comparison needs", "local", error) from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch wants the cores in between

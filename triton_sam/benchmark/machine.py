@@ -13,14 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..errors import MissingDependencyError
+from .._extras import missing
 
 try:
     import psutil
 except ImportError as error:
-    raise MissingDependencyError(
-        'benchmarks need the benchmark extra (psutil is missing): pip install "triton-sam[benchmark]"'
-    ) from error
+    raise missing("benchmarks need", "benchmark", error) from error
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "onnxruntime-gpu", "torch", "sam2", "segment-anything", "transformers",
             "tritonclient", "nvidia-pytriton", "grpcio")  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._extras import missing
 from .._files import atomic_path
-from ..errors import MissingDependencyError
 from .results import Results, Row
 from .stages import STAGES
 from .words import COLORS, WHO, name_of, number, protocol_name
@@ -16,9 +16,7 @@ try:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 except ImportError as error:
-    raise MissingDependencyError(
-        f'the plots need the benchmark extra ({error.name} is missing): pip install "triton-sam[benchmark]"'
-    ) from error
+    raise missing("the plots need", "benchmark", error) from error
 
 FORMATS = ("png", "svg")
 _HATCH = {"grpc": "///", "http": None, None: None}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingDependencyError
+from .._extras import missing
 
 
 def schema() -> dict[str, Any]:
@@ -24,9 +24,7 @@ def problem(data: object) -> str:
     try:
         from jsonschema import Draft202012Validator
     except ImportError as error:
-        raise MissingDependencyError(
-            'reading results needs the benchmark extra (jsonschema is missing): pip install "triton-sam[benchmark]"'
-        ) from error
+        raise missing("reading results needs", "benchmark", error) from error
     fault = next(Draft202012Validator(schema()).iter_errors(data), None)
     if fault is None:
         return ""

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from .._extras import install
 from .._files import atomic_path
 from ..bundle import bundled, checkout
 from ..client import SAM2TritonClient
@@ -169,7 +170,7 @@ def _print_next_steps() -> None:
         "outlines are coarse. For real masks take the official weights. Next:\n"
         "  triton-sam serve                          keep a server running on this machine\n"
         "  triton-sam predict photo.jpg --point 300,200 --overlay overlay.png\n"
-        '  pip install -e ".[local,export]" && triton-sam setup sam2 base_plus\n'
+        f"  {install('local,export')} && triton-sam setup sam2 base_plus\n"
         "                                            the official weights: download, export, serve as sam2\n"
         "  docker compose up -d                      on a host with an NVIDIA GPU"
     )

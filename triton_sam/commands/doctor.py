@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from .._extras import install
 from ..errors import SamError
 from ..local_server.selection import left_out, read_repository
 from ..repository import list_models
@@ -88,7 +89,7 @@ def _machine() -> Iterator[Finding]:
 def _local_triton() -> Finding:
     version = _version("nvidia-pytriton")
     if version is None:
-        return Finding("local Triton", "missing", "no nvidia-pytriton wheel", 'pip install "triton-sam[local]"')
+        return Finding("local Triton", "missing", "no nvidia-pytriton wheel", install("local"))
     return Finding("local Triton", "ok", f"nvidia-pytriton {version}")
 
 
@@ -96,7 +97,7 @@ def _onnxruntime() -> Finding:
     try:
         import onnxruntime
     except ImportError:
-        return Finding("onnxruntime", "missing", "not installed", 'pip install "triton-sam[local]"')
+        return Finding("onnxruntime", "missing", "not installed", install("local"))
     providers = ", ".join(name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers())
     return Finding("onnxruntime", "ok", f"{onnxruntime.__version__} with {providers}")
 
@@ -106,7 +107,7 @@ def _export_packages() -> Finding:
     absent = [name for name in names if importlib.util.find_spec(name) is None]
     if absent:
         text = f"{', '.join(absent)} not installed; only needed to export official checkpoints"
-        return Finding("export", "note", text, 'SAM2_BUILD_CUDA=0 pip install "triton-sam[export]"')
+        return Finding("export", "note", text, f"SAM2_BUILD_CUDA=0 {install('export')}")
     return Finding("export", "ok", f"torch {_version('torch')}, sam2 {_version('sam2')}, onnx {_version('onnx')}")
 
 

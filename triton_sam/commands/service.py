@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..errors import MissingDependencyError
+from .._extras import missing
 from ..server_url import URL_VARIABLE
 from . import _options
 
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         from ..service.run import serve
         from ..service.settings import DEFAULT_TRITON, Settings, token_from_environment
     except ImportError as error:
-        raise MissingDependencyError(f"the service needs {error.name}: pip install -e '.[service]'") from None
+        raise missing("the service needs", "service", error) from error
     settings = Settings(
         url=args.url or os.environ.get(URL_VARIABLE) or DEFAULT_TRITON,
         model=args.model,

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError, MissingDependencyError
+from .._extras import missing
+from ..errors import InputError
 from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, FloatArray
 from ..masks import mask_to_box
 from ..rle import BoolArray
@@ -22,9 +23,7 @@ from ..rle import BoolArray
 try:
     from scipy import ndimage
 except ImportError as error:
-    raise MissingDependencyError(
-        f'simulating clicks needs the evaluate extra ({error.name} is missing): pip install "triton-sam[evaluate]"'
-    ) from error
+    raise missing("simulating clicks needs", "evaluate", error) from error
 
 _MOST_JITTER = 20.0  # pixels of the 1024 frame, as SAM is trained
 _FRAME = 1024

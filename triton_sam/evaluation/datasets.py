@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import ConfigurationError, MissingDependencyError
+from .._extras import missing
+from ..errors import ConfigurationError
 
 SCENE_SIZE = 512
 """Side of a synthetic scene, pixels."""
@@ -150,7 +151,5 @@ def _scikit_image() -> tuple[Any, Any, Any, Any]:
         from scipy import ndimage
         from skimage import data, filters, segmentation
     except ImportError as error:
-        raise MissingDependencyError(
-            f'this data set needs the evaluate extra ({error.name} is missing): pip install "triton-sam[evaluate]"'
-        ) from error
+        raise missing("this data set needs", "evaluate", error) from error
     return filters, segmentation, ndimage, data

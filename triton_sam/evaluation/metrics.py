@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InputError, MissingDependencyError
+from .._extras import missing
+from ..errors import InputError
 from ..rle import BoolArray
 from .clicks import Click
 
 try:
     from scipy import stats
 except ImportError as error:
-    raise MissingDependencyError(
-        f'the figures need the evaluate extra ({error.name} is missing): pip install "triton-sam[evaluate]"'
-    ) from error
+    raise missing("the figures need", "evaluate", error) from error
 
 TARGETS = (0.85, 0.90)
 """IoU that the number of clicks is counted to: NoC85 and NoC90."""

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from .._extras import missing
 from .._files import atomic_path
 from ..drawing import FOREGROUND, PALETTE, Color, overlay
-from ..errors import MissingDependencyError
 from ..rle import BoolArray
 from .clicks import Click, tight_box
 from .report import Report
@@ -21,9 +21,7 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 except ImportError as error:
-    raise MissingDependencyError(
-        f'the plot needs the evaluate extra ({error.name} is missing): pip install "triton-sam[evaluate]"'
-    ) from error
+    raise missing("the plot needs", "evaluate", error) from error
 
 _TILE = 240
 _CAPTION = 22

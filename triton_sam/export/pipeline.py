@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from .._extras import missing
 from .._onnx_header import read_metadata
-from ..errors import ConfigurationError, ExportError, MissingDependencyError
+from ..errors import ConfigurationError, ExportError
 from ..families.base import Family, ModelSpec
 from ..repository import BUILT_IN_CHECKPOINT, CONFIG_NAME, check_name, config_for
 from .install import install, staging, write_flushed
@@ -24,9 +25,7 @@ try:
     from . import onnx_tools, rewrites
     from . import precision as precisions
 except ImportError as error:
-    raise MissingDependencyError(
-        f'exporting needs the export extra ({error.name} is missing): pip install "triton-sam[export,local]"'
-    ) from error
+    raise missing("exporting needs", "export", error, "export,local") from error
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingDependencyError
+from .._extras import missing
 from ..families.base import ModelSpec
 from ..families.sam1 import Sam1
 from .pipeline import Exported, Recipe, Settings, check_settings, export_pair
@@ -18,9 +18,7 @@ try:
     from . import onnx_tools
     from .sam1_graphs import Sam1Decoder, Sam1Encoder
 except ImportError as error:
-    raise MissingDependencyError(
-        f'exporting needs the export extra ({error.name} is missing): pip install "triton-sam[export,local]"'
-    ) from error
+    raise missing("exporting needs", "export", error, "export,local") from error
 
 STRIDE = 16
 """An image side must be a multiple of it: the feature map has one pixel for 16."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..errors import ConfigurationError, MissingDependencyError
+from .._extras import missing
+from ..errors import ConfigurationError
 from .weights import load_strictly, randomise, read_state_dict
 
 try:
@@ -16,10 +17,7 @@ try:
     from segment_anything.modeling import ImageEncoderViT, MaskDecoder, PromptEncoder, Sam, TwoWayTransformer
     from torch.nn import functional
 except ImportError as error:
-    raise MissingDependencyError(
-        f"exporting and verifying SAM1 needs the export extra ({error.name} is missing): "
-        'pip install "triton-sam[export]"'
-    ) from error
+    raise missing("exporting and verifying SAM1 needs", "export", error) from error
 
 CHANNELS = 256
 PATCH = 16

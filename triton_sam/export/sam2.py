@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigurationError, MissingDependencyError
+from .._extras import missing
+from ..errors import ConfigurationError
 from ..families.base import ModelSpec
 from ..families.sam2 import Sam2
 from . import sam2_model
@@ -20,9 +21,7 @@ try:
     from . import attention, onnx_tools
     from .sam2_graphs import Sam2Decoder, Sam2Encoder
 except ImportError as error:
-    raise MissingDependencyError(
-        f'exporting needs the export extra ({error.name} is missing): pip install "triton-sam[export,local]"'
-    ) from error
+    raise missing("exporting needs", "export", error, "export,local") from error
 
 SPECS = (Sam2.encoder, Sam2.decoder)
 STRIDE = 32

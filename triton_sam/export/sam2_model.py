@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigurationError, MissingDependencyError
+from .._extras import missing
+from ..errors import ConfigurationError
 
 try:
     import sam2
@@ -16,10 +17,7 @@ try:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 except ImportError as error:
-    raise MissingDependencyError(
-        f"exporting and verifying SAM2 needs the export extra ({error.name} is missing): "
-        'pip install "triton-sam[export]"'
-    ) from error
+    raise missing("exporting and verifying SAM2 needs", "export", error) from error
 
 from .weights import load_strictly, randomise, read_state_dict
 

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigurationError, MissingDependencyError
+from .._extras import missing
+from ..errors import ConfigurationError
 from ..families.base import ModelSpec
 from ..families.sam3 import Sam3
 from .pipeline import Exported, Recipe, Settings, check_settings, export_pair
@@ -19,9 +20,7 @@ try:
     from . import onnx_tools
     from .sam3_graphs import Sam3Decoder, Sam3Encoder
 except ImportError as error:
-    raise MissingDependencyError(
-        f'exporting needs the export extra ({error.name} is missing): pip install "triton-sam[export,local]"'
-    ) from error
+    raise missing("exporting needs", "export", error, "export,local") from error
 
 NO_MEMORY_PLACEMENTS = ("published", "meta")
 

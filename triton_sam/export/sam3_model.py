@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, ConfigurationError, MissingDependencyError
+from .._extras import missing
+from ..errors import CheckpointError, ConfigurationError
 from .weights import randomise
 
 try:
@@ -15,10 +16,7 @@ try:
     from transformers import Sam3TrackerConfig, Sam3TrackerModel
     from transformers.utils import logging as transformers_logging
 except ImportError as error:
-    raise MissingDependencyError(
-        f"exporting and verifying SAM3 needs the export extra ({error.name or 'transformers 5'} is missing): "
-        'pip install "triton-sam[export]"'
-    ) from error
+    raise missing("exporting and verifying SAM3 needs", "export", error) from error
 
 SIZES = ("full", "reduced")
 """Configurations for random weights. "reduced" is no official size: a quick one for tests."""

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, MissingDependencyError
+from .._extras import missing
+from ..errors import CheckpointError
 
 try:
     import torch
 except ImportError as error:
-    raise MissingDependencyError('exporting needs the export extra: pip install "triton-sam[export]"') from error
+    raise missing("exporting needs", "export", error) from error
 
 Weights = Mapping[str, Any]
 

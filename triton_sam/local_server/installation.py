@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from triton_sam._extras import install
 from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 OWN_BACKENDS = Path(__file__).resolve().parent / "backends"
 DOCKER_HINT = "run Triton in Docker instead: docker compose up"
-INSTALL_HINT = 'pip install "triton-sam[local]"'
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def find_wheel() -> Path:
         raise LocalServerError(f"the local server needs Linux on x86_64 or aarch64, this is {where}: {DOCKER_HINT}")
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
-        raise MissingDependencyError(f"the local server needs the nvidia-pytriton wheel: {INSTALL_HINT}")
+        raise MissingDependencyError(f"the local server needs the nvidia-pytriton wheel: {install('local')}")
     package = Path(spec.origin).parent
     if not (package / "tritonserver" / "bin" / "tritonserver").is_file():
-        raise MissingDependencyError(f"{package} holds no tritonserver: {INSTALL_HINT} --force-reinstall")
+        raise MissingDependencyError(f"{package} holds no tritonserver: {install('local')} --force-reinstall")
     stubs = package / "tritonserver" / "python_backend_stubs"
     if not (stubs / _python_version() / "triton_python_backend_stub").is_file():
         there = ", ".join(sorted(path.name for path in stubs.glob("3.1*"))) or "none"

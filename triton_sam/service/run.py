@@ -11,7 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from ..errors import MissingDependencyError, PortInUseError
+from .._extras import missing
+from ..errors import PortInUseError
 from ..local_server.ports import choose_ports, resolve_host
 from ..server_url import parse_url
 from ..transport import Transport
@@ -41,9 +42,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
 
         from .app import create_app
     except ImportError as error:
-        raise MissingDependencyError(
-            f"the service needs {error.name}: pip install -c constraints.txt -e '.[local,service]'"
-        ) from None
+        raise missing("the service needs", "service", error, "local,service") from error
     from . import logs
 
     port = choose_ports(resolve_host(host), {"service": port})["service"]

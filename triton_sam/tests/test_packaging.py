@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from triton_sam import _extras
 from triton_sam.bundle import checkout
+from triton_sam.errors import MissingDependencyError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -184,3 +186,29 @@ def test_constraints_name_no_url():
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     pins = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert all("==" in line and "://" not in line for line in pins)
+
+
+def test_the_command_that_installs_an_extra_is_one_that_works(monkeypatch, tmp_path):
+    """The package is in no index: from a checkout its extras are installed from there, wherever the user stands."""
+    monkeypatch.chdir(ROOT)
+    assert _extras.install("export,local") == 'pip install -c constraints.txt -e ".[export,local]"'
+    monkeypatch.chdir(tmp_path)
+    parts = shlex.split(_extras.install("export"))
+    assert parts[:3] == ["pip", "install", "-c"]
+    assert Path(parts[3]).is_file()
+    assert parts[4:] == ["-e", f"{ROOT}[export]"]
+    monkeypatch.setattr(_extras, "checkout", lambda: None)
+    assert _extras.install("export") == 'pip install "triton-sam[export]"'
+
+
+def test_a_missing_package_is_named_with_its_extra():
+    error = _extras.missing("the plots need", "benchmark", ImportError("No module named 'a.b'", name="a.b"))
+    assert isinstance(error, MissingDependencyError)
+    assert str(error).startswith("the plots need the benchmark extra (a is missing): pip install ")
+
+
+def test_no_other_place_says_how_to_install_an_extra():
+    for path in (ROOT / "triton_sam").rglob("*.py"):
+        if "tests" not in path.parts and path.name != "_extras.py":
+            assert "-e '.[" not in path.read_text(), path
+            assert "triton-sam[" not in path.read_text(), path

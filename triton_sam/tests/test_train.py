@@ -174,5 +174,5 @@ def test_scenes_without_opencv_name_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("triton_sam.train")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(MissingDependencyError, match="triton-sam\\[evaluate\\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install .*\[evaluate\]"):
         importlib.import_module("triton_sam.train.scenes")

@@ -10,7 +10,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 http = pytest.importorskip("tritonclient.http")
 tritonclient_utils = pytest.importorskip("tritonclient.utils")
-pytest.importorskip("pytriton", reason="needs the local extra: pip install 'triton-sam[local]'")
+pytest.importorskip("pytriton", reason="needs the local extra: pip install -c constraints.txt -e '.[local]'")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 CPU = "instance_group { kind: KIND_CPU count: 1 }\n"

@@ -3,11 +3,9 @@
 The scenes alone need the `evaluate` extra: `triton-sam evaluate` draws some.
 """
 
-from ..errors import MissingDependencyError
+from .._extras import missing
 
 try:
     import cv2  # noqa: F401 - looked for here, once for all modules that draw
 except ImportError as error:
-    raise MissingDependencyError(
-        'generated scenes need the evaluate or the train extra (cv2 is missing): pip install "triton-sam[evaluate]"'
-    ) from error
+    raise missing("generated scenes need", "evaluate", error) from error

@@ -10,16 +10,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import ConfigurationError, MissingDependencyError
+from .._extras import missing
+from ..errors import ConfigurationError
 
 try:
     import torch
 
     from ..export.sam2_model import build_model, load_checkpoint
 except ImportError as error:
-    raise MissingDependencyError(
-        f'training needs the train extra ({error.name} is missing): pip install "triton-sam[train]"'
-    ) from error
+    raise missing("training needs", "train", error) from error
 
 from . import network
 from .dataset import SHARD

@@ -209,6 +209,7 @@ def test_unknown_weights_leave_others_out_with_a_reason(running):
     assert sum("--weights" in note for note in found.notes) == 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(running, tmp_path):
     command = [
         sys.executable,

@@ -65,6 +65,7 @@ def old_pair(repository):
     return files(repository)
 
 
+@pytest.mark.slow
 @pytest.mark.export
 @pytest.mark.parametrize(
     ("options", "words"), [("size=6m", "No space left on device"), ("size=20m,ro", "Read-only file system")]

@@ -123,13 +123,13 @@ class TestTrainer:
         with pytest.raises(ConfigurationError):
             network.Window(*place)
 
-    @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+    @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
     def test_the_loss_falls(self, trainer_module, optimizer):
         trainer = make_trainer(trainer_module, (stage(64, 12, 4),), optimizer=optimizer)
         losses = [trainer.step()["loss"] for _ in range(12)]
         assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
 
-    @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+    @pytest.mark.parametrize("optimizer", [pytest.param("adamw", marks=pytest.mark.slow), "muon"])
     def test_a_resumed_run_equals_an_uninterrupted_one(self, trainer_module, tmp_path, optimizer):
         stages = tuple(stage(size, 3) for size in (64, 128))
         whole = make_trainer(trainer_module, stages, optimizer=optimizer)
@@ -381,6 +381,7 @@ class TestCommand:
 
         return main
 
+    @pytest.mark.slow
     def test_an_interrupted_run_ends_between_steps_and_is_resumed(self, main, tmp_path, capsys, monkeypatch):
         from triton_sam.train.trainer import Trainer
 

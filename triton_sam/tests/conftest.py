@@ -91,3 +91,28 @@ def service(service_triton):
 
     with running_service(service_triton.grpc_url) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium; skips where there is none."""
+    from .running_browser import running_browser
+
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, service):
+    """The service's page in a tab of its own."""
+    from .running_browser import open_page
+
+    with open_page(browser, service.url) as page:
+        yield page
+
+
+@pytest.fixture
+def shapes(page, images):
+    """That page with the demo picture open."""
+    page.open(images / "shapes.jpg")
+    return page

@@ -15,7 +15,7 @@ from triton_sam.export.sam2_graphs import Sam2Encoder  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]
 
 SIDE = 256
 
@@ -74,7 +74,6 @@ def test_smaller_numbers(graph, change, tolerance):
         assert np.abs(rough - exact).max() < tolerance * np.ptp(exact)
 
 
-@pytest.mark.slow
 def test_the_option_for_standard_operators(tmp_path, capsys):
     from triton_sam.cli import main
 

@@ -19,29 +19,11 @@ from triton_sam.transport import Transport
 pytest.importorskip("fastapi")
 from triton_sam.bundle import bundled
 
-from .running_browser import WIDE, Page, open_page, running_browser
+from .running_browser import WIDE, Page
 from .running_service import running_service, wait_until
 
 LAYOUT_FAULTS = (Path(__file__).parent / "data" / "layout_faults.js").read_text(encoding="utf-8")
 NARROW = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser, service):
-    with open_page(browser, service.url) as page:
-        yield page
-
-
-@pytest.fixture
-def shapes(page, images):
-    page.open(images / "shapes.jpg")
-    return page
 
 
 def test_a_click_gives_a_mask_and_undo_takes_it_back(shapes):

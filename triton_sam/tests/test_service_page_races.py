@@ -5,28 +5,11 @@ import re
 import pytest
 from PIL import Image
 
-from .running_browser import open_page, running_browser
+pytest.importorskip("playwright.sync_api")
+pytest.importorskip("fastapi")
 
 CANVAS = "document.getElementById('canvas')"
 FOCUSED = "document.activeElement"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser, service):
-    with open_page(browser, service.url) as page:
-        yield page
-
-
-@pytest.fixture
-def shapes(page, images):
-    page.open(images / "shapes.jpg")
-    return page
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ def test_export_equals_the_official_predictor(micro_export: MicroExport, images:
     assert max(row.score_diff for row in rows) < 1e-4
 
 
+@pytest.mark.slow
 def test_other_weights_are_noticed(micro_export: MicroExport, images: Path) -> None:
     other = sam2.load_model(None, CONFIG, random_seed=1)
     with OnnxClient(micro_export.files) as client:

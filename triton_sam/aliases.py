@@ -12,7 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ._files import atomic_write
 from .errors import RepositoryError
-from .repository import CONFIG_NAME, check_name, parse_config
+from .repository import CONFIG_NAME, check_name, pair_names, parse_config
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def paintera(sam2: str = "sam2", sam3: str = "sam3") -> tuple[Alias, ...]:
 
 def pair(name: str, variant: str) -> tuple[Alias, ...]:
     """Return the aliases that make NAME_encoder and NAME_decoder out of a variant's pair."""
-    return tuple(Alias(f"{name}_{role}", f"{variant}_{role}") for role in ("encoder", "decoder"))
+    return tuple(Alias(*names) for names in zip(pair_names(name), pair_names(variant), strict=True))
 
 
 def is_served(repository: Path, model: str) -> bool:

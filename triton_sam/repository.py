@@ -62,6 +62,16 @@ class RepositoryModel:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
+def pair_names(variant: str) -> tuple[str, str]:
+    """Return the names of a variant's encoder and decoder."""
+    return f"{variant}_encoder", f"{variant}_decoder"
+
+
+def models_to_load(repository: Path, variant: str) -> list[str]:
+    """Return what a local server loads for a variant: its session model, which brings the pair along, or the pair."""
+    return [variant] if (repository / variant / CONFIG_NAME).is_file() else list(pair_names(variant))
+
+
 def default_repository() -> Path:
     """Return the model repository that commands use when none is named.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .errors import ConfigurationError, RepositoryError
-from .repository import CONFIG_NAME, parse_config
+from .repository import CONFIG_NAME, pair_names, parse_config
 
 Accelerator = Literal["none", "cuda", "tensorrt"]
 ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt")
@@ -106,7 +106,7 @@ def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
         if variant not in here:
             raise RepositoryError(f"no {variant}_encoder in {repository}, but {', '.join(here) or 'nothing'}")
     wanted = variants or tuple(here)
-    names = [name for variant in wanted for name in (f"{variant}_encoder", f"{variant}_decoder", variant)]
+    names = [name for variant in wanted for name in (*pair_names(variant), variant)]
     return [name for name in names if (repository / name / CONFIG_NAME).is_file()]
 
 

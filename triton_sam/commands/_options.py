@@ -89,6 +89,16 @@ def say(args: argparse.Namespace, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def refuse_two_servers(args: argparse.Namespace) -> None:
+    """Refuse --url beside --local.
+
+    Raises:
+        ConfigurationError: both are given.
+    """
+    if args.local and args.url is not None:
+        raise ConfigurationError("give --url or --local, not both")
+
+
 @contextlib.contextmanager
 def server_url(args: argparse.Namespace) -> Iterator[str | None]:
     """Yield the URL to use: --url, or that of a local server started for this command with --local.
@@ -96,8 +106,7 @@ def server_url(args: argparse.Namespace) -> Iterator[str | None]:
     Raises:
         ConfigurationError: both are given.
     """
-    if args.local and args.url:
-        raise ConfigurationError("give --url or --local, not both")
+    refuse_two_servers(args)
     if not args.local:
         yield args.url
         return

@@ -29,6 +29,7 @@ from ..benchmark.settings import OTHERS, SECTIONS, Settings
 from ..bundle import bundled
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES
+from ..repository import models_to_load
 from ..server_url import parse_url
 from . import _options
 
@@ -153,8 +154,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
     """Return the server to measure: a running one, or a local one started for it."""
     from ..benchmark.target import Target
 
-    if args.local and args.url:
-        raise ConfigurationError("give --url or --local, not both")
+    _options.refuse_two_servers(args)
     if not args.image:
         source = bundled("test/images") / "coffee.jpg"
     elif args.image.is_file():
@@ -166,7 +166,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
         from ..local_server import LocalServer
 
         assert weights is not None  # noqa: S101 - made for a local server
-        models = _models_of(args, weights)
+        models = models_to_load(weights.repository, weights.name or args.family)
         _options.say(args, "starting a local Triton ...")
         server = stack.enter_context(LocalServer(weights.repository, models=models, admin=True))
         urls = {"http": server.http_url, "grpc": server.grpc_url}
@@ -199,14 +199,6 @@ def _weights(args: argparse.Namespace, stack: contextlib.ExitStack) -> Weights |
         raise ConfigurationError("--name is for models that a repository holds: leave it out, or --weights")
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_benchmark_")))
     return make_weights(args.family, text, folder, not args.quiet)
-
-
-def _models_of(args: argparse.Namespace, weights: Weights) -> list[str]:
-    """Return what the local server loads: the session model, which brings the pair along, or the pair alone."""
-    name = weights.name or args.family
-    if (weights.repository / name / "config.pbtxt").is_file():
-        return [name]
-    return [f"{name}_{role}" for role in ("encoder", "decoder")]
 
 
 def _in_order(sections: tuple[str, ...]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from ..client import SAM2TritonClient
 from ..errors import SamError
 from ..images import encoder_input, open_image
 from ..masks import overlay
+from ..repository import models_to_load
 from . import _options
 
 Result = TypeVar("Result")
@@ -129,9 +130,9 @@ def _server(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
     start = time.perf_counter()
     _options.say(args, "starting a local Triton ...")
     repository = _options.repository(args)
-    # The session model brings encoder and decoder with it; a repository of one's own exports may lack it.
-    models = ["sam2"] if (repository / "sam2").is_dir() else ["sam2_encoder", "sam2_decoder"]
-    server = LocalServer(repository, models=models, http_port=0, grpc_port=0, metrics_port=0)
+    server = LocalServer(
+        repository, models=models_to_load(repository, "sam2"), http_port=0, grpc_port=0, metrics_port=0
+    )
     with server:
         yield server.http_url, f"Triton ready at {server.http_url} after {time.perf_counter() - start:.1f} s"
 

@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         half_storage=args.half_storage,
         version=args.version,
         progress=not args.quiet,
-        **_more(args),
+        **family_options(args),
     )
     for path in exported.files.values():
         print(path)
@@ -143,7 +143,7 @@ def _model(args: argparse.Namespace) -> str | None:
     return model
 
 
-def _more(args: argparse.Namespace) -> dict[str, Any]:
+def family_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that one family alone has."""
     given = {name: getattr(args, name, None) for name in ("no_memory", "standard_operators")}
     return {name: value for name, value in given.items() if value}

@@ -73,7 +73,10 @@ def run(args: argparse.Namespace) -> int:
         done = time.perf_counter()
     timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
     best = _best(segments)
-    written = _write_masks(best, masks)
+    if masks:
+        for segment, path in zip(best, masks, strict=True):
+            segment.to_png(path)
+    written = [*masks]
     if args.overlay:
         picture = overlay(image, [segment.mask for segment in best], points=coords, labels=labels, boxes=boxes)
         with atomic_path(args.overlay) as temporary:
@@ -117,12 +120,6 @@ def _check_files(masks: list[Path], drawn: Path | None) -> None:
             raise ConfigurationError(f"cannot write {path}: {why}")
     if drawn is not None and drawn.resolve() in {mask.resolve() for mask in masks}:
         raise ConfigurationError(f"--out and --overlay both write {drawn}: name another file")
-
-
-def _write_masks(segments: list[Segment], paths: list[Path]) -> list[Path]:
-    for segment, path in zip(segments, paths, strict=False):  # no paths without --out
-        segment.to_png(path)
-    return paths
 
 
 def _describe(segment: Segment) -> dict[str, Any]:

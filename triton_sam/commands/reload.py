@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ..errors import ConfigurationError
+from ..repository import pair_names
 from ..server_url import parse_url
 from ..transport import Transport
 from . import _options
@@ -68,8 +69,7 @@ def reload(transport: Transport, names: Sequence[str]) -> list[str]:
 def _expand(names: Iterable[str], known: set[str]) -> list[str]:
     wanted: list[str] = []
     for name in names:
-        pair = [f"{name}_{role}" for role in ("encoder", "decoder")]
-        found = [model for model in (*pair, name) if model in known]
+        found = [model for model in (*pair_names(name), name) if model in known]
         if not found:
             listed = ", ".join(sorted(known)) or "nothing"
             raise ConfigurationError(f"the server's repository has no model or variant {name!r}, but {listed}")

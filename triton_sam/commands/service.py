@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 
-from .._extras import missing
 from ..server_url import URL_VARIABLE
 from . import _options
 
@@ -47,11 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    try:
-        from ..service.run import serve
-        from ..service.settings import DEFAULT_TRITON, Settings, token_from_environment
-    except ImportError as error:
-        raise missing("the service needs", "service", error) from error
+    from ..service.run import serve
+    from ..service.settings import DEFAULT_TRITON, Settings, token_from_environment
+
     settings = Settings(
         url=args.url or os.environ.get(URL_VARIABLE) or DEFAULT_TRITON,
         model=args.model,

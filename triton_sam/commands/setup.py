@@ -8,6 +8,7 @@ from .. import checkpoints
 from ..errors import ConfigurationError
 from . import _hub, _options
 from .download import add_download_options, add_size
+from .export import family_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +47,6 @@ def run(args: argparse.Namespace) -> int:
         name=args.name,
         precision=args.precision,
         progress=not args.quiet,
-        **({"standard_operators": True} if args.standard_operators else {}),
+        **family_options(args),
     )
     return 0

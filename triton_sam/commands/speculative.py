@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from ..bundle import bundled
 from ..errors import ConfigurationError
+from ..repository import pair_names
 from ..stress import Row, stress
 from . import _options
 
@@ -39,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if min(args.positions, args.sessions, args.repeat) < 1:
         raise ConfigurationError("--positions, --sessions and --repeat must be at least 1")
-    if args.local and args.url is not None:
-        raise ConfigurationError("give --url or --local, not both")
+    _options.refuse_two_servers(args)
     picture = bundled("test/images") / "shapes.jpg"
     amount = {"positions": args.positions, "sessions": args.sessions, "repeat": args.repeat}
     rows: list[Row] = []
@@ -64,7 +64,7 @@ def _servers(args: argparse.Namespace) -> Iterator[list[str | None]]:
     from ..local_server import LocalServer
 
     _options.say(args, "starting a local Triton ...")
-    models = [f"{args.model_name or 'sam2'}_{role}" for role in ("encoder", "decoder")]
+    models = pair_names(args.model_name or "sam2")
     with LocalServer(_options.repository(args), models=models) as server:
         yield [server.http_url, server.grpc_url]
 

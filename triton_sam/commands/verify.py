@@ -16,6 +16,7 @@ from ..client import SAM2TritonClient
 from ..errors import ConfigurationError, ModelNotReadyError
 from ..export import registry
 from ..images import open_image
+from ..repository import models_to_load
 from . import _options
 
 if TYPE_CHECKING:
@@ -127,9 +128,7 @@ def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) 
     from ..local_server import LocalServer
 
     _options.say(args, "starting a local Triton ...")
-    name = args.name or args.family
-    # The session model brings the pair along.
-    models = [name] if (folder / name).is_dir() else [f"{name}_{role}" for role in ("encoder", "decoder")]
+    models = models_to_load(folder, args.name or args.family)
     return stack.enter_context(LocalServer(folder, models=models)).http_url
 
 

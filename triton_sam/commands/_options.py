@@ -37,9 +37,14 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 
 def access(args: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of a client or transport that --token and --ca-certs stand for."""
-    token = args.token if args.token is not None else os.environ.get(TOKEN_VARIABLE, "")
-    token = token.strip()  # a file that it was read from may end in a line break
+    token = bearer_token(args.token, TOKEN_VARIABLE)
     return {"headers": {"Authorization": f"Bearer {token}"} if token else None, "ca_certs": args.ca_certs}
+
+
+def bearer_token(given: str | None, variable: str) -> str:
+    """Return the token of an option, or of an environment variable where the option was left out; "" for none."""
+    token = given if given is not None else os.environ.get(variable, "")
+    return token.strip()  # a file that it was read from may end in a line break
 
 
 def add_local(parser: argparse.ArgumentParser) -> None:

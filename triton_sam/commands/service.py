@@ -47,14 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from ..service.run import serve
-    from ..service.settings import DEFAULT_TRITON, Settings, token_from_environment
+    from ..service.settings import DEFAULT_TRITON, TOKEN_VARIABLE, Settings
 
+    protected = args.token is not None or os.environ.get(TOKEN_VARIABLE)  # compose sets it to "" where it is not given
     settings = Settings(
         url=args.url or os.environ.get(URL_VARIABLE) or DEFAULT_TRITON,
         model=args.model,
-        triton_token=args.triton_token or os.environ.get(_options.TOKEN_VARIABLE),
+        triton_token=_options.bearer_token(args.triton_token, _options.TOKEN_VARIABLE) or None,
         ca_certs=args.ca_certs,
-        token=args.token if args.token is not None else token_from_environment(),
+        token=_options.bearer_token(args.token, TOKEN_VARIABLE) if protected else None,
         origins=tuple(args.cors),
         max_body=args.max_body * MEBI,
         max_megapixels=args.max_megapixels,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from ..errors import ConfigurationError
@@ -72,8 +71,3 @@ class Settings:
             raise ConfigurationError("an empty token protects nothing: leave it out or give one")
         if self.max_body > self.store_bytes:
             raise ConfigurationError("--memory must be at least --max-body: a request has to fit in")
-
-
-def token_from_environment() -> str | None:
-    """Return the token of $TRITON_SAM_TOKEN; None when it is not set or empty."""
-    return os.environ.get(TOKEN_VARIABLE) or None

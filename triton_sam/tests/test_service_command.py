@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from triton_sam.bundle import checkout
+from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError, ServerUnreachableError
 from triton_sam.service.load import Report, run_load
 
@@ -74,6 +75,30 @@ def test_faults_are_one_line(arguments, word):
     assert word in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "expected"),
+    [
+        ([], "secret\n", "secret"),
+        (["--token", " given "], "secret", "given"),
+        ([], "", None),
+    ],
+)
+def test_a_token_loses_the_line_break_of_its_file(arguments, variable, expected, monkeypatch):
+    seen = []
+    monkeypatch.setattr("triton_sam.service.run.serve", lambda settings, *_args, **_options: seen.append(settings) or 0)
+    monkeypatch.setenv("TRITON_SAM_TOKEN", variable)
+    monkeypatch.setenv("TRITON_TOKEN", variable)
+    assert main(["service", *arguments]) == 0
+    assert seen[0].token == expected
+    assert seen[0].triton_token == (variable.strip() or None)
+
+
+def test_a_blank_token_does_not_open_the_service(monkeypatch, capsys):
+    monkeypatch.setenv("TRITON_SAM_TOKEN", " ")
+    assert main(["service"]) == 1
+    assert "an empty token protects nothing" in capsys.readouterr().err
 
 
 def test_a_taken_port_is_named():

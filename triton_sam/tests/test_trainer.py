@@ -227,6 +227,8 @@ class TestLosses:
         assert float(losses.dice_loss(half, target)) == pytest.approx(1 - 3 / 4)
         assert losses.mask_iou(torch.cat([right, half]), target.expand(2, 2, 2)).tolist() == [1.0, 0.5]
         assert float(losses.mask_iou(unsure, unsure)[0]) == 1.0
+        outline = torch.tensor([[[1.0, 0.4], [0.0, 0.0]]])  # a cell that is covered by less than half is not wanted
+        assert losses.mask_iou(right, outline).tolist() == [0.5]
 
     def test_only_the_best_multimask_counts_and_half_where_the_prompt_is_clear(self, losses):
         right, half, none = (1, 1, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0)

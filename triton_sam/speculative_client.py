@@ -55,7 +55,7 @@ class SpeculativeSAM2Client(ClientCore):
         url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
             variable TRITON_URL, else localhost:8000. gRPC is the better choice here: a cancelled request that waits
             in Triton is dropped there. Over HTTP Triton notices it only while it still reads the request.
-        model_type: SAM family, for now "sam2".
+        model_type: SAM family: "sam1", "sam2" or "sam3". All behave alike.
         model_name: a variant beside the default one, see SAM2TritonClient.
         timeout: seconds that one call may take, from the moment when it is sent.
         retries: how often a call is repeated when the connection could not be made or broke.
@@ -208,9 +208,9 @@ class SpeculativeSAM2Client(ClientCore):
             image: embeddings of another image than the current one.
 
         Returns:
-            (request_id, task). The task ends in (masks, iou): float32 logits (P,M,256,256) within -32..32 and float32
-            predicted IoU (P,M), the same that SAM2TritonClient.predict() returns; in CancelledError when the request
-            was replaced or cancelled; or in a ServerError. ``task.cancel()`` cancels the request.
+            (request_id, task). The task ends in (masks, iou), the logits and predicted IoU that
+            SAM2TritonClient.predict() returns; in CancelledError when the request was replaced or cancelled; or in a
+            ServerError. ``task.cancel()`` cancels the request.
 
         Raises:
             NoImageError: no image has been set.

@@ -33,6 +33,7 @@ MOUSE_INTERVAL = 0.016
 NAIVE_POSITIONS = 20
 """Most that are sent without waiting: a session model refuses more than 24 that wait (`max_pending`)."""
 MOUSE_SECONDS = 2.0
+SAMPLE_SECONDS = 0.004
 SECONDS_TO_CALM = 0.5
 """Before and after each run: what the server still computes or counts shall count for the right one."""
 
@@ -57,7 +58,7 @@ class Row:
         sent: of them, put on the wire.
         cancelled: of them, replaced or cancelled; their tasks ended in CancelledError.
         computed: decodes by the server's own counter.
-        in_flight: most on the wire of one session at a time.
+        in_flight: most on the wire of one session at a time, sampled; where there is no session, of all.
         final_ms: from the last position to its mask, milliseconds; of many sessions, the slowest.
         ratio: final_ms to that of one lone prediction; of many sessions, the slowest to the median.
         missed: limits that were missed.
@@ -84,6 +85,7 @@ class _Bench:
     """One protocol's clients, with the image set, and what the sync client answers."""
 
     url: str
+    model_type: str
     model_name: str | None
     image: ImageEmbeddings
     sync: SAM2TritonClient
@@ -96,7 +98,9 @@ class _Bench:
 
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[SpeculativeSAM2Client]:
-        async with SpeculativeSAM2Client(self.url, model_name=self.model_name, **self.access, **options) as client:
+        async with SpeculativeSAM2Client(
+            self.url, self.model_type, model_name=self.model_name, **self.access, **options
+        ) as client:
             client.image_embeddings = self.image
             await (await client.predict_async([[1, 1]]))[1]  # connects
             yield client
@@ -123,20 +127,31 @@ async def stress(
     positions: int,
     sessions: int,
     repeat: int,
+    model_type: str = "sam2",
     access: Mapping[str, Any] | None = None,
 ) -> list[Row]:
-    """Run all scenarios over one protocol; ``access``: headers and ca_certs of the clients.
+    """Run all scenarios over one protocol.
+
+    Args:
+        url: of the server; None: see SpeculativeSAM2Client.
+        model_name: a variant beside the default one.
+        picture: file of the image.
+        positions: length of the mouse path.
+        sessions: in the scenario of many sessions.
+        repeat: runs of each scenario.
+        model_type: SAM family.
+        access: headers, ca_certs and timeout of the clients.
 
     Raises:
         ServerError: see triton_sam.errors.
     """
     access = access or {}
     transport = Transport(parse_url(url), **access)
-    with SAM2TritonClient(url, model_name=model_name, **access) as sync:
+    with SAM2TritonClient(url, model_type, model_name=model_name, **access) as sync:
         sync.set_image(picture)
         assert sync.image_embeddings is not None  # noqa: S101 - set by set_image
         decoder = sync.image_embeddings.model.removesuffix("encoder") + "decoder"
-        bench = _Bench(sync.url, model_name, sync.image_embeddings, sync, transport, decoder, access)
+        bench = _Bench(sync.url, model_type, model_name, sync.image_embeddings, sync, transport, decoder, access)
         try:
             return await _scenarios(bench, positions, sessions, repeat)
         finally:
@@ -219,23 +234,23 @@ async def _lone(client: SpeculativeSAM2Client) -> float:
 async def _one_session(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position], interval: float) -> _Run:
     """Queue a path in one session, at once or in time with a mouse, and wait for the last mask."""
     queued: list[Queued] = []
-    in_flight = 0
 
     async def in_time() -> Ended:
-        nonlocal in_flight
         for position in path:
             queued.append(await client.predict_async([position], [1], session_id="stress"))
             if position is not path[-1]:
                 await asyncio.sleep(interval)
-            in_flight = max(in_flight, client.get_session_status("stress")["running"])
         start = time.perf_counter()
         result = await wait_for_latest_result(queued, client, "stress")
         return [(time.perf_counter() - start, result)]
 
     act = in_time if interval else _act_at_once(client, path, queued)
-    run = await _measure(bench, client, queued, act, [path[-1]])
-    run.in_flight = in_flight or 1
-    return run
+    return await _measure(bench, client, queued, act, [path[-1]], _running(client, "stress"))
+
+
+def _running(client: SpeculativeSAM2Client, *sessions: str) -> Callable[[], int]:
+    """Return what tells how many requests of the session that has the most are on the wire."""
+    return lambda: max(client.get_session_status(session)["running"] for session in sessions)
 
 
 def _act_at_once(
@@ -262,21 +277,19 @@ async def _dropped(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[
         client.cancel_session_requests("dropped", keep_latest=False)
         return [(0.0, await wait_for_latest_result(queued, client, "dropped"))]
 
-    return await _measure(bench, client, queued, act, [None])
+    return await _measure(bench, client, queued, act, [None], _running(client, "dropped"))
 
 
 async def _many_sessions(bench: _Bench, client: SpeculativeSAM2Client, positions: int, sessions: int) -> _Run:
     """Queue a path in each of many sessions, all at a time; each waits for its own last mask."""
-    paths = [mouse_path(positions, bench.image.image_size, seed) for seed in range(sessions)]
+    paths = {f"session {seed}": mouse_path(positions, bench.image.image_size, seed) for seed in range(sessions)}
     queued: list[Queued] = []
 
     async def act() -> Ended:
-        acts = [_act_at_once(client, path, queued, f"session {number}") for number, path in enumerate(paths)]
+        acts = [_act_at_once(client, path, queued, name) for name, path in paths.items()]
         return [ended for one in await asyncio.gather(*(act() for act in acts)) for ended in one]
 
-    run = await _measure(bench, client, queued, act, [path[-1] for path in paths])
-    run.in_flight = 1
-    return run
+    return await _measure(bench, client, queued, act, [path[-1] for path in paths.values()], _running(client, *paths))
 
 
 async def _naive(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position]) -> _Run:
@@ -291,9 +304,11 @@ async def _naive(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Po
         await asyncio.gather(*(task for _, task in queued))
         return [(seconds, result)]
 
-    run = await _measure(bench, client, queued, act, [path[-1]])
-    run.in_flight = len(path)
-    return run
+    before = client.requests_sent
+    return await _measure(
+        bench, client, queued, act, [path[-1]],
+        lambda: client.requests_sent - before - sum(task.done() for _, task in queued),
+    )  # fmt: skip
 
 
 async def _measure(
@@ -302,17 +317,38 @@ async def _measure(
     queued: list[Queued],
     act: Callable[[], Awaitable[Ended]],
     final: Sequence[Position | None],
+    running: Callable[[], int],
 ) -> _Run:
     await asyncio.sleep(SECONDS_TO_CALM)
     sent, computed = client.requests_sent, bench.computed()
-    ended = await act()
+    async with _sampled(running) as samples:
+        ended = await act()
     await asyncio.wait([task for _, task in queued])
     await asyncio.sleep(SECONDS_TO_CALM)
     sent, computed = client.requests_sent - sent, bench.computed() - computed
     wanted = [None if position is None else bench.sync.predict([position], [1]) for position in final]
     equal = all(_equal(result, want) for (_, result), want in zip(ended, wanted, strict=True))
     cancelled = sum(task.cancelled() for _, task in queued)
-    return _Run(len(queued), sent, cancelled, computed, 0, [seconds for seconds, _ in ended], equal)
+    in_flight = max([*samples, min(1, sent)])  # what was sent was on the wire, be it shorter than between two samples
+    return _Run(len(queued), sent, cancelled, computed, in_flight, [seconds for seconds, _ in ended], equal)
+
+
+@asynccontextmanager
+async def _sampled(read: Callable[[], int]) -> AsyncIterator[list[int]]:
+    """Yield a list that takes what ``read`` returns, again and again, as long as the context lasts."""
+    samples: list[int] = []
+
+    async def sample() -> None:
+        while True:
+            samples.append(read())
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    task = asyncio.create_task(sample())
+    try:
+        yield samples
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def _equal(result: Result | None, wanted: Result | None) -> bool:

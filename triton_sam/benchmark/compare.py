@@ -112,7 +112,11 @@ def _measure_over_link(target: Target, settings: Settings, results: Results, ses
     with contextlib.ExitStack() as stack:
         acts: dict[str, Act] = {}
         for protocol, url in target.urls.items():
-            emulated = stack.enter_context(EmulatedLink(str(parse_url(url)), link))
+            server = parse_url(url)
+            if server.is_secure:
+                results.note(f"No network was emulated for {server}: its certificate does not name the relay.")
+                continue
+            emulated = stack.enter_context(EmulatedLink(str(server), link))
             places: dict[str, EmbeddingsPlace] = {"naive": "client", "session": "server"}
             for who, place in places.items():
                 client = stack.enter_context(target.client(protocol, place, emulated.url))

@@ -14,10 +14,11 @@ class Change:
 
     Args:
         row: the newer row.
-        before: milliseconds, or calls a second where there is a throughput.
+        before: median milliseconds, or calls a second.
         after: the same in the newer result.
         faster: how many times as fast it became; below 1: slower.
         clear: whether the spreads from min to max do not overlap.
+        unit: ms, or /s.
     """
 
     row: Row
@@ -25,6 +26,7 @@ class Change:
     after: float
     faster: float
     clear: bool
+    unit: str = "ms"
 
 
 def compare(before: Results, after: Results) -> list[Change]:
@@ -35,8 +37,9 @@ def compare(before: Results, after: Results) -> list[Change]:
         old = older.get(row.key)
         if old is None:
             continue
-        if row.section in ("throughput", "load", "overload") and row.per_second and old.per_second:
-            changes.append(Change(row, old.per_second, row.per_second, row.per_second / old.per_second, False))
+        # Elsewhere more calls a second are not better: of refusals, or of users whose pauses set the pace.
+        if row.section == "throughput" and row.per_second and old.per_second:
+            changes.append(Change(row, old.per_second, row.per_second, row.per_second / old.per_second, False, "/s"))
         elif row.ms and old.ms and row.ms.median > 0:
             clear = row.ms.max < old.ms.min or row.ms.min > old.ms.max
             changes.append(Change(row, old.ms.median, row.ms.median, old.ms.median / row.ms.median, clear))
@@ -44,7 +47,7 @@ def compare(before: Results, after: Results) -> list[Change]:
 
 
 def differences(before: Results, after: Results) -> list[str]:
-    """Return what makes the two hard to compare: other machines, models or pictures, one line each."""
+    """Return what makes the two hard to compare: other machines, models, pictures or links, one line each."""
     pairs = {
         "processor": ("machine", "cpu"),
         "threads": ("machine", "usable_threads"),
@@ -53,6 +56,7 @@ def differences(before: Results, after: Results) -> list[str]:
         "precision": ("model", "precision"),
         "server": ("model", "server_version"),
         "picture": ("model", "picture"),
+        "link": ("settings", "link"),
     }
     lines = []
     for name, (part, key) in pairs.items():
@@ -78,6 +82,7 @@ def to_json(before: Results, after: Results) -> dict[str, Any]:
                 "size": change.row.size,
                 "before": change.before,
                 "after": change.after,
+                "unit": change.unit,
                 "faster": round(change.faster, 3),
                 "clear": change.clear,
             }
@@ -93,9 +98,9 @@ def table(before: Results, after: Results) -> str:
     for change in compare(before, after):
         row = change.row
         who = row.who + (f" {row.protocol}" if row.protocol else "") + (f" x{row.size}" if row.size else "")
-        unit = "/s" if row.section in ("throughput", "load", "overload") and row.per_second else "ms"
         mark = "  *" if change.clear else ""
         name = f"{row.section:11} {row.what[:32]:32} {who}"
-        lines.append(f"{name:60} {change.before:10.2f} {change.after:10.2f}  {unit:4} {change.faster:13.2f}{mark}")
+        figures = f"{change.before:10.2f} {change.after:10.2f}  {change.unit:4} {change.faster:13.2f}"
+        lines.append(f"{name:60} {figures}{mark}")
     lines.append("\n*: the two spreads from min to max do not overlap")
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,10 +99,14 @@ def _html(block: Block) -> str:
         rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in block.rows]
         body = "\n".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-    return f"<p>{_code(html.escape(block))}</p>"
+    return f"<p>{_marked(html.escape(block))}</p>"
 
 
-def _code(text: str) -> str:
-    """Turn what stands between backticks into code."""
+def _marked(text: str) -> str:
+    """Turn what stands between backticks into code, and elsewhere what stands between pairs of asterisks into bold."""
     parts = text.split("`")
-    return "".join(part if index % 2 == 0 else f"<code>{part}</code>" for index, part in enumerate(parts))
+    return "".join(_bold(part) if index % 2 == 0 else f"<code>{part}</code>" for index, part in enumerate(parts))
+
+
+def _bold(text: str) -> str:
+    return re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text)

@@ -61,7 +61,7 @@ class EmulatedLink:
     """While it is entered, ``url`` leads to a server as if it were at the other end of a link.
 
     Args:
-        url: of the server.
+        url: of the server, without TLS: the relay has another address than a certificate names.
         link: rate and delay.
 
     Raises:
@@ -85,7 +85,7 @@ class EmulatedLink:
         if not port:
             self.__exit__(None, None, None)
             raise LocalServerError("the relay that emulates a network did not start")
-        self.url = f"{self._parts.scheme}://127.0.0.1:{port}"
+        self.url = f"{self._parts.scheme}://127.0.0.1:{port}{self._parts.path}"
         return self
 
     def __exit__(

@@ -40,4 +40,6 @@ def measure_load(target: Target, settings: Settings, results: Results, session: 
         more[f"{role}_queue_ms"] = 1000 * gone["queue"] / count
         more[f"{role}_compute_ms"] = 1000 * gone["compute_infer"] / count
     who = "session" if session else "request"
+    if not found.all_ms:
+        results.note(f"No user of the load test clicked: all thought for longer than its {settings.load_seconds:g} s.")
     results.add(*crowd_row("load", f"clicks, {settings.think:g} s between", who, protocol, found, more))

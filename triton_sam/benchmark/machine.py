@@ -9,6 +9,7 @@ import platform
 import statistics
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,7 +35,7 @@ def describe_machine() -> dict[str, Any]:
         "usable_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "load_before": round(os.getloadavg()[0], 2),
-        "gpus": [f"{name}, {memory / 2**30:.0f} GiB, driver {driver}" for name, memory, driver in _gpus()],
+        "gpus": _gpus(),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         "packages": _versions(),
@@ -136,26 +137,40 @@ def _nvml() -> Any:
     return pynvml
 
 
-def _gpus() -> list[tuple[str, float, str]]:
+def _handles(nvml: Any) -> list[Any]:
+    """Return the GPUs that answer: one that fell off the bus, or that this user may not ask, does not."""
+    handles = [_told(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(_told(nvml.nvmlDeviceGetCount) or 0)]
+    return [handle for handle in handles if handle is not None]
+
+
+def _told(ask: Callable[..., Any], *about: Any) -> Any:
+    """Return NVML's answer; None where it has none, such as the memory of a GPU that shares the processor's."""
+    with contextlib.suppress(Exception):
+        return ask(*about)
+    return None
+
+
+def _gpus() -> list[str]:
     nvml = _nvml()
     if nvml is None:
         return []
-    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    driver = _text(nvml.nvmlSystemGetDriverVersion())
-    return [
-        (_text(nvml.nvmlDeviceGetName(handle)), float(nvml.nvmlDeviceGetMemoryInfo(handle).total), driver)
-        for handle in handles
-    ]
+    driver = _text(_told(nvml.nvmlSystemGetDriverVersion) or "unknown")
+    found = []
+    for handle in _handles(nvml):
+        memory = _told(nvml.nvmlDeviceGetMemoryInfo, handle)
+        size = [] if memory is None else [f"{float(memory.total) / 2**30:.0f} GiB"]
+        name = _text(_told(nvml.nvmlDeviceGetName, handle) or "a GPU without a name")
+        found.append(", ".join([name, *size, f"driver {driver}"]))
+    return found
 
 
 def _gpu_use() -> list[float]:
     nvml = _nvml() if _has_gpu() else None
     if nvml is None:
         return []
-    with contextlib.suppress(Exception):
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        return [max(float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) for handle in handles)]
-    return []
+    rates = [_told(nvml.nvmlDeviceGetUtilizationRates, handle) for handle in _handles(nvml)]
+    used = [float(rate.gpu) for rate in rates if rate is not None]
+    return [max(used)] if used else []
 
 
 def _has_gpu() -> bool:

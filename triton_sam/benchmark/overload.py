@@ -12,7 +12,7 @@ from ..client import SAM2TritonClient
 from ..embeddings import ImageEmbeddings
 from .machine import Watch
 from .progress import Progress
-from .results import Results, Row, Times
+from .results import NOT_RECOVERED, RECOVERED, Results, Row, Times
 from .settings import Settings
 from .target import Point, Target
 from .throughput import crowd_row
@@ -25,6 +25,7 @@ CALM_CLICKS = 3
 CALM = 2.0
 """The server has recovered when so many clicks in a row take less than this times a click before the load."""
 PATIENCE = 60.0
+"""Seconds that it may take to recover."""
 
 
 @dataclass
@@ -56,21 +57,20 @@ def measure_overload(target: Target, settings: Settings, results: Results, sessi
         results.note(f"{most} users do not overload this server: it lets {limit or 'any number of'} clicks wait.")
     with _users(target, protocol, session, most) as users:
         before = Times.of([users.click_alone() for _ in range(LONE_CLICKS)])
+        results.add(Row("overload", "before", who, protocol, 1, before))
         progress.step(f"half load, {half} users, {protocol}")
         calm = crowd(half, users.click, min(settings.load_seconds, MOST_HALF_SECONDS))
+        results.add(*crowd_row("overload", "half load", who, protocol, calm))
         progress.step(f"overload, {most} users, {settings.load_seconds:g} s, {protocol}")
         with Watch(target.pid) as watch:
             busy = crowd(most, users.click, settings.load_seconds)
+        results.add(*crowd_row("overload", "accepted", who, protocol, busy, watch.figures))
+        results.add(*_refused(who, protocol, busy))
         progress.step("recovery")
-        after, seconds = _recover(users, before)
-    recovery = busy.seconds - settings.load_seconds + seconds  # the last answers came when nobody asked any more
-    results.add(
-        Row("overload", "before", who, protocol, 1, before),
-        *crowd_row("overload", "half load", who, protocol, calm),
-        *crowd_row("overload", "accepted", who, protocol, busy, watch.figures),
-        *_refused(who, protocol, busy),
-        Row("overload", "after", who, protocol, 1, after, more={"recovered_s": recovery}),
-    )
+        after, seconds, recovered = _recover(users, before)
+    seconds += max(0.0, busy.seconds - settings.load_seconds)  # the last answers came when nobody asked any more
+    more = {RECOVERED if recovered else NOT_RECOVERED: seconds}
+    results.add(Row("overload", "after", who, protocol, 1, after, more=more))
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def _users(target: Target, protocol: str, session: bool, count: int) -> Iterator
         clients = [stack.enter_context(target.client(protocol, place)) for _ in range(count)]
         users = _Users(clients, clients[0].encode(target.content), list(islice(target.points(), 256)))
         for user in range(count):
-            users.click(user, 0)  # connects
+            users.click(user, 0)  # connects; over HTTP this thread alone, those of a crowd do in their first call
         yield users
 
 
@@ -91,13 +91,16 @@ def _refused(who: str, protocol: str, found: Crowd) -> list[Row]:
     return [Row("overload", "refused", who, protocol, len(found.ms), Times.of(found.refused_ms), rate)]
 
 
-def _recover(users: _Users, before: Times) -> tuple[Times, float]:
-    """Click until it is as fast as before; return the clicks, and the seconds until the first fast one ended."""
+def _recover(users: _Users, before: Times) -> tuple[Times, float, bool]:
+    """Click until it is as fast as before; return the clicks, seconds, and whether it was within PATIENCE.
+
+    The seconds last until the first of the fast clicks ended, or until the last of all.
+    """
     began = time.perf_counter()
     times, ends = [users.click_alone()], [time.perf_counter() - began]
     while len(times) < CALM_CLICKS or max(times[-CALM_CLICKS:]) > CALM * before.median:
         if ends[-1] > PATIENCE:
-            return Times.of(times), ends[-1]
+            return Times.of(times), ends[-1], False
         times.append(users.click_alone())
         ends.append(time.perf_counter() - began)
-    return Times.of(times), ends[-CALM_CLICKS]
+    return Times.of(times), ends[-CALM_CLICKS], True

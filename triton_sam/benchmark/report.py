@@ -10,7 +10,7 @@ from .._files import atomic_write
 from .bars import Bar, judge
 from .compare import OVER_LINK
 from .document import Block, Document, Heading, Picture, Table
-from .results import Results, Row
+from .results import NOT_RECOVERED, RECOVERED, Results, Row
 from .stages import STAGES
 from .words import name_of, number, protocol_name
 
@@ -26,11 +26,9 @@ def write_report(results: Results, folder: Path) -> list[Path]:
     """Write result.json, result.csv, the plots, report.md and report.html.
 
     Raises:
-        MissingDependencyError: matplotlib is missing.
+        MissingDependencyError: matplotlib is missing; the figures are written.
         OSError: a file cannot be written.
     """
-    from .plots import write_plots
-
     folder.mkdir(parents=True, exist_ok=True)
     files = {
         folder / "result.json": json.dumps(results.to_json(), indent=1) + "\n",
@@ -38,6 +36,8 @@ def write_report(results: Results, folder: Path) -> list[Path]:
     }
     for path, text in files.items():
         atomic_write(path, text.encode())
+    from .plots import write_plots  # after the figures, which are worth more than the plots
+
     plots = write_plots(results, folder)
     document = make_document(results, {name: paths[1] for name, paths in plots.items()})
     for path, text in {
@@ -257,7 +257,11 @@ def _overload(results: Results) -> Iterator[Block]:
     ]
     yield Table(["", "users", "clicks", "p50, ms", "p95, ms", "longest, ms"], lines)
     for row in results.of("overload", "after"):
-        yield f"Clicks were as fast as before {number(row.more['recovered_s'])} s after the load ended."
+        if RECOVERED in row.more:
+            yield f"Clicks were as fast as before {number(row.more[RECOVERED])} s after the load ended."
+        else:
+            seconds = number(row.more[NOT_RECOVERED])
+            yield f"**Clicks were not as fast as before within {seconds} s after the load ended.**"
 
 
 def _machine(results: Results) -> Table:

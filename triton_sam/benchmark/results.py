@@ -18,11 +18,13 @@ from ..errors import InputError
 
 FORMAT = 1
 """Of the JSON file; counts up when a reader would misunderstand a newer file."""
+RECOVERED, NOT_RECOVERED = "recovered_s", "not_recovered_s"
+"""Of a row's further figures, after an overload: when clicks were as fast as before, or how long they were not."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Some durations in milliseconds, summed up. A percentile of few values is the nearest of them."""
+    """Some durations in milliseconds, summed up. A percentile between two of them is the upper one."""
 
     median: float
     min: float

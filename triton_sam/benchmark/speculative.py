@@ -24,9 +24,7 @@ def measure_speculative(
     progress: Progress,
 ) -> None:
     """Run the scenarios of `triton-sam speculative` once over each protocol."""
-    if target.family != "sam2":
-        results.note("The speculative client speaks SAM2 alone.")
-        return
+    access = {**target.access, "timeout": target.timeout}
     with tempfile.TemporaryDirectory(prefix="triton_sam_benchmark_") as folder:
         picture = Path(folder) / "picture"
         picture.write_bytes(target.content)
@@ -34,9 +32,10 @@ def measure_speculative(
             progress.step(f"mouse path, {protocol}")
             rows = asyncio.run(
                 stress(
-                    url, target.name, picture, positions=POSITIONS, sessions=SESSIONS, repeat=1, access=target.access
+                    url, target.name, picture, positions=POSITIONS, sessions=SESSIONS, repeat=1,
+                    model_type=target.family, access=access,
                 )
-            )
+            )  # fmt: skip
             for row in rows:
                 more = {name: float(getattr(row, name)) for name in ("asked", "sent", "cancelled", "computed")}
                 more["ratio_to_a_lone_click"] = row.ratio

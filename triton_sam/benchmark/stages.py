@@ -30,9 +30,9 @@ def measure_stages(target: Target, settings: Settings, results: Results, session
     for protocol in target.protocols:
         with target.client(protocol, "client") as plain, target.client(protocol, "server") as served:
             progress.step(f"encode, {protocol}")
-            embeddings = _encodes(target, settings, results, plain, served if session else None)
+            embeddings = _encodes(target, settings, results, protocol, plain, served if session else None)
             progress.step(f"clicks, {protocol}")
-            _clicks(target, settings, results, plain, embeddings, served if session else None)
+            _clicks(target, settings, results, protocol, plain, embeddings, served if session else None)
 
 
 def steps(target: Target) -> int:
@@ -54,7 +54,12 @@ def _client_stages(target: Target, settings: Settings, results: Results) -> None
 
 
 def _encodes(
-    target: Target, settings: Settings, results: Results, plain: SAM2TritonClient, served: SAM2TritonClient | None
+    target: Target,
+    settings: Settings,
+    results: Results,
+    protocol: str,
+    plain: SAM2TritonClient,
+    served: SAM2TritonClient | None,
 ) -> ImageEmbeddings:
     """Measure encodes; in the session model also the first click after each, and an upload that needs no encoding."""
     series: Series = {}
@@ -85,7 +90,7 @@ def _encodes(
         take_turns(acts, times, settings.duration, least=settings.least_rounds, most=MOST_ENCODES, warm_up=False)
     finally:
         series["encode", "request"] = times.get("request", [])
-        _book(results, series, str(plain.url).partition(":")[0])
+        _book(results, series, protocol)
     assert plain.image_embeddings is not None  # noqa: S101 - set above
     return plain.image_embeddings
 
@@ -94,11 +99,11 @@ def _clicks(
     target: Target,
     settings: Settings,
     results: Results,
+    protocol: str,
     plain: SAM2TritonClient,
     embeddings: ImageEmbeddings,
     served: SAM2TritonClient | None,
 ) -> None:
-    protocol = plain.url.partition(":")[0]
     points = target.points()
     series: Series = {}
     acts: dict[str, Act] = {"click/request": lambda: plain.predict([next(points)])}

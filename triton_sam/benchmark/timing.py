@@ -95,7 +95,7 @@ def crowd(
     Args:
         users: how many.
         act: the call, given the number of the user and of the call.
-        seconds: after which no further call begins.
+        seconds: after which no further call begins; who thinks or was refused waits no longer than that.
         pause: seconds that a user thinks before a call; None: none do.
 
     Raises:
@@ -106,12 +106,14 @@ def crowd(
     failure: list[SamError] = []
     start = time.perf_counter()
 
+    def may_go_on(after: float) -> bool:
+        left = max(0.0, start + seconds - time.perf_counter())
+        return not stop.wait(min(after, left)) and after < left
+
     def work(user: int) -> None:
-        number = 0
-        while not stop.is_set() and time.perf_counter() - start < seconds:
-            if pause is not None and stop.wait(pause(user)):
-                return
-            began = time.perf_counter()
+        number, wait = 0, 0.0
+        while may_go_on(wait + (pause(user) if pause is not None else 0.0)):
+            began, wait = time.perf_counter(), 0.0
             try:
                 act(user, number)
                 result.ms[user].append(1000 * (time.perf_counter() - began))
@@ -119,10 +121,10 @@ def crowd(
                 failure.append(error)
                 if isinstance(error, ServerBusyError):
                     result.refused_ms.append(1000 * (time.perf_counter() - began))
-                    stop.wait(spread(PAUSE_AFTER_REFUSAL))
+                    wait = spread(PAUSE_AFTER_REFUSAL)
                 else:
                     result.errors.append(str(error))
-                    stop.wait(PAUSE_AFTER_ERROR)
+                    wait = PAUSE_AFTER_ERROR
             result.seconds = max(result.seconds, time.perf_counter() - start)
             number += 1
 

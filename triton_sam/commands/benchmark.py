@@ -1,5 +1,4 @@
-"""Measure a server: latency of each stage, throughput, a comparison with other ways, a moving mouse, load,
-overload.
+"""Measure a server: latency, throughput, other ways in turns, a moving mouse, load, overload.
 
 Examples:
   triton-sam benchmark --local --out results
@@ -15,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import shlex
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,8 +107,9 @@ def run(args: argparse.Namespace) -> int:
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
         load_seconds=args.load_duration, crowd=args.crowd, link=args.link,
     )  # fmt: skip
-    if args.out is not None:
-        args.out.mkdir(parents=True, exist_ok=True)  # before the run: no five minutes of waiting for a wrong path
+    if args.out is not None:  # before the run: no five minutes of waiting for a wrong path or a missing package
+        importlib.import_module("..benchmark.plots", __package__)
+        args.out.mkdir(parents=True, exist_ok=True)
     stop: SamError | KeyboardInterrupt | None = None
     with contextlib.ExitStack() as stack:
         target = _target(args, stack)
@@ -161,6 +162,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
         source = args.image
     else:
         raise ConfigurationError(f"no picture at {args.image}")
+    urls = {} if args.local else _urls(args.url or [None])
     weights = _weights(args, stack)
     if args.local:
         from ..local_server import LocalServer
@@ -172,11 +174,24 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
         urls = {"http": server.http_url, "grpc": server.grpc_url}
         target = Target(args.family, weights.name, urls, source, weights, server.pid)
     else:
-        parsed = [parse_url(url) for url in args.url or [None]]
-        urls = {"grpc" if url.is_grpc else "http": str(url) for url in parsed}
         target = Target(args.family, args.name, urls, source, weights, access=_options.access(args))
     stack.callback(target.close)
     return target
+
+
+def _urls(given: Sequence[str | None]) -> dict[str, str]:
+    """Return the server's URL by protocol; None is the default one.
+
+    Raises:
+        ConfigurationError: two of one protocol, or one that cannot work.
+    """
+    urls: dict[str, str] = {}
+    for url in map(parse_url, given):
+        protocol = "grpc" if url.is_grpc else "http"
+        if protocol in urls:
+            raise ConfigurationError(f"one server is measured: {url} and {urls[protocol]} speak the same protocol")
+        urls[protocol] = str(url)
+    return urls
 
 
 def _weights(args: argparse.Namespace, stack: contextlib.ExitStack) -> Weights | None:

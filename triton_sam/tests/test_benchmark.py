@@ -1,4 +1,7 @@
-"""`triton-sam benchmark` against a real local Triton: what it measures, writes, compares and says on errors."""
+"""`triton-sam benchmark` against a real local Triton: what it measures, writes, compares and says on errors.
+
+What needs no server is in test_benchmark_parts.py and test_benchmark_network.py.
+"""
 
 import copy
 import csv
@@ -7,28 +10,24 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam import errors
-from triton_sam.benchmark import diff
 from triton_sam.benchmark.bars import judge
-from triton_sam.benchmark.link import EmulatedLink, Link, parse_link
 from triton_sam.benchmark.report import make_document, summary, write_report
-from triton_sam.benchmark.results import Results, Row, Times, from_json, load
+from triton_sam.benchmark.results import from_json, load
 from triton_sam.benchmark.run import begin, measure
 from triton_sam.benchmark.schema import problem
 from triton_sam.benchmark.settings import SECTIONS, Settings
+from triton_sam.benchmark.shared_memory import SharedMemoryClicks
 from triton_sam.benchmark.target import Target
-from triton_sam.benchmark.timing import crowd, take_turns
 from triton_sam.benchmark.weights import find_weights, make_weights
 from triton_sam.bundle import bundled
 from triton_sam.cli import main
@@ -90,6 +89,19 @@ def test_an_upload_is_not_an_encode_and_every_encode_encodes(results):
     upload = results.find("latency", "upload", "session", "http")
     encode = results.find("latency", "encode", "session", "http")
     assert upload.ms.min < encode.ms.min / 2  # an encode takes a second of processor time, an upload some milliseconds
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_clicks_through_shared_memory_have_the_same_masks(running, protocol):
+    urls = {protocol: running.http_url if protocol == "http" else running.grpc_url}
+    target = Target("sam2", None, urls, bundled("test/images") / "coffee.jpg")
+    with target.client(protocol, "client") as client:
+        client.set_image(target.content)
+        with SharedMemoryClicks(target, protocol, client.image_embeddings) as shared:
+            answers = [target.calls.low_res(shared.click(point))[0] for point in ((100, 100), (300, 200))]
+        for answer, point in zip(answers, ((100, 100), (300, 200)), strict=True):
+            np.testing.assert_array_equal(answer, client.predict([point])[0])
+    target.close()
 
 
 def test_load_comes_with_the_servers_own_figures(results):
@@ -241,106 +253,6 @@ def test_ctrl_c_keeps_what_was_measured(running, tmp_path):
     assert "stopped before its end" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
 
 
-def make_results(rows, family="sam2"):
-    about = {
-        "created": "2024-01-01T00:00:00+00:00", "command": "", "kit": "1",
-        "machine": {"cpu": "x", "cores": 2, "threads": 2, "usable_threads": 2, "memory_gb": 1.0, "load_before": 0.0,
-                    "gpus": [], "system": "s", "python": "3", "packages": {}},
-        "model": {"family": family, "name": None, "weights": "w", "precision": "fp32", "server": "u",
-                  "server_version": "1", "local": True, "picture": {"width": 1, "height": 1, "bytes": 1}},
-        "settings": {"duration": 1.0, "sections": [], "compare": [], "concurrency": [1], "boxes": [1], "users": 1,
-                     "think": 0.0, "load_seconds": 1.0, "least_rounds": 1, "link": "1gbit,1ms"},
-    }  # fmt: skip
-    return Results(about, rows)
-
-
-def row(section, what, who, *values, protocol=None, size=None, per_second=None, **more):
-    return Row(section, what, who, protocol, size, Times.of(values), per_second, more)
-
-
-def test_bars_compare_medians_with_their_limits():
-    rows = [
-        row("comparison", "click", "inprocess", 20.0), row("comparison", "click", "session", 26.0, protocol="http"),
-        row("comparison", "click", "naive", 52.0, protocol="http"),
-        row("comparison", "encode", "inprocess", 1000.0),
-        row("comparison", "encode", "session", 1200.0, protocol="http"),
-        row("comparison", "encode", "torch", 2400.0),
-        row("comparison", "click over a link", "session", 30.0, protocol="http"),
-        row("comparison", "click over a link", "naive", 180.0, protocol="http"),
-        row("throughput", "clicks", "session", 20.0, protocol="http", size=1, per_second=50.0),
-        row("throughput", "clicks", "session", 150.0, 250.0, protocol="http", size=8, per_second=49.0,
-            least_calls_of_a_user=1.0, most_calls_of_a_user=10.0, errors=0.0, seconds=1.0),
-    ]  # fmt: skip
-    bars = {bar.name: bar for bar in judge(make_results(rows))}
-    ok = {name.partition(":")[0]: bar.ok for name, bar in bars.items() if not name.startswith("8 users")}
-    assert bars["click, http: 1.15 x the decode in process + 3 ms"].limit == pytest.approx(26.0)
-    assert ok["click, http"] is False  # 52 / 26 = 2.0 of 2.3, under the same prefix
-    assert bars["encode, http: to resize + encode in process"].ok is False
-    assert bars["encode, http: faster than PyTorch"].value == pytest.approx(2.0)
-    assert bars["encode, http: faster than PyTorch"].ok
-    over_link = bars["click over a link of 1 Gbit/s and 1 ms, http: faster than the naive client"]
-    assert over_link.ok
-    assert over_link.value == pytest.approx(6.0)
-    assert [bar.ok for name, bar in bars.items() if name.startswith("8 users")] == [False, False, False]
-    slower = make_results(rows)
-    slower.about["settings"]["link"] = "100mbit,1ms"
-    assert not any("link" in bar.name for bar in judge(slower))  # the bar is for one rate and delay
-    sam1 = {bar.name: bar for bar in judge(make_results(rows, "sam1"))}
-    assert not sam1["encode, http: faster than PyTorch"].ok
-
-
-def test_an_emulated_link_has_its_rate_and_delay_both_ways():
-    """An echo of 500 kB, sent at one stroke, over 20 Mbit/s and 30 ms: 200 ms for the bytes, and twice the delay."""
-    content = bytes(range(250)) * 2000
-
-    def echo():
-        connection, _ = listener.accept()
-        with connection:
-            while received := connection.recv(1 << 16):
-                connection.sendall(received)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=echo, daemon=True).start()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with EmulatedLink(url, parse_link("20mbit,30ms")) as link:
-            address = ("127.0.0.1", int(link.url.rpartition(":")[2]))
-            with socket.create_connection(address) as client:
-                began = time.perf_counter()
-                client.sendall(content)
-                answer = bytearray()
-                while len(answer) < len(content):
-                    answer += client.recv(1 << 16)
-                seconds = time.perf_counter() - began
-    assert answer == content
-    assert seconds > 0.2 + 2 * 0.03
-    assert seconds < 5
-
-
-@pytest.mark.parametrize("text", ["fast", "1gbit", "0gbit,1ms", "1gbit,-1ms", "1 gbit,1ms"])
-def test_a_link_that_makes_no_sense_is_refused(text):
-    with pytest.raises(errors.ConfigurationError, match="is no link"):
-        Settings(link=text)
-    assert parse_link("none") is None
-    assert parse_link("1.5gbit,0.5ms") == Link(1.5e9, 0.0005)
-
-
-def test_diff_says_what_changed_and_whether_it_is_clear():
-    before = make_results([row("latency", "click", "session", 40.0, 44.0), row("latency", "read", "client", 5.0, 9.0),
-                           row("throughput", "clicks", "session", 1.0, size=1, per_second=10.0)])  # fmt: skip
-    after = make_results([row("latency", "click", "session", 20.0, 22.0), row("latency", "read", "client", 6.0, 8.0),
-                          row("throughput", "clicks", "session", 1.0, size=1, per_second=20.0),
-                          row("latency", "new", "client", 1.0)])  # fmt: skip
-    changes = {change.row.what: change for change in diff.compare(before, after)}
-    assert set(changes) == {"click", "read", "clicks"}
-    assert changes["click"].faster == pytest.approx(2.0)
-    assert changes["click"].clear
-    assert not changes["read"].clear
-    assert changes["clicks"].faster == pytest.approx(2.0)
-    after.about["machine"] = {**after.about["machine"], "cpu": "y"}
-    assert diff.differences(before, after) == ["processor: x before, y after"]
-    assert "processor: x before" in diff.table(before, after)
-
-
 def test_diff_of_the_command(results, tmp_path, capsys):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps(results.to_json()))
@@ -357,6 +269,7 @@ def test_diff_of_the_command(results, tmp_path, capsys):
     ("arguments", "words"),
     [
         (["--local", "--url", "localhost:1"], "not both"),
+        (["--url", "http://a:1", "--url", "https://b:2"], "https://b:2 and http://a:1 speak the same protocol"),
         (["--only", "nonsense", "--url", "localhost:1"], "no 'nonsense'"),
         (["--compare", "pytorch", "--url", "localhost:1"], "no 'pytorch'"),
         (["--duration", "0", "--url", "localhost:1"], "above 0"),
@@ -380,42 +293,6 @@ def test_errors_are_one_line(arguments, words, capsys):
     assert words in said.err
     assert len(said.err.strip().splitlines()) == 1
     assert said.out == ""
-
-
-def test_contenders_take_turns_and_the_least_is_kept():
-    calls, times = [], {}
-    acts = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
-    take_turns(acts, times, 0.0, least=3)
-    assert calls == ["a", "b"] * 4  # one round to warm up
-    assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
-
-
-def test_an_interruption_leaves_the_rounds_before_it():
-    times = {}
-    calls = iter(range(100))
-
-    def act():
-        if next(calls) == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        take_turns({"a": act}, times, 60.0, least=3, warm_up=False)
-    assert len(times["a"]) == 2
-
-
-def test_a_crowd_counts_users_and_errors():
-    def act(user, number):
-        time.sleep(0.01)
-        if user == 1 and number == 0:
-            raise errors.InferenceError("no")
-
-    found = crowd(3, act, 0.3)
-    assert len(found.ms) == 3
-    assert found.least >= 1
-    assert found.errors == ["no"]
-    assert found.per_second > 0
-    with pytest.raises(errors.InferenceError):
-        crowd(2, lambda *_: (_ for _ in ()).throw(errors.InferenceError("never")), 0.1)
 
 
 def test_weights_are_found_and_made(repository):

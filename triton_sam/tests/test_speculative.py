@@ -326,21 +326,16 @@ def test_sessions_are_independent_and_none_starves(sync, computed):
     async def scenario(client):
         async def one(name):
             tasks = await queue_multiple_requests(client, paths[name], LABELS, name)
-            start = time.perf_counter()
             client.cancel_session_requests(name)
-            result = await wait_for_latest_result(tasks, client, name)
-            return time.perf_counter() - start, result
+            return await wait_for_latest_result(tasks, client, name)
 
         before = computed()
-        ended = await asyncio.gather(*map(one, names))
+        results = await asyncio.gather(*map(one, names))
         assert computed() - before == 20
-        return ended
+        return results
 
-    ended = speculate(sync, scenario)
-    for name, (_, result) in zip(names, ended, strict=True):
+    for name, result in zip(names, speculate(sync, scenario), strict=True):
         assert_same(result, sync.predict(paths[name][-1], [1]))
-    seconds = [taken for taken, _ in ended]
-    assert max(seconds) <= 6 * statistics.median(seconds)
 
 
 def test_threads_and_event_loops_share_one_client(sync):
@@ -513,6 +508,7 @@ def test_the_stress_report_keeps_its_limits_on_counts(server, sync, picture):
         (30, 1, 30, 0),
         (120, 4, 116, 4),
     ]
+    assert [row.in_flight for row in rows] == [1, 20, 1, 1, 1, 1]
     assert not [missed for row in rows for missed in row.missed if "differs" in missed or "in flight" in missed]
 
 

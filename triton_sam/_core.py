@@ -60,13 +60,15 @@ class ClientCore:
 
         Raises:
             ConfigurationError: (on assignment) another encoder made them than the one of this client.
+            InputError: (on assignment) a tensor is missing or has another shape or type.
         """
         return self._embeddings
 
     @image_embeddings.setter
     def image_embeddings(self, embeddings: ImageEmbeddings) -> None:
         self._calls.check_origin(embeddings)
-        embeddings.check()
+        if not isinstance(embeddings, SessionImage):  # its tensors are not here, and are checked when they come
+            embeddings.check()
         self._embeddings = embeddings
 
     def _session_failed(self, error: InferenceError | ModelNotReadyError) -> None:

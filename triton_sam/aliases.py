@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from ._files import atomic_write
 from .errors import RepositoryError
+from .local_server.selection import left_out, read_repository, select_models
 from .repository import CONFIG_NAME, check_name, pair_names, parse_config
 
 
@@ -56,12 +58,13 @@ def pair(name: str, variant: str) -> tuple[Alias, ...]:
 
 
 def is_served(repository: Path, model: str) -> bool:
-    """Whether a model has a config.pbtxt and weights, so that Triton would load it."""
-    folder = repository / model
-    versions = [path for path in folder.glob("[0-9]*") if path.is_dir()]
-    return (folder / CONFIG_NAME).is_file() and any(
-        path.is_file() for version in versions for path in version.iterdir()
-    )
+    """Whether a model has a config.pbtxt and weights, itself or behind it, so that Triton would load it.
+
+    Raises:
+        RepositoryError: there is no such repository.
+    """
+    models = read_repository(repository)
+    return model in models and bool(models[model].config) and model not in left_out(models)
 
 
 def write_alias(repository: Path, alias: Alias) -> Path:
@@ -71,19 +74,28 @@ def write_alias(repository: Path, alias: Alias) -> Path:
         Path of its config.pbtxt.
 
     Raises:
-        RepositoryError: there is no target, or a model of that name that is no alias.
+        RepositoryError: the target is not there or has no weights, calls the alias itself, or a model of that name is
+            no alias.
         OSError: the repository cannot be written.
     """
     text = ensemble_config(_read(repository / alias.target), alias)
     folder = repository / alias.name
-    if folder.exists() and _read(folder).platform != "ensemble":
+    is_new = not folder.exists()
+    if not is_new and _read(folder).platform != "ensemble":
         raise RepositoryError(
             f"{alias.name} is a model of its own in {repository}: remove its folder, or export it under another --name"
         )
-    # Triton wants a version folder, also where nothing lies in it.
-    (folder / "1").mkdir(parents=True, exist_ok=True)
+    if alias.name in {model.name for model in select_models(repository, [alias.target])}:
+        raise RepositoryError(f"{alias.target} leads back to {alias.name}: an alias cannot stand for itself")
     path = folder / CONFIG_NAME
-    atomic_write(path, text.encode())
+    try:
+        # Triton wants a version folder, also where nothing lies in it.
+        (folder / "1").mkdir(parents=True, exist_ok=True)
+        atomic_write(path, text.encode())
+    except BaseException:  # also Ctrl-C: a folder without its config.pbtxt would be taken for a model of its own
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     return path
 
 

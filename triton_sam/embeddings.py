@@ -15,11 +15,12 @@ from .families import get_family
 from .families.base import FloatArray, Size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ImageEmbeddings(Mapping[str, FloatArray]):
     """Encoder outputs of one image, by tensor name, with what is needed to use them.
 
-    A mapping: ``embeddings["image_embeddings"]`` is float32 (1,256,64,64) for SAM1 and SAM2.
+    A mapping: ``embeddings["image_embeddings"]`` is float32 (1,256,64,64) for SAM1 and SAM2. Compared by
+    identity, so that it can be a key: comparing the tensors would fetch those that a server keeps.
 
     Args:
         family: model type, for example "sam2".
@@ -32,6 +33,9 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
     model: str
     image_size: Size
     tensors: Mapping[str, FloatArray]
+
+    __eq__ = object.__eq__  # Mapping compares what it holds
+    __hash__ = object.__hash__
 
     def __getitem__(self, name: str) -> FloatArray:
         return self.tensors[name]

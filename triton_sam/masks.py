@@ -17,7 +17,7 @@ from .errors import InputError
 from .families.base import Family, FloatArray, Size
 from .images import ImageSource
 from .polygons import Polygon, mask_to_polygons, trace_polygons
-from .rle import BoolArray, mask_to_rle, rle_to_mask
+from .rle import BoolArray, foreground, mask_to_rle, rle_to_mask
 
 __all__ = [
     "Polygon",
@@ -161,8 +161,11 @@ def mask_to_box(mask: npt.ArrayLike) -> tuple[int, int, int, int] | None:
     """Return the tight box (x1, y1, x2, y2) of a mask (H,W), None for an empty one.
 
     In pixel corners: x2 and y2 are one past the last foreground pixel, so that x2 - x1 is the width.
+
+    Raises:
+        InputError: the mask does not have two dimensions.
     """
-    pixels = np.asarray(mask) != 0
+    pixels = foreground(mask)
     rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
     if rows.size == 0:
         return None
@@ -170,9 +173,13 @@ def mask_to_box(mask: npt.ArrayLike) -> tuple[int, int, int, int] | None:
 
 
 def mask_to_png(mask: npt.ArrayLike) -> bytes:
-    """Encode a mask (H,W) as 8-bit greyscale PNG: 255 where it is not 0, else 0."""
+    """Encode a mask (H,W) as 8-bit greyscale PNG: 255 where it is not 0, else 0.
+
+    Raises:
+        InputError: the mask does not have two dimensions.
+    """
     buffer = io.BytesIO()
-    pixels = (np.asarray(mask) != 0).astype(np.uint8) * np.uint8(255)
+    pixels = foreground(mask).astype(np.uint8) * np.uint8(255)
     # Masks are long runs: higher levels take several times as long and save next to nothing.
     Image.fromarray(pixels).save(buffer, format="PNG", compress_level=3)
     return buffer.getvalue()

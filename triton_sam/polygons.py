@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ._extras import missing
 from .errors import InputError
+from .rle import foreground
 
 FloatPoints = npt.NDArray[np.float64]
 
@@ -53,9 +54,7 @@ def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[list[f
 
 def trace_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[Polygon]:
     """Turn a mask into polygons with holes; arguments, order and errors as mask_to_polygons()."""
-    pixels = np.asarray(mask) != 0
-    if pixels.ndim != 2:
-        raise InputError(f"a mask is an (H,W) array, not {pixels.shape}")
+    pixels = foreground(mask)
     if not tolerance >= 0:
         raise InputError(f"the tolerance must be at least 0 pixels, not {tolerance}")
     try:
@@ -99,8 +98,10 @@ def _simplify(ring: FloatPoints, tolerance: float) -> FloatPoints:
             middle = start + 1 + farthest
             keep[middle] = True
             pending += [(start, middle), (middle, end)]
-    simple = ring[keep[:-1]]
-    return simple if len(simple) >= 3 else ring  # a speck smaller than the tolerance still is a ring
+    simple: FloatPoints = ring[keep[:-1]]
+    if len(simple) >= 3:
+        return simple
+    return _simplify(ring, 0) if tolerance > 0 else ring  # what is thinner than the tolerance still is a ring
 
 
 def _distances(points: FloatPoints, start: FloatPoints, end: FloatPoints) -> FloatPoints:

@@ -49,7 +49,7 @@ class RepositoryModel:
         name: name of the folder, which is the model's name in Triton.
         role: encoder or decoder by the name's ending, None for other models.
         versions: numeric version folders, ascending.
-        has_weights: whether the newest version holds a file; Triton would load nothing else.
+        has_weights: see weights_in(); an ensemble has none.
         problem: what Triton would refuse, one line; empty when nothing is wrong.
         metadata: what the exporter noted in the newest version's ONNX file (`triton_sam.*` keys), else empty.
     """
@@ -83,6 +83,21 @@ def default_repository() -> Path:
         return Path(named)
     here = Path("model_repository")
     return here if here.is_dir() else bundled("model_repository")
+
+
+def version_folders(folder: Path) -> list[Path]:
+    """Return the version folders of a model, lowest first."""
+    found = (path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def weights_in(folder: Path) -> list[Path]:
+    """Return what a model's newest version holds by name; Triton would load no other.
+
+    Hidden files, with which git keeps folders, do not count. A folder does: some backends want one.
+    """
+    newest = version_folders(folder)[-1:]
+    return sorted(path for version in newest for path in version.iterdir() if not path.name.startswith("."))
 
 
 def check_name(name: str) -> str:
@@ -207,26 +222,21 @@ def _load(path: Path) -> onnx.ModelProto:
 
 
 def _inspect(folder: Path) -> RepositoryModel:
-    versions = tuple(sorted(int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()))
-    newest = folder / str(versions[-1]) if versions else None
-    files = sorted(path for path in newest.iterdir() if _is_weights(path)) if newest else []
+    versions = version_folders(folder)
+    files = weights_in(folder)
     config, problems = _check_config(folder)
     wanted = (config.default_model_filename if config is not None else "") or "model.onnx"
     if files and config is not None and config.backend == "onnxruntime" and wanted not in {path.name for path in files}:
-        problems.append(f"version {versions[-1]} holds no {wanted}")
-    metadata, fault = _metadata(newest / wanted) if newest else ({}, None)
+        problems.append(f"version {versions[-1].name} holds no {wanted}")
+    metadata, fault = _metadata(versions[-1] / wanted) if versions else ({}, None)
     return RepositoryModel(
         name=folder.name,
         role=next((role for role in ("encoder", "decoder") if folder.name.endswith(f"_{role}")), None),
-        versions=versions,
+        versions=tuple(int(version.name) for version in versions),
         has_weights=bool(files),
         problem="; ".join([*problems, *([fault] if fault else [])]),
         metadata=metadata,
     )
-
-
-def _is_weights(path: Path) -> bool:
-    return path.is_file() and not path.name.startswith(".")
 
 
 def _check_config(folder: Path) -> tuple[Any, list[str]]:

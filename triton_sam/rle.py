@@ -26,6 +26,18 @@ _MAX_GROUPS = 12
 """60 bits, more than any count has; also the limit that keeps damaged input from shifting beyond 64 bits."""
 
 
+def foreground(mask: npt.ArrayLike) -> BoolArray:
+    """Return where a mask (H,W) is not 0.
+
+    Raises:
+        InputError: it does not have two dimensions.
+    """
+    pixels = np.asarray(mask)
+    if pixels.ndim != 2:
+        raise InputError(f"a mask is an (H,W) array, not {pixels.shape}")
+    return np.asarray(pixels != 0)
+
+
 def mask_to_rle(mask: npt.ArrayLike, compressed: bool = True) -> dict[str, Any]:
     """Encode a mask as COCO RLE.
 
@@ -39,10 +51,8 @@ def mask_to_rle(mask: npt.ArrayLike, compressed: bool = True) -> dict[str, Any]:
     Raises:
         InputError: the mask does not have two dimensions.
     """
-    pixels = np.asarray(mask)
-    if pixels.ndim != 2:
-        raise InputError(f"a mask is an (H,W) array, not {pixels.shape}")
-    counts = _runs((pixels != 0).ravel(order="F"))
+    pixels = foreground(mask)
+    counts = _runs(pixels.ravel(order="F"))
     height, width = pixels.shape
     return {"size": [height, width], "counts": _compress(counts) if compressed else counts.tolist()}
 

@@ -65,7 +65,7 @@ class LazyTensors(Mapping[str, FloatArray]):
         return len(self._names)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SessionImage(ImageEmbeddings):
     """An image whose embeddings stay on the server. Looking at a tensor, or saving, fetches them from the encoder.
 

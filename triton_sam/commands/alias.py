@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("name", help="paintera, or the new name")
     parser.add_argument("--of", metavar="VARIANT", help="pair that gets the new name, for example sam2 or sam2.1_large")
-    parser.add_argument("--sam2", default="sam2", metavar="VARIANT", help="paintera: its SAM2 (default: sam2)")
-    parser.add_argument("--sam3", default="sam3", metavar="VARIANT", help="paintera: its SAM3 (default: sam3)")
+    parser.add_argument("--sam2", metavar="VARIANT", help="paintera: its SAM2 (default: sam2)")
+    parser.add_argument("--sam3", metavar="VARIANT", help="paintera: its SAM3 (default: sam3)")
     _options.add_repository(parser)
     _options.add_quiet(parser)
 
@@ -43,8 +43,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _aliases(args: argparse.Namespace) -> tuple[Alias, ...]:
+    chosen = {family: getattr(args, family) for family in ("sam2", "sam3") if getattr(args, family) is not None}
     if args.of is not None:
+        if chosen:
+            raise ConfigurationError(f"--{min(chosen)} is for `triton-sam alias paintera`, not for --of")
         return pair(args.name, args.of)
     if args.name != "paintera":
         raise ConfigurationError(f"say what {args.name!r} stands for: triton-sam alias {args.name} --of VARIANT")
-    return paintera(args.sam2, args.sam3)
+    return paintera(**chosen)

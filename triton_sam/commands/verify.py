@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--random", action="store_true", help="seeded random weights: needs no checkpoint")
     parser.add_argument("--size", help=registry.SIZE_HELP)
     parser.add_argument("--full", action="store_true", help="SAM3: the same as --size full")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed for --random (default: 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed for --random (default: 0)")
     parser.add_argument(
         "--model-cfg",
         metavar="NAME_OR_FILE",
@@ -64,15 +64,12 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; 1 when a row misses the bars."""
     from ..verify import BARS, OnnxClient, verify
 
-    if args.size and not args.random:
-        raise ConfigurationError("--size is for --random: a checkpoint's size follows from its name, or --model-cfg")
-    if args.name and args.exported is None and args.url is None:
-        raise ConfigurationError("--name is for models that are there already: give --exported or --url, too")
+    _check(args)
     image = args.image or bundled("test/images") / "coffee.jpg"
     picture = open_image(image)  # before the export: no minute of waiting for a wrong path
     with contextlib.ExitStack() as stack:
         family, model = args.family, _model(args)
-        seed = args.seed if args.random else None
+        seed = (args.seed or 0) if args.random else None
         folder, files = _models(args, model, seed, stack)
         clients: dict[str, SAM2TritonClient] = {"onnxruntime": stack.enter_context(OnnxClient(files, family))}
         if args.url is not None:
@@ -89,6 +86,23 @@ def run(args: argparse.Namespace) -> int:
     bars = BARS[args.precision]
     print(_json(rows, bars) if args.json else _report(rows, bars))
     return 0 if all(row.passes(bars) for row in rows) else 1
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options that would count for nothing.
+
+    Raises:
+        ConfigurationError: there is one.
+    """
+    if (args.size or args.full) and not args.random:
+        option = "--size" if args.size else "--full"
+        raise ConfigurationError(f"{option} is for --random: a checkpoint's size follows from its name, or --model-cfg")
+    if sum(map(bool, (args.size, args.full, args.model_cfg))) > 1:
+        raise ConfigurationError("--size, --full and --model-cfg say the same: give one of them")
+    if args.seed is not None and not args.random:
+        raise ConfigurationError("--seed is for --random: a checkpoint's weights are not drawn")
+    if args.name and args.exported is None and args.url is None:
+        raise ConfigurationError("--name is for models that are there already: give --exported or --url, too")
 
 
 def _model(args: argparse.Namespace) -> str | None:

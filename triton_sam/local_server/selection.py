@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triton_sam.errors import RepositoryError
+from triton_sam.repository import version_folders, weights_in
 
 logger = logging.getLogger(__name__)
 
@@ -46,21 +47,19 @@ class ModelFolder:
     @property
     def versions(self) -> list[Path]:
         """The version folders, lowest first."""
-        found = (path for path in self.path.iterdir() if path.name.isdecimal() and path.is_dir())
-        return sorted(found, key=lambda path: int(path.name))
+        return version_folders(self.path)
 
     @property
     def has_weights(self) -> bool:
-        """True when a version folder holds a file (git keeps folders with a hidden one: those do not count)."""
-        if self.is_ensemble:
-            return bool(self.versions)
-        return any(not file.name.startswith(".") for version in self.versions for file in version.iterdir())
+        """True when there is something to load, see weights_in(); of an ensemble that is a version folder alone."""
+        return bool(self.versions if self.is_ensemble else weights_in(self.path))
 
     @property
     def expected_weights(self) -> Path:
-        """Where Triton would look for the weights of version 1."""
+        """Where Triton would look for the weights: in the newest version."""
         named = _WEIGHTS.search(self.config)
-        return self.path / "1" / (named.group(1) if named else "model.onnx")
+        version = self.versions[-1] if self.versions else self.path / "1"
+        return version / (named.group(1) if named else "model.onnx")
 
     @property
     def config_is_complete(self) -> bool:

@@ -227,7 +227,7 @@ def test_encoder_input_is_rgb_in_0_to_1():
 
 
 def test_every_family_has_its_own_range_and_padding():
-    white, half = Image.new("RGB", (40, 20), "white"), np.float32(0.5)
+    white = Image.new("RGB", (40, 20), "white")
     squashed = encoder_input(white, get_family("sam3"))
     assert squashed.shape == (1, 3, 1008, 1008)
     np.testing.assert_allclose(squashed, 1.0, atol=1e-6)
@@ -240,7 +240,6 @@ def test_every_family_has_its_own_range_and_padding():
         np.testing.assert_allclose(tensor[inside], 1.0, atol=1e-6)
         wanted = np.broadcast_to(np.float32(sam1.pad_color)[:, None, None], tensor.shape)
         np.testing.assert_allclose(tensor[outside], wanted[outside], atol=1e-6)
-    assert (tensor != half).all()
 
 
 @pytest.mark.parametrize("family", ["sam1", "sam2", "sam3"])

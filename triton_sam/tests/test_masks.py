@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -202,9 +203,11 @@ def test_damaged_rle_is_refused(rle: dict[str, object]) -> None:
         rle_to_mask(rle)
 
 
-def test_rle_refuses_other_shapes() -> None:
-    with pytest.raises(InputError, match="array"):
-        mask_to_rle(np.zeros((2, 2, 2)))
+@pytest.mark.parametrize("turn_into", [mask_to_rle, mask_to_box, mask_to_png, mask_to_polygons])
+@pytest.mark.parametrize("shape", [(6,), (1, 5, 6)])
+def test_what_is_no_mask_is_refused(turn_into: Callable[[Mask], object], shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"a mask is an \(H,W\) array, not \("):
+        turn_into(np.ones(shape, np.bool_))
 
 
 def test_box() -> None:
@@ -259,6 +262,14 @@ def test_polygon_tolerance_saves_points() -> None:
     segment = Segment(disc, 0.5, None)
     assert segment.to_polygons(0) == [fine]
     assert segment.to_polygons() == mask_to_polygons(disc) == mask_to_polygons(disc, 0.5) != [coarse]
+
+
+@pytest.mark.parametrize("tolerance", [0.5, 1, 100])
+def test_a_thin_mask_does_not_need_more_points_for_a_tolerance(tolerance: float) -> None:
+    pytest.importorskip("contourpy")
+    for strip in (np.ones((1, 1000), np.bool_), np.ones((1000, 1), np.bool_)):
+        (simple,), (exact,) = mask_to_polygons(strip, tolerance), mask_to_polygons(strip, 0)
+        assert 6 <= len(simple) <= len(exact) == 12
 
 
 def test_polygon_pieces_and_holes() -> None:

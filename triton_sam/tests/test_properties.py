@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import time
 
 import numpy as np
 import pytest
@@ -187,7 +188,9 @@ def test_numbers_that_are_no_place(bad):
 
 
 def test_a_hundred_thousand_points_are_checked_in_no_time():
+    began = time.thread_time()  # the machine may be busy with others
     assert check(np.full((100_000, 2), 7.0)).coords.shape == (1, 100_000, 2)
+    assert time.thread_time() - began < 0.5
 
 
 # What the session model reads

@@ -10,7 +10,7 @@ from triton_sam._onnx_header import read_metadata
 from triton_sam.bundle import bundled
 from triton_sam.errors import ConfigurationError, RepositoryError
 from triton_sam.families.sam2 import Sam2
-from triton_sam.repository import check_name, config_for, default_repository, list_models, parse_config
+from triton_sam.repository import check_name, config_for, default_repository, list_models, parse_config, weights_in
 
 COMMITTED = bundled("model_repository")
 CONFIG = 'backend: "onnxruntime"\nmax_batch_size: 0\n'
@@ -127,6 +127,18 @@ def test_list_tells_what_is_wrong(tmp_path: Path) -> None:
     assert "not an ONNX model" in models["f"].problem
     assert "holds no x.onnx" in models["g"].problem
     assert len(models) == 7
+
+
+def test_weights_are_what_the_newest_version_holds(tmp_path: Path) -> None:
+    assert weights_in(tmp_path) == []
+    make_model(tmp_path, weights=b"x", version="9")
+    assert weights_in(tmp_path) == [tmp_path / "9" / "model.onnx"]
+    make_model(tmp_path, version="10")
+    (tmp_path / "10" / ".gitkeep").touch()
+    (tmp_path / "notes").mkdir()
+    assert weights_in(tmp_path) == []
+    (tmp_path / "10" / "model.savedmodel").mkdir()
+    assert weights_in(tmp_path) == [tmp_path / "10" / "model.savedmodel"]
 
 
 def test_list_of_nothing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from triton_sam.commands import _hub
 def main() -> int:
     """Parse the command line and download."""
     parser = _hub.script_parser(__doc__)
-    parser.add_argument("--directory", type=Path, default=Path("checkpoints"), metavar="DIR", help="where to")
+    parser.add_argument("--directory", type=Path, metavar="DIR", help="where to (default: checkpoints)")
     args = parser.parse_args()
 
     def run() -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import ssl
+from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
-from urllib3.exceptions import HTTPError, InvalidHeader, MaxRetryError, ProxyError, SSLError
+from urllib3.exceptions import HTTPError, InvalidHeader, LocationParseError, MaxRetryError, ProxyError, SSLError
 
 from .errors import ConfigurationError, DownloadError
 
@@ -82,12 +83,30 @@ def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
     retries = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5)
     waits = urllib3.Timeout(connect=timeout, read=timeout)
     proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    kind = parts.scheme if proxies.get(parts.scheme) else "all"
+    proxy = proxies.get(kind)
     if not proxy or proxy_bypass(parts.netloc or parts.host):
         return urllib3.PoolManager(retries=retries, timeout=waits)
     proxy = proxy if "://" in proxy else f"http://{proxy}"
-    address = urllib3.util.parse_url(proxy)
-    if address.scheme not in ("http", "https"):
-        raise ConfigurationError(f"proxies must be http:// or https://, not {address.scheme}://")
-    headers = urllib3.make_headers(proxy_basic_auth=address.auth) if address.auth else None
+    address = _proxy_address(proxy, f"{kind.upper()}_PROXY")
+    # As Latin-1, in which make_headers() writes them, the bytes of a name or password come out as they went in.
+    auth = unquote(address.auth, encoding="latin-1") if address.auth else None
+    headers = urllib3.make_headers(proxy_basic_auth=auth) if auth else None
     return urllib3.ProxyManager(proxy, proxy_headers=headers, retries=retries, timeout=waits)
+
+
+def _proxy_address(proxy: str, variable: str) -> urllib3.util.Url:
+    """Take a proxy's URL apart. Messages name the variable and not the URL, which may hold a password.
+
+    Raises:
+        ConfigurationError: it is none that can be used.
+    """
+    try:
+        address = urllib3.util.parse_url(proxy)
+    except LocationParseError as error:
+        raise ConfigurationError(f"{variable} is no URL: it must look like http://host:port") from error
+    if address.scheme not in ("http", "https"):
+        raise ConfigurationError(f"{variable}: proxies must be http:// or https://, not {address.scheme}://")
+    if not address.host:
+        raise ConfigurationError(f"{variable} names no host: it must look like http://host:port")
+    return address

@@ -11,6 +11,9 @@ import urllib3
 from .download import fetch
 from .errors import ConfigurationError
 
+DIRECTORY = Path("checkpoints")
+"""Where checkpoints go when nothing else is said."""
+
 MIRROR_VARIABLE = "TRITON_SAM_MIRROR"
 """Environment variable with the URL of a mirror, for networks without access to the official host."""
 
@@ -137,7 +140,7 @@ def find(family: str, size: str) -> Checkpoint:
 
 def download(
     checkpoint: Checkpoint,
-    directory: str | os.PathLike[str] = Path("checkpoints"),
+    directory: str | os.PathLike[str] = DIRECTORY,
     *,
     mirror: str | None = None,
     progress: bool = True,

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import sleep
 
@@ -80,6 +80,7 @@ def fetch(
     retries: int = 5,
     timeout: float = 30.0,
     headers: Mapping[str, str] | None = None,
+    installed: Path | None = None,
 ) -> Path:
     """Download a file, or do nothing when the right one is there already.
 
@@ -96,9 +97,10 @@ def fetch(
         retries: how many tries in a row may fail without a new byte, with growing pauses in between.
         timeout: seconds to wait for a connection, and for each piece of data.
         headers: sent with every request; an Authorization goes to the host of the URL alone, not along redirects.
+        installed: another place where the right file may be already; it is left as it is.
 
     Returns:
-        ``path``.
+        ``path``, or ``installed`` where the right file is there.
 
     Raises:
         ConfigurationError: a URL or a proxy that is neither http nor https.
@@ -107,8 +109,9 @@ def fetch(
     """
     job = _Job(path, size, sha256, progress, retries, timeout, dict(headers or {}))
     try:
-        if _is_right(job):
-            return path
+        for place in (path, *([installed] if installed is not None else [])):
+            if _is_right(replace(job, path=place)):
+                return place
         path.parent.mkdir(parents=True, exist_ok=True)
         with locked(job.lock, lambda: job.say(f"another process downloads {path.name}: waiting for it")):
             if not _is_right(job, report=True):  # another process may have brought it meanwhile

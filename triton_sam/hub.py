@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from typing import Any, TypeVar
 from ._extras import missing
 from .download import fetch
 from .errors import ConfigurationError, DownloadError
-from .export.install import install, write_flushed
+from .export.install import install, not_served, write_flushed
+from .export.progress import Progress
+from .families.base import ModelSpec
 from .families.sam3 import Sam3
 from .repository import CONFIG_NAME, check_name, config_for
 
@@ -28,7 +31,9 @@ CHECKPOINT_REPOSITORY = "facebook/sam3"
 PRECISIONS = {"fp32": "", "fp16": "_fp16"}
 """Precision -> ending of the published file names."""
 
-_WEIGHTS = re.compile(r"[A-Za-z0-9][\w.-]*\.safetensors")
+_VERSION = 1
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 Result = TypeVar("Result")
 
@@ -49,7 +54,7 @@ class Hub:
         """Make a call of huggingface_hub; its errors become one line each.
 
         Raises:
-            DownloadError: not logged in, not admitted, no such file, or no answer.
+            DownloadError: not logged in, not admitted, no such file, no answer, or the disk refuses the file.
         """
         try:
             return call()
@@ -59,33 +64,50 @@ class Hub:
             raise DownloadError(f"{repository} has no such file: {_first_line(error)}") from error
         except errors.HfHubHTTPError as error:
             raise DownloadError(_refusal(repository, _status(error))) from error
-        except Exception as error:  # the errors of the connection: their base differs between versions of the library
-            raise DownloadError(self.no_answer(error)) from error
+        except Exception as error:
+            raise DownloadError(self.explain(error, repository)) from error
 
     @property
     def where(self) -> str:
-        """URL of the hub."""
-        return str(self.endpoint or huggingface_hub.constants.ENDPOINT)
+        """URL of the hub, without a slash at its end."""
+        return str(self.endpoint or huggingface_hub.constants.ENDPOINT).rstrip("/")
+
+    def explain(self, error: Exception, what: str) -> str:
+        """Say what an error means that the hub did not answer with: it comes from the disk, else from the connection.
+
+        The base of those of the connection differs between versions of the library; some are an OSError, too.
+        """
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_FULL):
+            place = f" in {error.filename}" if error.filename is not None else ""
+            return f"cannot keep {what}{place}: {error.strerror or error}"
+        return self.no_answer(error)
 
     def no_answer(self, error: Exception) -> str:
         """Say that the hub cannot be reached, and what helps."""
         hint = "on a closed network set HTTPS_PROXY, or HF_ENDPOINT to a mirror"
         return f"cannot reach {self.where} ({_first_line(error)}): {hint}"
 
-    def fetch(self, repository: str, name: str, path: Path, revision: str | None = None) -> Path:
+    def fetch(
+        self, repository: str, name: str, path: Path, revision: str | None = None, installed: Path | None = None
+    ) -> Path:
         """Download one large file, resumed when broken off, checked by the SHA-256 that the hub states.
+
+        Returns:
+            ``path``, or ``installed`` where the right file is there already.
 
         Raises:
             DownloadError: see ask() and triton_sam.download.fetch().
             ChecksumError: what came is not the file that the hub described; it is removed.
         """
-        url = huggingface_hub.hf_hub_url(repository, name, revision=revision, endpoint=self.endpoint)
+        url = huggingface_hub.hf_hub_url(repository, name, revision=revision, endpoint=self.where)
         meta: Any = self.ask(repository, lambda: huggingface_hub.get_hf_file_metadata(url, token=_token()))
         if not re.fullmatch(r"[0-9a-f]{64}", meta.etag or ""):
             raise DownloadError(f"{url} states no SHA-256: it is no large file of a Hugging Face hub")
         token = _token()
         headers = {"Authorization": f"Bearer {token}"} if isinstance(token, str) else None
-        return fetch([url], path, size=meta.size, sha256=meta.etag, progress=self.progress, headers=headers)
+        return fetch(
+            [url], path, size=meta.size, sha256=meta.etag, progress=self.progress, headers=headers, installed=installed
+        )
 
 
 def login(token: str) -> None:
@@ -100,8 +122,8 @@ def login(token: str) -> None:
         raise DownloadError(
             f"the hub does not accept this token ({_first_line(error)}): make one at https://huggingface.co/settings/tokens"
         ) from error
-    except Exception as error:  # see Hub.ask()
-        raise DownloadError(Hub().no_answer(error)) from error
+    except Exception as error:
+        raise DownloadError(Hub().explain(error, "the token")) from error
 
 
 def download_onnx(
@@ -111,7 +133,7 @@ def download_onnx(
 
     A graph goes to the file that config.pbtxt names, whatever its precision; its external data stays beside it under
     the name that is written in the graph. Both models appear at once, or neither; what has arrived is kept for the next
-    try.
+    try, and what is in place already is not fetched again.
 
     Args:
         repository: the model repository.
@@ -134,24 +156,33 @@ def download_onnx(
     rooms: list[Path] = []
     for spec in (Sam3.encoder, Sam3.decoder):
         folder = repository / Sam3().model_name(spec.role, check_name(name))
-        room = folder / f".download-{precision}"
-        published = Path(spec.filename).stem + PRECISIONS[precision] + ".onnx"
-        graph = source.fetch(ONNX_REPOSITORY, f"onnx/{published}", room / spec.filename)
-        data = f"{published}_data"
-        files = [graph]
-        if data.encode() in graph.read_bytes():
-            files.append(source.fetch(ONNX_REPOSITORY, f"onnx/{data}", room / data))
-        moves += [(file, folder / "1" / file.name) for file in files]
-        text = _config(graph, folder)
-        if text is not None:
-            write_flushed(room / CONFIG_NAME, text)
-            moves.append((room / CONFIG_NAME, folder / CONFIG_NAME))
-        graphs[spec.role] = folder / "1" / spec.filename
-        rooms.append(room)
+        rooms.append(folder / f".download-{precision}")
+        moves += _fetch_model(source, spec, precision, folder, rooms[-1])
+        graphs[spec.role] = folder / str(_VERSION) / spec.filename
     install(moves, repository)
     for room in rooms:
         shutil.rmtree(room, ignore_errors=True)
+    if warning := not_served([graph.parent.parent for graph in graphs.values()], _VERSION):
+        Progress(name, source.progress).line(warning)
     return graphs
+
+
+def _fetch_model(source: Hub, spec: ModelSpec, precision: str, folder: Path, room: Path) -> list[tuple[Path, Path]]:
+    """Bring the files of one model into its room, unless they are in place already; return the moves for install()."""
+    version = folder / str(_VERSION)
+    published = Path(spec.filename).stem + PRECISIONS[precision] + ".onnx"
+    name = spec.filename
+    files = [source.fetch(ONNX_REPOSITORY, f"onnx/{published}", room / name, installed=version / name)]
+    data = f"{published}_data"
+    if data.encode() in files[0].read_bytes():
+        files.append(source.fetch(ONNX_REPOSITORY, f"onnx/{data}", room / data, installed=version / data))
+    moves = [(file, version / file.name) for file in files]
+    text = _config(files[0], folder)
+    if text is not None:
+        room.mkdir(exist_ok=True)  # not there when nothing was fetched
+        write_flushed(room / CONFIG_NAME, text)
+        moves.append((room / CONFIG_NAME, folder / CONFIG_NAME))
+    return moves
 
 
 def download_checkpoint(directory: Path, *, hub: Hub | None = None) -> Path:
@@ -165,7 +196,7 @@ def download_checkpoint(directory: Path, *, hub: Hub | None = None) -> Path:
         ChecksumError: what came is not the file that the hub described; it is removed.
     """
     source = hub or Hub()
-    api = huggingface_hub.HfApi(endpoint=source.endpoint, token=_token())
+    api = huggingface_hub.HfApi(endpoint=source.where, token=_token())
     info = source.ask(CHECKPOINT_REPOSITORY, lambda: api.model_info(CHECKPOINT_REPOSITORY, files_metadata=True))
     files = [file for file in info.siblings or () if "/" not in file.rfilename]
     if not any(file.rfilename.endswith(".safetensors") for file in files):

@@ -1,4 +1,4 @@
-"""What the commands and scripts around the Hugging Face hub share."""
+"""What the commands and scripts around the Hugging Face hub share, and how all scripts run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from .. import checkpoints
 from ..errors import ConfigurationError, SamError
 from . import _options
 
 
 def run_onnx(args: argparse.Namespace, precision: str) -> int:
-    """Download the published SAM3 ONNX pair into the model repository; prints the paths."""
+    """Download the published SAM3 ONNX pair into the model repository; prints the paths.
+
+    Raises:
+        ConfigurationError: --directory is given.
+        DownloadError: see triton_sam.hub.download_onnx().
+    """
     from ..hub import Hub, download_onnx
 
+    if getattr(args, "directory", None) is not None:
+        raise ConfigurationError("--directory is for checkpoints: the published ONNX files go to --model-repository")
     hub = Hub(args.mirror, not args.quiet)
     name = getattr(args, "name", None) or "sam3"
     for path in download_onnx(_options.repository(args), precision=precision, name=name, hub=hub).values():
@@ -39,7 +47,8 @@ def run_checkpoint(args: argparse.Namespace) -> Path:
     """Download the gated SAM3 checkpoint; return its folder."""
     from ..hub import Hub, download_checkpoint
 
-    return download_checkpoint(args.directory / "sam3", hub=Hub(args.mirror, not args.quiet))
+    directory = args.directory or checkpoints.DIRECTORY
+    return download_checkpoint(directory / "sam3", hub=Hub(args.mirror, not args.quiet))
 
 
 def script_parser(description: str | None) -> argparse.ArgumentParser:
@@ -51,11 +60,14 @@ def script_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def script(run: Callable[[], int]) -> int:
-    """Run a script; an error of ours is one line."""
+    """Run a script; an error of ours, or of the disk, is one line."""
     try:
         return run()
     except SamError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # as the command line has it
+        print(f"error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from .. import checkpoints
+from ..errors import ConfigurationError
 from . import _hub, _options
 
 
@@ -34,7 +35,10 @@ def add_size(parser: argparse.ArgumentParser) -> None:
 def add_download_options(parser: argparse.ArgumentParser) -> None:
     """Add --directory and --mirror."""
     parser.add_argument(
-        "--directory", type=Path, default=Path("checkpoints"), metavar="DIR", help="where to (default: checkpoints)"
+        "--directory",
+        type=Path,
+        metavar="DIR",
+        help=f"where checkpoints go (default: {checkpoints.DIRECTORY}); SAM3's ONNX files go to --model-repository",
     )
     parser.add_argument(
         "--mirror",
@@ -46,15 +50,23 @@ def add_download_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; prints the path of the file."""
-    if args.family == "sam3":
-        return _run_sam3(args)
-    checkpoint = checkpoints.find(args.family, args.size or checkpoints.default_size(args.family))
-    print(checkpoints.download(checkpoint, args.directory, mirror=args.mirror, progress=not args.quiet))
+    if args.family == "sam3" and args.size != "checkpoint":
+        return _hub.run_onnx(args, _hub.precision_of(args.size) or "fp32")
+    if args.model_repository is not None:
+        raise ConfigurationError("--model-repository is for SAM3's ONNX files: checkpoints go to --directory")
+    print(fetch_checkpoint(args))
     return 0
 
 
-def _run_sam3(args: argparse.Namespace) -> int:
-    if args.size == "checkpoint":
-        print(_hub.run_checkpoint(args))
-        return 0
-    return _hub.run_onnx(args, _hub.precision_of(args.size) or "fp32")
+def fetch_checkpoint(args: argparse.Namespace) -> Path:
+    """Download the checkpoint that the options name; return its path.
+
+    Raises:
+        ConfigurationError: there is no such size.
+        DownloadError: see triton_sam.checkpoints.download() and triton_sam.hub.download_checkpoint().
+    """
+    if args.family == "sam3":
+        return _hub.run_checkpoint(args)
+    checkpoint = checkpoints.find(args.family, args.size or checkpoints.default_size(args.family))
+    directory = args.directory or checkpoints.DIRECTORY
+    return checkpoints.download(checkpoint, directory, mirror=args.mirror, progress=not args.quiet)

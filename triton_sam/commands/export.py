@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigurationError, SamError
+from ..errors import ConfigurationError
 from ..export import registry
 from ..families import FAMILIES
-from . import _options
+from . import _hub, _options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +73,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
     )
     parser.add_argument(
         "--precision",
-        choices=("fp32", "fp16", "int8"),
+        choices=registry.PRECISIONS,
         default="fp32",
         help="fp16: for GPUs, FP32 inputs and outputs; int8: quantised encoder for CPUs (default: fp32)",
     )
@@ -82,7 +81,10 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         "--half-storage", action="store_true", help="store weights as FP16, compute in FP32: half the file"
     )
     parser.add_argument(
-        "--version", type=int, metavar="N", help="version folder (default: 1; 2 where 1 is the built-in small model)"
+        "--version",
+        type=int,
+        metavar="N",
+        help="version folder (default: 1; 2 where 1 is the built-in small model and this is another)",
     )
 
 
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         _model(args),
         args.output_dir or default_repository(),
         name=args.name,
-        image_size=args.image_size or FAMILIES[args.family].image_size,
+        image_size=FAMILIES[args.family].image_size if args.image_size is None else args.image_size,
         device=args.device,
         precision=args.precision,
         random_seed=args.random,
@@ -116,13 +118,8 @@ def script(family: str, description: str) -> int:
     add_export_options(parser, (family,))
     parser.add_argument("-q", "--quiet", action="store_true", help="print the two paths and errors only")
     parser.set_defaults(family=family)
-    try:
-        return run(parser.parse_args())
-    except SamError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    args = parser.parse_args()
+    return _hub.script(lambda: run(args))
 
 
 def _model(args: argparse.Namespace) -> str | None:

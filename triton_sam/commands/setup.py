@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from .. import checkpoints
 from ..errors import ConfigurationError
+from ..export import registry
 from . import _hub, _options
-from .download import add_download_options, add_size
+from .download import add_download_options, add_size, fetch_checkpoint
 from .export import family_options
 
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_size(parser)
     add_download_options(parser)
     _options.add_repository(parser)
-    parser.add_argument("--precision", choices=("fp32", "fp16", "int8"), default="fp32", help="default: fp32")
+    parser.add_argument("--precision", choices=registry.PRECISIONS, help="default: fp32")
     parser.add_argument(
         "--standard-operators", action="store_true", help="SAM2: as `triton-sam export` has it, for TensorRT"
     )
@@ -30,23 +30,28 @@ def run(args: argparse.Namespace) -> int:
     if args.standard_operators and args.family != "sam2":
         raise ConfigurationError(f"--standard-operators is for sam2, not for {args.family}")
     if args.family == "sam3" and args.size != "checkpoint":
-        return _hub.run_onnx(args, _hub.precision_of(args.size) or args.precision)
-    from ..export import registry
-
+        return _hub.run_onnx(args, _published_precision(args))
     registry.exporter(args.family)  # before the download: no gigabyte for an export that cannot start
-    if args.family == "sam3":
-        path = _hub.run_checkpoint(args)
-    else:
-        checkpoint = checkpoints.find(args.family, args.size or checkpoints.default_size(args.family))
-        path = checkpoints.download(checkpoint, args.directory, mirror=args.mirror, progress=not args.quiet)
     registry.export(
         args.family,
-        path,
+        fetch_checkpoint(args),
         None,
         _options.repository(args),
         name=args.name,
-        precision=args.precision,
+        precision=args.precision or "fp32",
         progress=not args.quiet,
         **family_options(args),
     )
     return 0
+
+
+def _published_precision(args: argparse.Namespace) -> str:
+    """Return the precision of SAM3's published pair that size and --precision stand for.
+
+    Raises:
+        ConfigurationError: there is no such size, or they contradict each other.
+    """
+    size = _hub.precision_of(args.size)
+    if size is not None and args.precision not in (None, size):
+        raise ConfigurationError(f"sam3 {size} with --precision {args.precision}: give one of them")
+    return size or args.precision or "fp32"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from .._files import locked
+from ..repository import version_folders
 
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
 """Of our own exports, and of the published SAM3 files."""
@@ -38,7 +40,8 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
     One process at a time does so: of two exports at once, the encoder of one never meets the decoder of the other.
 
     Args:
-        moves: (finished file, place) pairs, each pair on one disk. The finished files are flushed already.
+        moves: (finished file, place) pairs, each pair on one disk. The finished files are flushed already; one that is
+            its own place stays there.
         repository: folder that holds all places; it is there.
 
     Raises:
@@ -46,6 +49,8 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
     """
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
         for finished, place in moves:
+            if finished == place:
+                continue
             undo.callback(_remove_empty, _make(place.parent))
             undo.callback(_restore, _back_up(place, finished), place)
             finished.replace(place)
@@ -67,6 +72,21 @@ def remove_stale_data(places: Iterable[Path]) -> None:
             if file.name.endswith(EXTERNAL_DATA_ENDINGS) and file not in kept:
                 with contextlib.suppress(OSError):
                     file.unlink()
+
+
+def not_served(folders: Iterable[Path], version: int) -> str:
+    """Return a line on newer versions beside an installed one, which Triton serves instead; empty when there are none.
+
+    Args:
+        folders: of the models, in the repository.
+        version: what was installed in each.
+    """
+    newer = [path for folder in folders for path in version_folders(folder) if int(path.name) > version]
+    if not newer:
+        return ""
+    newest = max(int(path.name) for path in newer)
+    remove = shlex.join(["rm", "-r", *map(str, newer)])
+    return f"version {version} is not served: Triton takes the newest, {newest}. To go back to {version}: {remove}"
 
 
 def write_flushed(path: Path, text: str) -> None:

@@ -41,7 +41,8 @@ def trace(
     """Export a module with torch's exporter, quietly.
 
     Args:
-        module: its forward takes the spec's inputs in order and returns its outputs in order.
+        module: its forward takes the spec's inputs in order and returns its outputs in order. It goes to the device of
+            the example: what a wrapper registers by itself begins on the CPU.
         spec: names of inputs and outputs.
         example: one tensor an input.
         dynamic: input name -> axis -> dimension that stays free in the graph; all others are fixed.
@@ -54,7 +55,7 @@ def trace(
     try:
         with quiet(), torch.no_grad():
             program = torch.onnx.export(
-                module.eval(),
+                module.eval().to(example[0].device),
                 tuple(example),
                 dynamo=True,
                 opset_version=OPSET,

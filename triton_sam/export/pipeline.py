@@ -15,8 +15,9 @@ from .._onnx_header import read_metadata
 from ..errors import ConfigurationError, ExportError
 from ..families.base import Family, ModelSpec
 from ..repository import BUILT_IN_CHECKPOINT, CONFIG_NAME, check_name, config_for
-from .install import install, staging, write_flushed
+from .install import install, not_served, staging, write_flushed
 from .progress import Progress
+from .registry import PRECISIONS
 
 try:
     import onnx
@@ -26,6 +27,9 @@ try:
     from . import precision as precisions
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
+
+
+_HASH = "triton_sam.checkpoint_sha256"
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Settings:
         precision: "fp32"; "fp16": FP16 weights and arithmetic for GPUs, FP32 inputs and outputs; "int8": dynamic
             quantisation of the encoder's matrix products, for CPUs, the decoder stays FP32.
         half_storage: weights rounded to FP16 in the file, arithmetic in FP32: half the size. Only with "fp32".
-        version: version folder; None: 1, or 2 where version 1 is the built-in micro model.
+        version: version folder; None: 1, or 2 where version 1 is the built-in micro model and this is another one.
         progress: say on stderr what is going on.
     """
 
@@ -103,8 +107,8 @@ def check_settings(settings: Settings, stride: int) -> None:
     check_name(settings.name)
     if settings.image_size < stride or settings.image_size % stride:
         raise ConfigurationError(f"image size {settings.image_size}: it must be a positive multiple of {stride}")
-    if settings.precision not in precisions.PRECISIONS:
-        raise ConfigurationError(f"precision {settings.precision!r}: one of {', '.join(precisions.PRECISIONS)}")
+    if settings.precision not in PRECISIONS:
+        raise ConfigurationError(f"precision {settings.precision!r}: one of {', '.join(PRECISIONS)}")
     if settings.half_storage and settings.precision != "fp32":
         raise ConfigurationError("half storage is for precision fp32: the others store small weights anyway")
     if settings.version is not None and settings.version < 1:
@@ -129,7 +133,7 @@ def export_pair(recipe: Recipe, settings: Settings) -> Exported:
         model = _to_device(recipe.load(), settings.device)
     metadata = _metadata(recipe, settings)
     repository = settings.output_dir
-    chosen = settings.version if settings.version is not None else _choose_version(recipe, settings)
+    chosen = settings.version if settings.version is not None else _choose_version(recipe, settings, metadata)
     specs = (recipe.family.encoder, recipe.family.decoder)
     folders = {spec.role: repository / recipe.family.model_name(spec.role, settings.name) for spec in specs}
     try:
@@ -154,6 +158,8 @@ def export_pair(recipe: Recipe, settings: Settings) -> Exported:
     models: dict[str, Path] = {spec.role: folders[spec.role] / str(chosen) / spec.filename for spec in specs}
     for path in models.values():
         tell.line(f"{path} ({_size(path):.1f} MB)")
+    if warning := not_served(folders.values(), chosen):
+        tell.line(warning)
     return Exported(models, chosen, metadata)
 
 
@@ -204,7 +210,7 @@ def _metadata(recipe: Recipe, settings: Settings) -> dict[str, str]:
     if settings.checkpoint is not None:
         metadata["triton_sam.checkpoint"] = settings.checkpoint.stem
         if settings.checkpoint.is_file():
-            metadata["triton_sam.checkpoint_sha256"] = _sha256(settings.checkpoint)
+            metadata[_HASH] = _sha256(settings.checkpoint)
     return metadata
 
 
@@ -216,15 +222,18 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _choose_version(recipe: Recipe, settings: Settings) -> int:
-    """1, but 2 where version 1 is the built-in micro model, which is committed and stays: Triton serves the newest."""
+def _choose_version(recipe: Recipe, settings: Settings, metadata: Mapping[str, str]) -> int:
+    """1, but 2 where version 1 is the built-in micro model, which is committed and stays: Triton serves the newest.
+
+    The same checkpoint once more replaces it, other weights do so on demand alone, whatever their size.
+    """
     folder = recipe.family.model_name("encoder", settings.name)
     try:
         present = read_metadata(settings.output_dir / folder / "1" / recipe.family.encoder.filename)
     except (OSError, ValueError):  # nothing there, or nothing worth keeping
         return 1
-    built_in = present.get("triton_sam.config") == BUILT_IN_CHECKPOINT
-    return 2 if built_in and recipe.config != BUILT_IN_CHECKPOINT else 1
+    built_in = present.get("triton_sam.checkpoint") == BUILT_IN_CHECKPOINT
+    return 2 if built_in and present.get(_HASH, "") != metadata.get(_HASH) else 1
 
 
 def _config_move(text: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:

@@ -13,8 +13,6 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from ..errors import ExportError
 from . import onnx_tools
 
-PRECISIONS = ("fp32", "fp16", "int8")
-
 _FP32_OPERATORS = {"Cast", "Constant", "ConstantOfShape", "Range", "Resize", "ReduceMean", "ReduceSum", "Sub", "Pow"}
 """Kept in FP32: what makes or counts numbers, and the squares in a norm, which overflow FP16 above 255."""
 
@@ -32,27 +30,36 @@ def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with its matrix products in int8: weights per output channel, activations while running.
 
     Raises:
-        ExportError: ONNX Runtime could not quantise the model.
+        ExportError: ONNX Runtime could not quantise the model, or the folder for temporary files has no room for it.
     """
-    with tempfile.TemporaryDirectory() as folder, onnx_tools.quiet():
-        source, target = Path(folder) / "fp32.onnx", Path(folder) / "int8.onnx"
-        large = onnx_tools.is_large(model)
-        onnx.save_model(model, source, save_as_external_data=large)
-        try:
-            quantize_dynamic(
-                source,
-                target,
-                op_types_to_quantize=["MatMul", "Gemm"],
-                per_channel=True,
-                # Unsigned: signed weights saturate in the 16-bit sums of AVX2 (mask IoU 0.90 against 0.98).
-                weight_type=QuantType.QUInt8,
-                use_external_data_format=large,
-                # Behind operators of ONNX Runtime's own, it finds no types by itself.
-                extra_options={"DefaultTensorType": TensorProto.FLOAT},
-            )
-        except (ValueError, RuntimeError) as error:
-            raise ExportError(f"ONNX Runtime could not quantise the model: {error}") from error
-        return onnx.load(target)
+    try:
+        with tempfile.TemporaryDirectory() as folder, onnx_tools.quiet():
+            return _quantise_in(Path(folder), model)
+    except OSError as error:
+        raise ExportError(
+            f"int8 needs the folder for temporary files ($TMPDIR, else /tmp), which fails: {error.strerror or error}"
+        ) from error
+
+
+def _quantise_in(folder: Path, model: onnx.ModelProto) -> onnx.ModelProto:
+    source, target = folder / "fp32.onnx", folder / "int8.onnx"
+    large = onnx_tools.is_large(model)
+    onnx.save_model(model, source, save_as_external_data=large)
+    try:
+        quantize_dynamic(
+            source,
+            target,
+            op_types_to_quantize=["MatMul", "Gemm"],
+            per_channel=True,
+            # Unsigned: signed weights saturate in the 16-bit sums of AVX2 (mask IoU 0.90 against 0.98).
+            weight_type=QuantType.QUInt8,
+            use_external_data_format=large,
+            # Behind operators of ONNX Runtime's own, it finds no types by itself.
+            extra_options={"DefaultTensorType": TensorProto.FLOAT},
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ExportError(f"ONNX Runtime could not quantise the model: {error}") from error
+    return onnx.load(target)
 
 
 class _HalfWriter:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from ..references import Reference
     from .pipeline import Exported
 
+PRECISIONS = ("fp32", "fp16", "int8")
+"""Of exports; triton_sam.export.pipeline.Settings says what they are."""
+
 SIZES = {
     "sam1": ("vit_b", "vit_l", "vit_h", "micro"),
     "sam2": ("tiny", "small", "base_plus", "large", "micro"),

@@ -19,6 +19,8 @@ try:
 except ImportError as error:
     raise missing("exporting and verifying SAM1 needs", "export", error) from error
 
+_SIZE_OPTION = "--model-type (`triton-sam verify`: --model-cfg)"
+
 CHANNELS = 256
 PATCH = 16
 
@@ -58,7 +60,7 @@ def guess_size(checkpoint: Path) -> str:
     match = re.search(r"vit_[blh]", checkpoint.name)
     if match is None:
         raise ConfigurationError(
-            f"cannot tell the SAM1 size from the name {checkpoint.name!r}: give --model-type vit_b, vit_l or vit_h"
+            f"cannot tell the SAM1 size from the name {checkpoint.name!r}: give vit_b, vit_l or vit_h as {_SIZE_OPTION}"
         )
     return match[0]
 
@@ -92,7 +94,7 @@ def load_model(
         path = Path(checkpoint)
         state = dict(read_state_dict(path, f"triton-sam download sam1 {chosen}"))
         _fit_positions(state, model)
-        load_strictly(model, state, path, f"is it a {chosen}? --model-type says so")
+        load_strictly(model, state, path, f"is it a {chosen}? {_SIZE_OPTION} says so")
     return model.requires_grad_(False)
 
 

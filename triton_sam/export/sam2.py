@@ -23,7 +23,6 @@ try:
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
 
-SPECS = (Sam2.encoder, Sam2.decoder)
 STRIDE = 32
 """An image side must be a multiple of it: the coarsest feature map has one pixel for 32."""
 
@@ -60,7 +59,7 @@ def export_sam2(
         half_storage: weights rounded to FP16 in the file, arithmetic in FP32: half the size. Only with "fp32".
         standard_operators: operators of the ONNX standard alone, for TensorRT and other runtimes than ONNX Runtime,
             whose own attention encodes faster.
-        version: version folder; None: 1, or 2 where version 1 is the built-in micro model.
+        version: version folder; None: see triton_sam.export.pipeline.Settings.
         progress: say on stderr what is going on.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Build the official SAM2.1 model of the `sam2` package: configuration, checkpoint, or seeded random weights."""
+"""Build the official model of the `sam2` package, SAM2.1 or 2.0: configuration, checkpoint, seeded random weights."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ __all__ = ["CONFIG_OF_SIZE", "build_model", "find_config", "guess_config", "load
 
 OWN_CONFIGS = Path(__file__).parent / "configs"
 
+_LETTERS = {"tiny": "t", "small": "s", "base_plus": "b+", "large": "l"}
+_FOLDERS = ("configs/sam2.1", "configs/sam2")
+
 CONFIG_OF_SIZE = {
-    "tiny": "configs/sam2.1/sam2.1_hiera_t.yaml",
-    "small": "configs/sam2.1/sam2.1_hiera_s.yaml",
-    "base_plus": "configs/sam2.1/sam2.1_hiera_b+.yaml",
-    "large": "configs/sam2.1/sam2.1_hiera_l.yaml",
+    **{size: f"configs/sam2.1/sam2.1_hiera_{letter}.yaml" for size, letter in _LETTERS.items()},
     "micro": "sam2.1_hiera_micro.yaml",
 }
-"""Size name -> configuration, relative to the `sam2` package or to our own configs folder."""
+"""Size name -> configuration of SAM2.1, relative to the `sam2` package or to our own configs folder."""
+
+_CONFIG_OF_SAM20_SIZE = {size: f"configs/sam2/sam2_hiera_{letter}.yaml" for size, letter in _LETTERS.items()}
 
 # What sam2.build_sam.build_sam2 adds for its default apply_postprocessing=True; SAM2ImagePredictor users get these.
 POSTPROCESSING = {
@@ -43,28 +45,30 @@ POSTPROCESSING = {
 
 
 def guess_config(checkpoint: Path) -> str:
-    """Return the configuration name that belongs to a checkpoint's file name.
+    """Return the configuration that belongs to a checkpoint's file name: sam2_hiera_tiny.pt is SAM2.0, others SAM2.1.
 
     Raises:
         ConfigurationError: the name follows no known pattern.
     """
-    match = re.search(r"hiera_(tiny|small|base_plus|large|micro)", checkpoint.name)
-    if match is None or "sam2_hiera" in checkpoint.name:
+    match = re.search(r"(sam2_)?hiera_(tiny|small|base_plus|large|micro)", checkpoint.name)
+    known = _CONFIG_OF_SAM20_SIZE if match and match[1] else CONFIG_OF_SIZE
+    if match is None or match[2] not in known:
         raise ConfigurationError(
-            f"cannot tell the SAM2.1 size from the file name {checkpoint.name!r}: give --model-cfg, "
+            f"cannot tell the SAM2 size from the file name {checkpoint.name!r}: give --model-cfg, "
             f"one of {', '.join(CONFIG_OF_SIZE.values())} or a file path"
         )
-    return CONFIG_OF_SIZE[match[1]]
+    return known[match[2]]
 
 
 def find_config(model_cfg: str | Path) -> Path:
-    """Find a configuration file: a path, a name inside the `sam2` package, or one of our own.
+    """Find a configuration file: a path, a name inside the `sam2` package, with or without folder, or one of our own.
 
     Raises:
         ConfigurationError: there is no such file.
     """
-    candidates = [Path(model_cfg), Path(sam2.__path__[0]) / model_cfg, OWN_CONFIGS / model_cfg]
-    for candidate in candidates:
+    package = Path(sam2.__path__[0])
+    folders = (Path(), package, OWN_CONFIGS, *(package / folder for folder in _FOLDERS))
+    for candidate in (folder / model_cfg for folder in folders):
         named = candidate if candidate.suffix == ".yaml" else candidate.with_name(candidate.name + ".yaml")
         if named.is_file():
             return named
@@ -98,7 +102,7 @@ def build_model(model_cfg: str | Path, image_size: int = 1024) -> torch.nn.Modul
 
 
 def load_checkpoint(model: torch.nn.Module, checkpoint: str | Path) -> None:
-    """Load a SAM2.1 state dict (`{"model": ...}` or bare) strictly, with weights_only.
+    """Load a SAM2.1 or SAM2.0 state dict (`{"model": ...}` or bare) strictly, with weights_only.
 
     Raises:
         CheckpointError: the file is missing, damaged, or belongs to another configuration.

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from ..families.base import LABEL_NO_POINT
 from ..families.sam3 import LABEL_PADDED
-
-LABEL_PADDING = -1
+from .point_graphs import LABEL_PADDING
 
 
 class Sam3Encoder(nn.Module):

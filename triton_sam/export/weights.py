@@ -26,18 +26,32 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
         download_hint: command that gets such a file.
 
     Raises:
-        CheckpointError: the file is missing, damaged or holds something else.
+        CheckpointError: the file is missing, damaged, holds something else, or cannot be read.
     """
-    if not path.is_file():
-        raise CheckpointError(f"no checkpoint at {path}: get one with `{download_hint}`")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError, KeyError) as error:
-        raise CheckpointError(f"{path} is not a readable PyTorch checkpoint (damaged or cut off?)") from error
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise CheckpointError(f"no checkpoint at {path}: get one with `{download_hint}`") from error
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"not enough memory to read {path}") from error
+    except Exception as error:  # torch's unpickler runs into errors of all kinds where bytes are missing or wrong
+        raise CheckpointError(
+            f"{path} is not a readable PyTorch checkpoint (damaged or cut off?): {_reason(error)}"
+        ) from error
     state = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} holds no state dict")
     return state
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of what went wrong."""
+    if isinstance(error, pickle.UnpicklingError) and error.__context__ is not None:
+        error = error.__context__  # around which torch writes how to run what is in the file
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
 
 
 def load_strictly(model: torch.nn.Module, state: Weights, path: Path, question: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import fcntl
 import hashlib
@@ -17,13 +18,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from .. import checkpoints, download
+from .. import checkpoints, cli, download
 from ..checkpoints import CATALOGUE, Checkpoint, find
 from ..errors import ChecksumError, ConfigurationError, DownloadError
+from ..export import registry
 
 CONTENT = random.Random(0).randbytes(700_000)
 NAME = "model.pt"
@@ -421,6 +424,81 @@ def test_proxy_of_the_environment(server: Server, tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert get(server, tmp_path / "direct").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("written", "sent"), [("me:p%40ss", b"me:p@ss"), ("m%C3%A9:p", "m\u00e9:p".encode())])
+def test_password_of_a_proxy(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, sent: bytes
+) -> None:
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    behind = Checkpoint("sam2", "test", f"http://behind.invalid/{NAME}", len(CONTENT), digest)
+    server.where = behind.url
+    monkeypatch.setenv("http_proxy", server.url.replace("//", f"//{written}@"))
+    checkpoints.download(behind, tmp_path, progress=False)
+    headers = {name.lower(): value for name, value in server.requests[0][1].items()}
+    assert base64.b64decode(headers["proxy-authorization"].removeprefix("Basic ")) == sent
+
+
+@pytest.mark.parametrize("variable", ["https_proxy", "all_proxy"])
+@pytest.mark.parametrize("proxy", ["http://me:secret@[", "host:99999", "http://", "socks5://me:secret@host:1"])
+def test_a_proxy_that_cannot_work_is_named_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str
+) -> None:
+    monkeypatch.setenv(variable, proxy)
+    with pytest.raises(ConfigurationError, match=rf"^{variable.upper()}") as caught:
+        checkpoints.download(find("sam2", "tiny"), tmp_path, progress=False)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.fixture
+def small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CONTENT under the name of every official file."""
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    known = tuple(replace(checkpoint, bytes=len(CONTENT), sha256=digest) for checkpoint in CATALOGUE)
+    monkeypatch.setattr(checkpoints, "CATALOGUE", known)
+
+
+SIZES = [
+    ("sam1", "sam_vit_b_01ec64.pth"),
+    ("sam1 vit_h", "sam_vit_h_4b8939.pth"),
+    ("sam2", "sam2.1_hiera_base_plus.pt"),
+    ("sam2 tiny", "sam2.1_hiera_tiny.pt"),
+]
+
+
+@pytest.mark.parametrize(("size", "name"), SIZES)
+def test_download_command(
+    server: Server, tmp_path: Path, small_catalogue: None, capsys: pytest.CaptureFixture[str], size: str, name: str
+) -> None:
+    server.where = f"/files/{name}"
+    where = ["--mirror", f"{server.url}/files", "--directory", str(tmp_path / "here"), "-q"]
+    assert cli.main(["download", *size.split(), *where]) == 0
+    assert capsys.readouterr() == (f"{tmp_path / 'here' / name}\n", "")
+    assert names(tmp_path / "here") == [name]
+    assert (tmp_path / "here" / name).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("size", "name"), SIZES)
+def test_setup_command_up_to_the_export(
+    server: Server, tmp_path: Path, small_catalogue: None, monkeypatch: pytest.MonkeyPatch, size: str, name: str
+) -> None:
+    exported: list[object] = []
+    monkeypatch.setattr(registry, "exporter", lambda family: None)
+    monkeypatch.setattr(registry, "export", lambda *given, **options: exported.append((given, options)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{server.url}/files")
+    server.where = f"/files/{name}"
+    assert cli.main(["setup", *size.split(), "--model-repository", "models", "-q"]) == 0
+    family, path = size[:4], Path("checkpoints") / name
+    assert path.read_bytes() == CONTENT
+    options = {"name": None, "precision": "fp32", "progress": False}
+    assert exported == [((family, path, None, Path("models")), options)]
+
+
+def test_a_checkpoint_does_not_go_to_the_model_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["sam2", "tiny"], ["sam1"], ["sam3", "checkpoint"]):
+        assert cli.main(["download", *arguments, "--model-repository", str(tmp_path)]) == 1
+        assert "--model-repository is for SAM3's ONNX files" in capsys.readouterr().err
 
 
 def test_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

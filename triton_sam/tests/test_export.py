@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +21,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from triton_sam.bundle import bundled, checkout  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export import install as install_module  # noqa: E402
-from triton_sam.export import onnx_tools, sam2  # noqa: E402
+from triton_sam.export import onnx_tools, sam2, sam2_model  # noqa: E402
 from triton_sam.export.sam2_graphs import Sam2Decoder  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
 from triton_sam.repository import config_for  # noqa: E402
@@ -80,7 +79,7 @@ def stack(rows: list[Arrays]) -> Arrays:
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
-@pytest.mark.parametrize("spec", sam2.SPECS, ids=lambda spec: spec.role)
+@pytest.mark.parametrize("spec", [Sam2.encoder, Sam2.decoder], ids=lambda spec: spec.role)
 def test_signature_is_the_wire_contract(micro_export: MicroExport, spec: Any) -> None:
     model = onnx.load(micro_export.files[spec.role])
     for values, tensors in ((model.graph.input, spec.inputs), (model.graph.output, spec.outputs)):
@@ -227,24 +226,6 @@ def test_random_weights_follow_the_seed() -> None:
     )
 
 
-def test_version_beside_the_built_in_model(micro_export: MicroExport, traced_micro: None, tmp_path: Path) -> None:
-    shutil.copytree(micro_export.repository, tmp_path, dirs_exist_ok=True)
-    other = tmp_path / "other.yaml"
-    other.write_text((sam2.sam2_model.OWN_CONFIGS / f"{CONFIG}.yaml").read_text())
-
-    def version(config: Any, **options: Any) -> int:
-        return sam2.export_sam2(None, config, tmp_path, random_seed=0, progress=False, **options).version
-
-    first = (tmp_path / "sam2_encoder/1/model.onnx").read_bytes()
-    assert version(other) == 2
-    assert (tmp_path / "sam2_encoder/1/model.onnx").read_bytes() == first
-    assert (tmp_path / "sam2_decoder/2/model.onnx").is_file()
-    assert version(CONFIG) == 1
-    assert version(other, version=7) == 7
-    assert version(other, name="sam2.1_other") == 1
-    assert version(other, name="sam2.1_other") == 1
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -296,6 +277,39 @@ def test_corrupt_checkpoint_changes_nothing(micro_export: MicroExport, old: Path
         sam2.export_sam2(truncated(tmp_path, micro_export.model), None, old, progress=False)
     assert "\n" not in str(caught.value)
     assert snapshot(old) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("sam2.1_hiera_large.pt", "sam2.1_hiera_l.yaml"),
+        ("sam2_hiera_large.pt", "sam2_hiera_l.yaml"),
+        ("sam2_hiera_base_plus.pt", "sam2_hiera_b+.yaml"),
+        ("my_hiera_tiny.pt", "sam2.1_hiera_t.yaml"),
+        ("sam2.1_hiera_micro.pt", "sam2.1_hiera_micro.yaml"),
+    ],
+)
+def test_the_configuration_follows_the_file_name(name: str, config: str) -> None:
+    guessed = sam2_model.guess_config(Path(name))
+    assert sam2_model.find_config(guessed).name == config
+    named = sam2_model.find_config(config)  # as SAM2_MODEL_CFG names it; sam2 has copies beside the folder, too
+    assert named.read_bytes() == sam2_model.find_config(guessed).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["mine.pt", "sam2_hiera_micro.pt"])
+def test_a_file_name_that_tells_no_size_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="give --model-cfg"):
+        sam2_model.guess_config(Path(name))
+
+
+def test_a_checkpoint_of_sam20_loads_with_its_own_configuration_alone(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "sam2_hiera_tiny.pt"
+    model = sam2_model.build_model("sam2_hiera_t.yaml", 256)
+    torch.save({"model": model.state_dict()}, checkpoint)
+    loaded = sam2.load_model(checkpoint, None, image_size=256).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    with pytest.raises(CheckpointError, match="--model-cfg"):
+        sam2.load_model(checkpoint, "sam2.1_hiera_t.yaml", image_size=256)
 
 
 def test_checkpoint_of_another_size_changes_nothing(micro_export: MicroExport, old: Path, tmp_path: Path) -> None:

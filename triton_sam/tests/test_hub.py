@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.server
 import json
@@ -23,6 +24,7 @@ onnx = pytest.importorskip("onnx")
 from triton_sam import hub as hub_module  # noqa: E402
 from triton_sam.bundle import bundled, checkout  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
+from triton_sam.commands import _hub  # noqa: E402
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  # noqa: E402
 from triton_sam.families.sam3 import Sam3  # noqa: E402
 from triton_sam.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
@@ -80,6 +82,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, body: bool) -> None:
         hub = self.server
+        self.path = self.requestline.split()[1]  # http.server makes one slash of two at its beginning
         match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path)
         hub.requests.append((self.command, self.path, self.headers.get("Range")))
         if self.path.startswith("/api/"):
@@ -211,11 +214,91 @@ def test_committed_configs_fit_the_published_signature(fake: FakeHub, tmp_path: 
 def test_broken_download_goes_on(fake: FakeHub, tmp_path: Path) -> None:
     fake.cut = 100
     download_onnx(tmp_path, hub=Hub(fake.url, progress=False))
-    assert (
-        "GET",
-        "/onnx-community/sam3-tracker-ONNX/resolve/main/onnx/vision_encoder.onnx",
-        "bytes=100-",
-    ) in fake.requests
+    assert ("GET", f"{PLACE}vision_encoder.onnx", "bytes=100-") in fake.requests
+
+
+PLACE = "/onnx-community/sam3-tracker-ONNX/resolve/main/onnx/"
+
+
+def fetched(fake: FakeHub) -> list[str]:
+    """What was asked for since the last call, beside descriptions."""
+    paths = [path.removeprefix(PLACE) for method, path, _ in fake.requests if method == "GET"]
+    fake.requests.clear()
+    return paths
+
+
+def test_what_is_in_place_is_not_fetched_again(fake: FakeHub, tmp_path: Path) -> None:
+    hub = Hub(fake.url, progress=False)
+    files = download_onnx(tmp_path, hub=hub)
+    before, times = snapshot(tmp_path), {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")}
+    fetched(fake)
+    (tmp_path / "sam3_encoder" / "config.pbtxt").write_text("# edited")
+    assert download_onnx(tmp_path, hub=hub) == files
+    assert fetched(fake) == []
+    assert snapshot(tmp_path) == before
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")} == times
+    assert "vision_encoder" in (tmp_path / "sam3_encoder" / "config.pbtxt").read_text()
+    files["encoder"].write_bytes(b"damaged")  # its data is right, and stays
+    data = tmp_path / "sam3_decoder" / "1" / "prompt_encoder_mask_decoder.onnx_data"
+    data.write_bytes(bytes(data.stat().st_size))
+    download_onnx(tmp_path, hub=hub)
+    assert fetched(fake) == ["vision_encoder.onnx", data.name]
+    assert snapshot(tmp_path) == before
+    assert data.read_bytes() == fake.files[f"onnx/{data.name}"]
+    assert files["encoder"].read_bytes() == fake.files["onnx/vision_encoder.onnx"]
+
+
+def test_a_slash_behind_the_mirror(fake: FakeHub, tmp_path: Path) -> None:
+    download_onnx(tmp_path, hub=Hub(f"{fake.url}/", progress=False))
+    fake.files = checkpoint_files()
+    download_checkpoint(tmp_path / "sam3", hub=Hub(f"{fake.url}/", progress=False))
+    assert not [path for _, path, _ in fake.requests if "//" in path]
+
+
+def test_a_newer_version_beside_it_is_told(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newer = tmp_path / "sam3_decoder" / "2"
+    newer.mkdir(parents=True)
+    download_onnx(tmp_path, hub=Hub(fake.url))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"sam3: version 1 is not served: Triton takes the newest, 2. To go back to 1: rm -r {newer}"
+    newer.rmdir()
+    download_onnx(tmp_path, hub=Hub(fake.url))
+    assert "not served" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "^cannot keep x/y: No space left on device$"),
+        (PermissionError(errno.EACCES, "Permission denied", "/z"), "^cannot keep x/y in /z: Permission denied$"),
+        (OSError("Could not find a suitable TLS CA certificate bundle"), "^cannot reach .*certificate bundle"),
+        (PermissionError(errno.EPERM, "Operation not permitted"), "^cannot reach"),  # of a firewall
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "^cannot reach"),
+    ],
+)
+def test_the_disk_is_not_the_network(error: OSError, text: str) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(DownloadError, match=text):
+        Hub().ask("x/y", fail)
+
+
+def test_a_token_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(hub_module.huggingface_hub, "login", fail)
+    with pytest.raises(DownloadError, match="cannot keep the token: No space left"):
+        hub_module.login("x")
+
+
+def test_scripts_tell_errors_of_the_disk_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert _hub.script(fail) == 1
+    assert capsys.readouterr().err == "error: cannot write: No space left on device\n"
 
 
 def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path: Path) -> None:
@@ -227,8 +310,7 @@ def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path:
     fake.stated.clear()
     fake.requests.clear()
     download_onnx(tmp_path, hub=Hub(fake.url, progress=False))
-    fetched = [path for method, path, _ in fake.requests if method == "GET"]
-    assert fetched == ["/onnx-community/sam3-tracker-ONNX/resolve/main/onnx/prompt_encoder_mask_decoder.onnx_data"]
+    assert fetched(fake) == ["prompt_encoder_mask_decoder.onnx_data"]
 
 
 @pytest.mark.parametrize(
@@ -321,13 +403,38 @@ def test_unknown_precision(tmp_path: Path) -> None:
 
 
 def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--mirror", fake.url, "--model-repository", str(tmp_path), "-q"]
-    assert main(["download", "sam3", "fp16", *options]) == 0
+    mirror, repository = ["--mirror", fake.url, "-q"], ["--model-repository", str(tmp_path)]
+    assert main(["download", "sam3", "fp16", *mirror, *repository]) == 0
     assert capsys.readouterr().out.splitlines()[0].endswith("sam3_encoder/1/vision_encoder.onnx")
-    assert main(["setup", "sam3", *options]) == 0
+    fetched(fake)
+    assert main(["setup", "sam3", "fp16", "--precision", "fp16", *mirror, *repository]) == 0
+    assert main(["setup", "sam3", "--precision", "fp16", *mirror, *repository]) == 0
+    assert fetched(fake) == []
+    assert main(["setup", "sam3", *mirror, *repository]) == 0
+    assert len(fetched(fake)) == 4
     fake.files, fake.refusal = checkpoint_files(), (403, "GatedRepo")
-    assert main(["download", "sam3", "checkpoint", "--directory", str(tmp_path), *options]) == 1
+    capsys.readouterr()
+    assert main(["download", "sam3", "checkpoint", "--directory", str(tmp_path), *mirror]) == 1
     assert "not admitted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("setup sam3 fp32 --precision fp16", "sam3 fp32 with --precision fp16: give one"),
+        ("setup sam3 fp16 --precision fp32", "sam3 fp16 with --precision fp32: give one"),
+        ("setup sam3 --directory x", "--directory is for checkpoints"),
+        ("download sam3 --directory x", "--directory is for checkpoints"),
+        ("setup sam3 --precision int8", "fp32, fp16"),
+    ],
+)
+def test_options_that_would_count_for_nothing(
+    fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, text: str
+) -> None:
+    options = ["--mirror", fake.url, "--model-repository", str(tmp_path), "-q"]
+    assert main([*arguments.split(), *options]) == 1
+    assert text in capsys.readouterr().err
+    assert fake.requests == []
 
 
 def run_script(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -346,11 +453,19 @@ needs_scripts = pytest.mark.skipif(checkout() is None, reason="scripts/ is in th
 
 
 @needs_scripts
-@pytest.mark.parametrize("script", ["download_sam3_onnx.py", "download_sam3.py", "download_sam3.sh", "hf_login.py"])
-def test_scripts_explain_themselves(script: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("download_sam3_onnx.py", "Download the published SAM3 tracker"),
+        ("download_sam3.py", "Download the gated SAM3 checkpoint"),
+        ("download_sam3.sh", "Downloads the gated SAM3 checkpoint"),
+        ("hf_login.py", "Log in to the Hugging Face hub"),
+    ],
+)
+def test_scripts_explain_themselves(script: str, words: str) -> None:
     done = run_script(script, "--help")
     assert done.returncode == 0, done.stderr
-    assert "Hugging Face" in done.stdout or "sam3" in done.stdout
+    assert words in done.stdout
 
 
 @needs_scripts

@@ -43,11 +43,20 @@ class Prompts:
     def __len__(self) -> int:
         return len(self.coords)
 
+    @property
+    def filled_up(self) -> bool:
+        """Whether an object has points that are none, as those have that came in lists of different length."""
+        return bool((self.labels == LABEL_NO_POINT).any())
+
     def tensors(self, family: Family) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the decoder's inputs, embeddings aside, in the frame of ``family``."""
+        """Return the decoder's inputs, embeddings aside, in the frame of ``family``.
+
+        Places in which no object has a point are left out: no mask depends on them, but see Family.hides_no_points.
+        """
         scale = np.array(family.scale(self.image_size), np.float32)
         boxes = None if self.boxes is None else self.boxes * np.tile(scale, 2)
-        return family.decoder_inputs(self.coords * scale, self.labels, boxes, self.mask)
+        used = (self.labels != LABEL_NO_POINT).any(axis=0)
+        return family.decoder_inputs(self.coords[:, used] * scale, self.labels[:, used], boxes, self.mask)
 
     def parts(self, size: int) -> list[Prompts]:
         """Return prompts for at most ``size`` objects each, in order; a mask for all stays with each part."""
@@ -142,14 +151,20 @@ def _is_ragged(coords: Any) -> bool:
     if isinstance(coords, np.ndarray) or not isinstance(coords, Sequence) or not coords:
         return False
     try:
-        return len({np.asarray(points).shape[0] for points in coords if np.asarray(points).ndim == 2}) > 1
+        rows = [_row(np.asarray(points)) for points in coords]
+        return len({len(row) for row in rows if row.ndim == 2}) > 1
     except (ValueError, TypeError, IndexError):
         return False
 
 
+def _row(points: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an object's points as they are, but no points, whatever their shape, as (0,2)."""
+    return points if points.size else points.reshape(0, 2)
+
+
 def _fill_up(coords: Sequence[Any], labels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
     """Fill point lists of different length up to the longest, with label -2 behind the real points."""
-    rows = [_numbers("point_coords", points) for points in coords]
+    rows = [_row(_numbers("point_coords", points)) for points in coords]
     if any(row.ndim != 2 or row.shape[1] != 2 for row in rows):
         raise PromptError("every object's points must be (N,2)")
     if labels is None:

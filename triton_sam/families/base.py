@@ -23,7 +23,7 @@ LABEL_FOREGROUND = 1
 LABEL_BOX_TOP_LEFT = 2
 LABEL_BOX_BOTTOM_RIGHT = 3
 LABEL_NO_POINT = -2
-"""Fills up prompts of different length in one batch; the decoder graph masks it out of every attention."""
+"""Fills up prompts of different length in one batch; exported decoders mask it out of every attention."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ class Family(ABC):
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "float"
     """Numbers in which the official predictor resizes, antialiased and bilinear: floating point; bytes as Pillow rounds
     them; bytes as torch rounds them."""
+    hides_no_points: ClassVar[bool] = True
+    """Whether every decoder that is served for the family leaves LABEL_NO_POINT out of its attention."""
     takes_mask: ClassVar[bool] = True
     """Whether the decoder takes the logits of an earlier answer as a prompt."""
     logit_limit: ClassVar[float | None] = None

@@ -33,6 +33,8 @@ class Sam3(Family):
     value_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     keep_aspect: ClassVar[bool] = False
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "fixed_point"
+    # In transformers, where the published decoder comes from, LABEL_PADDED is a token of zeros that attention reads.
+    hides_no_points: ClassVar[bool] = False
     takes_mask: ClassVar[bool] = False
     encoder: ClassVar[ModelSpec] = ModelSpec(
         role="encoder",

@@ -178,6 +178,12 @@ class LocalServer:
         """The file that the server writes its log to; None before the first start."""
         return self._run.log_path if self._run else None
 
+    @property
+    def log_place(self) -> tuple[Path, int] | None:
+        """`log_path` and the bytes of earlier servers that it held when this one began; None before the first start."""
+        run = self._run
+        return (run.log_path, run.log_start) if run else None
+
     def served_models(self) -> list[ServedModel]:
         """Ask the server which models it has ready and where each runs."""
         return self._probe().served_models()

@@ -28,7 +28,7 @@ class SupervisedTriton:
         command: tritonserver and its arguments.
         environment: the complete environment to run it in.
         run_directory: a folder that is removed at the end.
-        log_path: the file that its output is appended to.
+        log_path: the file that its output is appended to; it begins ``log_start`` bytes into it.
         shm_prefix: how the names of its shared-memory segments begin.
         grace_seconds: how long running requests may take when it is stopped.
 
@@ -52,7 +52,7 @@ class SupervisedTriton:
         self._run_directory = run_directory
         self._grace_seconds = grace_seconds
         self._owner = os.getpid()
-        self._log_offset = 0
+        self.log_start = 0
         self._final_log: str | None = None
         job = supervisor.Job(
             command=list(command),
@@ -121,7 +121,7 @@ class SupervisedTriton:
         try:
             with self.log_path.open("rb") as log:
                 end = log.seek(0, os.SEEK_END)
-                log.seek(max(self._log_offset, end - LOG_TAIL_BYTES))
+                log.seek(max(self.log_start, end - LOG_TAIL_BYTES))
                 return log.read().decode(errors="replace")
         except OSError:
             return ""
@@ -145,5 +145,5 @@ class SupervisedTriton:
         except OSError as error:
             self._let_go()
             raise ConfigurationError(f"cannot write the log to {self.log_path}: {error.strerror}") from error
-        self._log_offset = log.seek(0, os.SEEK_END)
+        self.log_start = log.seek(0, os.SEEK_END)
         return log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import signal
 import sys
@@ -149,15 +150,24 @@ def _log_to_stderr(server: LocalServer) -> Iterator[None]:
 
 
 def _follow(server: LocalServer, finished: threading.Event) -> None:
-    while server.log_path is None and not finished.wait(0.02):
-        pass
-    if server.log_path is None:
-        return
-    try:
-        with server.log_path.open("r", errors="replace") as log:
-            while not finished.wait(0.1):
-                sys.stderr.write(log.read())
-                sys.stderr.flush()
-            sys.stderr.write(log.read())
-    except OSError:
-        return
+    """Copy what the server writes, but nothing of earlier ones, also when a start is tried once more on other ports."""
+    path: Path | None = None
+    ended = False
+    with contextlib.ExitStack() as opened:
+        log: TextIO = io.StringIO()
+        while not ended:
+            ended = finished.wait(0.1 if path else 0.02)
+            sys.stderr.write(log.read())  # of the attempt before, too: its file is open even where it is gone
+            place = server.log_place
+            if place is not None and place[0] != path:
+                with contextlib.suppress(OSError):
+                    log = opened.enter_context(_open_at(*place))
+                    path = place[0]
+                    sys.stderr.write(log.read())
+            sys.stderr.flush()
+
+
+def _open_at(path: Path, start: int) -> TextIO:
+    binary = path.open("rb")
+    binary.seek(start)
+    return io.TextIOWrapper(binary, errors="replace")

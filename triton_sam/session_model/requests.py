@@ -67,8 +67,10 @@ class SessionRequest:
         """Check the prompt against the image.
 
         Raises:
-            PromptError: see prompts.check_prompts; or more points than a request may carry.
+            PromptError: see prompts.check_prompts; or more points or objects than a request may carry.
         """
+        for part in (self.point_coords, self.mask_input):
+            _check_objects(_objects(part))
         count = sum(_leaves(part) for part in (self.point_coords, self.box)) // 2
         if count > contract.MAX_POINTS:
             raise PromptError(f"{count} points: a request may carry {contract.MAX_POINTS}, a box counting as two")
@@ -80,8 +82,7 @@ class SessionRequest:
             image_size=image_size,
             mask_size=mask_size,
         )
-        if len(prompts) > contract.MAX_OBJECTS:
-            raise PromptError(f"{len(prompts)} objects: a request may name {contract.MAX_OBJECTS}")
+        _check_objects(len(prompts))
         return prompts
 
 
@@ -191,6 +192,19 @@ def _text(value: bytes, name: str) -> str:
         return value.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{name} is no UTF-8 text") from error
+
+
+def _objects(part: Any) -> int:
+    """Tell for how many objects a tensor is by its shape, which may promise any number without a single value.
+
+    0 for all else: it is no longer than it was on the wire.
+    """
+    return len(part) if isinstance(part, np.ndarray) and part.ndim > 2 else 0
+
+
+def _check_objects(count: int) -> None:
+    if count > contract.MAX_OBJECTS:
+        raise PromptError(f"{count} objects: a request may name {contract.MAX_OBJECTS}")
 
 
 def _leaves(value: Any) -> int:

@@ -58,8 +58,8 @@ class Reply:
     """The answer to one request.
 
     Args:
-        tensors: outputs by name; empty with an error.
-        error: what went wrong, unless the request wants to read it in ``result_json``.
+        tensors: outputs by name; with an error none but ``result_json``, where the request may read it there.
+        error: what went wrong.
         figures: what to add to the metrics, by the names of metrics.COUNTERS.
         seconds: how long each step took.
     """
@@ -108,10 +108,8 @@ class Session:
                 self._answer(read_request(tensors), reply)
         except Exception as error:  # noqa: BLE001 - a bad request or a failing model must not take the others along
             reply.figures["failures"] += 1
-            if wants_json(tensors):
-                reply.tensors = write_json_error(error)
-            else:
-                reply.error = error
+            reply.error = error
+            reply.tensors = write_json_error(error) if wants_json(tensors) else {}
         return reply
 
     def report(self, reply: Reply) -> None:
@@ -196,8 +194,10 @@ class Session:
             masks = self._with_room(lambda: self._models.decode(image.tensors, part.tensors(family), wanted), reply)
             return self._calls.read_masks(masks, part, request.multimask_output)
 
+        # One object alone needs no filling up.
+        alone = prompts.filled_up and not family.hides_no_points
         with reply.timed("decode"):
-            answers = [decode(part) for part in prompts.parts(self._models.objects_at_a_time)]
+            answers = [decode(part) for part in prompts.parts(1 if alone else self._models.objects_at_a_time)]
         reply.figures.update(decodes=1, decode_seconds=reply.seconds["decode"])
         if len(answers) == 1:
             return answers[0]

@@ -95,7 +95,7 @@ class TritonPythonModel:
         Nothing is read of the request, and refusals are reported together: who is refused takes little from the others.
         """
         error = ServerBusyError("too many requests wait here already: try again in a moment")
-        self._send(Reply(write_json_error(error)) if wants_json(inputs) else Reply(error=error), sender, wanted)
+        self._send(Reply(write_json_error(error) if wants_json(inputs) else {}, error), sender, wanted)
         self._refused += 1
         if not self._report_waits.is_set():
             self._report_waits.set()
@@ -246,13 +246,17 @@ def _fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
 
 
 def _response(reply: Reply, wanted: Container[str]) -> Any:
-    if reply.error is None:
-        # Nothing that was not asked for: the sender of Triton 24.10 drops that without holding Python's lock (mended in
-        # 24.12), which may damage memory, and ends the process with Python 3.12.
-        asked = {name: array for name, array in reply.tensors.items() if name in wanted}
+    # Nothing that was not asked for: the sender of Triton 24.10 drops that without holding Python's lock (mended in
+    # 24.12), which may damage memory, and ends the process with Python 3.12.
+    asked = {name: array for name, array in reply.tensors.items() if name in wanted}
+    if asked:
         return pb_utils.InferenceResponse(_tensors(asked))
-    text = f"{contract.code_of(reply.error)}: {one_line(reply.error)}"
-    return _failure(text, _status(reply.error))
+    if reply.error is None:  # an answer without outputs would look like success
+        reply.figures["failures"] += 1
+        reply.error = InputError(
+            f"none of the outputs asked for: this request is answered by {', '.join(reply.tensors)}"
+        )
+    return _failure(f"{contract.code_of(reply.error)}: {one_line(reply.error)}", _status(reply.error))
 
 
 def _status(error: Exception) -> Any:

@@ -90,20 +90,17 @@ def code(reply: Reply) -> str:
     Raises:
         AssertionError: neither an answer nor a refusal with a code that is documented.
     """
-    if reply.error is None and "result_json" not in reply.tensors:
+    if reply.error is None:
         assert {"image_id", "image_size"} <= set(reply.tensors)
+        assert "error" not in json.loads(reply.tensors.get("result_json", [b"{}"])[0])
         return ""
-    if reply.error is not None:
-        found = contract.code_of(reply.error)
-        said = f"{type(reply.error).__name__}: {reply.error}"
-    else:
-        (said,) = reply.tensors["result_json"]
-        error = json.loads(said).get("error")
-        if error is None:
-            return ""
-        found = error["code"]
+    found = contract.code_of(reply.error)
+    assert found in REFUSALS, f"{type(reply.error).__name__}: {reply.error}"
+    assert set(reply.tensors) <= {"result_json"}
+    for said in reply.tensors.values():
+        error = json.loads(said[0])["error"]
+        assert error["code"] == found
         assert "\n" not in error["message"]
-    assert found in REFUSALS, said
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -14,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +31,7 @@ from triton_sam.errors import (
 from triton_sam.local_server import LocalServer, installation, selection, supervisor
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.local_server.probe import last_errors, tidy_reason
+from triton_sam.local_server.serve import _follow as follow_log
 from triton_sam.tests.tiny_models import (
     ENSEMBLE,
     SCALE_CONFIG,
@@ -122,6 +125,15 @@ def test_what_is_left_out_leaves_others_out(tmp_path: Path) -> None:
     (tmp_path / "c" / "config.pbtxt").write_text(config_of())
     write_model(tmp_path, "add", add_graph(), config_of())
     assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+
+
+def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path: Path) -> None:
+    for name in ("add", "other"):
+        write_model(tmp_path, name, b"x", config_of())
+    (tmp_path / "other" / "2").mkdir()
+    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+    with pytest.raises(RepositoryError, match=r"'other' has no weights \(expected .*/other/2/model\.onnx\)"):
+        selection.select_models(tmp_path, ["other"])
 
 
 def test_unknown_and_weightless_models_are_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -295,14 +307,14 @@ def test_a_killed_supervisor_takes_triton_along_and_the_next_start_cleans_up(sca
 # --- triton-sam serve
 
 SERVE = """
-import sys
+import json, sys
 from triton_sam.local_server import serve
-sys.exit(serve(sys.argv[1], http_port=0, grpc_port=0, metrics_port=0))
+sys.exit(serve(sys.argv[1], http_port=0, grpc_port=0, metrics_port=0, **json.loads(sys.argv[2])))
 """
 
 
-def serve_in_foreground(repository: Path) -> tuple[subprocess.Popen[str], str, list[psutil.Process]]:
-    command = [sys.executable, "-c", SERVE, str(repository)]
+def serve_in_foreground(repository: Path, **options: object) -> tuple[subprocess.Popen[str], str, list[psutil.Process]]:
+    command = [sys.executable, "-c", SERVE, str(repository), json.dumps(options)]
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     summary = ""
     while "Ctrl-C stops it" not in summary:
@@ -321,6 +333,46 @@ def test_serve_stops_once_and_silently(scale_only: Path, number: signal.Signals)
     output, errors = program.communicate(timeout=10)
     assert (program.returncode, output, errors) == (0, "Stopped.\n", "")
     assert all_gone(processes, 0)
+
+
+def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only: Path, tmp_path: Path) -> None:
+    log = tmp_path / "triton.log"
+    log.write_text("of an earlier server\n")
+    program, _, _ = serve_in_foreground(scale_only, verbose=True, log_file=str(log))
+    program.send_signal(signal.SIGTERM)
+    _, errors = program.communicate(timeout=10)
+    assert "successfully loaded 'scale'" in errors
+    assert "of an earlier server" not in errors
+    assert log.read_text() == "of an earlier server\n" + errors
+
+
+def test_the_log_that_is_copied_is_that_of_the_last_attempt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    first.write_text("of an earlier server\nport taken\n")
+    server, finished = SimpleNamespace(log_place=None), threading.Event()
+    thread = threading.Thread(target=follow_log, args=(server, finished))
+    thread.start()
+    said = ""
+
+    def wait_for(text: str) -> None:
+        nonlocal said
+        deadline = time.monotonic() + 60
+        while text not in said and time.monotonic() < deadline:
+            time.sleep(0.02)
+            said += capsys.readouterr().err
+
+    server.log_place = (first, len("of an earlier server\n"))
+    wait_for("port taken\n")
+    first.unlink()
+    server.log_place = (second, 0)  # the server is about to make the file
+    time.sleep(0.15)
+    second.write_text("ready\n")
+    wait_for("ready\n")
+    with second.open("a") as log:
+        log.write("the end\n")
+    finished.set()
+    thread.join()
+    assert said + capsys.readouterr().err == "port taken\nready\nthe end\n"
 
 
 def test_a_start_that_fails_is_one_line_and_nothing_has_stopped(

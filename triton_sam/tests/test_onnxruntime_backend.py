@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -15,6 +17,7 @@ from triton_sam.errors import LocalServerError
 from triton_sam.local_server import LocalServer, installation
 from triton_sam.tests.tiny_models import (
     CPU,
+    TYPED_CONFIG,
     add_graph,
     config_of,
     http,
@@ -22,6 +25,7 @@ from triton_sam.tests.tiny_models import (
     ones,
     scale_graph,
     tritonclient_utils,
+    typed_graph,
     write_model,
     write_repository,
 )
@@ -149,6 +153,13 @@ def test_a_config_that_does_not_fit_the_graph_is_refused(tmp_path: Path) -> None
         LocalServer(tmp_path).start()
 
 
+def test_a_config_without_an_input_of_the_graph_is_refused(tmp_path: Path) -> None:
+    config = "\n".join(line for line in TYPED_CONFIG.splitlines() if 'name: "text"' not in line)
+    write_model(tmp_path, "partial", typed_graph(), config)
+    with pytest.raises(LocalServerError, match=r"config\.pbtxt leaves out input text, which the ONNX file needs"):
+        LocalServer(tmp_path).start()
+
+
 def test_a_thread_count_that_is_no_number_is_refused(tmp_path: Path) -> None:
     more = CPU + 'parameters { key: "intra_op_thread_count" value: { string_value: "many" } }'
     write_model(tmp_path, "threads", add_graph(), config_of(more=more))
@@ -170,7 +181,9 @@ def test_kind_auto_without_a_gpu_runs_on_the_cpu(tmp_path: Path) -> None:
         assert [model.device for model in server.served_models()] == ["CPU"]
 
 
-def test_a_cancelled_request_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The backend's module, with a stand-in for the one that exists inside Triton alone."""
     fake = ModuleType("triton_python_backend_utils")
     fake.InferenceResponse = lambda output_tensors, error: error
     fake.TritonError = type("TritonError", (), {"CANCELLED": 1, "__init__": lambda self, text, code: None})
@@ -179,13 +192,55 @@ def test_a_cancelled_request_is_not_computed(monkeypatch: pytest.MonkeyPatch) ->
     spec = importlib.util.spec_from_file_location("backend", installation.OWN_BACKENDS / "onnxruntime" / "model.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    model = module.TritonPythonModel()  # it has no session: computing would raise AttributeError
+    return module
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ("x", "y", None),
+        ("x scale", "y", None),
+        ("", "", None),  # Triton's own affair
+        ("x z", "y", "names input z; the ONNX file has scale, x"),
+        ("scale", "y", "leaves out input x, which the ONNX file needs"),
+        ("x", "mask", "names output mask; the ONNX file has y"),
+    ],
+)
+def test_names_of_a_config_and_of_the_graph(backend: ModuleType, inputs: str, outputs: str, words: str | None) -> None:
+    config = {"input": [{"name": name} for name in inputs.split()], "output": [{"name": n} for n in outputs.split()]}
+    expected = nullcontext() if words is None else pytest.raises(backend.pb_utils.TritonModelException, match=words)
+    with expected:
+        backend.check_names(config, {"x"}, {"scale"}, {"y"})
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, math.inf),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+        ({}, math.inf),
+    ],
+)
+def test_the_containers_share_of_the_processor(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], cores: float
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(backend, "CGROUP", tmp_path)
+    assert backend.cgroup_quota() == cores
+
+
+def test_a_cancelled_request_is_not_computed(backend: ModuleType) -> None:
+    model = backend.TritonPythonModel()  # it has no session: computing would raise AttributeError
     gone, alive = (SimpleNamespace(is_cancelled=lambda state=state: state) for state in (True, False))
-    with pytest.raises(fake.TritonModelException, match="cancelled"):
+    with pytest.raises(backend.pb_utils.TritonModelException, match="cancelled"):
         model.execute([gone, gone])
     model.answer = lambda request: "computed"
     answers = model.execute([gone, alive])
-    assert isinstance(answers[0], fake.TritonError)
+    assert isinstance(answers[0], backend.pb_utils.TritonError)
     assert answers[1] == "computed"
 
 

@@ -64,6 +64,34 @@ def test_lists_of_different_length_are_filled_up_with_label_minus_2():
     np.testing.assert_array_equal(inputs["point_labels"], [[1, -2, -2], [1, 0, 1]])
 
 
+def test_one_of_several_objects_may_have_a_box_and_no_points():
+    boxes = [[0, 0, 9, 9], [1, 1, 9, 9]]
+    for points, labels in (([[], [[1, 2]]], None), ([np.zeros((0, 2)), [[1, 2]]], [[], [0]])):
+        prompts = check(points, labels, box=boxes)
+        np.testing.assert_array_equal(prompts.coords, [[[0, 0]], [[1, 2]]])
+        np.testing.assert_array_equal(prompts.labels, [[-2], [1 if labels is None else 0]])
+        with pytest.raises(PromptError, match="at least one point"):
+            check(points, labels)
+
+
+def test_places_without_any_point_are_left_out():
+    points, labels = [[[9, 9], [1, 1], [9, 9]], [[9, 9], [2, 2], [3, 3]]], [[-2, 1, -2], [-2, 0, 1]]
+    both, first, second = check(points, labels), *check(points, labels).parts(1)
+    assert both.filled_up
+    assert not check([[1, 1]]).filled_up
+    for name in ("sam1", "sam2", "sam3"):
+        family = get_family(name)
+        key = "input_labels" if name == "sam3" else "point_labels"
+        for prompts, left in ((both, [[1, both.labels[0, 2]], [0, 1]]), (first, [[1]]), (second, [[0, 1]])):
+            expected = np.array(left)
+            if name == "sam3":
+                expected = np.where(expected == -2, -10, expected)[None]
+            np.testing.assert_array_equal(prompts.tensors(family)[key], expected)
+    alone, filled = tensors(box=[1, 2, 3, 4]), tensors([[5, 5]], [-2], box=[1, 2, 3, 4])
+    for key, array in alone.items():
+        np.testing.assert_array_equal(filled[key], array)
+
+
 @pytest.mark.parametrize("shape", [(256, 256), (1, 256, 256), (1, 1, 256, 256)])
 def test_mask_alone_and_mask_with_point(shape):
     alone = tensors(mask_input=np.zeros(shape))

@@ -1,7 +1,7 @@
 """What the session model remembers, without a server: the cache, work that is shared, words of errors."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,6 +10,8 @@ from triton_sam import ImageError, InferenceError, PromptError, SAM2TritonClient
 from triton_sam.errors import ConfigurationError, UnknownImageError
 from triton_sam.session_model.cache import HeldImage, ImageCache, SingleFlight
 from triton_sam.session_model.contract import read_error
+
+PATIENCE = 60.0
 
 
 def held(name, nbytes):
@@ -71,19 +73,32 @@ def test_several_go_for_a_large_one():
     assert cache.nbytes == 8
 
 
-def test_work_is_done_once_for_each_key():
+@pytest.fixture
+def waiting(monkeypatch):
+    """Released by each caller who begins to wait for what another one does."""
+    waiting = threading.Semaphore(0)
+
+    class Watched(Future):
+        def result(self, timeout=None):
+            waiting.release()
+            return super().result(timeout)
+
+    monkeypatch.setattr("triton_sam.session_model.cache.Future", Watched)
+    return waiting
+
+
+def test_work_is_done_once_for_each_key(waiting):
     flights, gate, calls = SingleFlight(), threading.Event(), []
 
     def work(key):
         calls.append(key)
-        gate.wait(10)
+        gate.wait(PATIENCE)
         return key * 2
 
     with ThreadPoolExecutor(6) as pool:
         jobs = {key: [pool.submit(flights.run, key, lambda key=key: work(key)) for _ in range(3)] for key in "ab"}
-        while len(calls) < 2:
-            pass
-        threading.Timer(0.2, gate.set).start()
+        assert all(waiting.acquire(timeout=PATIENCE) for _ in range(4))
+        gate.set()
         assert {key: [job.result() for job in of_key] for key, of_key in jobs.items()} == {
             "a": ["aa"] * 3,
             "b": ["bb"] * 3,
@@ -91,21 +106,20 @@ def test_work_is_done_once_for_each_key():
     assert sorted(calls) == ["a", "b"]
 
 
-def test_a_flight_is_shared_also_when_it_fails():
+def test_a_flight_is_shared_also_when_it_fails(waiting):
     flights, gate, calls = SingleFlight(), threading.Event(), []
 
     def work():
         calls.append(1)
-        gate.wait(10)
+        gate.wait(PATIENCE)
         if len(calls) == 1:
             raise ImageError("no")
         return 7
 
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(flights.run, "a", work) for _ in range(4)]
-        while not calls:
-            pass
-        threading.Timer(0.2, gate.set).start()
+        assert all(waiting.acquire(timeout=PATIENCE) for _ in range(3))
+        gate.set()
         for job in jobs:
             with pytest.raises(ImageError):
                 job.result()

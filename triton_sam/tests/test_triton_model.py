@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import threading
 import tracemalloc
@@ -18,13 +19,15 @@ import pytest
 
 from triton_sam.bundle import bundled
 from triton_sam.calls import Calls, Prediction
+from triton_sam.errors import PromptError
 from triton_sam.families import get_family
 from triton_sam.prompts import check_prompts
 from triton_sam.session_model.answers import write_json, write_masks
-from triton_sam.session_model.cache import HeldImage
+from triton_sam.session_model.cache import HeldImage, ImageCache
 from triton_sam.session_model.requests import SessionRequest
+from triton_sam.session_model.session import Session
 
-from .fuzzing import EmptyModels, picture, text
+from .fuzzing import GOOD_B64, EmptyModels, NoMetrics, picture, text
 
 POINT = {"point_coords": np.float32([[[3, 3]]]), "point_labels": np.float32([[1]])}
 
@@ -203,13 +206,39 @@ def test_more_than_may_wait_is_refused_at_once(model) -> None:
     waiting = [Request(["image_id"], image=text(picture(form))) for form in ("PNG", "BMP")]
     model.execute(waiting)
     late, as_json = Request(["masks"], image_id=text(b"x")), Request(["result_json"], prompt_json=text(b"{}"))
-    model.execute([late, as_json])
+    unread = Request(["masks"], prompt_json=text(b"{}"))
+    model.execute([late, as_json, unread])
     assert late.answer().error.code == "BUSY"
+    assert unread.answer().error.code == "BUSY"
     assert json.loads(as_json.answer().tensors["result_json"][0])["error"]["code"] == "BUSY"
     assert not any(request.sent for request in waiting)
     Bls.gate.set()
     for request in waiting:
         assert request.answer().error is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tensors", "message"),
+    [
+        ("masks", {"image": text(picture())}, "BAD_REQUEST: .* answered by image_id, image_size$"),
+        ("result_json", {"image": text(picture())}, "BAD_REQUEST: .* answered by image_id, image_size$"),
+        ("encoded_masks", {"image": text(picture()), **POINT}, "BAD_REQUEST: .*, masks, iou_predictions$"),
+        ("masks", {"image_b64": text(GOOD_B64)}, "BAD_REQUEST: .* answered by image_id, image_size, result_json$"),
+        ("image_id", {"image_b64": text(b"AA==")}, "BAD_IMAGE: the image"),
+    ],
+)
+def test_an_answer_without_what_was_asked_for_is_an_error(model, monkeypatch, wanted, tensors, message) -> None:
+    """Triton would call an answer without any output a success."""
+    figures: dict[str, float] = {}
+    monkeypatch.setattr(model._session, "report", lambda reply: figures.update(reply.figures))
+    request = Request([wanted], **tensors)
+    model.execute([request])
+    answer = request.answer()
+    assert answer.error.code == "INVALID_ARG"
+    assert re.match(message, str(answer.error))
+    assert not answer.tensors
+    model.finalize()
+    assert figures["failures"] == 1
 
 
 @pytest.mark.parametrize("tensors", [{"image": text(picture()), **POINT}, {"image_id": text(b"unknown")}])
@@ -243,6 +272,49 @@ def test_full_size_masks_are_made_and_encoded_one_by_one(form: str) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < count * 3 * side * side / 4
+
+
+class Sam3Models(EmptyModels):
+    """Networks of SAM3 that note the labels of every call, on what might be a GPU."""
+
+    objects_at_a_time = 64
+
+    def __init__(self) -> None:
+        self.labels: list = []
+
+    def encode(self, inputs: dict) -> dict:
+        return {name: np.zeros(1, np.float32) for name in get_family("sam3").encoder.output_names}
+
+    def decode(self, embeddings: dict, inputs: dict, outputs: tuple[str, ...]) -> dict:
+        self.labels.append(inputs["input_labels"][0].tolist())
+        objects = len(self.labels[-1])
+        return {
+            "pred_masks": np.full((1, objects, 3, 288, 288), len(self.labels), np.float32),
+            "iou_scores": np.zeros((1, objects, 3), np.float32),
+        }
+
+
+def test_sam3_needs_no_filling_up() -> None:
+    """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
+    models = Sam3Models()
+    session = Session(Calls(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
+    image = text(picture())
+    reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})
+    assert models.labels == [[[1]], [[1, 0]]]
+    assert reply.tensors["masks"][:, 0, 0, 0].tolist() == [1, 2]
+    session.answer({"image": image, "point_coords": points})
+    assert models.labels[2:] == [[[1, 1], [1, 1]]]
+
+
+def test_a_shape_that_promises_many_objects_takes_no_memory() -> None:
+    request = SessionRequest(point_coords=np.zeros((10**8, 0, 2), np.float32))
+    tracemalloc.start()
+    with pytest.raises(PromptError, match="100000000 objects: a request may name 64"):
+        request.prompts((16, 12), 256)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 @pytest.mark.parametrize("name", ["cache_bytes", "threads", "max_pending"])

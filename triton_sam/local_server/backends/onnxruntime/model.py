@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 CANCELLED = "the request was cancelled before it was computed"
+CGROUP = Path("/sys/fs/cgroup")
 
 TRITON_TYPES = {
     "tensor(float)": "TYPE_FP32",
@@ -79,7 +80,7 @@ class TritonPythonModel:
         self.inputs = {node.name: node for node in self.session.get_inputs()}
         self.optional = {node.name: node for node in self.session.get_overridable_initializers()}
         self.outputs = [node.name for node in self.session.get_outputs()]
-        check_names(config, {*self.inputs, *self.optional}, set(self.outputs))
+        check_names(config, set(self.inputs), set(self.optional), set(self.outputs))
         chosen = self.session.get_providers()[0]
         if providers[0] != "CPUExecutionProvider" and chosen == "CPUExecutionProvider":
             self.refuse_or_accept_cpu(args)
@@ -242,13 +243,17 @@ def asks_for_gpu(args: Mapping[str, str]) -> bool:
     return "KIND_GPU" in re.sub(r"(?m)#.*$", "", text)
 
 
-def check_names(config: Mapping[str, Any], inputs: set[str], outputs: set[str]) -> None:
-    """Refuse a config.pbtxt that names tensors which the graph does not have, or leaves out needed ones."""
-    for key, there in (("input", inputs), ("output", outputs)):
+def check_names(config: Mapping[str, Any], inputs: set[str], optional: set[str], outputs: set[str]) -> None:
+    """Refuse a config.pbtxt that names tensors which the graph does not have, or lists inputs without a needed one."""
+    for key, there in (("input", inputs | optional), ("output", outputs)):
         unknown = {entry["name"] for entry in config[key]} - there
         if unknown:
             listed, known = ", ".join(sorted(unknown)), ", ".join(sorted(there))
             raise pb_utils.TritonModelException(f"config.pbtxt names {key} {listed}; the ONNX file has {known}")
+    missing = inputs - {entry["name"] for entry in config["input"]}
+    if config["input"] and missing:
+        listed = ", ".join(sorted(missing))
+        raise pb_utils.TritonModelException(f"config.pbtxt leaves out input {listed}, which the ONNX file needs")
 
 
 def describe(node: Any, batched: bool) -> dict[str, Any]:
@@ -285,8 +290,10 @@ def thread_siblings(cpu: int) -> str:
 
 def cgroup_quota() -> float:
     """Return the container's CPU limit in cores, infinity when there is none."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return math.inf
-    return math.inf if quota == "max" else int(quota) / int(period)
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroup v2, v1
+        try:
+            quota, period = " ".join((CGROUP / file).read_text() for file in files).split()
+        except (OSError, ValueError):
+            continue
+        return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+    return math.inf

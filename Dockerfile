@@ -16,7 +16,8 @@ RUN pip install --constraint constraints.txt ".[export]" \
     && useradd --uid 1000 --create-home sam \
     && install --directory --owner=1000 --group=1000 /models /checkpoints
 USER 1000:1000
-WORKDIR /checkpoints
+# `triton-sam setup` downloads to checkpoints/ of the folder that it runs in.
+WORKDIR /
 ENV TRITON_SAM_REPOSITORY=/models
 VOLUME ["/models", "/checkpoints"]
 # Copies the config.pbtxt files and the small default model into an empty volume first.

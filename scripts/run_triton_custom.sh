@@ -9,7 +9,7 @@ usage: SAM2_CHECKPOINT=/abs/file.pt [SAM2_MODEL_CFG=NAME] scripts/run_triton_cus
 Exports the checkpoint into MODEL_REPOSITORY (default: model_repository of this project) unless its newest version was
 made from this very file, then serves it with scripts/run_triton.sh, whose variables apply too.
 
-  SAM2_CHECKPOINT   absolute path of a SAM2.1 checkpoint
+  SAM2_CHECKPOINT   absolute path of a SAM2.1 or SAM2.0 checkpoint
   SAM2_MODEL_CFG    model configuration, for example configs/sam2.1/sam2.1_hiera_l.yaml (default: by the file's name)
   PYTHON            interpreter with the export extra: pip install -c constraints.txt -e ".[export]" (default: python3)
 HELP

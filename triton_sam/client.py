@@ -47,7 +47,7 @@ class SamTritonClient(ClientCore):
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with certificates to trust, for https and grpcs.
         embeddings: where they are kept. "server": in the session model (``sam2``), so that a click is an id and a
-            prompt, under 2 KB; an image that the server has lost is sent again by itself. "client": here, and they go
+            prompt, under 1 KB; an image that the server has lost is sent again by itself. "client": here, and they go
             along with every click, 16.8 MB for SAM2. "auto": the server, if it has the session model ready when the
             first image is encoded. Masks are the same either way.
 

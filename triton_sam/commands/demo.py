@@ -167,8 +167,8 @@ def _print_report(report: Report) -> None:
 
 def _print_next_steps() -> None:
     print(
-        "\nThis was the small model that comes with the project, made for demos and tests: it finds objects, its\n"
-        "outlines are coarse. For real masks take the official weights. Next:\n"
+        "\nThe model that comes with the project is small, made for demos and tests: it finds objects, its outlines\n"
+        "are coarse. For real masks take the official weights. Next:\n"
         "  triton-sam serve                          keep a server running on this machine\n"
         "  triton-sam predict photo.jpg --point 300,200 --overlay overlay.png\n"
         f"  {install('local,export')} && triton-sam setup sam2 base_plus\n"

@@ -17,6 +17,7 @@ from typing import Literal
 
 from .._extras import install
 from ..errors import SamError
+from ..local_server.installation import find_libpython, find_wheel
 from ..local_server.selection import left_out, read_repository
 from ..repository import list_models
 from ..server_url import parse_url
@@ -90,6 +91,11 @@ def _local_triton() -> Finding:
     version = _version("nvidia-pytriton")
     if version is None:
         return Finding("local Triton", "missing", "no nvidia-pytriton wheel", install("local"))
+    try:
+        find_wheel()
+        find_libpython()
+    except SamError as error:
+        return Finding("local Triton", "missing", f"nvidia-pytriton {version} cannot run here", str(error))
     return Finding("local Triton", "ok", f"nvidia-pytriton {version}")
 
 

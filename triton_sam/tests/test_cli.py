@@ -3,9 +3,11 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ from PIL import Image
 
 from triton_sam import __version__
 from triton_sam.bundle import bundled
-from triton_sam.cli import main
+from triton_sam.cli import COMMANDS, main
 from triton_sam.rle import rle_to_mask
 from triton_sam.server_url import parse_url
+from triton_sam.verify import OnnxClient
+
+NAMES = [module.__name__.rpartition(".")[2] for module in COMMANDS]
 
 
 def run(capsys, *arguments):
@@ -41,13 +46,19 @@ def assert_one_line_error(result, words):
 def test_help_names_every_command(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    for command in ("demo", "serve", "predict", "models", "doctor", "setup", "download", "export", "verify"):
-        assert f"    {command} " in out or f"    {command}\n" in out
+    for command in NAMES:
+        assert re.search(rf"(?m)^    {command}(  |$)", out), command
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "serve", "predict", "models", "doctor", "setup", "download", "export", "verify"]
-)
+@pytest.mark.parametrize("module", COMMANDS, ids=NAMES)
+def test_the_summary_of_a_command_is_one_sentence(module):
+    """The help takes the first line of the module's docstring: that must not be the beginning of a longer one."""
+    summary, *rest = module.__doc__.strip().splitlines()
+    assert summary.endswith(".")
+    assert not rest or rest[0] == ""
+
+
+@pytest.mark.parametrize("command", NAMES)
 def test_each_command_has_help(capsys, command):
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
@@ -204,6 +215,28 @@ def test_verify_compares_and_serves_the_named_pair(tmp_path):
         transport = Transport(parse_url(verify._serve(args, folder, stack)))
         stack.callback(transport.close)
         assert set(transport.ready_models()) == {"large_encoder", "large_decoder"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--checkpoint x.pt --size tiny", "--size is for --random"),
+        ("--checkpoint x.pt --full", "--full is for --random"),
+        ("--checkpoint x.pt --seed 0", "--seed is for --random"),
+        ("--random --model-cfg x.yaml --size tiny", "--size, --full and --model-cfg say the same"),
+        ("--random --model-cfg x.yaml --full", "--size, --full and --model-cfg say the same"),
+        ("--random --size tiny --full", "--size, --full and --model-cfg say the same"),
+    ],
+)
+def test_verify_refuses_options_that_count_for_nothing(capsys, given, words):
+    assert_one_line_error(run(capsys, "verify", "sam3", *given.split()), words)
+
+
+def test_verify_without_a_server_does_not_look_where_one_is(monkeypatch):
+    monkeypatch.setenv("TRITON_URL", "ftp://nonsense")
+    monkeypatch.setattr("triton_sam.verify._Sessions", lambda files: files)
+    files = {role: Path(role) for role in ("encoder", "decoder")}
+    assert OnnxClient(files)._transport == {f"sam2_{role}": path for role, path in files.items()}
 
 
 def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):

@@ -17,6 +17,7 @@ from types import ModuleType
 
 import pytest
 
+from triton_sam import checkpoints
 from triton_sam.bundle import bundled, checkout
 from triton_sam.tests.nginx_proxy import free_ports
 
@@ -390,24 +391,35 @@ def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
 # --- scripts of the images
 
 
+def test_the_export_image_downloads_into_its_volume() -> None:
+    stage = (ROOT / "Dockerfile").read_text().partition(" AS export")[2].partition("\nFROM ")[0]
+    workdir = Path(re.findall(r"(?m)^WORKDIR (.*)$", stage)[-1])
+    volumes = json.loads(re.findall(r"(?m)^VOLUME (.*)$", stage)[-1])
+    assert str(workdir / checkpoints.DIRECTORY) in volumes
+
+
 def test_the_export_image_fills_a_volume_once(tmp_path: Path) -> None:
     """With a stand-in for `triton-sam`, whose setup has tests of its own."""
     program, called = tmp_path / "bin" / "triton-sam", tmp_path / "called"
+    models, exported = tmp_path / "models", tmp_path / "models" / "sam2_encoder" / "2" / "model.onnx"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "$@" >> {called}\n')
+    program.write_text(f'#!/bin/sh\necho "$@" >> {called}\nmkdir -p {exported.parent} && echo new > {exported}\n')
     program.chmod(0o755)
-    models = tmp_path / "models"
     models.mkdir()
     environment = {
         "PATH": f"{program.parent}:/usr/bin:/bin",
         "TRITON_SAM_REPOSITORY": str(models),
     }
     command = ["bash", ROOT / "scripts" / "container_setup.sh", "sam2", "base_plus", "--precision", "fp16"]
-    for more in ({}, {}, {"FORCE": "1"}):
+
+    def calls(**more: str) -> int:
         subprocess.run(command, env={**environment, **more}, check=True, capture_output=True, timeout=60)
-    assert (
-        called.read_text().splitlines() == ["setup sam2 base_plus --precision fp16"] * 2
-    )  # the second start did nothing
+        return called.read_text().splitlines().count("setup sam2 base_plus --precision fp16")
+
+    assert [calls(), calls(), calls(FORCE="1"), calls()] == [1, 1, 2, 2]
+    shutil.rmtree(exported.parent)  # as README goes back to the small model
+    assert [calls(), calls()] == [3, 3]
+    assert exported.is_file()
     assert (models / "sam2_encoder" / "1" / "model.onnx").is_file()
     assert (models / "sam3" / "config.pbtxt").is_file()
     (models / "sam2" / "config.pbtxt").write_text("changed by hand")

@@ -8,7 +8,10 @@ import contextlib
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import certifi
@@ -17,12 +20,15 @@ import pytest
 from triton_sam.bundle import checkout
 from triton_sam.cli import build_parser
 
+from .manifest import pixi_tasks
+
 ROOT = checkout()
 if ROOT is None:
     pytest.skip("documents are in the checkout only", allow_module_level=True)
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CLAUDE.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(?ms)^```(\w*)\n(.*?)^```$")
+DOCUMENTS += [ROOT / "checkpoints" / "README.md", ROOT / "test" / "images" / "README.md"]
+BLOCK = re.compile(r"(?ms)^( *)```(\w*)\n(.*?)^\1```$")
 COMMAND = re.compile(r"\btriton-sam ([a-z]+)((?: [^\n`|;&#)]+)?)")
 
 
@@ -31,8 +37,10 @@ def blocks(*languages: str) -> list[tuple[str, str]]:
     found = []
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
-        matches = [match for match in BLOCK.finditer(text) if match[1] in languages]
-        found += [(f"{path.name}:{text[: match.start()].count(chr(10)) + 1}", match[2]) for match in matches]
+        matches = [match for match in BLOCK.finditer(text) if match[2] in languages]
+        found += [
+            (f"{path.name}:{text[: match.start()].count(chr(10)) + 1}", textwrap.dedent(match[3])) for match in matches
+        ]
     return found
 
 
@@ -137,6 +145,34 @@ def test_links_and_named_files_exist(path):
         if name.startswith("deploy/nginx/tls/"):  # scripts/make_certificates.sh makes them
             continue
         assert (ROOT / name).exists() or list((ROOT / Path(name).parent).glob(f"{Path(name).name}*")), name
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_named_tasks_exist(path):
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"pixi run (?:-e \w+ )?([a-z][\w-]*)", text)
+    if path.name == "README.md" and path.parent == ROOT:  # the table's second column, whose short forms begin with "-"
+        column = re.findall(r"(?m)^\|[^|]*\| ([^|]*) \|", text.partition("| `pixi run ...` |")[2])
+        named += [name for cell in column for name in re.findall(r"`([a-z][\w-]*)`", cell)]
+        assert len(named) > 20
+    assert [name for name in named if name not in pixi_tasks()] == []
+
+
+SCRIPT_OPTIONS = re.compile(r"(?:python )?((?:scripts|examples)/\w+\.py)((?: [^\n`|;&#)]+)?)")
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_options_of_named_scripts_exist(path):
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    for match in SCRIPT_OPTIONS.finditer(text):
+        options = re.findall(r"(?<![\w-])--[a-z][a-z-]+", match[2])
+        assert not [option for option in options if option not in script_help(match[1])], match[0]
+
+
+@cache
+def script_help(script: str) -> str:
+    done = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 def test_every_command_is_in_the_readme():

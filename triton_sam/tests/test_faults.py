@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
 import time
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.errors import ServerError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.session_calls import RemoteImage
 
+from .busy_machine import standstill
 from .faulty_proxy import FAULTS, PAUSE, FaultyProxy
 
 POINT = [[200, 180]]
@@ -104,26 +104,6 @@ def known(service_triton, picture):
             image = client.encode(picture)
             found[place] = image, client.predict(POINT, image=image)[0]
     return found
-
-
-@contextlib.contextmanager
-def standstill():
-    """Add up the seconds for which the machine, busy with others, let no thread of this process run on time."""
-    lost, stop = [0.0], threading.Event()
-
-    def watch():
-        while not stop.is_set():
-            began = time.monotonic()
-            time.sleep(0.01)
-            lost[0] += time.monotonic() - began - 0.01
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield lost
-    finally:
-        stop.set()
-        thread.join()
 
 
 def fails_in_time(call, words, timeout=TIMEOUT):

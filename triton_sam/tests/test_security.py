@@ -159,17 +159,20 @@ def test_what_needs_the_token(path: str) -> None:
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_the_service_takes_names_as_names(service, name: str) -> None:
+def test_the_service_takes_names_as_names(service, images: Path, name: str) -> None:
     quoted = urllib.parse.quote(name, safe="").replace("..", "%2e%2e")  # the client would tidy dots away
     for answer in (
         service.http.get(f"/v1/images/{quoted}/preview"),
         service.http.post(f"/v1/images/{quoted}/segment", json={"points": [[1, 1]]}),
         service.http.get(f"/static/{quoted}"),
         service.http.get(f"/static/samples/{quoted}"),
-        service.http.post("/embedded_model", files={"image": b"x"}, params={"model_version": name}),
     ):
         assert answer.status_code in (400, 404, 405, 415, 422) or answer.url.path == "/", answer.url
         assert "root:" not in answer.text
+    picture = (images / "shapes.jpg").read_bytes()
+    answer = service.http.post("/embedded_model", files={"image": picture}, data={"model_version": name})
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_model")
+    assert repr(name) in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("name", OUTSIDE)

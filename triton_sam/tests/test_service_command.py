@@ -18,6 +18,7 @@ from triton_sam.bundle import checkout
 from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError, ServerUnreachableError
 from triton_sam.service.load import Report, run_load
+from triton_sam.service.settings import Settings
 
 from .running_service import wait_until
 
@@ -75,6 +76,31 @@ def test_faults_are_one_line(arguments, word):
     assert word in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_options_become_settings(monkeypatch):
+    seen = []
+    monkeypatch.setattr("triton_sam.service.run.serve", lambda *given, **options: seen.append((given, options)) or 0)
+    monkeypatch.setenv("TRITON_SAM_TOKEN", "")
+    monkeypatch.setenv("TRITON_TOKEN", "")
+    options = "--host 0.0.0.0 --port 81 --url http://gpu:8000 --triton-token t --ca-certs ca.pem --model sam1 --token s"
+    options += " --cors https://a https://b --max-body 2 --max-megapixels 3.5 --max-requests 4 --max-encodes 5"
+    assert main(["service", *options.split(), "--timeout", "6.5", "--memory", "7", "--quiet"]) == 0
+    expected = Settings(
+        url="http://gpu:8000",
+        triton_token="t",
+        ca_certs="ca.pem",
+        model="sam1",
+        token="s",
+        origins=("https://a", "https://b"),
+        max_body=2 << 20,
+        max_megapixels=3.5,
+        max_requests=4,
+        max_encodes=5,
+        timeout=6.5,
+        store_bytes=7 << 20,
+    )
+    assert seen == [((expected, "0.0.0.0", 81), {"repository": None, "quiet": True})]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_embeddings_are_made_anew_when_another_model_would_decode_them(service_t
 
 
 def test_a_triton_that_hangs_is_asked_once_for_all_and_health_waits_for_nothing(monkeypatch):
-    monkeypatch.setattr("triton_sam.service.engine.PROBE_TIMEOUT", 2.0)
+    monkeypatch.setattr("triton_sam.service.engine.PROBE_TIMEOUT", 10.0)
     monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -59,10 +59,10 @@ def test_a_triton_that_hangs_is_asked_once_for_all_and_health_waits_for_nothing(
             asked = [pool.submit(service.http.get, "/v1/models") for _ in range(10)]
             wait_until(lambda: service.metric("triton_sam_service_requests_in_flight") > 5)
             answer = service.http.get("/health")
-            assert time.monotonic() - begun < 1.8
+            assert time.monotonic() - begun < 9
             assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
             assert {one.result().status_code for one in asked} == {503}
-            assert time.monotonic() - begun < 6
+            assert time.monotonic() - begun < 30
 
 
 def test_methods_that_callers_make_up_are_counted_as_one():

@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -183,13 +185,25 @@ def _idle(service):
     return all(len(client._dispatcher._sessions) == 0 for client in clients)
 
 
-def test_the_mouse_that_leaves_cancels_what_it_asked_for(shapes, service):
-    replaced = service.metric("triton_sam_service_live_predictions_total")
-    for step in range(40):
-        shapes.page.mouse.move(*shapes.at(100 + 10 * step, 120 + 5 * step))
-    shapes.page.mouse.move(5, 5)
-    wait_until(lambda: _idle(service))
-    wait_until(lambda: service.metric("triton_sam_service_live_predictions_total") > replaced)
+def _hovers_replaced(service):
+    """How many previews were cancelled or gave way to a newer one."""
+    labels = {"lane": "hover", "outcome": "replaced"}
+    name = "triton_sam_service_live_predictions_total"
+    return service.app.state.engine.metrics.registry.get_sample_value(name, labels) or 0
+
+
+def test_the_mouse_that_leaves_cancels_what_it_asked_for(shapes, service, service_triton):
+    before = _hovers_replaced(service)
+    os.kill(service_triton.pid, signal.SIGSTOP)  # no answer comes before the mouse has left
+    try:
+        for step in range(10):
+            shapes.page.mouse.move(*shapes.at(100 + 40 * step, 120 + 20 * step))
+        wait_until(lambda: not _idle(service))
+        shapes.page.mouse.move(5, 5)
+        wait_until(lambda: _idle(service))
+        wait_until(lambda: _hovers_replaced(service) > before)
+    finally:
+        os.kill(service_triton.pid, signal.SIGCONT)
     assert shapes.page.evaluate("tritonSam.preview") is None
 
 

@@ -244,7 +244,7 @@ def test_a_model_that_does_not_load_leaves_the_old_one(running) -> None:
     transport = Transport(parse_url(running.server.http_url), timeout=120)
     path = running.repository / "sam2_decoder" / "config.pbtxt"
     good = path.read_text()
-    path.write_text(good.replace("[-1, -1, 2]", "[-1, -1, 2]").replace('"masks"', '"nonsense"', 1))
+    path.write_text(good.replace('"masks"', '"nonsense"', 1))
     try:
         with pytest.raises(InferenceError, match="nonsense"):
             transport.load_model("sam2_decoder")

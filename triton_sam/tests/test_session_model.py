@@ -511,9 +511,14 @@ def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transpo
         transport.infer("sam2_encoder_jpeg", {"encoded_image": text(b"no")}, list(expected))
 
 
-def test_the_same_bytes_are_encoded_once_where_the_server_has_a_response_cache(picture):
-    options = ["--cache-config=local,size=268435456"]
-    with serve(bundled("model_repository"), extra_args=options) as server:
+RESPONSE_CACHE = ["--cache-config=local,size=268435456"]
+
+
+def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(picture, tmp_path):
+    shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
+    with (tmp_path / "sam2_encoder_jpeg" / "config.pbtxt").open("a") as config:
+        config.write("response_cache { enable: true }\n")
+    with serve(tmp_path, extra_args=RESPONSE_CACHE) as server:
         transport = Transport(parse_url(server.http_url))
         before = encoded(transport)  # the warm-up's
         first, again = (
@@ -526,3 +531,13 @@ def test_the_same_bytes_are_encoded_once_where_the_server_has_a_response_cache(p
         transport.close()
     for name, array in first.items():
         np.testing.assert_array_equal(again[name], array)
+
+
+def test_who_asks_for_one_output_leaves_the_others_to_the_next(picture):
+    """Triton's response cache knows no outputs: a model with it answers the second request without embeddings."""
+    with serve(bundled("model_repository"), extra_args=RESPONSE_CACHE) as server:
+        transport, picture = Transport(parse_url(server.http_url)), text(picture)
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size"])
+        whole = transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size", "image_embeddings"])
+        transport.close()
+    assert whole["image_embeddings"].shape == (1, 256, 64, 64)

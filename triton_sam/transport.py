@@ -36,6 +36,8 @@ from .errors import (
 from .server_url import ServerUrl
 from .session_model.contract import QUEUE_IS_FULL
 
+_PROCESS_IS_GONE = "is not healthy"  # the Python backend's "Stub process 'sam2_decoder_0_0' is not healthy."
+
 Tensors = Mapping[str, npt.NDArray[Any]]
 Result = TypeVar("Result")
 
@@ -73,15 +75,27 @@ def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
     )
 
 
+def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None:
+    if _says_not_ready(message):
+        return ModelNotReadyError(
+            f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
+        )
+    if _PROCESS_IS_GONE in message:
+        return InferenceError(
+            f"{model} failed: its process on the server is gone, for want of memory perhaps, and Triton does not start "
+            f"another: start the server again ({message})"
+        )
+    return None
+
+
 def _map_status(error: InferenceServerException, url: ServerUrl, model: str | None) -> SamError:
     message = " ".join(str(error.message() or "").split())
     status = str(error.status() or "").removeprefix("StatusCode.")
     if status == "DEADLINE_EXCEEDED" or "timeout expired" in message.lower():
         return ServerTimeoutError(f"no answer from {url} in time")
-    if model is not None and _says_not_ready(message):
-        return ModelNotReadyError(
-            f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
-        )
+    known = None if model is None else _error_of_model(model, url, message)
+    if known is not None:
+        return known
     if "BUSY: " in message:
         return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
     if QUEUE_IS_FULL in message:

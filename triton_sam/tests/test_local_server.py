@@ -23,6 +23,7 @@ from triton_sam.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import (
     ConfigurationError,
+    InferenceError,
     LocalServerError,
     MissingDependencyError,
     PortInUseError,
@@ -446,3 +447,22 @@ def test_errors_of_a_log_come_before_everything_else() -> None:
         'E1121 05:31:35.1 1 main.cc:2] "the disk is full"\nusage text\n'
     )
     assert last_errors(log) == ["the disk is full"]
+
+
+def test_a_killed_model_says_to_start_the_server_again() -> None:
+    """What the kernel does where memory is short. Triton calls the model READY all the same."""
+    from triton_sam import SAM2TritonClient
+
+    models = ["sam2_encoder", "sam2_decoder"]
+    with (
+        LocalServer(bundled("model_repository"), models=models, http_port=0, grpc_port=0, metrics_port=0) as server,
+        SAM2TritonClient(server.http_url, timeout=60) as client,
+    ):
+        client.set_image(bundled("test/images/shapes.jpg"))
+        client.predict([[200, 180]], [1])
+        stubs = psutil.Process(server.pid).children(recursive=True)
+        next(stub for stub in stubs if any("sam2_decoder" in word for word in stub.cmdline())).kill()
+        for _ in range(2):
+            with pytest.raises(InferenceError, match=r"its process on the server is gone.*start the server again"):
+                client.predict([[200, 180]], [1])
+        client.encode(bundled("test/images/coffee.jpg"))  # the others go on

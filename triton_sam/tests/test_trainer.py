@@ -411,6 +411,30 @@ class TestCommand:
         one, other = ((tmp_path / name / "sam2.1_hiera_micro.pt").read_bytes() for name in ("whole", "run"))
         assert one == other
 
+    @pytest.mark.parametrize(("stages", "for_all"), [("64:3", True), ("64:0.1m", False)])
+    def test_stages_in_steps_wait_for_every_scene(self, main, tmp_path, monkeypatch, stages, for_all):
+        from triton_sam.train.source import Source
+
+        waits = []
+        monkeypatch.setattr(Source, "wait", lambda _source, everything, _stopped: waits.append(everything))
+        monkeypatch.setattr("triton_sam.train.command.Trainer.run", lambda *_args, **_options: None)
+        main(["--out", str(tmp_path), "--stages", stages, "--easy-shards", "0", "--shards", "0"])
+        assert waits == [for_all]
+
+    def test_waiting_for_every_scene_ends_with_the_painter(self, trainer_module, tmp_path, monkeypatch):
+        from triton_sam.train.source import Source
+        from triton_sam.train.stages import View
+
+        source = Source(tmp_path, [View(64, 64)], 0, 0)
+        source.close()
+        alive = [True, True, False]
+        monkeypatch.setattr(source, "_ready", lambda: True)
+        monkeypatch.setattr(source, "_painter", type("Painter", (), {"is_alive": lambda _self: alive.pop(0)})())
+        source.wait(False, lambda: False)
+        assert len(alive) == 2
+        source.wait(True, lambda: False)
+        assert alive == []
+
     def test_full_scenes_alone_are_drawn_where_no_others_are_needed(self, main, tmp_path):
         with pytest.raises(ConfigurationError, match="no scenes of 512 px"):
             main(["--out", str(tmp_path), "--stages", "256/1024:1", "--shards", "0"])

@@ -8,7 +8,7 @@ scripts/download_sam3_onnx.py instead, which needs neither.
 import sys
 from pathlib import Path
 
-from triton_sam.commands import _hub
+from triton_sam.commands import _hub, _options
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
         print(_hub.run_checkpoint(args))
         return 0
 
-    return _hub.script(run)
+    return _options.run_script(run)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--name", metavar="VARIANT", help="models VARIANT_encoder, VARIANT_decoder (default: sam3)")
     _options.add_repository(parser)
     args = parser.parse_args()
-    return _hub.script(lambda: _hub.run_onnx(args, args.precision))
+    return _options.run_script(lambda: _hub.run_onnx(args, args.precision))
 
 
 if __name__ == "__main__":

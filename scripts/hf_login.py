@@ -10,14 +10,14 @@ import getpass
 import os
 import sys
 
-from triton_sam.commands import _hub
+from triton_sam.commands import _options
 from triton_sam.errors import ConfigurationError
 
 
 def main() -> int:
     """Parse the command line, ask for the token and keep it where huggingface_hub looks."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    return _hub.script(run)
+    return _options.run_script(run)
 
 
 def run() -> int:

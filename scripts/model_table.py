@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 
 from triton_sam.benchmark import model_table
-from triton_sam.errors import ConfigurationError, SamError
+from triton_sam.commands._options import run_script
+from triton_sam.errors import ConfigurationError
 
 
 def main() -> int:
@@ -29,13 +30,7 @@ def main() -> int:
     parser.add_argument("--export-only", action="store_true", help="fill the folder of --keep and measure nothing")
     parser.add_argument("-q", "--quiet", action="store_true", help="print the table and errors only")
     args = parser.parse_args()
-    try:
-        return run(args)
-    except SamError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return run_script(lambda: run(args))
 
 
 def run(args: argparse.Namespace) -> int:

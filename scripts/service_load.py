@@ -7,11 +7,11 @@ Start the service in another terminal: triton-sam service --local --max-requests
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from triton_sam.bundle import bundled
+from triton_sam.commands._options import bearer_token
 from triton_sam.errors import SamError
 from triton_sam.service.load import run_load
 from triton_sam.service.settings import TOKEN_VARIABLE
@@ -24,11 +24,12 @@ def main() -> int:
     parser.add_argument("--users", type=int, default=32, help="who click at a time (default: 32)")
     parser.add_argument("--seconds", type=float, default=30.0, help="for how long (default: 30)")
     parser.add_argument("--image", type=Path, action="append", help="picture to click on (default: the project's own)")
-    parser.add_argument("--token", default=os.environ.get(TOKEN_VARIABLE), help="bearer token, where one is needed")
+    parser.add_argument("--token", help=f"bearer token, where one is needed (default: ${TOKEN_VARIABLE})")
     args = parser.parse_args()
     pictures = args.image or [bundled("test/images") / name for name in ("shapes.jpg", "coffee.jpg")]
+    token = bearer_token(args.token, TOKEN_VARIABLE) or None
     try:
-        report = run_load(args.url, pictures, users=args.users, seconds=args.seconds, token=args.token)
+        report = run_load(args.url, pictures, users=args.users, seconds=args.seconds, token=token)
     except SamError as error:
         print(f"service_load: error: {error}", file=sys.stderr)
         return 1

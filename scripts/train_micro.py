@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import sys
 
-from triton_sam.errors import SamError
+from triton_sam.commands._options import run_script
+
+
+def main() -> int:
+    """Train; the packages are looked for inside, so that one that is missing is an error like others."""
+    from triton_sam.train.command import main as train
+
+    return train()
+
 
 if __name__ == "__main__":
-    try:
-        from triton_sam.train.command import main
-
-        sys.exit(main())
-    except SamError as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
-        sys.exit(f"error: {error.filename or 'cannot write'}: {error.strerror or error}")
+    sys.exit(run_script(main))

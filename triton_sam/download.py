@@ -109,7 +109,7 @@ def fetch(
     """
     job = _Job(path, size, sha256, progress, retries, timeout, dict(headers or {}))
     try:
-        for place in (path, *([installed] if installed is not None else [])):
+        for place in filter(None, (path, installed)):
             if _is_right(replace(job, path=place)):
                 return place
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,12 @@
-"""What the commands and scripts around the Hugging Face hub share, and how all scripts run."""
+"""What the commands and scripts around the Hugging Face hub share."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from .. import checkpoints
-from ..errors import ConfigurationError, SamError
+from ..errors import ConfigurationError
 from . import _options
 
 
@@ -57,17 +55,3 @@ def script_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--mirror", metavar="URL", help="another hub than https://huggingface.co (also $HF_ENDPOINT)")
     _options.add_quiet(parser)
     return parser
-
-
-def script(run: Callable[[], int]) -> int:
-    """Run a script; an error of ours, or of the disk, is one line."""
-    try:
-        return run()
-    except SamError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:  # as the command line has it
-        print(f"error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130

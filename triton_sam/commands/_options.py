@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES
 from ..repository import default_repository
 
@@ -120,3 +120,17 @@ def server_url(args: argparse.Namespace) -> Iterator[str | None]:
     say(args, "starting a local Triton ...")
     with LocalServer(repository(args), http_port=0, grpc_port=0, metrics_port=0) as server:
         yield server.http_url
+
+
+def run_script(run: Callable[[], int]) -> int:
+    """Run a script; an error of ours, or of the disk, is one line."""
+    try:
+        return run()
+    except SamError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # as the command line has it
+        print(f"error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import ConfigurationError
 from ..export import registry
 from ..families import FAMILIES
-from . import _hub, _options
+from . import _options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +119,7 @@ def script(family: str, description: str) -> int:
     parser.add_argument("-q", "--quiet", action="store_true", help="print the two paths and errors only")
     parser.set_defaults(family=family)
     args = parser.parse_args()
-    return _hub.script(lambda: run(args))
+    return _options.run_script(lambda: run(args))
 
 
 def _model(args: argparse.Namespace) -> str | None:

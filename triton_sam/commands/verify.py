@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--image", metavar="FILE", help="picture to compare on (default: a photo of this project)")
     parser.add_argument(
-        "--precision", choices=("fp32", "fp16", "int8"), default="fp32", help="of the export (default: fp32)"
+        "--precision", choices=registry.PRECISIONS, default="fp32", help="of the export (default: fp32)"
     )
     parser.add_argument(
         "--exported",

@@ -24,7 +24,7 @@ onnx = pytest.importorskip("onnx")
 from triton_sam import hub as hub_module  # noqa: E402
 from triton_sam.bundle import bundled, checkout  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
-from triton_sam.commands import _hub  # noqa: E402
+from triton_sam.commands import _options  # noqa: E402
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  # noqa: E402
 from triton_sam.families.sam3 import Sam3  # noqa: E402
 from triton_sam.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
@@ -297,7 +297,7 @@ def test_scripts_tell_errors_of_the_disk_in_one_line(capsys: pytest.CaptureFixtu
     def fail() -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    assert _hub.script(fail) == 1
+    assert _options.run_script(fail) == 1
     assert capsys.readouterr().err == "error: cannot write: No space left on device\n"
 
 

@@ -192,6 +192,15 @@ def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path
     assert doctor_findings(capsys, "--model-repository", tmp_path)["models"]["status"] == "missing"
 
 
+def test_doctor_says_that_the_wheel_cannot_run_with_this_python(capsys, monkeypatch):
+    pytest.importorskip("pytriton")
+    monkeypatch.setattr("triton_sam.local_server.installation._python_version", lambda: "3.99")
+    found = doctor_findings(capsys)["local Triton"]
+    assert found["status"] == "missing"
+    assert "cannot run here" in found["text"]
+    assert "this is 3.99: use another Python" in found["mend"]
+
+
 def doctor_findings(capsys, *arguments):
     return {finding["subject"]: finding for finding in json.loads(run(capsys, "doctor", "--json", *arguments)[1])}
 

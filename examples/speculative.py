@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from triton_sam import SamError, SpeculativeSAM2Client
-from triton_sam.bundle import bundled
+from triton_sam._common.bundle import bundled
 
 
 async def play(url: str | None, image: str, seconds: float) -> None:

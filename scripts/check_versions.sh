@@ -55,8 +55,8 @@ fi
 name=${names[0]} python=${names[0]%-*}
 read -ra run <<<"${RUN:-}"
 failed=0
-without_server=(images prompts masks transport properties sessions files)
-with_server=(client basic repository session_model onnxruntime_backend service_v0 service_v1)
+without_server=(unit/{inputs,masks,transport,client,_common} unit/test_properties.py)
+with_server=(served/test_{client,basic,session_model,onnxruntime_backend}.py unit/repository service/test_v{0,1}.py)
 
 # environment NAME RESOLUTION [EXTRA ...]: what pyproject.toml asks for, and the tools of the tests.
 environment() {
@@ -76,8 +76,8 @@ environment() {
 tests() {
     local file
     for file in "$@"; do
-        echo "test_$file.py"
-        "${run[@]}" "$ENVIRONMENTS/$name/bin/python" -m pytest -q -p no:cacheprovider "triton_sam/tests/test_$file.py" ||
+        echo "$file"
+        "${run[@]}" "$ENVIRONMENTS/$name/bin/python" -m pytest -q -p no:cacheprovider "test/$file" ||
             failed=1
     done
 }

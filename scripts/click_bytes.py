@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from triton_sam.bundle import bundled
+from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, SamError
 from triton_sam.local_server import LocalServer
-from triton_sam.server_url import parse_url
-from triton_sam.session_model import contract
 from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
+from triton_sam.wire import contract
 
 REQUEST_LIMIT = 2_000
 ANSWER_LIMITS = {"logits": 300_000, "rle": 10_000, "png": 10_000}

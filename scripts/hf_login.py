@@ -22,7 +22,7 @@ def main() -> int:
 
 def run() -> int:
     """Log in."""
-    from triton_sam.hub import login
+    from triton_sam.download.hub import login
 
     token = os.environ.get("HF_TOKEN") or ask()
     if not token:

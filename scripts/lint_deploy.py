@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-DATA = ROOT / "triton_sam" / "tests" / "data"
+sys.path[:0] = [str(ROOT), str(ROOT / "test")]
+DATA = ROOT / "test" / "data"
 MONITORING = ROOT / "deploy" / "monitoring"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 CUSTOM_RESOURCES = {
@@ -114,7 +114,7 @@ def shell() -> Iterable[str]:
 
 def kubernetes() -> Iterable[str]:
     """Yield what is wrong with the manifests, rendered, by the schemas of Kubernetes and of the custom resources."""
-    from triton_sam.tests.manifests import load, render
+    from support.manifests import load, render
 
     for overlay in sorted((KUBERNETES / "overlays").iterdir()):
         try:
@@ -192,7 +192,7 @@ def squares_of(place: dict[str, int]) -> list[tuple[int, int]]:
 
 def nginx() -> Iterable[str]:
     """Yield what `nginx -t` says about the proxy's configuration, with certificates made for it."""
-    from triton_sam.tests.nginx_proxy import NGINX, configure, make_tls
+    from support.nginx_proxy import NGINX, configure, make_tls
 
     if NGINX is None:
         raise SkippedError("apt install nginx-light")
@@ -229,7 +229,7 @@ def pixi() -> Iterable[str]:
 def model_configs() -> Iterable[str]:
     """Yield what Triton's own ModelConfig refuses of the config.pbtxt files."""
     from triton_sam.errors import RepositoryError
-    from triton_sam.repository import parse_config
+    from triton_sam.repository.config import parse_config
 
     for path in sorted((ROOT / "model_repository").glob("*/config.pbtxt")):
         try:
@@ -247,7 +247,7 @@ CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
 
 
 def schema_errors(document: Any, name: str) -> list[str]:
-    """Return where a document breaks a JSON schema of triton_sam/tests/data."""
+    """Return where a document breaks a JSON schema of test/data."""
     try:
         import jsonschema
     except ImportError:

@@ -15,8 +15,8 @@ import sys
 import time
 from typing import Any
 
-from triton_sam.server_url import parse_url
 from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
 
 MS_LIMIT = 150
 SPARE_DECODES = 2

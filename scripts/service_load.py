@@ -10,10 +10,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from triton_sam.bundle import bundled
+from triton_sam._common.bundle import bundled
+from triton_sam.benchmark.service_load import run_load
 from triton_sam.commands._options import bearer_token
 from triton_sam.errors import SamError
-from triton_sam.service.load import run_load
 from triton_sam.service.settings import TOKEN_VARIABLE
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from triton_sam.bundle import bundled
-from triton_sam.rle import rle_to_mask
+from triton_sam._common.bundle import bundled
+from triton_sam.masks.rle import rle_to_mask
 
 VIEWS = (
     ("page-dark.webp", (1280, 800), "dark"),

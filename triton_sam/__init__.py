@@ -6,8 +6,9 @@
 >>> masks, iou = client.predict(point_coords=[[512, 512]], point_labels=[1])
 """
 
-from .client import SAM2TritonClient, SamTritonClient
-from .embeddings import ImageEmbeddings
+from ._version import __version__
+from .client.speculative import SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+from .client.sync import SAM2TritonClient, SamTritonClient
 from .errors import (
     CheckpointError,
     ChecksumError,
@@ -30,10 +31,8 @@ from .errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
-from .masks import Segment
-from .speculative_client import SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
-
-__version__ = "0.1.0"
+from .inputs.embeddings import ImageEmbeddings
+from .masks.segment import Segment
 
 __all__ = [
     "CheckpointError",

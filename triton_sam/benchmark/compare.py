@@ -6,21 +6,20 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
-from .._core import EmbeddingsPlace
-from ..client import SAM2TritonClient
+from ..client.base import EmbeddingsPlace
+from ..client.sync import SAM2TritonClient
 from ..errors import SamError
-from ..images import open_image
-from ..references import Reference
-from ..server_url import parse_url
+from ..export.reference import Reference
+from ..inputs.images import open_image
+from ..transport.url import parse_url
 from .link import EmulatedLink, parse_link
 from .progress import Progress
 from .results import Results, times_row
-from .settings import MOST_ROUNDS, Settings
+from .settings import MOST_ROUNDS, OVER_LINK, Settings
 from .target import Point, Target
 from .timing import Act, take_turns
 
 OPERATIONS = ("encode", "click", "click, full-size mask")
-OVER_LINK = "click over a link"
 MOST_ENCODES = 7
 
 
@@ -160,7 +159,7 @@ def _contenders(
 
 
 def _in_process(target: Target) -> SAM2TritonClient:
-    from ..verify import OnnxClient
+    from ..verify.compare import OnnxClient
 
     assert target.weights is not None  # noqa: S101 - checked by the caller
     return OnnxClient(target.weights.files, target.family)

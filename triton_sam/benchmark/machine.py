@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .._extras import missing
+from .._common.extras import missing
 
 try:
     import psutil

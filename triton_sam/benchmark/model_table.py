@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..bundle import bundled
-from ..checkpoints import CATALOGUE
+from .._common.bundle import bundled
+from ..download.catalogue import CATALOGUE
 from ..errors import ConfigurationError
-from ..export import registry
+from ..export import options, registry
 from ..families import FAMILIES
 from ..local_server import LocalServer
 from .results import Times
@@ -68,7 +68,7 @@ class Row:
 
 def official_sizes() -> list[Size]:
     """Return all official sizes, family by family, smallest first."""
-    return [Size(family, name) for family in FAMILIES for name in registry.SIZES[family]
+    return [Size(family, name) for family in FAMILIES for name in options.SIZES[family]
             if name not in NO_OFFICIAL_SIZES]  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def parse_size(text: str) -> Size:
         ConfigurationError: there is no such size.
     """
     family, _, name = text.partition("/")
-    if family not in FAMILIES or name not in registry.SIZES[family]:
+    if family not in FAMILIES or name not in options.SIZES[family]:
         known = ", ".join(map(str, official_sizes()))
         raise ConfigurationError(f"there is no {text!r}: choose of {known}")
     return Size(family, name)

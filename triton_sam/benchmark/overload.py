@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from ..client import SAM2TritonClient
-from ..embeddings import ImageEmbeddings
+from ..client.sync import SAM2TritonClient
+from ..inputs.embeddings import ImageEmbeddings
 from .machine import Watch
 from .progress import Progress
 from .results import NOT_RECOVERED, RECOVERED, Results, Row, Times

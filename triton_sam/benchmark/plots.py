@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._extras import missing
-from .._files import atomic_path
+from .._common.extras import missing
+from .._common.files import atomic_path
 from .results import Results, Row
 from .stages import STAGES
 from .words import COLORS, WHO, name_of, number, protocol_name

@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from .._files import atomic_write
-from .bars import Bar, judge
-from .compare import OVER_LINK
+from .._common.files import atomic_write
 from .document import Block, Document, Heading, Picture, Table
+from .result_file import to_csv, to_json
 from .results import NOT_RECOVERED, RECOVERED, Results, Row
+from .settings import OVER_LINK
 from .stages import STAGES
+from .thresholds import Bar, judge
 from .words import name_of, number, protocol_name
 
 PLOT_TITLES = {
@@ -31,8 +32,8 @@ def write_report(results: Results, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = {
-        folder / "result.json": json.dumps(results.to_json(), indent=1) + "\n",
-        folder / "result.csv": results.to_csv(),
+        folder / "result.json": json.dumps(to_json(results), indent=1) + "\n",
+        folder / "result.csv": to_csv(results),
     }
     for path, text in files.items():
         atomic_write(path, text.encode())

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-
-from ..errors import InputError
 
 FORMAT = 1
 """Of the JSON file; counts up when a reader would misunderstand a newer file."""
@@ -106,83 +99,8 @@ class Results:
         """Return the rows of a section, or of one kind in it."""
         return [row for row in self.rows if row.section == section and what in (None, row.what)]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all of it as JSON types, as schema.json describes it."""
-        from .bars import judge
-
-        return {
-            "format": FORMAT,
-            "complete": self.complete,
-            **self.about,
-            "rows": [_finite(asdict(row)) for row in self.rows],
-            "bars": [_finite({**asdict(bar), "ok": bar.ok}) for bar in judge(self)],
-            "notes": self.notes,
-        }
-
-    def to_csv(self) -> str:
-        """Return the rows as a table; further figures as ``name=value`` in the last column."""
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        names = ("median", "min", "max", "p95", "p99")
-        writer.writerow(
-            ["section", "what", "who", "protocol", "size", *(f"{name}_ms" for name in names), "n", "per_second", "more"]
-        )
-        for row in self.rows:
-            times = [""] * 6 if row.ms is None else [*(_short(getattr(row.ms, name)) for name in names), row.ms.n]
-            more = " ".join(f"{name}={_short(value)}" for name, value in row.more.items())
-            rate = "" if row.per_second is None else _short(row.per_second)
-            size = "" if row.size is None else row.size
-            writer.writerow([row.section, row.what, row.who, row.protocol or "", size, *times, rate, more])
-        return stream.getvalue()
-
-
-def from_json(data: dict[str, Any]) -> Results:
-    """Read what to_json() wrote; it fits the schema."""
-    rows = [Row(**{**row, "ms": None if row["ms"] is None else Times(**row["ms"])}) for row in data["rows"]]
-    about = {key: data[key] for key in ("created", "command", "kit", "machine", "model", "settings")}
-    return Results(about, rows, list(data["notes"]), bool(data["complete"]))
-
-
-def load(path: Path) -> Results:
-    """Read a result file.
-
-    Raises:
-        InputError: it is missing, damaged, or no result of this command.
-    """
-    from .schema import problem
-
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"no result at {path}") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {error}") from error
-    fault = problem(data)
-    if fault:
-        raise InputError(f"{path} is no result of `triton-sam benchmark`: {fault}")
-    return from_json(data)
-
 
 def times_row(section: str, what: str, who: str, values: Iterable[float], **options: Any) -> list[Row]:
     """Return a row of durations in milliseconds; none when nothing was measured."""
     listed = list(values)
     return [Row(section, what, who, ms=Times.of(listed), **options)] if listed else []
-
-
-def _short(value: float) -> str:
-    return f"{value:.6g}"
-
-
-def _finite(data: dict[str, Any]) -> dict[str, Any]:
-    """Round figures to what was measured, and drop those that JSON cannot carry."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: clean(each) for key, each in value.items() if not _is_lost(each)}
-        return float(f"{value:.6g}") if isinstance(value, float) else value
-
-    return {key: clean(value) for key, value in data.items()}
-
-
-def _is_lost(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .._extras import missing
+from .._common.extras import missing
 
 
 def schema() -> dict[str, Any]:

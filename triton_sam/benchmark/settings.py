@@ -63,3 +63,6 @@ class Settings:
             unknown = [name for name in names if name not in known]
             if unknown:
                 raise ConfigurationError(f"there is no {unknown[0]!r}: {', '.join(known)}")
+
+
+OVER_LINK = "click over a link"

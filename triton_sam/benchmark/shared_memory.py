@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..calls import Request
-from ..embeddings import ImageEmbeddings
 from ..errors import ServerError
 from ..families.base import FloatArray
-from ..server_url import parse_url
-from ..transport import Transport, infer_input, read_outputs
+from ..inputs.embeddings import ImageEmbeddings
+from ..transport.triton import Transport, infer_input, read_outputs
+from ..transport.url import parse_url
+from ..wire.pair import Request
 from .target import Point, Target
 
 

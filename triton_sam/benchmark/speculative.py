@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from ..stress import stress
+from .mouse import stress
 from .progress import Progress
 from .results import Results, Row, Times
 from .settings import Settings

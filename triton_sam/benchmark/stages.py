@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from ..client import SAM2TritonClient
-from ..embeddings import ImageEmbeddings
+from ..client.sync import SAM2TritonClient
 from ..errors import SamError
-from ..images import encoder_input, open_image
+from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.images import encoder_input, open_image
 from .progress import Progress
 from .results import Results, times_row
 from .settings import Settings

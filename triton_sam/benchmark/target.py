@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 from PIL import Image
 
-from .._core import EmbeddingsPlace
-from ..calls import Calls
-from ..client import SAM2TritonClient
+from ..client.base import EmbeddingsPlace
+from ..client.sync import SAM2TritonClient
 from ..errors import ModelNotReadyError
 from ..families import get_family
-from ..images import ImageSource, image_bytes, open_image
-from ..server_url import parse_url
-from ..transport import Transport
+from ..inputs.images import ImageSource, image_bytes, open_image
+from ..transport.triton import Transport
+from ..transport.url import parse_url
+from ..wire.pair import Calls
 from .weights import Weights
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")

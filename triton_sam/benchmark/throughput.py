@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..client import SAM2TritonClient
+from ..client.sync import SAM2TritonClient
 from .progress import Progress
 from .results import Results, Row, Times
 from .settings import MOST_ENCODING, Settings

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .._backoff import spread
+from .._common.backoff import spread
 from ..errors import SamError, ServerBusyError
 from .settings import MOST_ROUNDS
 

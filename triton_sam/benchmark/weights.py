@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..bundle import bundled
+from .._common.bundle import bundled
 from ..errors import ConfigurationError, MissingDependencyError, RepositoryError
 from ..families import get_family
-from ..repository import list_models
+from ..repository.folder import list_models
 
 if TYPE_CHECKING:
-    from ..references import Reference
+    from ..export.reference import Reference
 
 RANDOM_SEED = 0
 Role = Literal["encoder", "decoder"]
@@ -124,15 +124,15 @@ def _copy_built_in(folder: Path) -> None:
 
 
 def _export(family: str, text: str, folder: Path, progress: bool) -> None:
-    from ..export import registry
+    from ..export import options, registry
 
     kind, _, size = text.partition(":")
     if text == "micro":
-        kind, size = "random", "micro" if "micro" in registry.SIZES[family] else registry.DEFAULT_SIZES[family]
+        kind, size = "random", "micro" if "micro" in options.SIZES[family] else options.DEFAULT_SIZES[family]
     if kind == "random":
-        size = size or registry.DEFAULT_SIZES[family]
-        if size not in registry.SIZES[family]:
-            raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(registry.SIZES[family])}")
+        size = size or options.DEFAULT_SIZES[family]
+        if size not in options.SIZES[family]:
+            raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(options.SIZES[family])}")
         model = registry.model_of_size(family, size)
         registry.export(family, None, model, folder, random_seed=RANDOM_SEED, progress=progress)
         return
@@ -143,9 +143,9 @@ def _export(family: str, text: str, folder: Path, progress: bool) -> None:
 
 def _model_argument(family: str, config: str) -> str:
     """Turn the ``triton_sam.config`` of a file's metadata into the exporters' name of the model."""
-    from ..export import registry
+    from ..export import options, registry
 
-    sizes = {Path(registry.model_of_size(family, size)).stem: size for size in registry.SIZES[family]}
+    sizes = {Path(registry.model_of_size(family, size)).stem: size for size in options.SIZES[family]}
     size = sizes.get(config.removeprefix("sam1_").removeprefix("sam3_tracker_"))
     return config if size is None else registry.model_of_size(family, size)
 

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigurationError
-from ..server_url import ServerUrl
+from ..transport.url import ServerUrl
 
 _COMPUTING = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "pytorch", "pytorch_libtorch"})
 """Backends that a GPU makes faster. Python models only pass requests on."""

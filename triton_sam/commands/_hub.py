@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import checkpoints
+from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
 from . import _options
 
@@ -15,9 +15,9 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
 
     Raises:
         ConfigurationError: --directory is given.
-        DownloadError: see triton_sam.hub.download_onnx().
+        DownloadError: see triton_sam.download.hub.download_onnx().
     """
-    from ..hub import Hub, download_onnx
+    from ..download.hub import Hub, download_onnx
 
     if getattr(args, "directory", None) is not None:
         raise ConfigurationError("--directory is for checkpoints: the published ONNX files go to --model-repository")
@@ -34,7 +34,7 @@ def precision_of(size: str | None) -> str | None:
     Raises:
         ConfigurationError: there is no such size.
     """
-    from ..hub import PRECISIONS
+    from ..download.hub import PRECISIONS
 
     if size is not None and size not in PRECISIONS:
         raise ConfigurationError(f"sam3 has no size {size!r}: one of {', '.join(PRECISIONS)}, checkpoint")
@@ -43,7 +43,7 @@ def precision_of(size: str | None) -> str | None:
 
 def run_checkpoint(args: argparse.Namespace) -> Path:
     """Download the gated SAM3 checkpoint; return its folder."""
-    from ..hub import Hub, download_checkpoint
+    from ..download.hub import Hub, download_checkpoint
 
     directory = args.directory or checkpoints.DIRECTORY
     return download_checkpoint(directory / "sam3", hub=Hub(args.mirror, not args.quiet))

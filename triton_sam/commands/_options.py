@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES
-from ..repository import default_repository
+from ..repository.folder import default_repository
 
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
 

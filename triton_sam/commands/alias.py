@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..aliases import Alias, is_served, paintera, pair, write_alias
 from ..errors import ConfigurationError, RepositoryError
+from ..repository.aliases import Alias, is_served, paintera, pair, write_alias
 from . import _options
 
 

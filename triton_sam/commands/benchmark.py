@@ -25,12 +25,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._common.bundle import bundled
 from ..benchmark.settings import OTHERS, SECTIONS, Settings
-from ..bundle import bundled
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES
-from ..repository import models_to_load
-from ..server_url import parse_url
+from ..repository.folder import models_to_load
+from ..transport.url import parse_url
 from . import _options
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
     if args.diff:
         return _diff(args)
     from ..benchmark.report import summary, write_report
+    from ..benchmark.result_file import to_json
     from ..benchmark.run import begin, measure
 
     settings = Settings(
@@ -121,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
             stop = error
         with _undisturbed():
             if results.rows:
-                print(json.dumps(results.to_json()) if args.json else summary(results))
+                print(json.dumps(to_json(results)) if args.json else summary(results))
                 for path in write_report(results, args.out) if args.out is not None else []:
                     _options.say(args, f"wrote {path}")
     if stop is not None:
@@ -144,7 +145,7 @@ def _undisturbed() -> Iterator[None]:
 
 def _diff(args: argparse.Namespace) -> int:
     from ..benchmark import diff
-    from ..benchmark.results import load
+    from ..benchmark.result_file import load
 
     before, after = (load(path) for path in args.diff)
     print(json.dumps(diff.to_json(before, after)) if args.json else diff.table(before, after))

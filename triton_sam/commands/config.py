@@ -12,10 +12,11 @@ import dataclasses
 import difflib
 from typing import Any
 
-from .._files import atomic_write
+from .._common.files import atomic_write
 from ..errors import ConfigurationError, RepositoryError
-from ..repository import CONFIG_NAME, list_models
-from ..tuning import ACCELERATORS, Accelerator, Tuning, models_of, tune
+from ..repository.accelerators import ACCELERATORS, Accelerator, Tuning, models_of, tune
+from ..repository.folder import list_models
+from ..repository.names import CONFIG_NAME
 from . import _options
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Tuning))

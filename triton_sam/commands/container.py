@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from ..errors import MissingDependencyError
-from ..local_server.selection import select_models
+from ..repository.selection import select_models
 from . import _options
 
 MODELS_VARIABLE = "TRITON_SAM_MODELS"

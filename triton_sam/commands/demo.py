@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from .._extras import install
-from .._files import atomic_path
-from ..bundle import bundled, checkout
-from ..client import SAM2TritonClient
+from .._common.bundle import bundled, checkout
+from .._common.extras import install
+from .._common.files import atomic_path
+from ..client.sync import SAM2TritonClient
 from ..errors import SamError
-from ..images import encoder_input, open_image
-from ..masks import overlay
-from ..repository import models_to_load
+from ..inputs.images import encoder_input, open_image
+from ..masks.drawing import overlay
+from ..repository.folder import models_to_load
 from . import _options
 
 Result = TypeVar("Result")

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from .._extras import install
+from .._common.extras import install
 from ..errors import SamError
 from ..local_server.installation import find_libpython, find_wheel
-from ..local_server.selection import left_out, read_repository
-from ..repository import list_models
-from ..server_url import parse_url
-from ..transport import Transport
+from ..repository.folder import list_models
+from ..repository.selection import left_out, read_repository
+from ..transport.triton import Transport
+from ..transport.url import parse_url
 from . import _options
 from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, placement, server_gpus, usual_metrics_url
 

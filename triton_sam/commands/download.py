@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .. import checkpoints
+from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
 from . import _hub, _options
 
@@ -63,7 +63,7 @@ def fetch_checkpoint(args: argparse.Namespace) -> Path:
 
     Raises:
         ConfigurationError: there is no such size.
-        DownloadError: see triton_sam.checkpoints.download() and triton_sam.hub.download_checkpoint().
+        DownloadError: see triton_sam.download.catalogue.download() and triton_sam.download.hub.download_checkpoint().
     """
     if args.family == "sam3":
         return _hub.run_checkpoint(args)

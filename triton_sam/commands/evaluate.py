@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from .._files import atomic_write
-from ..client import SAM2TritonClient
+from .._common.files import atomic_write
+from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES
 from . import _options
 
 if TYPE_CHECKING:
-    from ..evaluation.datasets import Dataset
+    from ..client.segmenter import Segmenter
     from ..evaluation.report import Report
     from ..evaluation.runner import Settings, Trial
-    from ..segmenter import Segmenter
+    from ..evaluation.samples import Dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +132,7 @@ class _Gallery:
     """The folder for --out: made, and matplotlib looked for, before anything is measured."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        from ..evaluation import pictures
+        from ..evaluation import photographs as pictures
 
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._seed, self._pictures = folder, seed, pictures

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..export import registry
+from ..export import options, registry
 from ..families import FAMILIES
 from . import _options
 
@@ -32,7 +32,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         "--checkpoint", type=Path, metavar="FILE", help="official checkpoint; SAM3: a folder or a file in it"
     )
     source.add_argument("--random", type=int, metavar="SEED", help="seeded random weights instead, for tests")
-    parser.add_argument("--size", help=registry.SIZE_HELP)
+    parser.add_argument("--size", help=options.SIZE_HELP)
     if "sam1" in families:
         parser.add_argument(
             "--model-type",
@@ -73,7 +73,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
     )
     parser.add_argument(
         "--precision",
-        choices=registry.PRECISIONS,
+        choices=options.PRECISIONS,
         default="fp32",
         help="fp16: for GPUs, FP32 inputs and outputs; int8: quantised encoder for CPUs (default: fp32)",
     )
@@ -90,7 +90,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; prints the paths of the two models."""
-    from ..repository import default_repository
+    from ..repository.folder import default_repository
 
     exported = registry.export(
         args.family,

@@ -7,10 +7,10 @@ import json
 from dataclasses import asdict
 
 from ..errors import ServerError
-from ..local_server.selection import left_out, read_repository
-from ..repository import RepositoryModel, list_models
-from ..server_url import parse_url
-from ..transport import Transport
+from ..repository.folder import RepositoryModel, list_models
+from ..repository.selection import left_out, read_repository
+from ..transport.triton import Transport
+from ..transport.url import parse_url
 from . import _options
 
 

@@ -12,13 +12,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .._files import atomic_path
-from ..client import SAM2TritonClient
+from .._common.files import atomic_path
+from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, PromptError
 from ..families import get_family
-from ..images import open_image
-from ..masks import Segment, overlay
-from ..prompts import check_prompts
+from ..inputs.images import open_image
+from ..inputs.prompts import check_prompts
+from ..masks.drawing import overlay
+from ..masks.segment import Segment
 from . import _options
 
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ..errors import ConfigurationError
-from ..repository import pair_names
-from ..server_url import parse_url
-from ..transport import Transport
+from ..repository.names import pair_names
+from ..transport.triton import Transport
+from ..transport.url import parse_url
 from . import _options
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..server_url import URL_VARIABLE
+from ..transport.url import URL_VARIABLE
 from . import _options
 
 MEBI = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..errors import ConfigurationError
-from ..export import registry
+from ..export import options, registry
 from . import _hub, _options
 from .download import add_download_options, add_size, fetch_checkpoint
 from .export import family_options
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_size(parser)
     add_download_options(parser)
     _options.add_repository(parser)
-    parser.add_argument("--precision", choices=registry.PRECISIONS, help="default: fp32")
+    parser.add_argument("--precision", choices=options.PRECISIONS, help="default: fp32")
     parser.add_argument(
         "--standard-operators", action="store_true", help="SAM2: as `triton-sam export` has it, for TensorRT"
     )

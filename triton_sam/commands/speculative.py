@@ -13,10 +13,10 @@ import contextlib
 import json
 from collections.abc import Iterator, Sequence
 
-from ..bundle import bundled
+from .._common.bundle import bundled
+from ..benchmark.mouse import Row, stress
 from ..errors import ConfigurationError
-from ..repository import pair_names
-from ..stress import Row, stress
+from ..repository.names import pair_names
 from . import _options
 
 

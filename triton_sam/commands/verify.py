@@ -11,16 +11,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bundle import bundled
-from ..client import SAM2TritonClient
+from .._common.bundle import bundled
+from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, ModelNotReadyError
-from ..export import registry
-from ..images import open_image
-from ..repository import models_to_load
+from ..export import options, registry
+from ..inputs.images import open_image
+from ..repository.folder import models_to_load
 from . import _options
 
 if TYPE_CHECKING:
-    from ..verify import Bars, Row
+    from ..verify.compare import Bars, Row
 
 _PATIENCE = 600.0  # seconds; a full-size encoder on a busy processor takes minutes
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     source.add_argument("--random", action="store_true", help="seeded random weights: needs no checkpoint")
-    parser.add_argument("--size", help=registry.SIZE_HELP)
+    parser.add_argument("--size", help=options.SIZE_HELP)
     parser.add_argument("--full", action="store_true", help="SAM3: the same as --size full")
     parser.add_argument("--seed", type=int, metavar="N", help="seed for --random (default: 0)")
     parser.add_argument(
@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="SAM2 configuration, SAM1 model type (default: by size or the checkpoint's name)",
     )
     parser.add_argument("--image", metavar="FILE", help="picture to compare on (default: a photo of this project)")
-    parser.add_argument(
-        "--precision", choices=registry.PRECISIONS, default="fp32", help="of the export (default: fp32)"
-    )
+    parser.add_argument("--precision", choices=options.PRECISIONS, default="fp32", help="of the export (default: fp32)")
     parser.add_argument(
         "--exported",
         type=Path,
@@ -62,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; 1 when a row misses the bars."""
-    from ..verify import BARS, OnnxClient, verify
+    from ..verify.compare import BARS, OnnxClient, verify
 
     _check(args)
     image = args.image or bundled("test/images") / "coffee.jpg"
@@ -134,8 +132,8 @@ def _models(
             raise ModelNotReadyError(f"{args.exported} holds no weights for {wanted}: see `triton-sam export`")
         return args.exported, found.files
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
-    options = {"precision": args.precision, "random_seed": seed, "progress": not args.quiet}
-    return folder, registry.export(args.family, args.checkpoint, model, folder, **options).files
+    settings = {"precision": args.precision, "random_seed": seed, "progress": not args.quiet}
+    return folder, registry.export(args.family, args.checkpoint, model, folder, **settings).files
 
 
 def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> str:
@@ -147,7 +145,7 @@ def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) 
 
 
 def _report(rows: list[Row], bars: Bars) -> str:
-    from ..verify import format_table
+    from ..verify.compare import format_table
 
     failed = sum(not row.passes(bars) for row in rows)
     logit = "" if bars.logit is None else f" or one pixel, logit difference < {bars.logit:g}"

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._extras import missing
+from .._common.extras import missing
 from ..errors import InputError
 from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, FloatArray
-from ..masks import mask_to_box
-from ..rle import BoolArray
+from ..masks.rle import BoolArray
+from ..masks.segment import mask_to_box
 
 try:
     from scipy import ndimage

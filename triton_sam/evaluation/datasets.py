@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from .._extras import missing
+from .._common.extras import missing
 from ..errors import ConfigurationError
+from .samples import Dataset, Sample
 
 SCENE_SIZE = 512
 """Side of a synthetic scene, pixels."""
@@ -21,44 +19,6 @@ _SCENES = 50
 _SEEDS_A_SET = 10_000
 _GOLDEN_RATIO = 0.6180339887  # its multiples, modulo 1, cover 0..1 evenly for any run of numbers
 _LEAST_COIN = 100  # pixels; the smallest of the 24 coins has 1077, a speck of dust as bright as a coin has 2
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """One picture and its objects.
-
-    Args:
-        name: of the picture, for people.
-        image: RGB.
-        labels: integers (H,W) of the picture's size: 0 background, any other value an object.
-    """
-
-    name: str
-    image: Image.Image
-    labels: NDArray[np.integer[Any]]
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """Samples, loaded one at a time when they are iterated over.
-
-    Args:
-        name: short name.
-        about: one line on what it is and where the labels come from.
-        loaders: one a picture.
-        left_out: names of files that were not used because their partner is missing.
-    """
-
-    name: str
-    about: str
-    loaders: tuple[Callable[[], Sample], ...]
-    left_out: tuple[str, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.loaders)
-
-    def __iter__(self) -> Iterator[Sample]:
-        return (load() for load in self.loaders)
 
 
 def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
@@ -96,7 +56,7 @@ def synthetic(number: int) -> Sample:
     Raises:
         MissingDependencyError: OpenCV is not installed.
     """
-    from ..train.scenes import HELD_OUT_SEED, generate_scene
+    from ..scenes.scenes import HELD_OUT_SEED, generate_scene
 
     seed = HELD_OUT_SEED + number
     scene = generate_scene(seed, SCENE_SIZE, difficulty=number * _GOLDEN_RATIO % 1)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import ConfigurationError, ImageError, InputError
-from ..images import TURNED, open_image, orientation
-from .datasets import Dataset, Sample
+from ..inputs.images import TURNED, open_image, orientation
+from .samples import Dataset, Sample
 
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._extras import missing
+from .._common.extras import missing
 from ..errors import InputError
-from ..rle import BoolArray
+from ..masks.rle import BoolArray
 from .clicks import Click
 
 try:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ..client.segmenter import Segmenter
 from ..errors import ConfigurationError, InputError
-from ..masks import Segment
-from ..rle import BoolArray
-from ..segmenter import Segmenter
+from ..masks.rle import BoolArray
+from ..masks.segment import Segment
 from .clicks import Click, first_click, next_click, shaken_box, tight_box
-from .datasets import Dataset, Sample
 from .metrics import Answer, ObjectResult, intersection_over_union
+from .samples import Dataset, Sample
 
 MOST_CLICKS = 8
 _MOST_BATCH = 16  # objects in one request: their answers stay at a few megabytes

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +13,8 @@ import onnxruntime
 import torch
 from onnx import TensorProto, numpy_helper
 
+from .._common.quiet import quiet
+from .._common.text import first_line
 from ..errors import ExportError
 from ..families.base import ModelSpec, Tensor
 
@@ -65,27 +64,11 @@ def trace(
                 verbose=False,
             )
     except torch.onnx.OnnxExporterError as error:
-        raise ExportError(f"torch could not export the {spec.role}: {_first_line(error)}") from error
+        raise ExportError(f"torch could not export the {spec.role}: {first_line(error)}") from error
     if program is None:
         raise ExportError(f"torch returned no graph for the {spec.role}")
     model: onnx.ModelProto = program.model_proto
     return model
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the exporter's warnings and log lines, which a user can do nothing about."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
 
 
 def strip(model: onnx.ModelProto) -> None:
@@ -202,7 +185,7 @@ def save(model: onnx.ModelProto, path: Path) -> list[Path]:
     try:
         onnx.checker.check_model(path)
     except onnx.checker.ValidationError as error:
-        raise ExportError(f"the exported graph is not valid ONNX: {_first_line(error)}") from error
+        raise ExportError(f"the exported graph is not valid ONNX: {first_line(error)}") from error
     if external is not None:  # onnx keeps it to its owner, and Triton may run as somebody else
         external.chmod(path.stat().st_mode)
     written = [path] if external is None else [path, external]
@@ -224,7 +207,7 @@ def try_out(path: Path) -> None:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         outputs = session.run(None, {item.name: _example(item) for item in session.get_inputs()})
     except Exception as error:  # ONNX Runtime's errors share no base class below Exception
-        raise ExportError(f"ONNX Runtime refuses the exported {path.name}: {_first_line(error)}") from error
+        raise ExportError(f"ONNX Runtime refuses the exported {path.name}: {first_line(error)}") from error
     if not all(np.isfinite(output).all() for output in outputs):
         raise ExportError(f"the exported {path.name} answers NaN or infinity")
 
@@ -232,8 +215,3 @@ def try_out(path: Path) -> None:
 def _example(item: onnxruntime.NodeArg) -> npt.NDArray[np.generic]:
     shape = [side if isinstance(side, int) else 1 for side in item.shape]
     return np.ones(shape, np.int64) if item.type == "tensor(int64)" else np.full(shape, 0.5, np.float32)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from .._extras import missing
-from .._onnx_header import read_metadata
+from .._common.extras import missing
+from .._common.progress import Progress
 from ..errors import ConfigurationError, ExportError
 from ..families.base import Family, ModelSpec
-from ..repository import BUILT_IN_CHECKPOINT, CONFIG_NAME, check_name, config_for
-from .install import install, not_served, staging, write_flushed
-from .progress import Progress
-from .registry import PRECISIONS
+from ..repository.config import config_for
+from ..repository.folder import BUILT_IN_CHECKPOINT
+from ..repository.install import install, not_served, staging, write_flushed
+from ..repository.names import CONFIG_NAME, check_name
+from ..repository.onnx_header import read_metadata
+from .options import PRECISIONS
 
 try:
     import onnx

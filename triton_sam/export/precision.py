@@ -10,6 +10,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
+from .._common.quiet import quiet
 from ..errors import ExportError
 from . import onnx_tools
 
@@ -33,7 +34,7 @@ def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
         ExportError: ONNX Runtime could not quantise the model, or the folder for temporary files has no room for it.
     """
     try:
-        with tempfile.TemporaryDirectory() as folder, onnx_tools.quiet():
+        with tempfile.TemporaryDirectory() as folder, quiet():
             return _quantise_in(Path(folder), model)
     except OSError as error:
         raise ExportError(

@@ -8,28 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigurationError
 from ..families import get_family
+from .options import DEFAULT_SIZES, SIZES
 
 if TYPE_CHECKING:
-    from ..references import Reference
     from .pipeline import Exported
-
-PRECISIONS = ("fp32", "fp16", "int8")
-"""Of exports; triton_sam.export.pipeline.Settings says what they are."""
-
-SIZES = {
-    "sam1": ("vit_b", "vit_l", "vit_h", "micro"),
-    "sam2": ("tiny", "small", "base_plus", "large", "micro"),
-    "sam3": ("reduced", "full"),
-}
-"""Sizes that random weights can be had in, by family; what is not official is for tests."""
-
-DEFAULT_SIZES = {"sam1": "vit_b", "sam2": "tiny", "sam3": "reduced"}
-
-SIZE_HELP = (
-    "size for --random: SAM1 vit_b (default), vit_l, vit_h; SAM2 tiny (default), small, base_plus, large; "
-    "SAM3 reduced (default, a quick one for tests), full"
-)
-"""What commands say about their option --size."""
+    from .reference import Reference
 
 
 def exporter(family: str) -> Callable[..., Exported]:
@@ -41,14 +24,14 @@ def exporter(family: str) -> Callable[..., Exported]:
     """
     get_family(family)
     if family == "sam1":
-        from .sam1 import export_sam1
+        from .sam1.recipe import export_sam1
 
         return export_sam1
     if family == "sam3":
-        from .sam3 import export_sam3
+        from .sam3.recipe import export_sam3
 
         return export_sam3
-    from .sam2 import export_sam2
+    from .sam2.recipe import export_sam2
 
     return export_sam2
 
@@ -84,18 +67,20 @@ def reference(family: str, checkpoint: Path | None, model: str | None, random_se
     Raises:
         SamError: see load_model() of the family.
     """
-    from ..references import Sam1Reference, Sam2Reference, Sam3Reference
+    from .sam1.reference import Sam1Reference
+    from .sam2.reference import Sam2Reference
+    from .sam3.reference import Sam3Reference
 
     get_family(family)
     if family == "sam1":
-        from .sam1_model import load_model as load_sam1
+        from .sam1.model import load_model as load_sam1
 
         return Sam1Reference(load_sam1(checkpoint, model, random_seed=random_seed))
     if family == "sam3":
-        from .sam3_model import load_model as load_sam3
+        from .sam3.model import load_model as load_sam3
 
         return Sam3Reference(load_sam3(checkpoint, model, random_seed=random_seed))
-    from .sam2 import load_model as load_sam2
+    from .sam2.recipe import load_model as load_sam2
 
     return Sam2Reference(load_sam2(checkpoint, model, random_seed=random_seed))
 
@@ -119,14 +104,14 @@ def parameters(family: str, size: str) -> int:
 
 def _build(family: str, model: str) -> Any:
     if family == "sam1":
-        from .sam1_model import build_model as build_sam1
+        from .sam1.model import build_model as build_sam1
 
         return build_sam1(model)
     if family == "sam3":
-        from .sam3_model import build_model as build_sam3
+        from .sam3.model import build_model as build_sam3
 
         return build_sam3(model)
-    from .sam2_model import build_model as build_sam2
+    from .sam2.model import build_model as build_sam2
 
     return build_sam2(model)
 
@@ -147,6 +132,6 @@ def model_of_size(family: str, size: str) -> str:
     """Return the ``model`` argument of export() that stands for a size of SIZES."""
     if family != "sam2":
         return size
-    from .sam2_model import CONFIG_OF_SIZE
+    from .sam2.model import CONFIG_OF_SIZE
 
     return CONFIG_OF_SIZE[size]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .._extras import missing
+from .._common.extras import missing
 from ..errors import CheckpointError
 
 try:

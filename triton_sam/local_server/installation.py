@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from triton_sam._extras import install
+from triton_sam._common.extras import install
 from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]

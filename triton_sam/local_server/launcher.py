@@ -17,7 +17,7 @@ from triton_sam.local_server.installation import Triton, prepare_triton
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
-from triton_sam.local_server.selection import ModelFolder, select_models
+from triton_sam.repository.selection import ModelFolder, select_models
 
 POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 3

@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 from ..families.base import Size
-from ..masks import Segment, mask_to_png
-from ..polygons import FloatPoints, trace_polygons
-from ..session_model.contract import MAX_POINTS
+from ..masks.polygons import FloatPoints, trace_polygons
+from ..masks.segment import Segment, mask_to_png
+from ..wire.contract import MAX_POINTS
 from .problems import Problem
 from .schemas import Format, Mask, MaskInput, Prompt, Rle, SegmentRequest
 

@@ -10,12 +10,15 @@ from fastapi import FastAPI, Response
 from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
-from . import live, logs, metrics, page, problems, rest_v0, rest_v1
+from . import logs, metrics, page, problems
+from .api import live
+from .api import v0 as rest_v0
+from .api import v1 as rest_v1
+from .cancellation import Waiting
 from .engine import Engine
 from .middleware import Guard, Observe
 from .schemas import ProblemDetails, SegmentAnswer
 from .settings import Settings
-from .waiting import Waiting
 
 DESCRIPTION = """Segment Anything on NVIDIA Triton.
 

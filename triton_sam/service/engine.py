@@ -10,17 +10,17 @@ from typing import Any
 
 from PIL import Image
 
-from ..embeddings import ImageEmbeddings
+from ..client.server_models import sort_models
+from ..client.session import SessionImage
+from ..client.speculative import SpeculativeSAM2Client
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import FAMILIES, get_family
 from ..families.base import Family, Size
-from ..images import FORMATS, TURNED, orientation
-from ..masks import Segment
-from ..server_models import sort_models
-from ..server_url import parse_url
-from ..session_calls import SessionImage
-from ..speculative_client import SpeculativeSAM2Client
-from ..transport import Transport
+from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.images import FORMATS, TURNED, orientation
+from ..masks.segment import Segment
+from ..transport.triton import Transport
+from ..transport.url import parse_url
 from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem

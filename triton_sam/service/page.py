@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from ..bundle import bundled
+from .._common.bundle import bundled
 from .settings import Settings
 
 STATIC = Path(__file__).parent / "static"

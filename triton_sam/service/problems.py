@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from .._common.text import one_line
 from ..errors import (
     ImageError,
     InferenceError,
@@ -23,7 +24,6 @@ from ..errors import (
     ServerUnreachableError,
     UnknownImageError,
 )
-from ..session_model.answers import one_line
 from .logs import LOGGER, request_id
 
 MEDIA_TYPE = "application/problem+json"

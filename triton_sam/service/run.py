@@ -11,11 +11,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from .._extras import missing
+from .._common.extras import missing
 from ..errors import PortInUseError
 from ..local_server.ports import choose_ports, resolve_host
-from ..server_url import parse_url
-from ..transport import Transport
+from ..transport.triton import Transport
+from ..transport.url import parse_url
 from .settings import Settings
 
 SECONDS_TO_STOP = 10

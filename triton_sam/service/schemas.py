@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..session_model.contract import MAX_OBJECTS, MAX_POINTS
+from ..wire.contract import MAX_OBJECTS, MAX_POINTS
 
 Format = Literal["rle", "polygons", "png", "geojson"]
 

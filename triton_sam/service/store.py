@@ -6,9 +6,9 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from ..embeddings import ImageEmbeddings
+from ..client.session import SessionImage
 from ..families.base import Size
-from ..session_calls import SessionImage
+from ..inputs.embeddings import ImageEmbeddings
 
 ID_LENGTH = 32
 PER_IMAGE = 2048

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from .._extras import missing
+from .._common.extras import missing
 from ..errors import ConfigurationError
 
 try:
     import torch
 
-    from ..export.sam2_model import build_model, load_checkpoint
+    from ..export.sam2.model import build_model, load_checkpoint
 except ImportError as error:
     raise missing("training needs", "train", error) from error
 

@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from .._files import atomic_path
+from .._common.files import atomic_path
 from ..errors import ConfigurationError
-from .scenes import HELD_OUT_SEED, Scene, generate_scene
+from ..scenes.scenes import HELD_OUT_SEED, Scene, generate_scene
 
 SHARD = 32
 """Scenes in a shard file."""

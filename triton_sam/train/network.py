@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import Tensor, nn
 
 from ..errors import ConfigurationError
-from ..export.sam2_graphs import PIXEL_MEAN, PIXEL_STD, Sam2Decoder
+from ..export.sam2.graphs import PIXEL_MEAN, PIXEL_STD, Sam2Decoder
 
 STRIDE = 16
 """Input pixels per cell of the image embedding; the masks come out at a quarter of the input."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from .._files import atomic_path, atomic_write
+from .._common.files import atomic_path, atomic_write
 
 _CURVES = (("click", "1 click"), ("click_best", "1 click, best of three"), ("click3", "3 clicks"), ("box", "box"))
 

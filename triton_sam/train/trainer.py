@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .._files import atomic_path
+from .._common.files import atomic_path
 from ..errors import CheckpointError
 from ..families.base import LABEL_NO_POINT
 from . import network

@@ -1,7 +1,7 @@
 """Pictures into the input of the SAM2 encoder; see docs/session-models.md."""
 
 try:
-    from triton_sam.session_model.preprocess_model import TritonPythonModel
+    from triton_sam.sessions.image.preprocess_model import TritonPythonModel
 except ImportError as error:
     raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({error})") from error
 

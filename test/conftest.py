@@ -1,0 +1,117 @@
+"""Shared fixtures: one local Triton with the default model for the whole run."""
+
+from __future__ import annotations
+
+import copy
+import signal
+from pathlib import Path
+
+import pytest
+from support.micro_export import MicroExport
+
+from triton_sam._common.bundle import bundled
+
+IMAGES = bundled("test/images")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--url", help="server for test_basic.py (default: one that runs at $TRITON_URL, else a local one)")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _children_can_be_interrupted() -> None:
+    """A shell starts what runs in its background with SIGINT ignored, which programs that tests interrupt inherit."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def images() -> Path:
+    """Folder of the project's test images."""
+    return IMAGES
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A local Triton that serves the default model."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    with local_server.LocalServer(
+        bundled("model_repository"),
+        models=["sam2_encoder", "sam2_decoder"],
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="session", params=["http", "grpc"])
+def url(request: pytest.FixtureRequest, server) -> str:
+    """URL of the shared server, for each protocol."""
+    return server.http_url if request.param == "http" else server.grpc_url
+
+
+@pytest.fixture(scope="session")
+def micro_export(tmp_path_factory: pytest.TempPathFactory) -> MicroExport:
+    """The micro model with random weights, exported once for the whole run."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sam2")
+    from support.micro_export import export_micro
+
+    from triton_sam.export.sam2 import recipe as sam2
+
+    return export_micro(sam2, tmp_path_factory.mktemp("micro"))
+
+
+@pytest.fixture
+def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let exports reuse the graphs of ``micro_export``: all steps but torch's tracing, which takes long."""
+    from triton_sam.export.sam2 import recipe as sam2
+
+    monkeypatch.setattr(sam2, "_trace_encoder", lambda *_: copy.deepcopy(micro_export.graphs["encoder"]))
+    monkeypatch.setattr(sam2, "_trace_decoder", lambda *_: copy.deepcopy(micro_export.graphs["decoder"]))
+
+
+@pytest.fixture(scope="session")
+def service_triton():
+    """A local Triton with the session model, as the service's tests need it."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    with local_server.LocalServer(bundled("model_repository"), models=["sam2"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def service(service_triton):
+    """A running SAM service over ``service_triton``."""
+    pytest.importorskip("fastapi")
+    from support.running_service import running_service
+
+    with running_service(service_triton.grpc_url) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium; skips where there is none."""
+    from support.running_browser import running_browser
+
+    with running_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser, service):
+    """The service's page in a tab of its own."""
+    from support.running_browser import open_page
+
+    with open_page(browser, service.url) as page:
+        yield page
+
+
+@pytest.fixture
+def shapes(page, images):
+    """That page with the demo picture open."""
+    page.open(images / "shapes.jpg")
+    return page

@@ -1,0 +1,89 @@
+"""No container of ours runs as root, writes to its root, or may gain rights: Dockerfile, compose file, manifests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from triton_sam._common.bundle import checkout
+
+yaml = pytest.importorskip("yaml")
+from support import manifests  # noqa: E402
+
+ROOT = checkout()
+SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+
+
+def test_every_image_ends_as_a_user_that_is_not_root() -> None:
+    stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))[1:]
+    assert [stage.split()[2] for stage in stages] == ["export", "service", "triton"]
+    for stage in stages:
+        assert re.findall(r"(?m)^USER (\S+)", stage)[-1] == "1000:1000"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_of_the_compose_file(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "cap_add" not in service
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert not service.get("privileged")
+    assert not {"network_mode", "pid", "ipc"} & set(service)
+    assert not any("docker.sock" in volume for volume in service.get("volumes", []))
+    if "build" not in service and name not in ("prometheus", "grafana"):  # these two images name a user themselves
+        assert not str(service["user"]).startswith(("0", "root"))
+
+
+def test_what_is_written_has_a_place() -> None:
+    """With a root that is read-only: models of the export, TensorRT's engines, databases, and /tmp everywhere."""
+    for service in SERVICES.values():
+        assert service["tmpfs"] == ["/tmp"]
+    written = {"export": ["/models", "/checkpoints"], "prometheus": ["/prometheus"], "grafana": ["/var/lib/grafana"]}
+    for name, places in {**written, "triton": ["/var/cache/triton-sam"]}.items():
+        mounts = SERVICES[name]["volumes"]
+        assert all(any(mount.endswith(f":{place}") for mount in mounts) for place in places), name
+    # Triton itself only reads models.
+    assert any(mount.endswith(":/models:ro") for mount in SERVICES["triton"]["volumes"])
+
+
+def pods() -> Iterator[tuple[str, dict]]:
+    """Every pod that the manifests describe."""
+    for overlay in ("single-gpu", "autoscaled"):
+        for manifest in manifests.render(ROOT / "deploy/kubernetes/overlays" / overlay):
+            if manifest["kind"] == "Deployment":
+                yield overlay, manifest["spec"]["template"]["spec"]
+    (kserve,) = manifests.load(ROOT / "deploy/kubernetes/kserve/inference-service.yaml")
+    yield "kserve", kserve["spec"]["predictor"]
+
+
+PODS = list(pods())
+
+
+@pytest.mark.parametrize(("place", "pod"), PODS, ids=[place for place, _ in PODS])
+def test_pods(place: str, pod: dict) -> None:
+    shared = pod.get("securityContext", {})
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        own = {**shared, **container["securityContext"]}
+        assert own["runAsNonRoot"] is True
+        assert own["runAsUser"] == 1000
+        assert own["readOnlyRootFilesystem"] is True
+        assert own["allowPrivilegeEscalation"] is False
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert own["seccompProfile"] == {"type": "RuntimeDefault"}
+        mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+        assert "/tmp" in mounts
+        assert {mount["name"] for mount in mounts.values()} <= volumes
+        if "limits" in container["resources"] and "nvidia.com/gpu" in container["resources"]["limits"]:
+            assert mounts["/models"]["readOnly"] is True
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+
+
+def test_no_port_is_open_to_the_world_by_default() -> None:
+    for name, service in SERVICES.items():
+        for port in service.get("ports", []):
+            # nginx is what the world may reach: it asks for a token.
+            assert port.startswith("${BIND_ADDRESS:-127.0.0.1}:" if name != "nginx" else "${TLS_ADDRESS:-"), name

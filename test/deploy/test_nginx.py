@@ -1,0 +1,207 @@
+"""The compose profile tls: the project's nginx configuration, for real, in front of a local Triton."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.nginx_proxy import NGINX, make_tls, needs_nginx, needs_openssl, proxy
+
+from triton_sam import SAM2TritonClient
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
+from triton_sam.client.speculative import SpeculativeSAM2Client
+from triton_sam.errors import InferenceError, ServerUnreachableError
+from triton_sam.repository import BUILT_IN_CHECKPOINT
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
+
+pytestmark = [needs_nginx, needs_openssl]
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """nginx with TLS and a token in front of a local Triton that has the session model."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    tls, folder = tmp_path_factory.mktemp("tls"), tmp_path_factory.mktemp("nginx")
+    token = make_tls(tls)
+    repository = bundled("model_repository")
+    with local_server.LocalServer(repository, models=["sam2"], http_port=0, grpc_port=0, metrics_port=0) as server:
+        addresses = ([server.http_url[len("http://") :]], [server.grpc_url[len("grpc://") :]])
+        with proxy(folder, tls, *addresses) as running:
+            running.options = {
+                "ca_certs": tls / "ca.crt",
+                "headers": {"Authorization": f"Bearer {token}"},
+                "timeout": 120,
+            }
+            running.tls, running.token = tls, token
+            yield running
+
+
+@pytest.fixture(params=["https", "grpcs"])
+def url(request: pytest.FixtureRequest, front: SimpleNamespace) -> str:
+    return getattr(front, request.param)
+
+
+def bitmap(side: int) -> bytes:
+    """A BMP of side x side RGB pixels, the format that takes 3 bytes for each: 25 MB and 200 MB without much work."""
+    pixels = side * side * 3  # side is a multiple of 4: no padding
+    header = b"BM" + (54 + pixels).to_bytes(4, "little") + bytes(4) + (54).to_bytes(4, "little")
+    header += (40).to_bytes(4, "little") + side.to_bytes(4, "little") * 2
+    header += (1).to_bytes(2, "little") + (24).to_bytes(2, "little") + bytes(24)
+    return header + b"\x40\x80\xc0" * (side * side)
+
+
+def test_the_configuration_passes_nginx_itself(front: SimpleNamespace) -> None:
+    done = subprocess.run([NGINX, "-t", "-c", front.conf], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warn" not in done.stderr
+
+
+def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url: str, images: Path) -> None:
+    with SAM2TritonClient(url, **front.options) as client:
+        assert client.is_ready()
+        client.set_image(images / "shapes.jpg")
+        masks, _ = client.predict([[200, 180]], [1])
+    with SAM2TritonClient(url, embeddings="client", **front.options) as client:  # 17 MB with the click
+        client.set_image(images / "shapes.jpg")
+        same, _ = client.predict([[200, 180]], [1])
+    assert (masks[0, 0] > 0).sum() > 100
+    np.testing.assert_array_equal(masks, same)
+
+
+def test_the_command_line_too(front, url: str, images: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("TRITON_TOKEN", front.options["headers"]["Authorization"].removeprefix("Bearer "))
+    server = ["--url", url, "--ca-certs", str(front.options["ca_certs"])]
+    assert main(["predict", str(images / "shapes.jpg"), "--point", "200,180", *server]) == 0
+    assert '"score"' in capsys.readouterr().out
+    assert main(["models", *server]) == 0
+    assert "sam2_decoder" in capsys.readouterr().out.partition("server ")[2]
+    assert main(["models", *server, "--token", "wrong"]) == 1
+    assert "refuses access" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["demo"],
+        ["speculative", "--positions", "3", "--sessions", "1", "--repeat", "1"],
+        ["benchmark", "--only", "load", "--users", "1", "--load-duration", "1", "--think", "0"],
+    ],
+)
+def test_commands_that_measure(front, command: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
+    out = ["--out", str(tmp_path)] if command[0] == "demo" else []
+    server = ["--url", front.grpcs, "--ca-certs", str(front.options["ca_certs"]), "-q", "--json", *out]
+    assert main([*command, *server, "--token", "wrong"]) == 1
+    assert "refuses access" in capsys.readouterr().err
+    monkeypatch.setenv("TRITON_TOKEN", front.token)
+    assert main([*command, *server]) in (0, 1)  # 1: speculative's limits, which a busy machine may miss
+    assert json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.slow
+@pytest.mark.export
+def test_verify_through_the_proxy(front, images: Path, monkeypatch, capsys) -> None:
+    pytest.importorskip("sam2")
+    monkeypatch.setenv("TRITON_TOKEN", front.token)
+    command = ["verify", "sam2", "--checkpoint", str(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt")]
+    command += ["--exported", str(bundled("model_repository")), "--url", front.grpcs, "--json", "-q"]
+    assert main([*command, "--ca-certs", str(front.options["ca_certs"])]) == 0
+    assert {row["runner"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"onnxruntime", "served"}
+
+
+def test_the_async_client_too(front, url: str, images: Path) -> None:
+    async def click():
+        async with SpeculativeSAM2Client(url, **front.options) as client:
+            await client.set_image_async(images / "shapes.jpg")
+            _, task = await client.predict_async([[200, 180]], [1])
+            return await task
+
+    masks, _ = asyncio.run(click())
+    assert (masks[0, 0] > 0).sum() > 100
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer ", "Basic Zmlyc3Q6"])
+def test_a_wrong_token_is_refused(front, url: str, header: str | None, images: Path) -> None:
+    options = {**front.options, "headers": {"Authorization": header} if header else None}
+    with SAM2TritonClient(url, **options) as client, pytest.raises(InferenceError, match="refuses access") as caught:
+        client.set_image(images / "shapes.jpg")
+    assert "wants a token" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_certificate_of_an_unknown_authority_is_refused(front, url: str, images: Path) -> None:
+    options = {**front.options, "ca_certs": None, "retries": 0}
+    with SAM2TritonClient(url, **options) as client, pytest.raises(ServerUnreachableError):
+        client.set_image(images / "shapes.jpg")
+
+
+def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, url: str) -> None:
+    with SAM2TritonClient(url, **front.options) as client:
+        picture = bitmap(2900)
+        assert 25e6 < len(picture) < 26e6
+        client.set_image(picture)
+        client.predict([[200, 180]], [1])
+        picture = bitmap(8168)
+        assert len(picture) > 200e6
+        with pytest.raises(InferenceError, match="takes no request of that size") as caught:
+            client.set_image(picture)
+        assert "\n" not in str(caught.value)
+        client.predict([[200, 180]], [1])  # the image before it is still the one
+
+
+def test_what_changes_the_server_is_not_for_clients(front, url: str) -> None:
+    transport = Transport(parse_url(url), **front.options)
+    with pytest.raises(InferenceError, match="lets no client do this"):
+        transport.load_model("sam2")
+    assert "sam2" in transport.ready_models()
+    transport.close()
+
+
+def test_paths_by_hand(front) -> None:
+    context = ssl.create_default_context(cafile=front.tls / "ca.crt")
+
+    def status(path: str, **headers: str) -> int:
+        request = urllib.request.Request(front.https + path, headers=headers)
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=60) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code if error.code == 404 or "error" in json.loads(error.read()) else -error.code
+
+    assert status("/v2/health/ready") == 200  # for load balancers
+    assert status("/v2") == 401
+    assert status("/v2", Authorization=f"Bearer {front.token}") == 200
+    assert status("/v2/logging", Authorization=f"Bearer {front.token}") == 403
+    assert status("/v2/systemsharedmemory/status", Authorization=f"Bearer {front.token}") == 403
+    assert status("/metrics", Authorization=f"Bearer {front.token}") == 404
+    assert front.token not in front.access_log.read_text()
+
+
+def test_without_a_server_the_client_says_so(front, tmp_path: Path, images: Path) -> None:
+    with proxy(tmp_path, front.tls, ["127.0.0.1:9"], ["127.0.0.1:9"]) as alone:
+        for url in (alone.https, alone.grpcs):
+            with (
+                SAM2TritonClient(url, **{**front.options, "retries": 0}) as client,
+                pytest.raises(ServerUnreachableError, match="no Triton behind the proxy"),
+            ):
+                client.set_image(images / "shapes.jpg")
+
+
+def test_certificates_stay_when_the_script_runs_again(front) -> None:
+    before = {path.name: path.read_bytes() for path in front.tls.iterdir()}
+    script = bundled("scripts/make_certificates.sh")
+    subprocess.run(["bash", script, "--directory", front.tls, "elsewhere"], check=True, capture_output=True, timeout=60)
+    assert {path.name: path.read_bytes() for path in front.tls.iterdir()} == before
+    assert (front.tls / "server.key").stat().st_mode & 0o077 == 0

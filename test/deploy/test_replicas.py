@@ -1,0 +1,95 @@
+"""Two servers behind one round-robin proxy: a miss is healed, and so is a server that dies and comes back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support.nginx_proxy import free_ports, make_tls, needs_nginx, needs_openssl, proxy
+
+from triton_sam import SAM2TritonClient
+from triton_sam._common.bundle import bundled
+
+pytestmark = [needs_nginx, needs_openssl, pytest.mark.slow]
+
+CLICKS = 1000
+KILLED, BACK = CLICKS // 3, 2 * CLICKS // 3
+
+
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """Two local servers on ports of their own behind nginx without its hash: every request goes to the next one."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    tls, folder = tmp_path_factory.mktemp("tls"), tmp_path_factory.mktemp("nginx")
+    token = make_tls(tls)
+    ports = free_ports(6)
+    servers = [
+        local_server.LocalServer(
+            bundled("model_repository"),
+            models=["sam2"],
+            http_port=ports[3 * number],
+            grpc_port=ports[3 * number + 1],
+            metrics_port=ports[3 * number + 2],
+        )
+        for number in range(2)
+    ]
+    http = [f"127.0.0.1:{ports[3 * number]}" for number in range(2)]
+    grpc = [f"127.0.0.1:{ports[3 * number + 1]}" for number in range(2)]
+    try:
+        for server in servers:
+            server.start()
+        with proxy(folder, tls, http, grpc, sticky=False) as running:
+            running.options = {
+                "ca_certs": tls / "ca.crt",
+                "headers": {"Authorization": f"Bearer {token}"},
+                "timeout": 300,
+            }
+            running.servers, running.grpc = servers, grpc
+            yield running
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def cache_hits(server) -> int:
+    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
+        found = re.search(r"triton_sam_cache_hits_total\S* (\d+)", answer.read().decode())
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("protocol", ["https", "grpcs"])
+def test_no_click_fails_while_a_server_dies_and_comes_back(replicas, protocol: str, images: Path) -> None:
+    first, second = replicas.servers
+    with SAM2TritonClient(getattr(replicas, protocol), **replicas.options) as client:
+        client.set_image(images / "shapes.jpg")
+        expected, _ = client.predict([[200, 180]], [1])
+        answers: Counter[bool] = Counter()
+        for number in range(CLICKS):
+            if number == KILLED:
+                assert min(cache_hits(first), cache_hits(second)) > KILLED // 10  # both have worked
+                os.kill(second.pid, signal.SIGKILL)
+            elif number == BACK:
+                second.wait(60)
+                starter = threading.Thread(target=second.start)  # on its ports, with an empty cache; clicks go on
+                starter.start()
+            masks, _ = client.predict([[200, 180]], [1])
+            answers[np.array_equal(masks, expected)] += 1
+        starter.join(300)
+        assert answers == {True: CLICKS}
+        # And it works again: it got the image, and clicks after that found it. nginx looks for it every 5 s.
+        deadline = time.monotonic() + 120
+        while cache_hits(second) < 10 and time.monotonic() < deadline:
+            client.predict([[200, 180]], [1])
+        assert cache_hits(second) >= 10

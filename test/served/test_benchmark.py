@@ -1,0 +1,320 @@
+"""`triton-sam benchmark` against a real local Triton: what it measures, writes, compares and says on errors.
+
+What needs no server is in test_benchmark_parts.py and test_benchmark_network.py.
+"""
+
+import copy
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam._common.bundle import bundled
+from triton_sam.benchmark.report import make_document, summary, write_report
+from triton_sam.benchmark.result_file import from_json, load, to_csv, to_json
+from triton_sam.benchmark.run import begin, measure
+from triton_sam.benchmark.schema import problem
+from triton_sam.benchmark.settings import SECTIONS, Settings
+from triton_sam.benchmark.shared_memory import SharedMemoryClicks
+from triton_sam.benchmark.target import Target
+from triton_sam.benchmark.thresholds import judge
+from triton_sam.benchmark.weights import find_weights, make_weights
+from triton_sam.cli import main
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("matplotlib")
+local_server = pytest.importorskip("triton_sam.local_server")
+
+SHORT = Settings(
+    duration=0.2, compare=("inprocess", "naive"), concurrency=(1, 2), boxes=(1, 2), users=2, think=0.1,
+    load_seconds=1.5, crowd=4, least_rounds=1,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """Only version 1, whatever else was exported into the checkout."""
+    folder = tmp_path_factory.mktemp("benchmark") / "models"
+    folder.mkdir()
+    return make_weights("sam2", "micro", folder, progress=False).repository
+
+
+@pytest.fixture(scope="module")
+def running(repository):
+    with local_server.LocalServer(repository, models=["sam2"], admin=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def results(running, repository):
+    """One short run of everything over HTTP."""
+    weights = find_weights("sam2", repository, None)
+    target = Target(
+        "sam2", None, {"http": running.http_url}, bundled("test/images") / "coffee.jpg", weights, running.pid
+    )
+    found = begin(target, SHORT, "triton-sam benchmark ...")
+    measure(target, SHORT, found, quiet=True)
+    target.close()
+    return found
+
+
+def test_everything_is_measured(results):
+    assert results.complete
+    assert {row.section for row in results.rows} == set(SECTIONS)
+    stages = {(row.what, row.who) for row in results.of("latency")}
+    assert stages >= {("read", "client"), ("resize", "client"), ("upload", "session"), ("encode", "session")}
+    assert stages >= {("first click", "session"), ("click", "session"), ("click, full-size mask", "session")}
+    assert stages >= {("click", "request"), ("click", "shared_memory"), ("encode", "request")}
+    assert {row.who for row in results.of("comparison", "click over a link")} == {"naive", "session"}
+    for operation in ("encode", "click", "click, full-size mask"):
+        assert {row.who for row in results.of("comparison", operation)} == {"inprocess", "naive", "session"}
+    assert {row.size for row in results.of("throughput", "clicks")} == {1, 2}
+    assert {row.size for row in results.of("throughput", "boxes, one call")} == {1, 2}
+    assert all(row.ms is None or 0 < row.ms.min <= row.ms.median <= row.ms.max for row in results.rows)
+    assert len({row.key for row in results.rows}) == len(results.rows)
+
+
+def test_an_upload_is_not_an_encode_and_every_encode_encodes(results):
+    upload = results.find("latency", "upload", "session", "http")
+    encode = results.find("latency", "encode", "session", "http")
+    assert upload.ms.min < encode.ms.min / 2  # an encode takes a second of processor time, an upload some milliseconds
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_clicks_through_shared_memory_have_the_same_masks(running, protocol):
+    urls = {protocol: running.http_url if protocol == "http" else running.grpc_url}
+    target = Target("sam2", None, urls, bundled("test/images") / "coffee.jpg")
+    with target.client(protocol, "client") as client:
+        client.set_image(target.content)
+        with SharedMemoryClicks(target, protocol, client.image_embeddings) as shared:
+            answers = [target.calls.low_res(shared.click(point))[0] for point in ((100, 100), (300, 200))]
+        for answer, point in zip(answers, ((100, 100), (300, 200)), strict=True):
+            np.testing.assert_array_equal(answer, client.predict([point])[0])
+    target.close()
+
+
+def test_load_comes_with_the_servers_own_figures(results):
+    (row,) = results.of("load")
+    assert row.ms.n >= 1
+    assert row.more["errors"] == 0
+    assert row.more["server_memory_mb"] > 10
+    assert row.more["server_cpu_percent"] > 0
+    assert row.more["decoder_compute_ms"] > 0
+    assert row.more["session_queue_ms"] >= 0
+
+
+def test_speculative_rows_count_what_the_server_computed(results):
+    rows = {row.what: row.more for row in results.of("speculative")}
+    queued = next(more for what, more in rows.items() if "queued at once" in what)
+    assert queued["asked"] == 30
+    assert queued["computed"] < queued["asked"]
+
+
+def test_bars_are_judged_where_they_were_measured(results):
+    names = [bar.name for bar in judge(results)]
+    assert any("decode in process" in name for name in names)
+    assert any("naive" in name for name in names)
+    assert not any("PyTorch" in name for name in names)
+
+
+def test_json_fits_the_schema_and_comes_back(results):
+    data = json.loads(json.dumps(to_json(results)))
+    assert problem(data) == ""
+    again = from_json(data)
+    assert [row.key for row in again.rows] == [row.key for row in results.rows]
+    assert again.about["model"] == data["model"]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [("rows", [{"section": "latency"}]), ("format", 99), ("machine", {}), ("extra", 1)]
+)
+def test_the_schema_refuses_what_is_wrong(results, place, value):
+    data = json.loads(json.dumps(to_json(results)))
+    assert problem({**data, place: value}) != ""
+
+
+def test_csv_has_a_line_a_row(results):
+    lines = list(csv.DictReader(io.StringIO(to_csv(results))))
+    assert len(lines) == len(results.rows)
+    assert float(lines[0]["median_ms"]) == pytest.approx(results.rows[0].ms.median, rel=1e-4)
+
+
+class Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_report_is_files_that_open(results, tmp_path):
+    paths = write_report(results, tmp_path / "new folder")
+    names = {path.name for path in paths}
+    plots = {
+        f"{name}.{ending}" for name in ("latency", "comparison", "throughput", "boxes") for ending in ("png", "svg")
+    }
+    assert names == plots | {"result.json", "result.csv", "report.md", "report.html"}
+    for path in paths:
+        if path.suffix == ".png":
+            with Image.open(path) as image:
+                image.load()
+                assert len(image.convert("L").getcolors(256)) > 10
+        elif path.suffix == ".svg":
+            assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    page = Page()
+    page.feed((tmp_path / "new folder" / "report.html").read_text(encoding="utf-8"))
+    assert page.open == []
+    pictures = [attributes["src"] for tag, attributes in page.seen if tag == "img"]
+    assert len(pictures) == 4
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in pictures)
+    text = (tmp_path / "new folder" / "report.md").read_text(encoding="utf-8")
+    for picture in ("latency.svg", "comparison.svg", "throughput.svg", "boxes.svg"):
+        assert f"]({picture})" in text
+    assert "The link is emulated" in text
+    assert "1 Gbit/s and 1 ms late" in text
+    assert load(tmp_path / "new folder" / "result.json").rows[0].key == results.rows[0].key
+
+
+def test_a_run_that_was_stopped_says_so(results):
+    stopped = copy.deepcopy(results)
+    stopped.complete = False
+    assert "stopped before its end" in make_document(stopped, {}).to_markdown()
+    assert "stopped" not in make_document(results, {}).to_markdown()
+
+
+def test_a_server_without_the_session_model_is_measured_as_it_is(server):
+    target = Target("sam2", None, {"grpc": server.grpc_url}, bundled("test/images") / "coffee.jpg")
+    settings = Settings(0.1, ("latency",), least_rounds=1)
+    found = begin(target, settings, "")
+    measure(target, settings, found, quiet=True)
+    target.close()
+    assert {row.who for row in found.rows} == {"client", "request"}
+    assert any("no session model" in note for note in found.notes)
+    assert any("shared memory was left out" in note for note in found.notes)  # a server takes it with admin=True
+    assert problem(json.loads(json.dumps(to_json(found)))) == ""
+
+
+def test_unknown_weights_leave_others_out_with_a_reason(running):
+    target = Target("sam2", None, {"http": running.http_url}, bundled("test/images") / "coffee.jpg")
+    settings = Settings(0.1, ("comparison",), ("torch", "inprocess"), least_rounds=1)
+    found = begin(target, settings, "")
+    measure(target, settings, found, quiet=True)
+    target.close()
+    assert {row.who for row in found.rows} == {"session"}
+    assert sum("--weights" in note for note in found.notes) == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_measured(running, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "triton_sam",
+        "benchmark",
+        "--url",
+        running.http_url,
+        "--only",
+        "latency,throughput",
+    ]
+    options = ["--duration", "1", "--concurrency", "1,2,3,4,5,6", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [*command, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=bundled(".")
+    )
+    seen = ""
+    deadline = time.monotonic() + 240
+    while "clicks, http, 2 users" not in seen and time.monotonic() < deadline:
+        seen += os.read(process.stderr.fileno(), 4096).decode(errors="replace")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 130
+    assert "latency" in out
+    kept = load(tmp_path / "out" / "result.json")
+    assert not kept.complete
+    assert kept.of("latency")
+    assert kept.find("throughput", "clicks", "session", "http", 1)
+    assert not kept.find("throughput", "clicks", "session", "http", 6)
+    assert "stopped before its end" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+
+
+def test_diff_of_the_command(results, tmp_path, capsys):
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(to_json(results)))
+    assert main(["benchmark", "--diff", str(tmp_path / "a.json"), str(tmp_path / "b.json"), "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["differences"] == []
+    assert {change["faster"] for change in read["changes"]} == {1.0}
+    assert main(["benchmark", "--diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    assert "1.00" in capsys.readouterr().out
+    assert "median ms" in summary(results)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--local", "--url", "localhost:1"], "not both"),
+        (["--url", "http://a:1", "--url", "https://b:2"], "https://b:2 and http://a:1 speak the same protocol"),
+        (["--only", "nonsense", "--url", "localhost:1"], "no 'nonsense'"),
+        (["--compare", "pytorch", "--url", "localhost:1"], "no 'pytorch'"),
+        (["--duration", "0", "--url", "localhost:1"], "above 0"),
+        (["--duration", "nan", "--url", "localhost:1"], "above 0"),
+        (["--load-duration", "inf", "--url", "localhost:1"], "finite"),
+        (["--think", "nan", "--url", "localhost:1"], "at least 0"),
+        (["--only", "none", "--url", "localhost:1"], "nothing to measure"),
+        (["--only", "", "--url", "localhost:1"], "nothing to measure"),
+        (["--image", "nowhere.jpg", "--url", "localhost:1"], "nowhere.jpg"),
+        (["--weights", "nowhere.pt", "--url", "localhost:1"], "nowhere.pt"),
+        (["--weights", "random:huge", "--url", "localhost:1"], "huge"),
+        (["--url", "localhost:1"], "nothing answers"),
+        (["--diff", "nowhere.json", "nowhere.json"], "nowhere.json"),
+        (["--diff", "{demo}", "{demo}"], "no result of"),
+    ],
+)
+def test_errors_are_one_line(arguments, words, capsys):
+    demo = str(bundled("test/images") / "demo.json")
+    assert main(["benchmark", "-q", *(argument.format(demo=demo) for argument in arguments)]) == 1
+    said = capsys.readouterr()
+    assert words in said.err
+    assert len(said.err.strip().splitlines()) == 1
+    assert said.out == ""
+
+
+def test_weights_are_found_and_made(repository):
+    weights = find_weights("sam2", repository, None)
+    assert weights.metadata["triton_sam.config"] == "sam2.1_hiera_micro"
+    assert weights.checkpoint is not None
+    assert weights.checkpoint.name == "sam2.1_hiera_micro.pt"
+    assert weights.describe() == "sam2.1_hiera_micro"
+    assert find_weights("sam2", repository, "sam2.1_large") is None
+    assert find_weights("sam1", repository, None) is None
+
+
+@pytest.mark.slow
+@pytest.mark.export
+def test_random_weights_and_the_official_predictor(tmp_path, capsys):
+    pytest.importorskip("sam2")
+    arguments = ["benchmark", "sam2", "--local", "--weights", "random:micro", "--duration", "0.1", "--only"]
+    assert main([*arguments, "comparison", "--out", str(tmp_path), "-q"]) == 0
+    capsys.readouterr()
+    found = load(tmp_path / "result.json")
+    assert {row.who for row in found.of("comparison", "encode")} == {"torch", "inprocess", "naive", "session"}
+    assert {row.protocol for row in found.of("comparison") if row.who == "session"} == {"http", "grpc"}
+    assert any("PyTorch" in bar.name for bar in judge(found))
+    assert "random seed 0" in found.about["model"]["weights"]
+    shutil.rmtree(tmp_path)

@@ -1,0 +1,309 @@
+"""The command line as a person meets it: results, files, one-line errors, exit codes."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam import __version__
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import COMMANDS, main
+from triton_sam.masks.rle import rle_to_mask
+from triton_sam.transport.url import parse_url
+from triton_sam.verify import OnnxClient
+
+NAMES = [module.__name__.rpartition(".")[2] for module in COMMANDS]
+
+
+def run(capsys, *arguments):
+    """Run the command line in this process; return (exit code, stdout, stderr)."""
+    try:
+        code = main([str(argument) for argument in arguments])
+    except SystemExit as error:
+        code = error.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def assert_one_line_error(result, words):
+    code, out, err = result
+    assert code == 1, err
+    assert out == ""
+    assert err.startswith("triton-sam: error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert words in err
+
+
+def test_help_names_every_command(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for command in NAMES:
+        assert re.search(rf"(?m)^    {command}(  |$)", out), command
+
+
+@pytest.mark.parametrize("module", COMMANDS, ids=NAMES)
+def test_the_summary_of_a_command_is_one_sentence(module):
+    """The help takes the first line of the module's docstring: that must not be the beginning of a longer one."""
+    summary, *rest = module.__doc__.strip().splitlines()
+    assert summary.endswith(".")
+    assert not rest or rest[0] == ""
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_each_command_has_help(capsys, command):
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert "usage: triton-sam" in out
+
+
+def test_version_and_what_cannot_be_parsed(capsys):
+    assert run(capsys, "--version")[1] == f"triton-sam {__version__}\n"
+    assert run(capsys)[0] == 2
+    assert run(capsys, "predict")[0] == 2
+    assert run(capsys, "predict", "x.jpg", "--point", "a,b")[0] == 2
+    assert run(capsys, "predict", "x.jpg", "--point", "1,2,7")[0] == 2
+    assert run(capsys, "predict", "x.jpg", "--box", "1,2,3")[0] == 2
+
+
+def test_predict_writes_mask_overlay_and_json(capsys, server, images, tmp_path):
+    mask, overlay = tmp_path / "mask.png", tmp_path / "overlay.png"
+    code, out, err = run(
+        capsys, "predict", images / "shapes.jpg", "--point", "200,180", "--point", "520,145,0",
+        "--out", mask, "--overlay", overlay, "--json", "--url", server.http_url,
+    )  # fmt: skip
+    assert code == 0, err
+    answer = json.loads(out)
+    assert answer["image"] == {"width": 800, "height": 600}
+    (found,) = answer["objects"]
+    pixels = np.asarray(Image.open(mask))
+    assert set(np.unique(pixels)) <= {0, 255}
+    np.testing.assert_array_equal(pixels > 0, rle_to_mask(found["rle"]))
+    assert found["area"] == (pixels > 0).sum()
+    assert Image.open(overlay).size == (800, 600)
+    assert str(mask) in err
+
+
+def test_predict_several_boxes_and_candidates(capsys, server, images, tmp_path):
+    out = tmp_path / "mask.png"
+    code, printed, _ = run(
+        capsys, "predict", images / "shapes.jpg", "--box", "90,70,310,290", "--box", "430,60,700,230",
+        "--multimask", "--out", out, "--json", "--quiet", "--url", server.grpc_url,
+    )  # fmt: skip
+    assert code == 0
+    assert len(json.loads(printed)["objects"]) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mask.png", "mask_1.png"]
+
+
+def test_users_mistakes_are_one_line(capsys, server, images, tmp_path):
+    picture, url = images / "shapes.jpg", ("--url", server.http_url)
+    (tmp_path / "empty.jpg").touch()
+    (tmp_path / "page.jpg").write_text("<html>")
+    point = ("--point", "1,1")
+    for arguments, words in (
+        ((picture,), "nothing to go by"),
+        (("absent.jpg", *point), "no image at"),
+        ((tmp_path / "empty.jpg", *point), "0 bytes"),
+        ((tmp_path / "page.jpg", *point), "not an image"),
+        ((picture, "--point", "5000,1"), "outside the image of 800x600"),
+        ((picture, "--point", "nan,1"), "NaN"),
+        ((picture, "--box", "300,300,100,100"), "swapped corners"),
+        ((picture, "--box", "0,0,9,9", "--box", "9,9,20,20", *point), "several boxes"),
+        ((picture, *point, "--name", "nope"), "nope_encoder"),
+        ((picture, *point, "--out", tmp_path / "no" / "dir.png"), "dir.png"),
+    ):
+        assert_one_line_error(run(capsys, "predict", *arguments, *url), words)
+    assert_one_line_error(run(capsys, "predict", picture, *point, "--url", "ftp://x"), "scheme")
+    assert_one_line_error(run(capsys, "predict", picture, *point, "--url", "127.0.0.1:9"), "triton-sam serve")
+
+
+def test_predict_finds_mistakes_before_it_asks_a_server(capsys, images, tmp_path):
+    """Nothing listens at the URL: what is told must not be that."""
+    picture, point = images / "shapes.jpg", ("--point", "200,180")
+    mask = tmp_path / "mask.png"
+    for arguments, words in (
+        (("--point", "5000,1"), "outside the image of 800x600"),
+        (("--point", "nan,1"), "NaN"),
+        (("--box", "300,300,100,100"), "swapped corners"),
+        ((*point, "--out", tmp_path / "no" / "mask.png"), "no folder"),
+        ((*point, "--overlay", tmp_path / "no" / "overlay.png"), "no folder"),
+        ((*point, "--out", tmp_path), "it is a folder"),
+        ((*point, "--out", mask, "--overlay", tmp_path / ".." / tmp_path.name / "mask.png"), "both write"),
+        (("--box", "0,0,9,9", "--box", "9,9,20,20", "--out", mask, "--overlay", tmp_path / "mask_1.png"), "both write"),
+    ):
+        assert_one_line_error(run(capsys, "predict", picture, *arguments, "--url", "127.0.0.1:9"), words)
+    (tmp_path / "file").touch()
+    assert_one_line_error(run(capsys, "demo", "--out", tmp_path / "file", "--url", "127.0.0.1:9"), "exists")
+
+
+def test_models_of_repository_and_server(capsys, server):
+    code, out, _ = run(capsys, "models", "--url", server.http_url)
+    assert code == 0
+    assert "sam2.1_hiera_micro" in out
+    assert "READY, version 1" in out
+    code, out, _ = run(capsys, "models", "--url", server.grpc_url, "--json")
+    assert json.loads(out)["ready"] == {"sam2_encoder": "1", "sam2_decoder": "1"}
+    assert_one_line_error(run(capsys, "models", "--model-repository", "/no/such/folder"), "/no/such/folder")
+
+
+def test_doctor_tells_devices_and_what_is_missing(capsys, server, tmp_path):
+    code, out, _ = run(capsys, "doctor", "--url", server.http_url, "--json")
+    assert code == 0
+    findings = {finding["subject"]: finding for finding in json.loads(out)}
+    assert findings["server"]["status"] == "ok"
+    assert findings["local Triton"]["status"] == "ok"
+    assert "instance(s) on" in findings["model sam2_encoder"]["text"]
+    code, out, _ = run(capsys, "doctor", "--url", "127.0.0.1:9", "--model-repository", tmp_path)
+    assert code == 1
+    assert "MISSING models" in out
+    assert "-> triton-sam serve" in out
+
+
+def test_doctor_fails_when_the_server_it_was_asked_about_is_not_there(capsys):
+    code, out, _ = run(capsys, "doctor", "--url", "127.0.0.1:9")
+    assert code == 1
+    assert "MISSING server" in out
+    assert "ok      models" in out  # a server could start here, which is not the question
+
+
+@pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://["])
+def test_doctor_refuses_a_metrics_url_that_cannot_work(capsys, url):
+    assert_one_line_error(run(capsys, "doctor", "--metrics-url", url), "no URL of figures")
+
+
+def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path):
+    for name in ("sam1", "sam1_encoder", "sam1_decoder", "sam2_preprocess"):
+        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("*.onnx"))
+    (tmp_path / "sam1_encoder" / "1").mkdir(exist_ok=True)  # a folder is no model
+    findings = doctor_findings(capsys, "--model-repository", tmp_path)
+    assert findings["models"]["text"] == f"sam2_preprocess in {tmp_path}"
+    out = run(capsys, "models", "--model-repository", tmp_path)[1]
+    assert "left out: it calls sam1_decoder, sam1_encoder" in out
+    assert out.count("left out: it has no weights") == 2
+    shutil.rmtree(tmp_path / "sam2_preprocess")
+    assert doctor_findings(capsys, "--model-repository", tmp_path)["models"]["status"] == "missing"
+
+
+def test_doctor_says_that_the_wheel_cannot_run_with_this_python(capsys, monkeypatch):
+    pytest.importorskip("pytriton")
+    monkeypatch.setattr("triton_sam.local_server.installation._python_version", lambda: "3.99")
+    found = doctor_findings(capsys)["local Triton"]
+    assert found["status"] == "missing"
+    assert "cannot run here" in found["text"]
+    assert "this is 3.99: use another Python" in found["mend"]
+
+
+def doctor_findings(capsys, *arguments):
+    return {finding["subject"]: finding for finding in json.loads(run(capsys, "doctor", "--json", *arguments)[1])}
+
+
+def test_verify_compares_and_serves_the_named_pair(tmp_path):
+    pytest.importorskip("onnxruntime")
+    from support.tiny_models import add_graph, config_of, write_model
+
+    from triton_sam.cli import build_parser
+    from triton_sam.commands import verify
+    from triton_sam.transport import Transport
+
+    for name in ("sam2_encoder", "sam2_decoder", "large_encoder", "large_decoder"):
+        write_model(tmp_path, name, add_graph(), config_of())
+    given = ["sam2", "--checkpoint", "x.pt", "--local", "--exported", str(tmp_path), "--name", "large", "-q"]
+    args = build_parser().parse_args(["verify", *given])
+    with contextlib.ExitStack() as stack:
+        folder, files = verify._models(args, None, None, stack)
+        assert {role: path.parent.parent.name for role, path in files.items()} == {
+            "encoder": "large_encoder", "decoder": "large_decoder"
+        }  # fmt: skip
+        transport = Transport(parse_url(verify._serve(args, folder, stack)))
+        stack.callback(transport.close)
+        assert set(transport.ready_models()) == {"large_encoder", "large_decoder"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--checkpoint x.pt --size tiny", "--size is for --random"),
+        ("--checkpoint x.pt --full", "--full is for --random"),
+        ("--checkpoint x.pt --seed 0", "--seed is for --random"),
+        ("--random --model-cfg x.yaml --size tiny", "--size, --full and --model-cfg say the same"),
+        ("--random --model-cfg x.yaml --full", "--size, --full and --model-cfg say the same"),
+        ("--random --size tiny --full", "--size, --full and --model-cfg say the same"),
+    ],
+)
+def test_verify_refuses_options_that_count_for_nothing(capsys, given, words):
+    assert_one_line_error(run(capsys, "verify", "sam3", *given.split()), words)
+
+
+def test_verify_without_a_server_does_not_look_where_one_is(monkeypatch):
+    monkeypatch.setenv("TRITON_URL", "ftp://nonsense")
+    monkeypatch.setattr("triton_sam.verify.compare.OnnxTransport", lambda files: files)
+    files = {role: Path(role) for role in ("encoder", "decoder")}
+    assert OnnxClient(files)._transport == {f"sam2_{role}": path for role, path in files.items()}
+
+
+def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):
+    verify = ("verify", "sam2", "--checkpoint", "x.pt", "--name", "nope")
+    assert_one_line_error(run(capsys, *verify, "--exported", tmp_path), "no weights for nope")
+    assert_one_line_error(run(capsys, *verify, "--local"), "give --exported or --url")
+
+
+@pytest.mark.parametrize("command", ["download", "setup"])
+def test_sizes_of_sam3_are_named(capsys, command):
+    pytest.importorskip("huggingface_hub")
+    assert_one_line_error(run(capsys, command, "sam3", "tiny"), "'tiny': one of fp32, fp16, checkpoint")
+
+
+def test_speculative_measures_one_server(capsys):
+    assert_one_line_error(run(capsys, "speculative", "--local", "--url", "127.0.0.1:9"), "not both")
+
+
+def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
+    from triton_sam.download import catalogue as checkpoints
+    from triton_sam.export import registry
+
+    given = {}
+    monkeypatch.setattr(registry, "exporter", lambda family: None)
+    monkeypatch.setattr(registry, "export", lambda *arguments, **options: given.update(options))
+    monkeypatch.setattr(checkpoints, "download", lambda *arguments, **options: tmp_path)  # 156 MB
+    assert run(capsys, "setup", "sam2", "tiny", "--standard-operators")[0] == 0
+    assert given["standard_operators"] is True
+    assert_one_line_error(run(capsys, "setup", "sam1", "--standard-operators"), "is for sam2, not for sam1")
+
+
+def test_demo_on_a_server(capsys, server, tmp_path):
+    code, out, err = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path)
+    assert code == 0, err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee_overlay.png", "shapes_overlay.png"]
+    assert "IoU against the truth" in out
+    assert "triton-sam setup sam2 base_plus" in out
+    code, out, _ = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path, "--json")
+    answer = json.loads(out)
+    assert len([row for row in answer["objects"] if "iou" in row]) == 6
+    assert answer["median_ms"]["later clicks"] > 0
+
+
+def test_the_installed_command_starts_its_own_server(images, tmp_path):
+    mask = tmp_path / "mask.png"
+    arguments = [images / "coffee.jpg", "--point", "285,150", "--local", "--out", mask]
+    done = subprocess.run(
+        [sys.executable, "-m", "triton_sam", "predict", *arguments],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "TRITON_URL": "127.0.0.1:9"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert Image.open(mask).size == (600, 400)
+
+
+def test_import_is_light():
+    heavy = ("torch", "onnx", "onnxruntime", "fastapi", "scipy", "matplotlib", "grpc")
+    code = f"import sys, triton_sam; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

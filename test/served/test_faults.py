@@ -1,0 +1,189 @@
+"""A network and a server that misbehave: one clear error each, in time, and the same client goes on afterwards.
+
+Every fault meets all four clients, HTTP and gRPC, sync and async, and both places where embeddings are kept.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.busy_machine import standstill
+from support.faulty_proxy import FAULTS, PAUSE, FaultyProxy
+
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam.client.session import RemoteImage
+from triton_sam.errors import ServerError, ServerTimeoutError, ServerUnreachableError
+
+POINT = [[200, 180]]
+TIMEOUT = 1.0
+LATE = 0.5
+"""Seconds that a call may end after its timeout, besides those for which the machine kept this process from running."""
+PATIENCE = 120.0
+
+
+class Sync:
+    """The synchronous client."""
+
+    def __init__(self, url, **options):
+        self.client = SAM2TritonClient(url, **options)
+
+    def encode(self, content):
+        return self.client.encode(content)
+
+    def click(self, image):
+        return self.client.predict(POINT, image=image)[0]
+
+
+class Async:
+    """The asynchronous client, on an event loop of its own for each call."""
+
+    def __init__(self, url, **options):
+        self.client = SpeculativeSAM2Client(url, **options)
+
+    def encode(self, content):
+        return asyncio.run(self.client.encode_async(content))
+
+    def click(self, image):
+        async def ask():
+            _, task = await self.client.predict_async(POINT, image=image)
+            return (await task)[0]
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture(params=[Sync, Async])
+def make(request):
+    """What makes a client; all that it made are closed afterwards."""
+    with contextlib.ExitStack() as stack:
+
+        def build(url, **options):
+            made = request.param(url, **options)
+            stack.callback(made.client.close)
+            return made
+
+        yield build
+
+
+@pytest.fixture(params=["http", "grpc"])
+def address(request, service_triton):
+    return service_triton.http_url if request.param == "http" else service_triton.grpc_url
+
+
+@pytest.fixture(params=["server", pytest.param("client", marks=pytest.mark.slow)])
+def place(request):
+    """Where embeddings are kept. Most of these tests wait for a timeout, hence not all of them in a default run."""
+    return request.param
+
+
+@pytest.fixture
+def proxy(address):
+    scheme, _, target = address.partition("://")
+    host, _, port = target.rpartition(":")
+    with FaultyProxy((host, int(port))) as proxy:
+        proxy.url = f"{scheme}://127.0.0.1:{proxy.port}"
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def picture(images):
+    return (images / "shapes.jpg").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def known(service_triton, picture):
+    """By place: the picture's embeddings, and the right mask."""
+    found = {}
+    for place in ("server", "client"):
+        with SAM2TritonClient(service_triton.grpc_url, timeout=PATIENCE, embeddings=place) as client:
+            image = client.encode(picture)
+            found[place] = image, client.predict(POINT, image=image)[0]
+    return found
+
+
+def fails_in_time(call, words, timeout=TIMEOUT):
+    """Check that a call fails, at its timeout at the latest; return the error."""
+    began = time.monotonic()
+    with standstill() as lost, pytest.raises((ServerTimeoutError, ServerUnreachableError)) as caught:
+        call()
+    seconds = time.monotonic() - began
+    print(f"\n{words}: {caught.typename} after {seconds:.2f} s, {lost[0]:.2f} s lost to others: {caught.value}")
+    assert seconds < timeout + LATE + lost[0]
+    return caught.value
+
+
+def soon(call):
+    """Return what a call returns as soon as it works: what hung in the proxy may cost another one."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except ServerError:
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("mode", FAULTS)
+def test_no_call_outlives_its_timeout_and_the_next_one_works(make, proxy, known, place, mode):
+    image, expected = known[place]
+    proxy.mode = mode
+    client = make(proxy.url, timeout=TIMEOUT, retries=0, embeddings=place)
+    fails_in_time(lambda: client.click(image), mode)
+    proxy.mode = "pass"
+    proxy.drop()
+    np.testing.assert_array_equal(soon(lambda: client.click(image)), expected)
+
+
+@pytest.mark.parametrize("mode", ["swallow", "silent"])
+def test_no_upload_outlives_its_timeout(make, proxy, picture, place, mode):
+    proxy.mode = mode
+    client = make(proxy.url, timeout=TIMEOUT, retries=0, embeddings=place)
+    fails_in_time(lambda: client.encode(picture), mode)
+
+
+def test_repetitions_share_one_timeout(make, proxy, known):
+    """Each try breaks after 0.6 s: five repetitions with a timeout of their own would take more than 3 s."""
+    image, _ = known["server"]
+    proxy.mode = "late_reset"
+    client = make(proxy.url, timeout=TIMEOUT, retries=5, embeddings="server")
+    fails_in_time(lambda: client.click(image), "late_reset, repeated")
+
+
+@pytest.mark.slow
+def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, picture):
+    """Two answers of 0.6 s each: the one that the image is gone, and the one that would come after it."""
+    image, expected = known["server"]
+    lost = replace(image, remote=RemoteImage(picture, "gone"))
+    proxy.mode = "slow"
+    client = make(proxy.url, timeout=TIMEOUT, retries=0, embeddings="server")
+    fails_in_time(lambda: client.click(lost), "slow, image lost")
+    patient = make(proxy.url, timeout=PATIENCE, embeddings="server")
+    np.testing.assert_array_equal(patient.click(lost), expected)
+
+
+@pytest.mark.slow
+def test_a_slow_network_is_none_that_fails(make, proxy, known, place):
+    image, expected = known[place]
+    proxy.mode = "slow"
+    client = make(proxy.url, timeout=PATIENCE, retries=0, embeddings=place)
+    began = time.monotonic()
+    np.testing.assert_array_equal(client.click(image), expected)
+    assert time.monotonic() - began >= PAUSE
+
+
+def test_a_stopped_server_costs_the_timeout_and_goes_on_when_it_is_continued(
+    service_triton, address, make, known, place
+):
+    image, expected = known[place]
+    client = make(address, timeout=TIMEOUT, retries=5, embeddings=place)
+    soon(lambda: client.click(image))
+    os.kill(service_triton.pid, signal.SIGSTOP)
+    try:
+        error = fails_in_time(lambda: client.click(image), "SIGSTOP")
+    finally:
+        os.kill(service_triton.pid, signal.SIGCONT)
+    assert isinstance(error, ServerTimeoutError)
+    np.testing.assert_array_equal(soon(lambda: client.click(image)), expected)

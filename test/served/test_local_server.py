@@ -1,0 +1,461 @@
+"""The local server, always the real Triton: starting, stopping, failing, leaving nothing behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.tiny_models import ENSEMBLE, SCALE_CONFIG, add_graph, config_of, scale_graph, write_model, write_repository
+
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
+from triton_sam.errors import (
+    ConfigurationError,
+    InferenceError,
+    LocalServerError,
+    MissingDependencyError,
+    PortInUseError,
+    RepositoryError,
+)
+from triton_sam.local_server import LocalServer, installation, supervisor
+from triton_sam.local_server.ports import choose_ports
+from triton_sam.local_server.probe import last_errors, tidy_reason
+from triton_sam.local_server.serve import _follow as follow_log
+from triton_sam.repository import selection
+
+psutil = pytest.importorskip("psutil")
+
+
+@pytest.fixture
+def scale_only(tmp_path: Path) -> Path:
+    """A repository with one model, which starts in a fraction of a second."""
+    write_model(tmp_path / "models", "scale", scale_graph(), SCALE_CONFIG)
+    return tmp_path / "models"
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """A tritonserver with its supervisor and its stubs."""
+    triton = psutil.Process(pid)
+    return [triton, triton.parent(), *triton.children(recursive=True)]
+
+
+def all_gone(processes: list[psutil.Process], seconds: float = 8.0) -> bool:
+    """A zombie is gone too: its parent has not looked yet."""
+    deadline = time.monotonic() + seconds
+    while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def segments() -> set[str]:
+    return {path.name for path in supervisor.SHARED_MEMORY.glob(f"{supervisor.SHM_FAMILY}*")}
+
+
+def segments_of_log(log: str) -> set[str]:
+    """The segments of the server that wrote a log; other servers may run on this machine."""
+    identity = re.search(r"triton-sam-([0-9a-f]{8})", log)
+    return {name for name in segments() if name.startswith(supervisor.SHM_FAMILY + identity[1])}
+
+
+def segments_of(pid: int) -> str:
+    """The prefix that the segments of one server have in common."""
+    flag = next(word for word in psutil.Process(pid).cmdline() if "shm-region-prefix-name" in word)
+    return flag.rpartition("=")[2]
+
+
+# --- which models
+
+
+def test_a_wanted_model_brings_those_it_calls(tmp_path: Path) -> None:
+    repository = write_repository(tmp_path)
+    assert [model.name for model in selection.select_models(repository, ["bls"])] == ["bls", "scale"]
+    assert [model.name for model in selection.select_models(repository, ["chain"])] == ["chain", "scale"]
+
+
+def test_models_without_weights_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    repository = write_repository(tmp_path)
+    with caplog.at_level(logging.INFO, "triton_sam"):
+        names = {model.name for model in selection.select_models(repository, None)}
+    assert "weightless" not in names
+    assert "weightless is left out: it has no weights" in caplog.text
+
+
+def test_an_ensemble_whose_parts_have_no_weights_is_left_out(tmp_path: Path) -> None:
+    write_model(tmp_path, "add", add_graph(), config_of())
+    (tmp_path / "chain" / "1").mkdir(parents=True)
+    (tmp_path / "chain" / "config.pbtxt").write_text(ENSEMBLE)
+    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+
+
+def test_a_session_model_without_its_encoder_is_left_out(tmp_path: Path) -> None:
+    shutil.copytree(bundled("model_repository") / "sam1", tmp_path / "sam1")
+    write_model(tmp_path, "add", add_graph(), config_of())
+    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+    with pytest.raises(RepositoryError, match="no model 'sam1_decoder'"):
+        selection.select_models(tmp_path, ["sam1"])
+
+
+def test_what_is_left_out_leaves_others_out(tmp_path: Path) -> None:
+    """Whatever their names sort like: an alias of an alias of a model without weights."""
+    for name, target in (("a", "b"), ("b", "c"), ("z", "b")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text(ENSEMBLE.replace('"scale"', f'"{target}"'))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "config.pbtxt").write_text(config_of())
+    write_model(tmp_path, "add", add_graph(), config_of())
+    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+
+
+def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path: Path) -> None:
+    for name in ("add", "other"):
+        write_model(tmp_path, name, b"x", config_of())
+    (tmp_path / "other" / "2").mkdir()
+    assert [model.name for model in selection.select_models(tmp_path, None)] == ["add"]
+    with pytest.raises(RepositoryError, match=r"'other' has no weights \(expected .*/other/2/model\.onnx\)"):
+        selection.select_models(tmp_path, ["other"])
+
+
+def test_unknown_and_weightless_models_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "sam2_decoder").mkdir()
+    (tmp_path / "sam2_decoder" / "config.pbtxt").write_text(config_of())
+    with pytest.raises(RepositoryError, match=r"no model 'sam3' in .* \(there: sam2_decoder\)"):
+        LocalServer(tmp_path, models=["sam3"]).start()
+    with pytest.raises(RepositoryError, match=r"'sam2_decoder' has no weights \(expected .*export_sam2_to_onnx.py"):
+        LocalServer(tmp_path, models=["sam2_decoder"]).start()
+    with pytest.raises(RepositoryError, match=r"no model in .* has weights.*export_sam2_to_onnx.py"):
+        LocalServer(tmp_path).start()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RepositoryError, match=r"\(there: none\): write them with `triton-sam setup sam2`"):
+        LocalServer(tmp_path / "empty").start()
+    with pytest.raises(RepositoryError, match="no model repository at"):
+        LocalServer(tmp_path / "nowhere").start()
+    with pytest.raises(ConfigurationError, match="must be a list of names"):
+        LocalServer(tmp_path, models="sam2_decoder")
+
+
+# --- starting and stopping
+
+
+def test_a_broken_file_is_reported_with_its_reason_and_leaves_nothing(scale_only: Path) -> None:
+    broken = write_model(scale_only, "broken", b"not a model", config_of())
+    server = LocalServer(scale_only)
+    with pytest.raises(
+        LocalServerError, match=r"'broken' failed to load: .*broken/1/model\.onnx.*(?i:protobuf)"
+    ) as caught:
+        server.start()
+    assert str(broken) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "'scale'" not in str(caught.value)
+    assert not server.is_alive()
+    assert not psutil.pid_exists(server.pid or 0)
+    assert not segments_of_log(server.log)
+
+
+def test_start_stop_and_start_again(scale_only: Path, tmp_path: Path) -> None:
+    server = LocalServer(scale_only, log_file=tmp_path / "logs" / "triton.log")
+    with pytest.raises(LocalServerError, match="was not started"):
+        server.http_url  # noqa: B018
+    for _ in range(2):
+        with server:
+            assert server.is_alive()
+            assert server.server_version().startswith("2.")
+            processes = family_of(server.pid)
+            assert len(processes) == 3
+            assert server.wait(0.01) is None
+            with pytest.raises(LocalServerError, match="runs already"):
+                server.start()
+        assert not server.is_alive()
+        assert all_gone(processes, 0)
+        server.stop()
+    assert not segments_of_log(server.log)
+    assert "successfully loaded 'scale'" in server.log
+    assert (tmp_path / "logs" / "triton.log").read_text().count("successfully loaded 'scale'") == 2
+
+
+def test_an_exception_inside_the_with_block_stops_the_server(scale_only: Path) -> None:
+    server = LocalServer(scale_only)
+    with pytest.raises(ZeroDivisionError), server:
+        1 / 0  # noqa: B018
+    assert not server.is_alive()
+
+
+def test_a_taken_port_is_named_with_its_option(scale_only: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for service in ("http", "grpc", "metrics"):
+            with pytest.raises(PortInUseError, match=f"listens on port {port}: choose another with --{service}-port"):
+                LocalServer(scale_only, **{f"{service}_port": port}).start()
+
+
+def test_a_single_port_is_that_of_the_option_port() -> None:
+    with pytest.raises(ConfigurationError, match=r"^--port must be 0 to 65535"):
+        choose_ports("127.0.0.1", {"service": -1})
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUseError, match=r"another with --port$"):
+        choose_ports("127.0.0.1", {"service": taken.getsockname()[1]})
+
+
+def test_ports_and_hosts_that_cannot_work(scale_only: Path) -> None:
+    with pytest.raises(ConfigurationError, match="port of its own"):
+        LocalServer(scale_only, http_port=18000, grpc_port=18000).start()
+    with pytest.raises(ConfigurationError, match="0 to 65535"):
+        LocalServer(scale_only, http_port=70000).start()
+    with pytest.raises(ConfigurationError, match="cannot listen on"):
+        LocalServer(scale_only, host="no-such-host.invalid").start()
+    with pytest.raises(ConfigurationError, match="not an address of this machine"):
+        LocalServer(scale_only, host="192.0.2.1").start()
+
+
+def test_tritonserver_that_refuses_its_arguments_is_quoted(scale_only: Path) -> None:
+    with pytest.raises(LocalServerError, match=r"ended while it started .*no-such-flag"):
+        LocalServer(scale_only, extra_args=["--no-such-flag"]).start()
+
+
+def test_a_start_that_takes_too_long_is_given_up(scale_only: Path) -> None:
+    server = LocalServer(scale_only, startup_timeout=0.01)
+    with pytest.raises(LocalServerError, match=r"not ready after 0\.01 s"):
+        server.start()
+    assert not server.is_alive()
+
+
+def test_a_server_outlives_the_thread_that_started_it(scale_only: Path) -> None:
+    server = LocalServer(scale_only)
+    thread = threading.Thread(target=server.start)
+    thread.start()
+    thread.join()
+    time.sleep(0.6)
+    assert server.is_alive()
+    server.stop()
+
+
+def test_a_forked_child_does_not_stop_its_parents_server(scale_only: Path) -> None:
+    with LocalServer(scale_only) as server:
+        child = os.fork()
+        if child == 0:
+            server.stop()
+            os._exit(0)
+        os.waitpid(child, 0)
+        time.sleep(0.3)
+        assert server.is_alive()
+        assert server.log_path.exists()
+
+
+# --- no orphans
+
+PARENT = """
+import sys, time
+from triton_sam.local_server import LocalServer
+server = LocalServer(sys.argv[1]).start()
+print(server.pid, flush=True)
+time.sleep(100)
+"""
+
+
+def start_in_another_program(repository: Path) -> tuple[subprocess.Popen[str], int]:
+    program = subprocess.Popen([sys.executable, "-c", PARENT, str(repository)], stdout=subprocess.PIPE, text=True)
+    return program, int(program.stdout.readline())
+
+
+def test_a_killed_program_leaves_no_process_no_segment_and_no_folder(scale_only: Path) -> None:
+    program, pid = start_in_another_program(scale_only)
+    processes, prefix = family_of(pid), segments_of(pid)
+    run_directory = Path(processes[2].exe()).parents[2]
+    assert any(name.startswith(prefix) for name in segments())
+    assert run_directory.is_dir()
+    program.kill()
+    program.communicate()
+    assert all_gone(processes)
+    assert not any(name.startswith(prefix) for name in segments())
+    assert not run_directory.exists()
+
+
+def test_a_killed_supervisor_takes_triton_along_and_the_next_start_cleans_up(scale_only: Path) -> None:
+    program, pid = start_in_another_program(scale_only)
+    processes, prefix = family_of(pid), segments_of(pid)
+    run_directory = Path(processes[2].exe()).parents[2]
+    processes[1].kill()
+    assert all_gone(processes)
+    program.kill()
+    program.communicate()
+    assert any(name.startswith(prefix) for name in segments())
+    with LocalServer(scale_only) as server:
+        assert not any(name.startswith(prefix) for name in segments())
+        assert not run_directory.exists()
+        assert server.is_alive()
+
+
+# --- triton-sam serve
+
+SERVE = """
+import json, sys
+from triton_sam.local_server import serve
+sys.exit(serve(sys.argv[1], http_port=0, grpc_port=0, metrics_port=0, **json.loads(sys.argv[2])))
+"""
+
+
+def serve_in_foreground(repository: Path, **options: object) -> tuple[subprocess.Popen[str], str, list[psutil.Process]]:
+    command = [sys.executable, "-c", SERVE, str(repository), json.dumps(options)]
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    summary = ""
+    while "Ctrl-C stops it" not in summary:
+        line = program.stdout.readline()
+        assert line, program.stderr.read()
+        summary += line
+    return program, summary, psutil.Process(program.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_stops_once_and_silently(scale_only: Path, number: signal.Signals) -> None:
+    program, summary, processes = serve_in_foreground(scale_only)
+    assert "HTTP     http://127.0.0.1:" in summary
+    assert "READY    scale  CPU" in summary
+    program.send_signal(number)
+    output, errors = program.communicate(timeout=10)
+    assert (program.returncode, output, errors) == (0, "Stopped.\n", "")
+    assert all_gone(processes, 0)
+
+
+def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only: Path, tmp_path: Path) -> None:
+    log = tmp_path / "triton.log"
+    log.write_text("of an earlier server\n")
+    program, _, _ = serve_in_foreground(scale_only, verbose=True, log_file=str(log))
+    program.send_signal(signal.SIGTERM)
+    _, errors = program.communicate(timeout=10)
+    assert "successfully loaded 'scale'" in errors
+    assert "of an earlier server" not in errors
+    assert log.read_text() == "of an earlier server\n" + errors
+
+
+def test_the_log_that_is_copied_is_that_of_the_last_attempt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = tmp_path / "first.log", tmp_path / "second.log"
+    first.write_text("of an earlier server\nport taken\n")
+    server, finished = SimpleNamespace(log_place=None), threading.Event()
+    thread = threading.Thread(target=follow_log, args=(server, finished))
+    thread.start()
+    said = ""
+
+    def wait_for(text: str) -> None:
+        nonlocal said
+        deadline = time.monotonic() + 60
+        while text not in said and time.monotonic() < deadline:
+            time.sleep(0.02)
+            said += capsys.readouterr().err
+
+    server.log_place = (first, len("of an earlier server\n"))
+    wait_for("port taken\n")
+    first.unlink()
+    server.log_place = (second, 0)  # the server is about to make the file
+    time.sleep(0.15)
+    second.write_text("ready\n")
+    wait_for("ready\n")
+    with second.open("a") as log:
+        log.write("the end\n")
+    finished.set()
+    thread.join()
+    assert said + capsys.readouterr().err == "port taken\nready\nthe end\n"
+
+
+def test_a_start_that_fails_is_one_line_and_nothing_has_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--model-repository", str(tmp_path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+
+
+def test_serve_ends_with_1_when_the_server_dies(scale_only: Path) -> None:
+    program, _, processes = serve_in_foreground(scale_only)
+    next(process for process in processes if process.name() == "tritonserver").kill()
+    _, errors = program.communicate(timeout=10)
+    assert program.returncode == 1
+    assert "the server ended by itself" in errors
+    assert all_gone(processes, 0)
+
+
+# --- which Triton
+
+
+def test_without_the_wheel_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch, scale_only: Path) -> None:
+    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"pip install .*\[local\]"):
+        LocalServer(scale_only).start()
+
+
+def test_unsupported_platform_and_python_point_to_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "machine", lambda: "riscv64")
+        with pytest.raises(LocalServerError, match=r"x86_64 or aarch64.*docker compose up"):
+            installation.find_wheel()
+    monkeypatch.setattr(installation, "_python_version", lambda: "3.7")
+    with pytest.raises(LocalServerError, match=r"this is 3\.7: .*docker compose up"):
+        installation.find_wheel()
+
+
+def test_another_installation_with_its_own_backends(
+    scale_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel, elsewhere = installation.find_wheel(), tmp_path / "tritonserver"
+    (elsewhere / "bin").mkdir(parents=True)
+    shutil.copy(wheel / "tritonserver" / "bin" / "tritonserver", elsewhere / "bin")
+    (elsewhere / "lib").symlink_to(wheel.parent / "nvidia_pytriton.libs")
+    installation._assemble_backends(wheel / "tritonserver", elsewhere / "backends")
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(installation.find_libpython().parent))
+    with LocalServer(scale_only, tritonserver=elsewhere) as server:
+        assert Path(psutil.Process(server.pid).exe()) == elsewhere / "bin" / "tritonserver"
+        assert [model.name for model in server.served_models()] == ["scale"]
+    with pytest.raises(ConfigurationError, match="no Triton at"):
+        LocalServer(scale_only, tritonserver=tmp_path / "nowhere").start()
+    with pytest.raises(ConfigurationError, match="no such backend directory"):
+        LocalServer(scale_only, backend_directory=tmp_path / "nowhere").start()
+
+
+# --- reading what Triton says
+
+
+def test_reasons_lose_wrapping_and_traceback() -> None:
+    raw = "Internal: TritonModelException: no such\nfile\n\nAt:\n  /a/model.py(9): initialize\n"
+    assert tidy_reason(raw) == "no such file"
+
+
+def test_errors_of_a_log_come_before_everything_else() -> None:
+    log = (
+        'I1121 05:31:35.1 1 a.cc:1] "fine"\n'
+        'E1121 05:31:35.1 1 server.cc:241] "CudaDriverHelper has not been initialized."\n'
+        'E1121 05:31:35.1 1 main.cc:2] "the disk is full"\nusage text\n'
+    )
+    assert last_errors(log) == ["the disk is full"]
+
+
+def test_a_killed_model_says_to_start_the_server_again() -> None:
+    """What the kernel does where memory is short. Triton calls the model READY all the same."""
+    from triton_sam import SAM2TritonClient
+
+    models = ["sam2_encoder", "sam2_decoder"]
+    with (
+        LocalServer(bundled("model_repository"), models=models, http_port=0, grpc_port=0, metrics_port=0) as server,
+        SAM2TritonClient(server.http_url, timeout=60) as client,
+    ):
+        client.set_image(bundled("test/images/shapes.jpg"))
+        client.predict([[200, 180]], [1])
+        stubs = psutil.Process(server.pid).children(recursive=True)
+        next(stub for stub in stubs if any("sam2_decoder" in word for word in stub.cmdline())).kill()
+        for _ in range(2):
+            with pytest.raises(InferenceError, match=r"its process on the server is gone.*start the server again"):
+                client.predict([[200, 180]], [1])
+        client.encode(bundled("test/images/coffee.jpg"))  # the others go on

@@ -1,0 +1,129 @@
+"""A local server takes no orders from others: it computes, and says what it has."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.tiny_models import SCALE_CONFIG, add_graph, config_of, scale_graph, write_model
+from tritonclient import grpc, http
+from tritonclient.utils import InferenceServerException
+
+from triton_sam.cli import main
+from triton_sam.local_server import LocalServer
+
+psutil = pytest.importorskip("psutil")
+pytest.importorskip("onnxruntime")
+
+PROGRAM = base64.b64encode(b"raise SystemExit").decode()
+CONFIG = json.dumps({"name": "scale", "backend": "python", "max_batch_size": 0})
+# What changes a server, or lets it read and write elsewhere; as a page in a browser could send it, without any header.
+ORDERS = {
+    "load": ("/v2/repository/models/scale/load", {}),
+    "load a program": (
+        "/v2/repository/models/scale/load",
+        {"parameters": {"config": CONFIG, "file:1/model.py": PROGRAM}},
+    ),
+    "load another model": ("/v2/repository/models/add/load", {}),
+    "unload": ("/v2/repository/models/scale/unload", {}),
+    "share memory": ("/v2/systemsharedmemory/region/a/register", {"key": "/a", "offset": 0, "byte_size": 8}),
+    "shared memory": ("/v2/systemsharedmemory/status", None),
+    "shared memory of a GPU": ("/v2/cudasharedmemory/status", None),
+    "logging": ("/v2/logging", {"log_verbose_level": 4}),
+    "trace": ("/v2/trace/setting", {"trace_level": ["TIMESTAMPS"]}),
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("closed")
+    write_model(folder, "scale", scale_graph(), SCALE_CONFIG)
+    write_model(folder, "add", add_graph(), config_of())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def closed(repository: Path) -> Iterator[LocalServer]:
+    with LocalServer(repository, models=["scale"]) as server:
+        yield server
+
+
+def order(server: LocalServer, name: str) -> int:
+    path, body = ORDERS[name]
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(server.http_url + path, data), timeout=60) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_orders_are_refused_and_change_nothing(closed: LocalServer, name: str) -> None:
+    assert order(closed, name) in (400, 403, 503)
+    assert [model.name for model in closed.served_models()] == ["scale"]
+
+
+def test_orders_over_grpc_are_refused(closed: LocalServer) -> None:
+    with grpc.InferenceServerClient(closed.grpc_url.removeprefix("grpc://")) as client:
+        for refused in (
+            lambda: client.load_model("scale"),
+            lambda: client.unload_model("scale"),
+            client.get_system_shared_memory_status,
+            client.get_cuda_shared_memory_status,
+            lambda: client.register_system_shared_memory("a", "/a", 8),
+            client.get_log_settings,
+            client.get_trace_settings,
+        ):
+            with pytest.raises(InferenceServerException):
+                refused()
+        assert client.is_model_ready("scale")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_reload_says_what_to_do(closed: LocalServer, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = closed.http_url if protocol == "http" else closed.grpc_url
+    assert main(["reload", "scale", "--url", url]) == 1
+    error = capsys.readouterr().err
+    assert "triton-sam serve --admin" in error
+    assert error.count("\n") == 1
+
+
+def test_what_clients_need_is_answered(closed: LocalServer) -> None:
+    with http.InferenceServerClient(closed.http_url.removeprefix("http://")) as client:
+        assert client.is_server_ready()
+        assert [entry["name"] for entry in client.get_model_repository_index()] == ["scale"]
+        assert client.get_model_config("scale")["name"] == "scale"
+        assert client.get_inference_statistics("scale")["model_stats"]
+
+
+def test_it_listens_on_loopback_alone(closed: LocalServer) -> None:
+    places = psutil.Process(closed.pid).net_connections()
+    listening = {place.laddr.ip for place in places if place.status == psutil.CONN_LISTEN}
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}  # gRPC: as a mapped IPv6 address
+
+
+def test_an_open_server_takes_them(repository: Path) -> None:
+    with LocalServer(repository, models=["scale"], admin=True) as server:
+        assert order(server, "unload") == 200
+        assert server.served_models() == []
+        assert order(server, "load another model") == 200
+        assert [model.name for model in server.served_models()] == ["add"]
+        for name in ("shared memory", "logging"):
+            assert order(server, name) == 200
+
+
+def test_a_key_of_ones_own_is_taken(repository: Path) -> None:
+    """Triton refuses a part that is given twice, so the server's own option makes room."""
+    options = ["--http-restricted-api=logging:key=secret"]
+    with LocalServer(repository, models=["scale"], extra_args=options) as server:
+        request = urllib.request.Request(f"{server.http_url}/v2/logging", headers={"key": "secret"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.status == 200
+        assert order(server, "logging") == 403
+        assert order(server, "unload") == 503

@@ -1,0 +1,73 @@
+"""Servers that have less: no session model, no metrics, no statistics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triton_sam import ModelNotReadyError, SAM2TritonClient, SamError, SpeculativeSAM2Client
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
+
+pytest.importorskip("onnxruntime")
+
+POINT = [[200, 180]]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator:
+    """Encoder and decoder, and a Triton that tells no figures and keeps no statistics."""
+    from triton_sam.local_server import LocalServer
+
+    refused = "statistics,trace,logging,shared-memory:nobody=knows"
+    options = ["--allow-metrics=false", f"--http-restricted-api={refused}", f"--grpc-restricted-protocol={refused}"]
+    with LocalServer(
+        bundled("model_repository"), models=["sam2_encoder", "sam2_decoder"], extra_args=options
+    ) as running:
+        yield running
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_both_clients_find_their_way(plain, images: Path, protocol: str) -> None:
+    url = plain.http_url if protocol == "http" else plain.grpc_url
+    with SAM2TritonClient(url) as client:
+        client.set_image(images / "shapes.jpg")
+        expected, _ = client.predict(POINT)
+
+    async def click() -> np.ndarray:
+        async with SpeculativeSAM2Client(url) as fast:
+            await fast.set_image_async(images / "shapes.jpg")
+            _, task = await fast.predict_async(POINT)
+            return (await task)[0]
+
+    np.testing.assert_array_equal(asyncio.run(click()), expected)
+
+
+def test_who_insists_on_the_session_model_hears_that_it_is_missing(plain, images: Path) -> None:
+    with (
+        SAM2TritonClient(plain.http_url, embeddings="server") as client,
+        pytest.raises(ModelNotReadyError, match="no model 'sam2' ready"),
+    ):
+        client.set_image(images / "shapes.jpg")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_commands_do_without_figures(plain, images: Path, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
+    url = plain.http_url if protocol == "http" else plain.grpc_url
+    assert main(["models", "--url", url]) == 0
+    assert "sam2_decoder" in capsys.readouterr().out
+    assert main(["doctor", "--url", url]) == 0
+    assert "model sam2_encoder" in capsys.readouterr().out
+    assert main(["predict", str(images / "shapes.jpg"), "--point", "200,180", "--url", url]) == 0
+    assert '"score"' in capsys.readouterr().out
+
+
+def test_a_missing_family_is_one_clear_error(plain, images: Path) -> None:
+    with SAM2TritonClient(plain.http_url, model_name="sam2.1_large") as client, pytest.raises(SamError) as caught:
+        client.set_image(images / "shapes.jpg")
+    assert "sam2.1_large" in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,254 @@
+"""The Python-based onnxruntime backend, in the real Triton."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from support.tiny_models import (
+    CPU,
+    TYPED_CONFIG,
+    add_graph,
+    config_of,
+    http,
+    infer,
+    ones,
+    scale_graph,
+    tritonclient_utils,
+    typed_graph,
+    write_model,
+    write_repository,
+)
+
+from triton_sam.errors import LocalServerError
+from triton_sam.local_server import LocalServer, installation
+
+needs_no_gpu = pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="this machine has a GPU")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_repository(tmp_path_factory.mktemp("model_repository"))
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[LocalServer]:
+    with LocalServer(repository) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: LocalServer) -> Iterator[object]:
+    with http.InferenceServerClient(server.http_url.removeprefix("http://")) as connected:
+        yield connected
+
+
+def test_models_with_weights_are_ready_and_the_rest_is_left_out(server: LocalServer, repository: Path) -> None:
+    ready = {model.name for model in server.served_models()}
+    assert ready == {path.name for path in repository.iterdir()} - {"weightless"}
+    assert {model.device for model in server.served_models() if model.name == "scale"} == {"CPU"}
+
+
+def test_optional_input_takes_its_default_or_the_value_sent(client: object) -> None:
+    assert infer(client, "scale", x=ones(2, 3)).as_numpy("y").tolist() == [[2.0] * 3] * 2
+    assert infer(client, "scale", x=ones(1, 2), scale=np.float32([9])).as_numpy("y").tolist() == [[9.0, 9.0]]
+
+
+def test_numbers_too_small_for_full_precision_count_as_zero(client: object) -> None:
+    x = np.array([[1e-40, 1e-30]], np.float32)  # computing with the first takes many times as long as with the second
+    assert x[0, 0] > 0
+    (y,) = infer(client, "scale", x=x).as_numpy("y")
+    assert y[0] == 0
+    assert y[1] == 2 * x[0, 1]
+
+
+def test_zero_length_dims_pass_both_ways(client: object) -> None:
+    assert infer(client, "scale", x=ones(0, 3)).as_numpy("y").shape == (0, 3)
+
+
+def test_external_data_beside_the_model(client: object) -> None:
+    assert infer(client, "external", x=ones(1, 512)).as_numpy("y")[0, -1] == 512
+
+
+def test_default_model_filename(client: object) -> None:
+    assert infer(client, "renamed", x=ones(1, 1)).as_numpy("y").item() == 3
+
+
+def test_each_version_is_served_and_the_highest_is_the_default(client: object) -> None:
+    answers = [
+        infer(client, "versions", version=version, x=ones(1, 1)).as_numpy("y").item() for version in ("1", "7", "")
+    ]
+    assert answers == [1, 7, 7]
+
+
+def test_missing_config_is_derived_from_the_graph(tmp_path: Path) -> None:
+    write_model(tmp_path, "no_config", scale_graph(5), None)
+    write_model(tmp_path, "half_config", add_graph(), 'backend: "onnxruntime"\nmax_batch_size: 4\n')
+    with LocalServer(tmp_path) as server, http.InferenceServerClient(server.http_url[7:]) as client:
+        inputs = client.get_model_config("no_config")["input"]
+        assert [(entry["name"], entry["dims"], entry["optional"]) for entry in inputs] == [
+            ("x", [-1, -1], False),
+            ("scale", [1], True),
+        ]
+        assert infer(client, "no_config", x=ones(1, 1)).as_numpy("y").item() == 5
+        assert [entry["dims"] for entry in client.get_model_config("half_config")["input"]] == [[-1]]
+
+
+def test_fp16_int64_and_bytes(client: object) -> None:
+    arrays = {
+        "half": np.float16([1.5, -2]),
+        "long": np.array([2**40], np.int64),
+        "text": np.array([b"click", "ä".encode()], np.object_),
+    }
+    answer = infer(client, "typed", **arrays)
+    for name, array in arrays.items():
+        assert answer.as_numpy(f"{name}_out").tolist() == array.tolist()
+
+
+def test_only_requested_outputs_come_back(client: object) -> None:
+    arrays = {"half": np.float16([1]), "long": np.array([1]), "text": np.array([b"a"], np.object_)}
+    answer = infer(client, "typed", ["long_out"], **arrays).get_response()
+    assert [output["name"] for output in answer["outputs"]] == ["long_out"]
+
+
+def test_requests_that_triton_batches_are_answered_each_with_its_own(server: LocalServer) -> None:
+    address = server.http_url.removeprefix("http://")
+    with http.InferenceServerClient(address, concurrency=4) as many:
+        calls = []
+        for value in range(8):
+            tensor = http.InferInput("x", [1 + value % 2, 2], "FP32")
+            tensor.set_data_from_numpy(np.full((1 + value % 2, 2), value, np.float32))
+            calls.append(many.async_infer("batched", [tensor]))
+        answers = [call.get_result().as_numpy("y") for call in calls]
+    assert [answer.shape[0] for answer in answers] == [1, 2] * 4
+    assert [answer[0, 0] for answer in answers] == [2 * value for value in range(8)]
+
+
+def test_ensemble_and_bls_call_the_onnx_model(client: object) -> None:
+    assert infer(client, "chain", a=ones(1, 1)).as_numpy("b").item() == 2
+    assert infer(client, "bls", x=ones(1, 1)).as_numpy("y").item() == 4
+
+
+def test_a_failing_request_gets_one_line_and_the_model_stays_ready(client: object) -> None:
+    with pytest.raises(tritonclient_utils.InferenceServerException, match="Add") as caught:
+        infer(client, "add", x=ones(1, 3))
+    assert "\n" not in caught.value.message()
+    assert "onnxruntime_src" not in caught.value.message()
+    assert infer(client, "add", x=ones(1, 4)).as_numpy("y").tolist() == [[1, 2, 3, 4]]
+
+
+# --- what does not load
+
+
+def test_a_config_that_does_not_fit_the_graph_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path, "wrong", scale_graph(), config_of().replace('"y"', '"mask"'))
+    with pytest.raises(LocalServerError, match=r"config\.pbtxt names output mask; the ONNX file has y"):
+        LocalServer(tmp_path).start()
+
+
+def test_a_config_without_an_input_of_the_graph_is_refused(tmp_path: Path) -> None:
+    config = "\n".join(line for line in TYPED_CONFIG.splitlines() if 'name: "text"' not in line)
+    write_model(tmp_path, "partial", typed_graph(), config)
+    with pytest.raises(LocalServerError, match=r"config\.pbtxt leaves out input text, which the ONNX file needs"):
+        LocalServer(tmp_path).start()
+
+
+def test_a_thread_count_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    more = CPU + 'parameters { key: "intra_op_thread_count" value: { string_value: "many" } }'
+    write_model(tmp_path, "threads", add_graph(), config_of(more=more))
+    with pytest.raises(LocalServerError, match="intra_op_thread_count must be a whole number, not 'many'"):
+        LocalServer(tmp_path).start()
+
+
+@needs_no_gpu
+def test_kind_gpu_without_a_gpu_says_so(tmp_path: Path) -> None:
+    write_model(tmp_path, "fast", add_graph(), config_of(more="instance_group { kind: KIND_GPU count: 1 }"))
+    with pytest.raises(LocalServerError, match=r"'fast' failed to load: .*GPU"):
+        LocalServer(tmp_path).start()
+
+
+@needs_no_gpu
+def test_kind_auto_without_a_gpu_runs_on_the_cpu(tmp_path: Path) -> None:
+    write_model(tmp_path, "any", add_graph(), config_of(more="instance_group { kind: KIND_AUTO count: 1 }"))
+    with LocalServer(tmp_path) as server:
+        assert [model.device for model in server.served_models()] == ["CPU"]
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The backend's module, with a stand-in for the one that exists inside Triton alone."""
+    fake = ModuleType("triton_python_backend_utils")
+    fake.InferenceResponse = lambda output_tensors, error: error
+    fake.TritonError = type("TritonError", (), {"CANCELLED": 1, "__init__": lambda self, text, code: None})
+    fake.TritonModelException = type("TritonModelException", (Exception,), {})
+    monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    spec = importlib.util.spec_from_file_location("backend", installation.OWN_BACKENDS / "onnxruntime" / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ("x", "y", None),
+        ("x scale", "y", None),
+        ("", "", None),  # Triton's own affair
+        ("x z", "y", "names input z; the ONNX file has scale, x"),
+        ("scale", "y", "leaves out input x, which the ONNX file needs"),
+        ("x", "mask", "names output mask; the ONNX file has y"),
+    ],
+)
+def test_names_of_a_config_and_of_the_graph(backend: ModuleType, inputs: str, outputs: str, words: str | None) -> None:
+    config = {"input": [{"name": name} for name in inputs.split()], "output": [{"name": n} for n in outputs.split()]}
+    expected = nullcontext() if words is None else pytest.raises(backend.pb_utils.TritonModelException, match=words)
+    with expected:
+        backend.check_names(config, {"x"}, {"scale"}, {"y"})
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, math.inf),
+        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+        ({}, math.inf),
+    ],
+)
+def test_the_containers_share_of_the_processor(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], cores: float
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(backend, "CGROUP", tmp_path)
+    assert backend.cgroup_quota() == cores
+
+
+def test_a_cancelled_request_is_not_computed(backend: ModuleType) -> None:
+    model = backend.TritonPythonModel()  # it has no session: computing would raise AttributeError
+    gone, alive = (SimpleNamespace(is_cancelled=lambda state=state: state) for state in (True, False))
+    with pytest.raises(backend.pb_utils.TritonModelException, match="cancelled"):
+        model.execute([gone, gone])
+    model.answer = lambda request: "computed"
+    answers = model.execute([gone, alive])
+    assert isinstance(answers[0], backend.pb_utils.TritonError)
+    assert answers[1] == "computed"
+
+
+def test_a_model_imports_what_this_program_can_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "module_of_this_test.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    code = b"import module_of_this_test, triton_sam\nclass TritonPythonModel: pass\n"
+    write_model(tmp_path / "models", "plain", code, config_of().replace("onnxruntime", "python"), "1/model.py")
+    with LocalServer(tmp_path / "models") as server:
+        assert [model.name for model in server.served_models()] == ["plain"]

@@ -1,0 +1,80 @@
+"""More clients than the server takes: those whom it accepts wait no longer than they must, the others hear so at once.
+
+The long form, five minutes for each protocol:
+
+    TRITON_SAM_SOAK=full pytest -m slow -s test/served/test_overload.py
+"""
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from triton_sam import SAM2TritonClient
+from triton_sam._common.bundle import bundled
+from triton_sam.errors import ServerBusyError
+
+pytest.importorskip("onnxruntime")
+local_server = pytest.importorskip("triton_sam.local_server")
+
+FULL = os.environ.get("TRITON_SAM_SOAK") == "full"
+SECONDS = 300.0 if FULL else 12.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol):
+    """What `triton-sam benchmark --only overload` measures. The bars of a quiet machine are in docs/reliability.md."""
+    pytest.importorskip("psutil")
+    from triton_sam.benchmark.report import summary
+    from triton_sam.benchmark.run import begin, measure
+    from triton_sam.benchmark.settings import Settings
+    from triton_sam.benchmark.target import Target
+
+    url = service_triton.http_url if protocol == "http" else service_triton.grpc_url
+    picture = bundled("test/images") / "coffee.jpg"
+    target = Target("sam2", None, {protocol: url}, picture, pid=service_triton.pid)
+    settings = Settings(sections=("overload",), load_seconds=SECONDS)
+    results = begin(target, settings, "a test")
+    measure(target, settings, results, quiet=True)
+    target.close()
+    print("\n" + summary(results))
+    half, accepted, refused, after = (
+        results.of("overload", what)[0] for what in ("half load", "accepted", "refused", "after")
+    )
+    assert (half.size, accepted.size) == (12, 64)
+    assert half.more["refused"] == half.more["errors"] == accepted.more["errors"] == 0
+    assert refused.ms.n > accepted.ms.n
+    assert "recovered_s" in after.more
+
+
+def test_a_full_queue_of_triton_is_busy_as_well(tmp_path, images):
+    """Where embeddings come with each click, the queue is Triton's own, and its limit is one of config.pbtxt."""
+    for name in ("sam2", "sam2_encoder", "sam2_decoder"):
+        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
+    config = tmp_path / "sam2_decoder" / "config.pbtxt"
+    limit = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
+    config.write_text(config.read_text().replace("dynamic_batching {}", limit))
+    with local_server.LocalServer(tmp_path, models=["sam2"], http_port=0, grpc_port=0, metrics_port=0) as server:
+        for url, place in ((server.http_url, "client"), (server.grpc_url, "client"), (server.grpc_url, "server")):
+            with SAM2TritonClient(url, embeddings=place) as client:
+                client.set_image(images / "shapes.jpg")
+                expected, _ = client.predict([[200, 180]])
+
+                def click(_, client=client):
+                    try:
+                        return client.predict([[200, 180]])[0]
+                    except ServerBusyError as error:
+                        return error
+
+                with ThreadPoolExecutor(12) as pool:
+                    answers = list(pool.map(click, range(24)))
+                refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
+                assert 1 <= len(refused) < 24
+                assert "maximum queue size" in str(refused[0])
+                for answer in answers:
+                    if not isinstance(answer, ServerBusyError):
+                        np.testing.assert_array_equal(answer, expected)

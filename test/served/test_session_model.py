@@ -1,0 +1,474 @@
+"""The session model on a real Triton: images stay on the server, by tensors, by client and by curl."""
+
+import asyncio
+import base64
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.session_requests import IMAGE_BYTES, ask, bomb, colored, metrics, point_inputs, text, upload
+
+from triton_sam import ImageEmbeddings, ImageError, SAM2TritonClient, SamError, SpeculativeSAM2Client
+from triton_sam._common.bundle import bundled
+from triton_sam.client.session import SessionImage
+from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
+from triton_sam.masks.rle import rle_to_mask
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
+from triton_sam.wire.contract import MAX_OBJECTS, read_error
+
+POINT = [[200, 180]]
+IMAGES_IN_CACHE = 3
+
+
+def serve(repository, http_port=0, **options):
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    ports = {"http_port": http_port, "grpc_port": 0, "metrics_port": 0}
+    return local_server.LocalServer(repository, models=["sam2", "sam2_encoder_jpeg"], **ports, **options)
+
+
+@pytest.fixture(scope="module")
+def session_server(tmp_path_factory):
+    """A server whose session model keeps three images."""
+    repository = tmp_path_factory.mktemp("session") / "models"
+    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    config = repository / "sam2" / "config.pbtxt"
+    config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES + 1)))
+    with serve(repository) as running:
+        yield running
+
+
+@pytest.fixture
+def client(session_server):
+    with SAM2TritonClient(session_server.http_url) as client:
+        yield client
+
+
+@pytest.fixture
+def transport(session_server):
+    transport = Transport(parse_url(session_server.http_url))
+    yield transport
+    transport.close()
+
+
+@pytest.fixture(scope="module")
+def picture(images):
+    return (images / "shapes.jpg").read_bytes()
+
+
+def encoded(transport):
+    return int(transport.statistics("sam2_encoder")["inference_count"])
+
+
+# The client
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_masks_are_those_of_encoder_and_decoder(session_server, picture, protocol):
+    address = session_server.http_url if protocol == "http" else session_server.grpc_url
+    with SAM2TritonClient(address, embeddings="client") as near, SAM2TritonClient(address) as far:
+        near.set_image(picture)
+        far.set_image(picture)
+        assert isinstance(far.image_embeddings, SessionImage)
+        assert not isinstance(near.image_embeddings, SessionImage)
+        first, _ = near.predict(POINT)
+        for prompt in (
+            {"point_coords": POINT},
+            {"point_coords": [[[200, 180], [3, 4]], [[520, 145]]], "point_labels": [[1, 0], [1]]},
+            {"box": [90, 70, 310, 290], "multimask_output": True},
+            {"box": [[90, 70, 310, 290]] * 2, "point_coords": [[[200, 180]]] * 2, "multimask_output": True},
+            {"point_coords": POINT, "mask_input": first[0]},
+            {"mask_input": first[0]},
+        ):
+            # Several objects are decoded one by one on a processor, and sums then round in another order.
+            one = len(near.predict(**prompt)[0]) == 1
+            for expected, got in zip(near.predict(**prompt), far.predict(**prompt), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=0, atol=0 if one else 1e-4)
+            for logits in (True, False):
+                for expected, got in zip(near.segment(**prompt), far.segment(**prompt, logits=logits), strict=True):
+                    assert (got.mask != expected.mask).mean() <= (0 if one else 1e-4)
+                    assert got.score == pytest.approx(expected.score, abs=0 if one else 1e-4)
+                    assert (got.object_index, got.candidate) == (expected.object_index, expected.candidate)
+                    assert (got.logits is None) is not logits
+
+
+def test_more_than_one_request_may_carry_goes_through_the_decoder(client, picture):
+    client.set_image(picture)
+    masks, _ = client.predict(box=[[1, 1, 50, 50]] * (MAX_OBJECTS + 1))
+    assert len(masks) == MAX_OBJECTS + 1
+
+
+def test_embeddings_are_fetched_when_asked_for_and_can_be_saved(client, session_server, picture, tmp_path):
+    client.set_image(picture)
+    handle = client.encode(picture)
+    handle.save(tmp_path / "image.npz")
+    with SAM2TritonClient(session_server.http_url) as other:
+        other.image_embeddings = ImageEmbeddings.load(tmp_path / "image.npz")
+        np.testing.assert_array_equal(other.predict(POINT)[0], client.predict(POINT)[0])
+    assert handle.nbytes == IMAGE_BYTES
+    assert set(handle) == {"image_embeddings", "high_res_feats_0", "high_res_feats_1"}
+
+
+def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, transport, picture):
+    client.set_image(picture)
+    expected, _ = client.predict(POINT)
+    for number in range(IMAGES_IN_CACHE):
+        upload(transport, colored(number))
+    before = encoded(transport)
+    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+    assert encoded(transport) == before + 1
+    mask = client.segment(POINT)[0].mask
+    for number in range(IMAGES_IN_CACHE):
+        upload(transport, colored(number))
+    np.testing.assert_array_equal(client.segment(POINT, logits=False)[0].mask, mask)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_async_client_does_the_same(session_server, transport, client, picture, protocol):
+    client.set_image(picture)
+    expected, _ = client.predict(POINT)
+
+    async def click():
+        address = session_server.http_url if protocol == "http" else session_server.grpc_url
+        async with SpeculativeSAM2Client(address) as fast:
+            await fast.set_image_async(picture)
+            assert isinstance(fast.image_embeddings, SessionImage)
+            for number in range(IMAGES_IN_CACHE):
+                await asyncio.to_thread(upload, transport, colored(50 + number))
+            _, task = await fast.predict_async(POINT)
+            with pytest.raises(ImageError, match="not an image"):
+                await fast.set_image_async(b"no")
+            return (await task)[0]
+
+    np.testing.assert_array_equal(asyncio.run(click()), expected)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_errors_of_the_server_are_those_of_the_package(session_server, protocol):
+    address = session_server.http_url if protocol == "http" else session_server.grpc_url
+    with SAM2TritonClient(address) as client:
+        with pytest.raises(ImageError, match="not an image"):
+            client.set_image(b"not a picture")
+        with pytest.raises(ConfigurationError, match="embeddings="):
+            SAM2TritonClient(address, embeddings="cloud")
+    with (
+        SAM2TritonClient(address, model_name="absent", embeddings="server") as client,
+        pytest.raises(SamError, match="absent"),
+    ):
+        client.set_image(colored(1))
+
+
+def test_a_server_that_is_killed_between_two_clicks(picture):
+    repository = bundled("model_repository")
+    with serve(repository) as first:
+        client = SAM2TritonClient(first.http_url)
+        client.set_image(picture)
+        expected, _ = client.predict(POINT)
+        os.kill(first.pid, signal.SIGKILL)
+    with serve(repository, http_port=int(first.http_url.rpartition(":")[2])):
+        np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+    client.close()
+
+
+# Tensors
+
+
+def test_one_call_prefetch_and_id(transport, picture):
+    alone = upload(transport, picture)
+    assert alone["image_size"].tolist() == [800, 600]
+    by_id = {"image_id": alone["image_id"], **point_inputs()}
+    outputs = ["image_id", "masks", "iou_predictions"]
+    one_call = transport.infer("sam2", {"image": text(picture), **point_inputs()}, outputs)
+    later = transport.infer("sam2", by_id, outputs)
+    for name in outputs:
+        np.testing.assert_array_equal(one_call[name], later[name])
+
+
+@pytest.mark.parametrize("multimask", [False, True])
+def test_full_size_masks_equal_those_made_by_the_client(client, transport, picture, multimask):
+    client.set_image(picture)
+    expected = client.segment(POINT, multimask_output=multimask)
+    common = {"image": text(picture), **point_inputs(), "multimask_output": np.array([multimask])}
+    for output_format in ("png", "rle"):
+        inputs = {**common, "output_format": text(output_format.encode())}
+        answers = transport.infer("sam2", inputs, ["encoded_masks"])["encoded_masks"]
+        assert answers.shape == (1, len(expected))
+        for answer, segment in zip(answers[0], expected, strict=True):
+            decoded = np.asarray(Image.open(io.BytesIO(answer))) > 0 if output_format == "png" else None
+            mask = decoded if decoded is not None else rle_to_mask(json.loads(answer))
+            np.testing.assert_array_equal(mask, segment.mask)
+
+
+def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(session_server, transport):
+    first = upload(transport, colored(10))
+    second = upload(transport, colored(11))
+    for number in range(12, 12 + IMAGES_IN_CACHE):
+        upload(transport, colored(10))  # used again and again: it stays
+        upload(transport, colored(number))
+    full = IMAGES_IN_CACHE * IMAGE_BYTES
+    figures = metrics(session_server, lambda figures: figures["cache_bytes"] == full)
+    assert figures["cache_bytes"] == full <= figures["cache_limit_bytes"]
+    assert figures["cache_images"] == IMAGES_IN_CACHE
+    before = encoded(transport)
+    transport.infer("sam2", {"image_id": first["image_id"], **point_inputs(3, 3)}, ["masks"])
+    assert encoded(transport) == before
+    with pytest.raises(SamError, match="UNKNOWN_IMAGE_ID") as caught:
+        transport.infer("sam2", {"image_id": second["image_id"], **point_inputs(3, 3)}, ["masks"])
+    assert isinstance(read_error(caught.value), UnknownImageError)
+
+
+def test_two_requests_for_a_new_image_encode_it_once(session_server, transport):
+    content, before = colored(99), encoded(transport)
+    with ThreadPoolExecutor(6) as pool:
+        jobs = [pool.submit(upload, transport, content) for _ in range(6)]
+        ids = {bytes(job.result()["image_id"][0]) for job in jobs}
+    assert len(ids) == 1
+    assert encoded(transport) == before + 1
+
+
+@pytest.mark.slow
+def test_sixteen_threads_on_more_images_than_the_cache_holds(session_server, images):
+    contents = [(images / name).read_bytes() for name in ("shapes.jpg", "coffee.jpg")] + [colored(5), colored(6)]
+    with SAM2TritonClient(session_server.http_url) as client:
+        handles = [client.encode(content) for content in contents]
+        expected = [client.predict([[20, 20]], image=handle)[0] for handle in handles]
+        with ThreadPoolExecutor(16) as pool:
+            jobs = [(n % 4, pool.submit(client.predict, [[20, 20]], image=handles[n % 4])) for n in range(32)]
+            for number, job in jobs:
+                np.testing.assert_array_equal(job.result()[0], expected[number])
+    figures = metrics(session_server)
+    assert figures["cache_bytes"] <= figures["cache_limit_bytes"]
+
+
+def test_clicks_do_not_wait_for_the_encoder(session_server, transport, picture):
+    image_id = upload(transport, picture)["image_id"]
+    done = threading.Event()
+
+    def encode_others():
+        for number in range(40, 42):
+            upload(transport, colored(number))
+        done.set()
+
+    thread = threading.Thread(target=encode_others)
+    thread.start()
+    clicks = 0
+    while not done.is_set():
+        transport.infer("sam2", {"image_id": image_id, **point_inputs()}, ["masks"])
+        clicks += not done.is_set()
+    thread.join()
+    assert clicks >= 2
+
+
+def test_too_many_at_once_are_refused_at_once(tmp_path, picture):
+    repository = tmp_path / "models"
+    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    config = repository / "sam2" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"24"', '"3"'))
+    with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
+        client.set_image(picture)
+        expected, _ = client.predict(POINT)
+
+        def click(_):
+            try:
+                return client.predict(POINT)[0]
+            except ServerBusyError as error:
+                return error
+
+        with ThreadPoolExecutor(24) as pool:
+            answers = list(pool.map(click, range(72)))
+        refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
+        assert 1 <= len(refused) <= 71
+        assert "too many requests wait" in str(refused[0])
+        for answer in answers:
+            if not isinstance(answer, ServerBusyError):
+                np.testing.assert_array_equal(answer, expected)
+        np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+        counted = metrics(server, lambda figures: figures.get("refusals_total") == len(refused))
+        assert counted["refusals_total"] == len(refused)
+
+
+def test_figures_are_in_the_metrics(session_server, transport, picture):
+    before = metrics(session_server)
+    upload(transport, colored(77))
+    transport.infer("sam2", {"image": text(colored(77)), **point_inputs(3, 3)}, ["masks"])
+    counted = ("cache_hits", "cache_misses", "encodes", "decodes")
+
+    def grown(figures):
+        return {name for name in counted if figures.get(f"{name}_total", 0) >= before.get(f"{name}_total", 0) + 1}
+
+    after = metrics(session_server, lambda figures: grown(figures) == set(counted))
+    assert grown(after) == set(counted)
+    for name in ("encode_seconds", "decode_seconds"):
+        assert after[f"{name}_total"] > before.get(f"{name}_total", 0)
+    assert {"cache_evictions_total", "failures_total"} <= set(after)
+
+
+BAD = {
+    "not an image": ({"image": text(b"hello")}, "BAD_IMAGE: the image is not an image"),
+    "empty": ({"image": text(b"")}, "BAD_IMAGE: the image is empty"),
+    "truncated": ({"image": "truncated"}, "BAD_IMAGE: the image cannot be read"),
+    "bomb": ({"image": text(bomb())}, "BAD_IMAGE: the image is too large"),
+    "unknown id": ({"image_id": text(b"0123")}, "UNKNOWN_IMAGE_ID"),
+    "id of no text": ({"image_id": text(b"\xff\xfe")}, "BAD_REQUEST: image_id is no UTF-8"),
+    "both": ({"image": text(b"x"), "image_id": text(b"x")}, "BAD_REQUEST: give either"),
+    "nothing": ({"multimask_output": np.array([True])}, "BAD_REQUEST: give either"),
+    "format": ({"image": "good", "output_format": text(b"gif")}, "BAD_REQUEST: output_format 'gif'"),
+    "NaN": ({"image": "good", **point_inputs(float("nan"))}, "BAD_PROMPT: point_coords holds NaN"),
+    "outside": ({"image": "good", **point_inputs(5000)}, "BAD_PROMPT: point .* lies outside"),
+    "labels alone": ({"image": "good", "point_labels": np.ones((1, 1), np.float32)}, "BAD_PROMPT: point_labels"),
+    "10,000 points": (
+        {"image": "good", "point_coords": np.ones((1, 10_000, 2), np.float32)},
+        "BAD_PROMPT: 10000 points: a request may carry 1024",
+    ),
+    "too many objects": (
+        {"image": "good", "boxes": np.tile(np.float32([[1, 1, 9, 9]]), (200, 1))},
+        "BAD_PROMPT: 200 objects: a request may name 64",
+    ),
+    "face of both kinds": ({"image": "good", "prompt_json": text(b"{}")}, None),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_clear_error(transport, picture, name):
+    inputs, message = BAD[name]
+    contents = {"good": picture, "truncated": picture[: len(picture) // 2]}
+    inputs = {k: text(contents[v]) if isinstance(v, str) else v for k, v in inputs.items()}
+    if message is None:
+        answer = transport.infer("sam2", inputs, ["result_json"])["result_json"][0]
+        assert json.loads(answer)["error"]["code"] == "BAD_REQUEST"
+    else:
+        with pytest.raises(SamError, match=message):
+            transport.infer("sam2", inputs, ["image_id"])
+    assert "sam2" in transport.ready_models()
+
+
+# curl
+
+
+def test_curl_gets_a_png(session_server, client, picture):
+    client.set_image(picture)
+    expected = client.segment([[200, 180], [3, 4]], [1, 0], multimask_output=True)
+    prompt = {"points": [[200, 180], [3, 4]], "labels": [1, 0], "multimask": True, "rle": True}
+    answer = ask(session_server, image_b64=base64.b64encode(picture).decode(), prompt_json=json.dumps(prompt))
+    assert len(answer["masks"]) == 3
+    assert answer["mask"]["score"] == max(mask["score"] for mask in answer["masks"])
+    for mask, segment in zip(answer["masks"], expected, strict=True):
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(mask["data"]))))
+        assert (mask["width"], mask["height"]) == (800, 600)
+        np.testing.assert_array_equal(pixels > 0, segment.mask)
+        np.testing.assert_array_equal(rle_to_mask(mask["rle"]), segment.mask)
+        assert mask["score"] == pytest.approx(segment.score)
+    assert answer["timings"]["decode_ms"] > 0
+    again = ask(session_server, prompt_json=json.dumps({**prompt, "image_id": answer["image_id"]}))
+    assert again["masks"] == answer["masks"]
+
+
+def test_curl_may_only_send_the_image(session_server, picture):
+    data_url = "data:image/jpeg;base64," + base64.encodebytes(picture).decode()
+    for inputs in ({}, {"prompt_json": '{"points": [], "boxes": []}'}):
+        answer = ask(session_server, image_b64=data_url, **inputs)
+        assert (answer["mask"], answer["masks"], answer["image_size"]) == (None, [], [800, 600])
+
+
+@pytest.mark.parametrize(
+    ("image", "prompt", "code"),
+    [
+        ("AA==", '{"points":[],"boxes":[]}', "BAD_IMAGE"),
+        ("%%%", "{}", "BAD_IMAGE"),
+        (None, '{"image_id": "nope"}', "UNKNOWN_IMAGE_ID"),
+        (None, "{}", "BAD_REQUEST"),
+        ("good", "{", "BAD_PROMPT"),
+        ("good", "[" * 100_000, "BAD_PROMPT"),
+        ("good", "[1, 2]", "BAD_PROMPT"),
+        ("good", '{"point": [[1, 2]]}', "BAD_PROMPT"),
+        ("good", '{"points": {"x": 1}}', "BAD_PROMPT"),
+        ("good", '{"points": [[1]]}', "BAD_PROMPT"),
+        ("good", '{"points": [["a", "b"]]}', "BAD_PROMPT"),
+        ("good", '{"points": [[NaN, 1]]}', "BAD_PROMPT"),
+        ("good", '{"points": [[1, 2]], "labels": [7]}', "BAD_PROMPT"),
+        ("good", json.dumps({"points": [[1, 2]] * 10_000}), "BAD_PROMPT"),
+    ],
+)
+def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
+    given = {"good": base64.b64encode(picture).decode()}.get(image, image)
+    inputs = {"prompt_json": prompt} | ({} if given is None else {"image_b64": given})
+    answer = ask(session_server, **inputs)
+    assert list(answer) == ["error"]
+    assert answer["error"]["code"] == code
+    assert "\n" not in answer["error"]["message"]
+    assert len(answer["error"]["message"]) <= 500
+
+
+def script(name, *arguments):
+    command = ["bash", str(bundled("scripts") / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_scripts_for_curl(session_server, images):
+    host, _, port = session_server.http_url.removeprefix("http://").partition(":")
+    health = script("health_check.sh", host, port)
+    assert health.returncode == 0
+    assert "sam2_decoder" in health.stdout
+    assert script("health_check.sh", host, "9").returncode == 1
+    done = script("infer_example.sh", host, port, str(images / "shapes.jpg"), '{"points": [[200, 180]], "labels": [1]}')
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mask"]["width"] == 800
+    refused = script("infer_example.sh", host, port, "AA==", '{"points":[],"boxes":[]}')
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"]["code"] == "BAD_IMAGE"
+
+
+# JPEG to embeddings
+
+
+def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, picture):
+    with SAM2TritonClient(session_server.http_url, embeddings="client") as client:
+        expected = client.encode(picture)
+    got = transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, [*expected, "image_size"])
+    assert got["image_size"].tolist() == [800, 600]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array)
+    with pytest.raises(SamError, match="BAD_IMAGE"):
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": text(b"no")}, list(expected))
+
+
+RESPONSE_CACHE = ["--cache-config=local,size=268435456"]
+
+
+def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(picture, tmp_path):
+    shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
+    with (tmp_path / "sam2_encoder_jpeg" / "config.pbtxt").open("a") as config:
+        config.write("response_cache { enable: true }\n")
+    with serve(tmp_path, extra_args=RESPONSE_CACHE) as server:
+        transport = Transport(parse_url(server.http_url))
+        before = encoded(transport)  # the warm-up's
+        first, again = (
+            transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, ["high_res_feats_1", "image_size"])
+            for _ in range(2)
+        )
+        assert encoded(transport) - before == 1
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": text(colored(7))}, ["image_size", "image_embeddings"])
+        assert encoded(transport) - before == 2
+        transport.close()
+    for name, array in first.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+def test_who_asks_for_one_output_leaves_the_others_to_the_next(picture):
+    """Triton's response cache knows no outputs: a model with it answers the second request without embeddings."""
+    with serve(bundled("model_repository"), extra_args=RESPONSE_CACHE) as server:
+        transport, picture = Transport(parse_url(server.http_url)), text(picture)
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size"])
+        whole = transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size", "image_embeddings"])
+        transport.close()
+    assert whole["image_embeddings"].shape == (1, 256, 64, 64)

@@ -1,0 +1,188 @@
+"""`triton-sam service` as a program, and the load script."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+
+import psutil
+import pytest
+
+pytest.importorskip("fastapi")
+from support.running_service import wait_until
+
+from triton_sam._common.bundle import checkout
+from triton_sam.benchmark.service_load import Report, run_load
+from triton_sam.cli import main
+from triton_sam.errors import ConfigurationError, ServerUnreachableError
+from triton_sam.service.settings import Settings
+
+COMMAND = [sys.executable, "-m", "triton_sam", "service"]
+
+
+def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
+    log = tmp_path / "log"
+    nobody = "grpc://127.0.0.1:9"
+    with log.open("w") as stream:
+        process = subprocess.Popen([*COMMAND, "--local", "--port", "0", "--url", nobody], stderr=stream, cwd=tmp_path)
+    try:
+        wait_until(lambda: "the page: " in log.read_text() or process.poll() is not None, 120)
+        assert f"nothing answers at {nobody}" in log.read_text()
+        url = re.search(r"the page: (\S+)", log.read_text())[1]
+
+        def healthy():
+            try:
+                with urllib.request.urlopen(f"{url}health") as answer:
+                    return json.loads(answer.read())["models"] == ["sam2"]
+            except OSError:
+                return False
+
+        wait_until(healthy)
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert started
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        wait_until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in started))
+    finally:
+        process.kill()
+    text = log.read_text()
+    assert "Traceback" not in text
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    assert any(line["message"] == "request" and line["path"] == "/health" and line["request_id"] for line in lines)
+    assert any(line["message"] == "stopped" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--url", "ftp://a"], "scheme"),
+        (["--max-body", "1024"], "--memory must be at least --max-body"),
+        (["--timeout", "nan"], "--timeout must be above 0"),
+        (["--token", ""], "an empty token protects nothing"),
+        (["--port", "-1"], "--port must be 0 to 65535, not -1"),
+        (["--host", "no.such.host.invalid"], "no.such.host.invalid"),
+    ],
+)
+def test_faults_are_one_line(arguments, word):
+    done = subprocess.run(
+        [*COMMAND, "--port", "0", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_options_become_settings(monkeypatch):
+    seen = []
+    monkeypatch.setattr("triton_sam.service.run.serve", lambda *given, **options: seen.append((given, options)) or 0)
+    monkeypatch.setenv("TRITON_SAM_TOKEN", "")
+    monkeypatch.setenv("TRITON_TOKEN", "")
+    options = "--host 0.0.0.0 --port 81 --url http://gpu:8000 --triton-token t --ca-certs ca.pem --model sam1 --token s"
+    options += " --cors https://a https://b --max-body 2 --max-megapixels 3.5 --max-requests 4 --max-encodes 5"
+    assert main(["service", *options.split(), "--timeout", "6.5", "--memory", "7", "--quiet"]) == 0
+    expected = Settings(
+        url="http://gpu:8000",
+        triton_token="t",
+        ca_certs="ca.pem",
+        model="sam1",
+        token="s",
+        origins=("https://a", "https://b"),
+        max_body=2 << 20,
+        max_megapixels=3.5,
+        max_requests=4,
+        max_encodes=5,
+        timeout=6.5,
+        store_bytes=7 << 20,
+    )
+    assert seen == [((expected, "0.0.0.0", 81), {"repository": None, "quiet": True})]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "expected"),
+    [
+        ([], "secret\n", "secret"),
+        (["--token", " given "], "secret", "given"),
+        ([], "", None),
+    ],
+)
+def test_a_token_loses_the_line_break_of_its_file(arguments, variable, expected, monkeypatch):
+    seen = []
+    monkeypatch.setattr("triton_sam.service.run.serve", lambda settings, *_args, **_options: seen.append(settings) or 0)
+    monkeypatch.setenv("TRITON_SAM_TOKEN", variable)
+    monkeypatch.setenv("TRITON_TOKEN", variable)
+    assert main(["service", *arguments]) == 0
+    assert seen[0].token == expected
+    assert seen[0].triton_token == (variable.strip() or None)
+
+
+def test_a_blank_token_does_not_open_the_service(monkeypatch, capsys):
+    monkeypatch.setenv("TRITON_SAM_TOKEN", " ")
+    assert main(["service"]) == 1
+    assert "an empty token protects nothing" in capsys.readouterr().err
+
+
+def test_a_taken_port_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run([*COMMAND, "--port", port], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert f"port {port}: choose another with --port" in done.stderr
+
+
+def test_users_who_click_at_a_time(service, images):
+    report = run_load(service.url, [images / "shapes.jpg", images / "coffee.jpg"], users=8, seconds=3)
+    assert report.failures == 0
+    assert set(report.statuses) == {200}
+    assert len(report.click_ms) >= 8
+    assert report.memory
+    assert "p95" in report.lines()[1]
+
+
+@pytest.mark.slow
+def test_thirty_two_users_for_half_a_minute(service, images):
+    report = run_load(service.url, [images / "shapes.jpg", images / "coffee.jpg"], users=32, seconds=30)
+    assert report.failures == 0
+    assert len(report.click_ms) >= 32
+
+
+def test_a_report_tells_growth_from_a_plateau():
+    assert Report(1, 1, memory=[100, 150, 160, 170]).is_flat
+    assert not Report(1, 1, memory=[100, 110, 150, 190]).is_flat
+    assert Report(1, 1).lines()[1] == "click ms: none was answered"
+    with pytest.raises(ConfigurationError):
+        run_load("http://localhost:1", [], users=1, seconds=1)
+    with pytest.raises(ServerUnreachableError):
+        run_load("http://127.0.0.1:9", [checkout() / "README.md"], users=1, seconds=1)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="no curl")
+def test_the_lines_of_the_documentation_work(service, tmp_path):
+    text = (checkout() / "docs" / "service.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "curl" in block]
+    assert len(blocks) == 2
+    (tmp_path / "test").symlink_to(checkout() / "test")
+    script = "set -eo pipefail\n" + "\n".join(blocks).replace("localhost:5000", service.url).replace(
+        "curl -s", "curl -sSf"
+    )
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mask.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("script", ["service_load.py", "service_hover.py", "service_screenshots.py"])
+def test_scripts_explain_themselves(script):
+    path = checkout() / "scripts" / script
+    environment = {**os.environ, "PYTHONPATH": str(checkout())}
+    done = subprocess.run(
+        [sys.executable, path, "--help"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0
+    assert "--url" in done.stdout

@@ -1,0 +1,116 @@
+"""The service behind its routes: what is known of Triton, whose embeddings are whose, what is kept and counted."""
+
+import asyncio
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from triton_sam.client.session import SessionImage
+from triton_sam.inputs.embeddings import ImageEmbeddings
+
+pytest.importorskip("fastapi")
+from fastapi.testclient import TestClient
+from support.running_service import running_service, wait_until
+
+from triton_sam.service.app import create_app
+from triton_sam.service.engine import Engine
+from triton_sam.service.metrics import Metrics
+from triton_sam.service.settings import Settings
+from triton_sam.service.store import PER_IMAGE, HandedOut, ImageStore, StoredImage
+
+
+def test_embeddings_are_made_anew_when_another_model_would_decode_them(service_triton, images):
+    async def ask():
+        engine = Engine(Settings(url=service_triton.grpc_url), Metrics())
+        await engine.start()
+        try:
+            pair = await engine.pair("sam2")
+            image = await engine.store((images / "shapes.jpg").read_bytes())
+            kept = await engine.embed(image, pair)
+            assert isinstance(kept, SessionImage)
+            assert await engine.embed(image, pair) is kept
+            without_session = replace(pair, keeps_images=False)
+            here = await engine.embed(image, without_session)
+            assert not isinstance(here, SessionImage)
+            newer = replace(without_session, version="2")
+            anew = await engine.embed(image, newer)
+            assert anew is not here
+            assert list(image.embeddings.values()) == [anew]
+            assert image.models == ["sam2"]
+            assert len(await engine.segment(anew, newer, {"coords": [[200, 180]], "labels": [1]})) == 1
+        finally:
+            await engine.stop()
+
+    asyncio.run(ask())
+
+
+def test_a_triton_that_hangs_is_asked_once_for_all_and_health_waits_for_nothing(monkeypatch):
+    monkeypatch.setattr("triton_sam.service.engine.PROBE_TIMEOUT", 10.0)
+    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with running_service(url) as service, ThreadPoolExecutor(10) as pool:
+            begun = time.monotonic()
+            asked = [pool.submit(service.http.get, "/v1/models") for _ in range(10)]
+            wait_until(lambda: service.metric("triton_sam_service_requests_in_flight") > 5)
+            answer = service.http.get("/health")
+            assert time.monotonic() - begun < 9
+            assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
+            assert {one.result().status_code for one in asked} == {503}
+            assert time.monotonic() - begun < 30
+
+
+def test_methods_that_callers_make_up_are_counted_as_one():
+    with_token = {"authorization": "Bearer secret"}
+    http = TestClient(create_app(Settings(token="secret")))
+    for number in range(3):
+        assert http.request(f"MADEUP{number}", "/v1/models").status_code == 401
+        assert http.request(f"MADEUP{number}", "/nowhere", headers=with_token).status_code == 404
+    assert http.get("/v1/models").status_code == 401
+    text = http.get("/metrics", headers=with_token).text
+    assert "MADEUP" not in text
+    assert 'method="other",route="other",status="401"} 3.0' in text
+    assert 'method="GET",route="other",status="401"} 1.0' in text
+
+
+def test_the_store_forgets_what_was_used_longest_ago():
+    store = ImageStore(2 * (PER_IMAGE + 40) + 20)
+    for name in "abc":
+        store.add(StoredImage(name, bytes(40), (1, 1)))
+        store.get("a")
+    assert [name for name in "abc" if store.get(name)] == ["a", "c"]
+    assert store.nbytes == 2 * (PER_IMAGE + 40)
+
+
+def test_a_picture_is_counted_with_its_embeddings_for_as_long_as_it_is_kept():
+    store = ImageStore(1 << 20)
+    image, other = (store.add(StoredImage(name, bytes(40), (1, 1))) for name in "ab")
+    for version in "12":
+        image.keep(("sam2", version, False), ImageEmbeddings("sam2", "sam2_encoder", (1, 1), {"a": np.zeros(1000)}))
+        store.grown(image)
+        assert store.nbytes == image.nbytes + other.nbytes == 2 * (PER_IMAGE + 40) + 8000
+    assert store.remove("a")
+    store.grown(image)  # an encoding that ends when the picture is forgotten
+    assert store.nbytes == other.nbytes
+    assert not store.remove("a")
+    assert store.nbytes == other.nbytes
+
+
+def test_small_pictures_are_no_way_around_the_limit():
+    store, handed_out = ImageStore(10 * PER_IMAGE), HandedOut(10 * PER_IMAGE)
+    for number in range(50):
+        store.add(StoredImage(str(number), b"x", (1, 1)))
+        handed_out.remember(bytes([number]), "sam2", b"x")
+    assert len(store) == 9
+    assert sum(handed_out.source(bytes([number])) is not None for number in range(50)) == 9
+
+
+def test_the_sources_handed_out_last_are_remembered():
+    handed_out = HandedOut(2 * (PER_IMAGE + 40) + 20)
+    for name in (b"1", b"2", b"1", b"3"):
+        handed_out.remember(name, "sam2", bytes(40))
+    assert [handed_out.source(name) for name in (b"1", b"2", b"3")] == [("sam2", bytes(40)), None, ("sam2", bytes(40))]

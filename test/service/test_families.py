@@ -1,0 +1,111 @@
+"""The service and its page over a Triton with all three families: the same masks as the Python client's."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.export
+pytest.importorskip("torch")
+pytest.importorskip("segment_anything")
+pytest.importorskip("transformers")
+pytest.importorskip("fastapi")
+local_server = pytest.importorskip("triton_sam.local_server")
+
+from support.family_exports import three_families  # noqa: E402
+from support.running_service import running_service  # noqa: E402
+
+from triton_sam import SamTritonClient  # noqa: E402
+from triton_sam.masks.rle import rle_to_mask  # noqa: E402
+
+FAMILIES = ("sam1", "sam2", "sam3")
+NEW_FAMILIES = ("sam1", "sam3")
+BOX = [180, 60, 420, 330]
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory):
+    with local_server.LocalServer(three_families(tmp_path_factory.mktemp("service"))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def service(triton):
+    with running_service(triton.grpc_url) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def photo(images):
+    return (images / "coffee.jpg").read_bytes()
+
+
+def client_of(triton, family, photo):
+    client = SamTritonClient(triton.grpc_url, family)
+    client.set_image(photo)
+    return client
+
+
+def test_models_are_listed(service):
+    listed = service.http.get("/v1/models").json()["models"]
+    assert [(model["name"], model["family"], model["keeps_images"]) for model in listed] == [
+        (family, family, True) for family in FAMILIES
+    ]
+    assert [model["name"] for model in listed if model["default"]] == ["sam2"]
+    assert {model["family"]: model["takes_mask"] for model in listed} == {"sam1": True, "sam2": True, "sam3": False}
+    assert service.http.get("/models").json()["models"] == {family: [family] for family in FAMILIES}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_v1_masks_equal_the_python_clients(service, triton, photo, family):
+    image = service.upload(photo, model=family)
+    assert family in image["models"]
+    with client_of(triton, family, photo) as client:
+        for prompt, body in (
+            ({"point_coords": [[300, 200]], "point_labels": [1]}, {"points": [[300, 200]]}),
+            ({"box": BOX, "multimask_output": True}, {"box": BOX, "multimask": True}),
+            ({"box": [BOX, [10, 10, 90, 90]]}, {"objects": [{"box": BOX}, {"box": [10, 10, 90, 90]}]}),
+        ):
+            expected = client.segment(**prompt)
+            answer = service.http.post(f"/v1/images/{image['id']}/segment", json={**body, "model": family})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["model"] == family
+            for mask, wanted in zip(answer.json()["masks"], expected, strict=True):
+                np.testing.assert_array_equal(rle_to_mask(mask["rle"]), wanted.mask)
+                assert mask["score"] == pytest.approx(wanted.score, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", NEW_FAMILIES)
+def test_the_contract_of_2024(service, triton, photo, family):
+    with client_of(triton, family, photo) as client:
+        (expected,) = client.segment([[300, 200]], [1])
+    form, point = {"model_version": family}, {"x": "300", "y": "200"}
+    answer = service.http.post("/prediction", data={**form, **point}, files={"image": photo})
+    np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
+    handed_out = service.http.post("/embedded_model", data=form, files={"image": photo})
+    assert len(base64.b64decode(handed_out.text)) == 4 * 256 * (64 if family == "sam1" else 72) ** 2
+    answer = service.http.post(
+        "/from_model",
+        data={**form, **point, "img_x": "600", "img_y": "400"},
+        files={"model": handed_out.content},
+    )
+    np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
+
+
+def test_sam3_takes_no_mask(service, photo):
+    image = service.upload(photo, model="sam3")
+    mask = {"data": base64.b64encode(np.zeros((288, 288), "<f4").tobytes()).decode(), "size": 288}
+    body = {"points": [[300, 200]], "mask": mask, "model": "sam3"}
+    answer = service.http.post(f"/v1/images/{image['id']}/segment", json=body)
+    assert answer.status_code in (400, 422), answer.text
+    assert "mask" in answer.json()["detail"]
+
+
+def pixels(answer):
+    assert answer.status_code == 200, answer.text
+    with Image.open(io.BytesIO(answer.content)) as picture:
+        return np.asarray(picture)

@@ -1,0 +1,139 @@
+"""Long runs against the session model: no error, right masks, bounded cache, flat memory.
+
+The lengths here fit a test run. In full, 16 threads for a minute, 5,000 clicks on 500 images, 10,000 bad requests:
+
+    TRITON_SAM_SOAK=full pytest -m slow -s test/slow/test_soak.py
+"""
+
+import itertools
+import json
+import re
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from support.session_requests import IMAGE_BYTES, bomb, metrics, point_inputs, text, upload
+from support.soak import FULL, IN_CACHE, PATIENCE, drawn, memory, proportional, soaked  # noqa: F401 - a fixture
+
+from triton_sam import InferenceError, SAM2TritonClient
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
+from triton_sam.wire import contract
+
+pytestmark = [pytest.mark.slow, *([pytest.mark.timeout(3 * 3600)] if FULL else [])]
+
+SECONDS = 60 if FULL else 8
+IMAGES, CLICKS = (500, 10) if FULL else (40, 5)
+BAD_REQUESTS = 10_000 if FULL else 2_000
+
+
+def test_sixteen_threads_click_on_eight_images(soaked):
+    points = [[60.0, 50.0], [20.0, 30.0]]
+    stop, milliseconds, cache = threading.Event(), [], []
+    with SAM2TritonClient(soaked.http_url) as client:
+        images = [client.encode(drawn(number)) for number in range(min(8, IN_CACHE))]
+        expected = {
+            (i, p): client.predict([points[p]], image=image)[0] for i, image in enumerate(images) for p in (0, 1)
+        }
+
+        def click(thread):
+            for turn in itertools.count(thread):
+                if stop.is_set():
+                    return
+                key = turn % len(images), turn % 2
+                began = time.perf_counter()
+                masks, _ = client.predict([points[key[1]]], image=images[key[0]])
+                milliseconds.append(1000 * (time.perf_counter() - began))
+                np.testing.assert_array_equal(masks, expected[key])
+
+        with ThreadPoolExecutor(16) as pool:
+            jobs = [pool.submit(click, thread) for thread in range(16)]
+            deadline = time.monotonic() + SECONDS
+            while time.monotonic() < deadline and not any(job.done() for job in jobs):
+                figures = metrics(soaked)
+                cache.append(figures["cache_bytes"])
+            stop.set()
+            for job in jobs:
+                job.result()
+    print(
+        f"\n16 threads, {len(images)} images, {SECONDS} s: {len(milliseconds)} clicks,"
+        f" {len(milliseconds) / SECONDS:.1f} a second, p50 {np.median(milliseconds):.0f} ms,"
+        f" p95 {np.percentile(milliseconds, 95):.0f} ms, slowest {max(milliseconds):.0f} ms"
+    )
+    assert len(milliseconds) >= 16
+    assert max(cache) <= IN_CACHE * IMAGE_BYTES
+
+
+def test_many_images_leave_the_memory_flat(soaked):
+    sizes = []
+    with SAM2TritonClient(soaked.grpc_url, timeout=PATIENCE) as client:
+        for number in range(IMAGES):
+            client.set_image(drawn(1000 + number))
+            for _ in range(CLICKS):
+                client.predict([[60.0, 50.0]])
+            sizes.append(memory(soaked))
+            if number % 50 == 49:
+                print(f"\n{number + 1} images: {sizes[-1] / 2**20:.0f} MiB", flush=True)
+    settled = sizes[max(2 * IN_CACHE, IMAGES // 5)]
+    print(
+        f"\n{IMAGES * CLICKS} clicks on {IMAGES} images, cache for {IN_CACHE}: resident memory"
+        f" {settled / 2**20:.0f} MiB after {max(2 * IN_CACHE, IMAGES // 5)} images, {sizes[-1] / 2**20:.0f} at the end"
+    )
+    figures = metrics(soaked)
+    assert figures["cache_bytes"] <= IN_CACHE * IMAGE_BYTES
+    assert figures["cache_evictions_total"] >= IMAGES - IN_CACHE
+    assert sizes[-1] < 1.05 * settled + (32 << 20)
+
+
+def test_bad_requests_harm_nobody(soaked):
+    rng = np.random.default_rng(0)
+    whole = drawn(1)
+    broken = [
+        lambda: {"image": text(whole[: rng.integers(0, len(whole) // 2)])},
+        lambda: {"image": text(rng.bytes(rng.integers(0, 2000)))},
+        lambda: {"image": text(bomb())},
+        lambda: {"image_id": text(rng.bytes(8))},
+        lambda: {"image_id": known, **point_inputs(*(10.0 ** rng.uniform(3, 30, 2)))},
+        lambda: {"image_id": known, **point_inputs(np.nan, np.inf)},
+        lambda: {"image_id": known, "point_coords": np.zeros((1, 10_000, 2), np.float32)},
+        lambda: {"image_id": known, "boxes": rng.uniform(-1e3, 0, (3, 4)).astype(np.float32)},
+        lambda: {"image_id": known, **point_inputs(), "output_format": text(b"tiff")},
+        lambda: {"image_id": known, **point_inputs(), "mask_input": np.full((1, 1, 256, 256), np.nan, np.float32)},
+        lambda: {"image_b64": text(b"%%%"), "prompt_json": text(b"{}")},
+        lambda: {"prompt_json": text(rng.bytes(50))},
+        lambda: {"prompt_json": text(b'{"points": "here", "image_id": "x"}')},
+        dict,
+    ]
+    transport = Transport(parse_url(soaked.http_url))
+    known = upload(transport, whole)["image_id"]
+    good = {"image_id": known, **point_inputs(60.0, 50.0)}
+    expected = transport.infer("sam2", good, ["masks"])["masks"]
+    codes, right, sizes = Counter(), 0, []
+    for number in range(BAD_REQUESTS):
+        bad = broken[number % len(broken)]()
+        codes[refusal(transport, bad)] += 1
+        if number % 10 == 0:
+            right += np.array_equal(transport.infer("sam2", good, ["masks"])["masks"], expected)
+        if number % (BAD_REQUESTS // 5) == BAD_REQUESTS // 5 - 1:
+            sizes.append(memory(soaked))
+    transport.close()
+    print(
+        f"\n{BAD_REQUESTS} bad requests {dict(codes)}, {right} of {BAD_REQUESTS // 10} good ones right, memory {sizes}"
+    )
+    assert right == BAD_REQUESTS // 10
+    assert set(codes) <= {*contract.CODES, contract.BAD_REQUEST}
+    assert sizes[-1] < 1.05 * sizes[0]
+
+
+def refusal(transport, tensors):
+    """The code with which a bad request is refused."""
+    if "prompt_json" in tensors:
+        answer = transport.infer("sam2", tensors, ["result_json"])["result_json"]
+        return json.loads(bytes(answer[0]))["error"]["code"]
+    with pytest.raises(InferenceError) as caught:
+        transport.infer("sam2", tensors, ["masks"])
+    code = re.search(r"\b[A-Z]+_[A-Z_]+\b", str(caught.value))
+    return code[0] if code else str(caught.value)

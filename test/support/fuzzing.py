@@ -1,0 +1,135 @@
+"""The Python models without Triton: everything a request passes through, with empty networks behind it.
+
+`test_fuzz.py` feeds it; so does atheris, by hand (Linux, `pip install atheris`):
+
+    PYTHONPATH=test python -m support.fuzzing -max_total_time=120 -max_len=2000 FOLDER_OF_FINDS
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from triton_sam.families import get_family
+from triton_sam.sessions.cache import ImageCache
+from triton_sam.sessions.image.session import Reply, Session
+from triton_sam.wire import contract
+from triton_sam.wire.pair import Calls
+
+REFUSALS = {*contract.CODES, contract.BAD_REQUEST}
+"""What bad input may be called; anything else is a fault of the model."""
+LIMIT = 1 << 20
+
+
+class EmptyModels:
+    """Networks that answer zeros at once, of the right shapes."""
+
+    objects_at_a_time = 1
+
+    def encode(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """See session.Models."""
+        (pixels,) = inputs.values()
+        assert np.isfinite(pixels).all()
+        assert pixels.min() >= 0
+        assert pixels.max() <= 1.000001
+        return {name: np.zeros(1, np.float32) for name in get_family("sam2").encoder.output_names}
+
+    def decode(
+        self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """See session.Models."""
+        assert all(np.isfinite(tensor).all() for tensor in inputs.values())
+        objects = len(inputs["point_coords"])
+        candidates = 3 if outputs[0].startswith("multimask") else 1
+        shapes = [(objects, candidates, 256, 256), (objects, candidates)]
+        return {name: np.zeros(shape, np.float32) for name, shape in zip(outputs, shapes, strict=True)}
+
+    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
+        """See session.Models."""
+        return sum(tensor.nbytes for tensor in embeddings.values())
+
+
+class NoMetrics:
+    """Takes figures and keeps none."""
+
+    def add(self, name: str, value: float = 1.0) -> None:
+        """See metrics.Metrics."""
+
+    def set(self, name: str, value: float) -> None:
+        """See metrics.Metrics."""
+
+
+def session() -> Session:
+    """A session model without Triton."""
+    return Session(Calls(get_family("sam2")), EmptyModels(), ImageCache(LIMIT), NoMetrics(), "weights")
+
+
+def picture(form: str = "PNG") -> bytes:
+    """A small good picture."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)).save(buffer, form)
+    return buffer.getvalue()
+
+
+def text(content: bytes) -> npt.NDArray[np.object_]:
+    """A tensor of BYTES [1]."""
+    return np.array([content], np.object_)
+
+
+def code(reply: Reply) -> str:
+    """The code with which a request was refused; "" when it was answered.
+
+    Raises:
+        AssertionError: neither an answer nor a refusal with a code that is documented.
+    """
+    if reply.error is None:
+        assert {"image_id", "image_size"} <= set(reply.tensors)
+        assert "error" not in json.loads(reply.tensors.get("result_json", [b"{}"])[0])
+        return ""
+    found = contract.code_of(reply.error)
+    assert found in REFUSALS, f"{type(reply.error).__name__}: {reply.error}"
+    assert set(reply.tensors) <= {"result_json"}
+    for said in reply.tensors.values():
+        error = json.loads(said[0])["error"]
+        assert error["code"] == found
+        assert "\n" not in error["message"]
+    return found
+
+
+def once(data: bytes, model: Session) -> str:
+    """Serve one request that bytes stand for: the first says which kind, the rest is its content."""
+    kind, rest = (data[0] % 5, data[1:]) if data else (0, b"")
+    prompt, _, image = rest.partition(b"\x00")
+    tensors: dict[str, npt.NDArray[Any]] = [
+        {"image": text(rest)},
+        {"prompt_json": text(rest), "image_b64": text(GOOD_B64)},
+        {"prompt_json": text(prompt), "image_b64": text(image)},
+        {"prompt_json": text(rest)},
+        {"image": text(image), "output_format": text(prompt), "image_id": text(prompt)},
+    ][kind]
+    return code(model.answer(tensors))
+
+
+GOOD_B64 = base64.b64encode(picture())
+
+
+def main() -> None:
+    """Let atheris look for a request that is neither answered nor refused."""
+    import atheris
+
+    model = session()
+    atheris.instrument_all()
+    atheris.Setup(sys.argv, lambda data: once(data, model))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""pyproject.toml as tests read it, and the Pixi tasks in it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from triton_sam._common.bundle import checkout
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+
+def project() -> dict[str, Any]:
+    """The whole file; a test module without a checkout is skipped."""
+    root = checkout()
+    if root is None:
+        pytest.skip("pyproject.toml is in the checkout only", allow_module_level=True)
+    content: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return content
+
+
+def pixi_tasks() -> dict[str, dict[str, Any]]:
+    """The tasks of all features by name, a plain command as {"cmd": command}."""
+    pixi = project()["tool"]["pixi"]
+    tasks = dict(pixi["tasks"])
+    for feature in pixi["feature"].values():
+        tasks.update(feature.get("tasks", {}))
+    return {name: task if isinstance(task, dict) else {"cmd": task} for name, task in tasks.items()}

@@ -1,0 +1,128 @@
+"""Runs the project's nginx configuration on free ports in front of servers on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from triton_sam._common.bundle import checkout
+
+ROOT = checkout()
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx program (Debian: apt install nginx-light)")
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl program")
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """Ports that nobody listens on, all different.
+
+    Below those that the system gives to outgoing connections: a server that is started again must find its port free.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randint(12000, 31999)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                ports.add(port)
+    return tuple(ports)
+
+
+def make_tls(folder: Path) -> str:
+    """Certificates for this machine with the project's script; returns the first token."""
+    script = ROOT / "scripts" / "make_certificates.sh"
+    command = ["bash", script, "--directory", folder, "localhost", "127.0.0.1"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return re.search(r"token: (\w+)", done.stdout)[1]
+
+
+def configure(
+    folder: Path, tls: Path, ports: tuple[int, int], http: Sequence[str], grpc: Sequence[str], sticky: bool = True
+) -> Path:
+    """Copy deploy/nginx's files with other ports, places and servers; nothing else is changed.
+
+    Args:
+        folder: for the copies, and for what nginx writes.
+        tls: of make_tls().
+        ports: of HTTPS and of gRPC.
+        http: host:port of the servers' HTTP endpoints.
+        grpc: host:port of their gRPC endpoints.
+        sticky: False takes the hash out, which leaves plain round-robin.
+
+    Returns:
+        The main configuration file.
+    """
+    text = (ROOT / "deploy" / "nginx" / "nginx.conf").read_text()
+    for old, new in (
+        ("/tmp/", f"{folder}/"),
+        ("/etc/nginx/upstreams.conf", str(folder / "upstreams.conf")),
+        ("/etc/nginx/tls", str(tls)),
+        ("listen 8443", f"listen 127.0.0.1:{ports[0]}"),
+        ("listen 8444", f"listen 127.0.0.1:{ports[1]}"),
+        ("/dev/stderr", str(folder / "error.log")),
+        ("/dev/stdout", str(folder / "access.log")),
+        # The files lie in a folder that only the user of the test may enter.
+        ("worker_processes auto;", "worker_processes 2; daemon off; " + ("user root;" if os.geteuid() == 0 else "")),
+    ):
+        assert old in text, old
+        text = text.replace(old, new)
+    upstreams = (ROOT / "deploy" / "nginx" / "upstreams.conf").read_text()
+    for port, addresses in (("8000", http), ("8001", grpc)):
+        line = re.search(rf"( *server )triton:{port}(.*)", upstreams)
+        upstreams = upstreams.replace(line[0], "\n".join(f"{line[1]}{address}{line[2]}" for address in addresses))
+    if not sticky:
+        upstreams = re.sub(r"(?m)^ *hash .*\n", "", upstreams)
+    (folder / "upstreams.conf").write_text(upstreams)
+    (folder / "nginx.conf").write_text(text)
+    return folder / "nginx.conf"
+
+
+@contextlib.contextmanager
+def proxy(
+    folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], sticky: bool = True
+) -> Iterator[SimpleNamespace]:
+    """Run nginx with the files of configure()."""
+    ports = (https_port, grpcs_port) = free_ports(2)
+    path = configure(folder, tls, ports, http, grpc, sticky)
+    with (folder / "nginx.out").open("w") as output:
+        process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
+    try:
+        wait_for_port(process, https_port, folder)
+        yield SimpleNamespace(
+            https=f"https://localhost:{https_port}",
+            grpcs=f"grpcs://localhost:{grpcs_port}",
+            access_log=folder / "access.log",
+            conf=path,
+        )
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_for_port(process: subprocess.Popen, port: int, folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.05)
+    words = (folder / "nginx.out").read_text() + (folder / "error.log").read_text()
+    raise AssertionError(f"nginx does not listen: {words}")

@@ -1,0 +1,94 @@
+"""The page in headless Chromium, and what tests do with it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("fastapi")
+
+from support.running_service import wait_until  # noqa: E402 - needs the service extra
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDE = {"width": 1280, "height": 800}
+
+
+class Page:
+    """A page with a picture, and what a test does with it."""
+
+    def __init__(self, page):
+        self.page = page
+        self.faults = []
+        page.set_default_timeout(60_000)
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", lambda message: self.faults.append(message.text) if message.type == "error" else None)
+
+    def wait(self, expression, seconds=60):
+        wait_until(lambda: self.page.evaluate(expression), seconds)
+
+    def ready(self):
+        self.page.wait_for_selector('#state[data-state="up"]')
+
+    def open(self, path):
+        self.page.set_input_files("#file", path)
+        self.opened(path.name)
+
+    def opened(self, name):
+        self.wait(f"tritonSam.image?.name === {name!r} && document.getElementById('busy').hidden")
+
+    def at(self, x, y):
+        return self.page.evaluate(f"tritonSam.screenOf({x}, {y})")
+
+    def click(self, x, y, **options):
+        self.page.mouse.click(*self.at(x, y), **options)
+
+    def settled(self):
+        """All objects have their masks."""
+        self.wait("tritonSam.scene.objects.every((o) => !(o.points.length || o.box) || tritonSam.resultOf(o)?.logits)")
+
+    def facts(self):
+        return self.page.locator(".object .facts").all_inner_texts()
+
+    def pixel(self, x, y):
+        """Colour of the canvas at a pixel of the picture."""
+        return self.page.evaluate(
+            """([x, y]) => { const c = document.getElementById("canvas"), f = c.getBoundingClientRect();
+            const [px, py] = tritonSam.screenOf(x, y), r = c.width / f.width;
+            return [...c.getContext("2d").getImageData((px - f.x) * r, (py - f.y) * r, 1, 1).data]; }""",
+            [x, y],
+        )
+
+    def download(self, button):
+        with self.page.expect_download() as waiting:
+            self.page.click(button)
+        return waiting.value.suggested_filename, waiting.value.path().read_bytes()
+
+
+@contextlib.contextmanager
+def running_browser() -> Iterator[Any]:
+    """Run Chromium; the test is skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def open_page(browser: Any, url: str) -> Iterator[Page]:
+    """Open the page in a window of its own; nothing may go wrong in it."""
+    context = browser.new_context(viewport=WIDE)
+    page = Page(context.new_page())
+    page.page.goto(url)
+    page.ready()
+    yield page
+    assert page.faults == []
+    context.close()

@@ -1,0 +1,74 @@
+"""Requests to the session model as tests send them, and what its server tells of itself."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import urllib.error
+import urllib.request
+import zlib
+
+import numpy as np
+from PIL import Image
+
+IMAGE_BYTES = 16_777_216
+
+
+def text(content):
+    return np.array([content], np.object_)
+
+
+def point_inputs(x=200.0, y=180.0):
+    return {"point_coords": np.array([[[x, y]]], np.float32), "point_labels": np.ones((1, 1), np.float32)}
+
+
+def colored(number):
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 48), (number % 256, 200, 40)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def upload(transport, content, **more):
+    return transport.infer("sam2", {"image": text(content), **more}, ["image_id", "image_size"])
+
+
+def metrics(server, as_wanted=lambda figures: True):
+    """The session model's figures, once they are as wanted or half a minute is over: they follow after the answer."""
+    deadline = time.monotonic() + 30
+    while True:
+        time.sleep(0.2)
+        lines = urllib.request.urlopen(server.metrics_url).read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("triton_sam_"))
+        figures = {name.partition("{")[0].removeprefix("triton_sam_"): float(value) for name, value in pairs}
+        if as_wanted(figures) or time.monotonic() > deadline:
+            return figures
+
+
+def ask(server, **inputs):
+    return json.loads(post(server, **inputs)["result_json"])
+
+
+def bomb():
+    """30,000 x 30,000 pixels in some bytes: a PNG whose header promises what its data does not hold."""
+
+    def chunk(kind, data):
+        body = kind + data
+        return len(data).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+
+    side = (30_000).to_bytes(4, "big")
+    header = chunk(b"IHDR", side + side + bytes([8, 2, 0, 0, 0]))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+
+
+def post(server, **inputs):
+    """What curl does: JSON in, status and JSON out."""
+    tensors = [{"name": k, "shape": [1], "datatype": "BYTES", "data": [v]} for k, v in inputs.items()]
+    request = urllib.request.Request(
+        f"{server.http_url}/v2/models/sam2/infer", json.dumps({"inputs": tensors}).encode()
+    )
+    try:
+        answer = json.loads(urllib.request.urlopen(request).read())
+    except urllib.error.HTTPError as error:
+        return json.loads(error.read())
+    return {output["name"]: output["data"][0] for output in answer["outputs"]}

@@ -1,0 +1,204 @@
+"""What `triton-sam benchmark` makes of URLs, networks and servers that die, without a Triton."""
+
+import contextlib
+import http.server
+import itertools
+import socket
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from triton_sam import errors
+from triton_sam._common.bundle import bundled
+from triton_sam.inputs.embeddings import ImageEmbeddings
+
+pytest.importorskip("psutil")
+from triton_sam.benchmark import compare, shared_memory, speculative, stages
+from triton_sam.benchmark.link import EmulatedLink, Link, parse_link
+from triton_sam.benchmark.progress import Progress
+from triton_sam.benchmark.results import Results
+from triton_sam.benchmark.settings import Settings
+from triton_sam.benchmark.target import Target
+
+PICTURE = bundled("test/images") / "coffee.jpg"
+
+
+def test_an_emulated_link_has_its_rate_and_delay_both_ways():
+    """An echo of 500 kB, sent at one stroke, over 20 Mbit/s and 30 ms: 200 ms for the bytes, and twice the delay."""
+    content = bytes(range(250)) * 2000
+
+    def echo():
+        connection, _ = listener.accept()
+        with connection:
+            while received := connection.recv(1 << 16):
+                connection.sendall(received)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=echo, daemon=True).start()
+        url = f"http://localhost:{listener.getsockname()[1]}/triton"
+        with EmulatedLink(url, parse_link("20mbit,30ms")) as link:
+            parts = urlsplit(link.url)
+            assert parts.path == "/triton"
+            address = ("127.0.0.1", parts.port)
+            with socket.create_connection(address) as client:
+                began = time.perf_counter()
+                client.sendall(content)
+                answer = bytearray()
+                while len(answer) < len(content):
+                    answer += client.recv(1 << 16)
+                seconds = time.perf_counter() - began
+    assert answer == content
+    assert seconds > 0.2 + 2 * 0.03
+    assert seconds < 5
+
+
+@pytest.mark.parametrize("text", ["fast", "1gbit", "0gbit,1ms", "1gbit,-1ms", "1 gbit,1ms"])
+def test_a_link_that_makes_no_sense_is_refused(text):
+    with pytest.raises(errors.ConfigurationError, match="is no link"):
+        Settings(link=text)
+    assert parse_link("none") is None
+    assert parse_link("1.5gbit,0.5ms") == Link(1.5e9, 0.0005)
+
+
+def make_target(urls, family="sam2", **options):
+    return Target(family, None, urls, PICTURE, **options)
+
+
+def test_no_link_is_emulated_for_tls(monkeypatch):
+    """The relay has an address that no certificate names."""
+    monkeypatch.setattr(compare, "EmulatedLink", lambda *_: pytest.fail("a relay for TLS"))
+    results = Results({})
+    compare._measure_over_link(make_target({"https": "https://localhost:8443"}), Settings(), results, True)
+    assert results.rows == []
+    assert "No network was emulated for https://localhost:8443" in results.notes[0]
+
+
+class Client:
+    """Answers at once."""
+
+    image_embeddings = object()
+
+    def encode(self, *_):
+        """See SAM2TritonClient; so are all others."""
+
+    set_image = predict = segment = encode
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_stages_are_booked_by_protocol_also_over_tls(monkeypatch, protocol):
+    asked = []
+
+    def refuse(target, protocol, embeddings):
+        asked.append(protocol)
+        raise errors.ServerError("none here")
+
+    monkeypatch.setattr(stages, "SharedMemoryClicks", refuse)
+    target = make_target({protocol: f"{protocol}s://127.0.0.1:9"})
+    monkeypatch.setattr(target, "client", lambda *_: contextlib.nullcontext(Client()))
+    results = Results({})
+    with Progress("latency", stages.steps(target), quiet=True) as progress:
+        stages.measure_stages(target, Settings(0.01, ("latency",), least_rounds=1), results, True, progress)
+    assert asked == [protocol]
+    assert {row.protocol for row in results.rows} == {None, protocol}
+    assert results.find("latency", "click", "session", protocol)
+
+
+def test_a_mouse_moves_over_every_family(monkeypatch):
+    asked = {}
+
+    async def stress(url, name, picture, **options):
+        asked.update(options)
+        return []
+
+    monkeypatch.setattr(speculative, "stress", stress)
+    target = make_target({"http": "localhost:1"}, "sam1", access={"ca_certs": None})
+    results = Results({})
+    with Progress("speculative", 1, quiet=True) as progress:
+        speculative.measure_speculative(target, Settings(), results, True, progress)
+    assert asked["model_type"] == "sam1"
+    assert asked["access"] == {"ca_certs": None, "timeout": target.timeout}
+    assert results.notes == []
+
+
+class Dying(http.server.BaseHTTPRequestHandler):
+    """Knows regions of shared memory, and hangs up where an inference is asked for."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.server.asked.append((self.path, self.headers["Authorization"]))
+        if not self.path.endswith("/infer"):
+            self.send_response(self.server.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def log_message(self, *_):
+        """Not here."""
+
+
+@pytest.fixture
+def dying():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dying) as server:
+        server.asked, server.status = [], 200
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def share(server):
+    target = make_target(
+        {"http": f"http://127.0.0.1:{server.server_port}"}, access={"headers": {"Authorization": "Bearer x"}}
+    )
+    names = target.calls.family.encoder.output_names
+    tensors = {name: np.zeros((1, 2, 3, 3), np.float32) for name in names}
+    return shared_memory.SharedMemoryClicks(
+        target, "http", ImageEmbeddings("sam2", "sam2_encoder", target.picture.size, tensors)
+    )
+
+
+def regions():
+    return {path.name for path in Path("/dev/shm").glob("triton_sam_benchmark_*")}
+
+
+def test_a_server_that_dies_under_shared_memory_is_one_of_our_errors(dying):
+    before = regions()
+    with share(dying) as clicks:
+        assert len(regions() - before) == 1
+        with pytest.raises(errors.ServerUnreachableError):
+            clicks.click((5, 5))
+    assert regions() <= before
+    paths, tokens = zip(*dying.asked, strict=True)
+    assert set(tokens) == {"Bearer x"}
+    steps = [path.rpartition("/")[2] for path in paths]
+    assert [step for step, _ in itertools.groupby(steps)] == ["register", "infer", "unregister"]
+
+
+def test_what_was_begun_is_undone_where_shared_memory_is_refused(dying, monkeypatch):
+    class Server(shared_memory._Server):
+        closed = 0
+
+        def close(self):
+            Server.closed += 1
+            super().close()
+
+    monkeypatch.setattr(shared_memory, "_Server", Server)
+    dying.status, before = 400, regions()
+    with pytest.raises(errors.ServerError):
+        share(dying)
+    assert regions() <= before
+    assert Server.closed == 1
+
+
+def test_a_machine_without_shared_memory(monkeypatch):
+    module = pytest.importorskip("tritonclient.utils.shared_memory")
+
+    def refuse(*_):
+        raise module.SharedMemoryException("unable to create the shared memory region")
+
+    monkeypatch.setattr(module, "create_shared_memory_region", refuse)
+    with pytest.raises(errors.ServerError, match="unable to create"):
+        share(SimpleNamespace(server_port=9))

@@ -1,0 +1,496 @@
+"""SAM3's downloads from a fake hub: an HTTP server that speaks the few words that huggingface_hub needs."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import http.server
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.export
+pytest.importorskip("huggingface_hub")
+onnx = pytest.importorskip("onnx")
+
+from triton_sam._common.bundle import bundled, checkout  # noqa: E402
+from triton_sam.cli import main  # noqa: E402
+from triton_sam.commands import _options  # noqa: E402
+from triton_sam.download import hub as hub_module  # noqa: E402
+from triton_sam.download.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
+from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  # noqa: E402
+from triton_sam.families.sam3 import Sam3  # noqa: E402
+from triton_sam.repository.config import parse_config  # noqa: E402
+from triton_sam.repository.folder import list_models  # noqa: E402
+
+COMMIT = "0" * 40
+TOKEN = "hf_right"
+DATA = random.Random(0).randbytes(300_000)
+NUMBERS = {"FP32": onnx.TensorProto.FLOAT, "INT64": onnx.TensorProto.INT64}
+
+
+def graph(role: str, published: str) -> bytes:
+    """A graph with the published signature that names its external data."""
+    spec = getattr(Sam3, role)
+
+    def values(tensors):
+        return [onnx.helper.make_tensor_value_info(t.name, NUMBERS[t.dtype], t.shape) for t in tensors]
+
+    weight = onnx.TensorProto(name="w", data_type=1, dims=[75_000], data_location=onnx.TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value=f"{published}_data")
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([], role, values(spec.inputs), values(spec.outputs), [weight])
+    )
+    return model.SerializeToString()
+
+
+def published_files() -> dict[str, bytes]:
+    files = {}
+    for role, stem in (("encoder", "vision_encoder"), ("decoder", "prompt_encoder_mask_decoder")):
+        for ending in ("", "_fp16"):
+            name = f"{stem}{ending}.onnx"
+            files[f"onnx/{name}"] = graph(role, name)
+            files[f"onnx/{name}_data"] = DATA + name.encode()
+    return files
+
+
+def checkpoint_files() -> dict[str, bytes]:
+    """What lies in the gated repository: two files that are wanted, and two that are not."""
+    return {"config.json": b"{}", "model.safetensors": DATA, "sam3.pt": b"pickle", "assets/x.json": b"{}"}
+
+
+def lfs(content: bytes) -> dict[str, object]:
+    return {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: FakeHub
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def answer(self, body: bool) -> None:
+        hub = self.server
+        self.path = self.requestline.split()[1]  # http.server makes one slash of two at its beginning
+        match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path)
+        hub.requests.append((self.command, self.path, self.headers.get("Range")))
+        if self.path.startswith("/api/"):
+            self.answer_api()
+            return
+        if hub.gate is not None and self.headers.get("Authorization") != f"Bearer {hub.gate}":
+            self.reply(401, b"", {"X-Error-Code": "GatedRepo", "X-Error-Message": "log in"}, body)
+            return
+        if hub.refusal is not None or match is None or match[2] not in hub.files:
+            code, error = hub.refusal or (404, "EntryNotFound")
+            self.reply(code, b"", {"X-Error-Code": error, "X-Error-Message": "no\nsecond line"}, body)
+            return
+        content = hub.files[match[2]]
+        digest = hashlib.sha256(hub.stated.get(match[2], content)).hexdigest()
+        if match[2].endswith(".json"):
+            digest = digest[:40]  # a small file: git's hash
+        headers = {"X-Repo-Commit": COMMIT, "X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(content))}
+        headers["ETag"] = f'"{digest}"'
+        start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        self.reply(206 if start else 200, content[start:], headers, body)
+
+    def answer_api(self) -> None:
+        """Say who asks, and what a repository holds."""
+        hub = self.server
+        if self.path.startswith("/api/whoami"):
+            known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+            self.reply(200 if known else 401, b'{"name": "me", "auth": {"type": "access_token"}}', {}, True)
+            return
+        siblings = [
+            {"rfilename": name, "size": len(content), "lfs": None if name.endswith(".json") else lfs(content)}
+            for name, content in hub.files.items()
+        ]
+        content = json.dumps({"id": "facebook/sam3", "sha": COMMIT, "siblings": siblings}).encode()
+        self.reply(200, content, {"Content-Type": "application/json"}, True)
+
+    def reply(self, code: int, content: bytes, headers: dict[str, str], body: bool) -> None:
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, value.replace("\n", " "))
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if body:
+            limit, self.server.cut = self.server.cut, None
+            if len(content) > 100_000 and self.server.cut_data is not None:
+                limit, self.server.cut_data = self.server.cut_data, None
+            self.wfile.write(content[:limit])
+        self.close_connection = True
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+class FakeHub(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = published_files()
+        self.stated: dict[str, bytes] = {}
+        self.refusal: tuple[int, str] | None = None
+        self.gate: str | None = None
+        self.cut: int | None = None
+        self.cut_data: int | None = None
+        self.requests: list[tuple[str, str, str | None]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeHub]:
+    server = FakeHub()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(hub_module.huggingface_hub, "get_token", lambda: None)
+    monkeypatch.setattr("triton_sam.download.fetch.sleep", lambda seconds: None)
+
+
+def snapshot(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("precision", "ending"), [("fp32", ""), ("fp16", "_fp16")])
+def test_files_lie_where_triton_looks(fake: FakeHub, tmp_path: Path, precision: str, ending: str) -> None:
+    files = download_onnx(tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
+    assert snapshot(tmp_path) == {
+        "sam3_encoder/config.pbtxt",
+        "sam3_encoder/1/vision_encoder.onnx",
+        f"sam3_encoder/1/vision_encoder{ending}.onnx_data",
+        "sam3_decoder/config.pbtxt",
+        "sam3_decoder/1/prompt_encoder_mask_decoder.onnx",
+        f"sam3_decoder/1/prompt_encoder_mask_decoder{ending}.onnx_data",
+    }
+    assert files["encoder"].read_bytes() == fake.files[f"onnx/vision_encoder{ending}.onnx"]
+    config = parse_config((tmp_path / "sam3_encoder" / "config.pbtxt").read_text())
+    assert config.default_model_filename == "vision_encoder.onnx"
+    assert not [model.problem for model in list_models(tmp_path) if model.problem]
+
+
+def test_weights_of_another_precision_go(fake: FakeHub, tmp_path: Path) -> None:
+    for precision in ("fp32", "fp16"):
+        download_onnx(tmp_path, precision=precision, hub=Hub(fake.url, progress=False))
+    data = [path.name for path in (tmp_path / "sam3_encoder" / "1").glob("*.onnx_data")]
+    assert data == ["vision_encoder_fp16.onnx_data"]
+
+
+def test_committed_configs_fit_the_published_signature(fake: FakeHub, tmp_path: Path) -> None:
+    download_onnx(tmp_path, hub=Hub(fake.url, progress=False))
+    for role in ("encoder", "decoder"):
+        committed = bundled("model_repository") / f"sam3_{role}" / "config.pbtxt"
+        assert (tmp_path / f"sam3_{role}" / "config.pbtxt").read_text() == committed.read_text()
+
+
+def test_broken_download_goes_on(fake: FakeHub, tmp_path: Path) -> None:
+    fake.cut = 100
+    download_onnx(tmp_path, hub=Hub(fake.url, progress=False))
+    assert ("GET", f"{PLACE}vision_encoder.onnx", "bytes=100-") in fake.requests
+
+
+PLACE = "/onnx-community/sam3-tracker-ONNX/resolve/main/onnx/"
+
+
+def fetched(fake: FakeHub) -> list[str]:
+    """What was asked for since the last call, beside descriptions."""
+    paths = [path.removeprefix(PLACE) for method, path, _ in fake.requests if method == "GET"]
+    fake.requests.clear()
+    return paths
+
+
+def test_what_is_in_place_is_not_fetched_again(fake: FakeHub, tmp_path: Path) -> None:
+    hub = Hub(fake.url, progress=False)
+    files = download_onnx(tmp_path, hub=hub)
+    before, times = snapshot(tmp_path), {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")}
+    fetched(fake)
+    (tmp_path / "sam3_encoder" / "config.pbtxt").write_text("# edited")
+    assert download_onnx(tmp_path, hub=hub) == files
+    assert fetched(fake) == []
+    assert snapshot(tmp_path) == before
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")} == times
+    assert "vision_encoder" in (tmp_path / "sam3_encoder" / "config.pbtxt").read_text()
+    files["encoder"].write_bytes(b"damaged")  # its data is right, and stays
+    data = tmp_path / "sam3_decoder" / "1" / "prompt_encoder_mask_decoder.onnx_data"
+    data.write_bytes(bytes(data.stat().st_size))
+    download_onnx(tmp_path, hub=hub)
+    assert fetched(fake) == ["vision_encoder.onnx", data.name]
+    assert snapshot(tmp_path) == before
+    assert data.read_bytes() == fake.files[f"onnx/{data.name}"]
+    assert files["encoder"].read_bytes() == fake.files["onnx/vision_encoder.onnx"]
+
+
+def test_a_slash_behind_the_mirror(fake: FakeHub, tmp_path: Path) -> None:
+    download_onnx(tmp_path, hub=Hub(f"{fake.url}/", progress=False))
+    fake.files = checkpoint_files()
+    download_checkpoint(tmp_path / "sam3", hub=Hub(f"{fake.url}/", progress=False))
+    assert not [path for _, path, _ in fake.requests if "//" in path]
+
+
+def test_a_newer_version_beside_it_is_told(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    newer = tmp_path / "sam3_decoder" / "2"
+    newer.mkdir(parents=True)
+    download_onnx(tmp_path, hub=Hub(fake.url))
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"sam3: version 1 is not served: Triton takes the newest, 2. To go back to 1: rm -r {newer}"
+    newer.rmdir()
+    download_onnx(tmp_path, hub=Hub(fake.url))
+    assert "not served" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "^cannot keep x/y: No space left on device$"),
+        (PermissionError(errno.EACCES, "Permission denied", "/z"), "^cannot keep x/y in /z: Permission denied$"),
+        (OSError("Could not find a suitable TLS CA certificate bundle"), "^cannot reach .*certificate bundle"),
+        (PermissionError(errno.EPERM, "Operation not permitted"), "^cannot reach"),  # of a firewall
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "^cannot reach"),
+    ],
+)
+def test_the_disk_is_not_the_network(error: OSError, text: str) -> None:
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(DownloadError, match=text):
+        Hub().ask("x/y", fail)
+
+
+def test_a_token_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(hub_module.huggingface_hub, "login", fail)
+    with pytest.raises(DownloadError, match="cannot keep the token: No space left"):
+        hub_module.login("x")
+
+
+def test_scripts_tell_errors_of_the_disk_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert _options.run_script(fail) == 1
+    assert capsys.readouterr().err == "error: cannot write: No space left on device\n"
+
+
+def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path: Path) -> None:
+    fake.stated["onnx/prompt_encoder_mask_decoder.onnx_data"] = b"something else"
+    with pytest.raises(ChecksumError, match="SHA-256") as caught:
+        download_onnx(tmp_path, hub=Hub(fake.url, progress=False))
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("*/1"))
+    fake.stated.clear()
+    fake.requests.clear()
+    download_onnx(tmp_path, hub=Hub(fake.url, progress=False))
+    assert fetched(fake) == ["prompt_encoder_mask_decoder.onnx_data"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "text"),
+    [
+        ((401, "GatedRepo"), "hf_login.py"),
+        ((401, ""), "hf_login.py"),
+        ((403, "GatedRepo"), "not admitted"),
+        ((404, "RepoNotFound"), "no onnx-community/sam3-tracker-ONNX on the hub"),
+        ((404, "EntryNotFound"), "no such file"),
+        ((500, ""), "HTTP status 500"),
+    ],
+)
+def test_refusals_are_one_line(fake: FakeHub, tmp_path: Path, refusal: tuple[int, str], text: str) -> None:
+    fake.refusal = refusal
+    with pytest.raises(DownloadError, match=text) as caught:
+        download_onnx(tmp_path, hub=Hub(fake.url, progress=False))
+    assert "\n" not in str(caught.value)
+    assert snapshot(tmp_path) == set()
+
+
+@pytest.fixture
+def gated(fake: FakeHub) -> FakeHub:
+    fake.files = checkpoint_files()
+    return fake
+
+
+def test_gated_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
+    gated.files |= {"../out.safetensors": DATA, "sub/other.safetensors": DATA}  # the hub names files: none may lead out
+    folder = download_checkpoint(tmp_path / "sam3", hub=Hub(gated.url, progress=False))
+    for name in ("config.json", "model.safetensors"):
+        assert (folder / name).read_bytes() == gated.files[name]
+    assert {name for name in snapshot(folder) if not name.startswith(".cache")} == {"config.json", "model.safetensors"}
+
+
+def test_gated_checkpoint_goes_on(gated: FakeHub, tmp_path: Path) -> None:
+    gated.cut_data = 100_000
+    download_checkpoint(tmp_path, hub=Hub(gated.url, progress=False))
+    place = f"/facebook/sam3/resolve/{COMMIT}/model.safetensors"
+    ranges = [range_ for method, path, range_ in gated.requests if (method, path) == ("GET", place)]
+    assert ranges == [None, "bytes=100000-"]
+    assert (tmp_path / "model.safetensors").read_bytes() == DATA
+
+
+def test_gated_checkpoint_of_wrong_content(gated: FakeHub, tmp_path: Path) -> None:
+    gated.stated["model.safetensors"] = b"something else"
+    with pytest.raises(ChecksumError, match="SHA-256") as caught:
+        download_checkpoint(tmp_path, hub=Hub(gated.url, progress=False))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_a_repository_without_weights(gated: FakeHub, tmp_path: Path) -> None:
+    del gated.files["model.safetensors"]
+    with pytest.raises(DownloadError, match=r"no \*\.safetensors"):
+        download_checkpoint(tmp_path, hub=Hub(gated.url, progress=False))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "text"),
+    [
+        ((401, "GatedRepo"), "hf_login"),
+        ((403, "GatedRepo"), "huggingface.co/facebook/sam3"),
+        ((404, "EntryNotFound"), "no such file"),
+        ((500, ""), "HTTP status 500"),
+    ],
+)
+def test_gated_checkpoint_refused(gated: FakeHub, tmp_path: Path, refusal: tuple[int, str], text: str) -> None:
+    gated.refusal = refusal
+    with pytest.raises(DownloadError, match=text) as caught:
+        download_checkpoint(tmp_path / "sam3", hub=Hub(gated.url, progress=False))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_network(tmp_path: Path) -> None:
+    closed = FakeHub()
+    closed.server_close()
+    for call in (
+        lambda hub: download_onnx(tmp_path, hub=hub),
+        lambda hub: download_checkpoint(tmp_path / "sam3", hub=hub),
+    ):
+        with pytest.raises(DownloadError, match=r"cannot reach .*HTTPS_PROXY") as caught:
+            call(Hub(closed.url, progress=False))
+        assert "\n" not in str(caught.value)
+
+
+def test_unknown_precision(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="fp32, fp16"):
+        download_onnx(tmp_path, precision="int8")
+
+
+def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mirror, repository = ["--mirror", fake.url, "-q"], ["--model-repository", str(tmp_path)]
+    assert main(["download", "sam3", "fp16", *mirror, *repository]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("sam3_encoder/1/vision_encoder.onnx")
+    fetched(fake)
+    assert main(["setup", "sam3", "fp16", "--precision", "fp16", *mirror, *repository]) == 0
+    assert main(["setup", "sam3", "--precision", "fp16", *mirror, *repository]) == 0
+    assert fetched(fake) == []
+    assert main(["setup", "sam3", *mirror, *repository]) == 0
+    assert len(fetched(fake)) == 4
+    fake.files, fake.refusal = checkpoint_files(), (403, "GatedRepo")
+    capsys.readouterr()
+    assert main(["download", "sam3", "checkpoint", "--directory", str(tmp_path), *mirror]) == 1
+    assert "not admitted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("setup sam3 fp32 --precision fp16", "sam3 fp32 with --precision fp16: give one"),
+        ("setup sam3 fp16 --precision fp32", "sam3 fp16 with --precision fp32: give one"),
+        ("setup sam3 --directory x", "--directory is for checkpoints"),
+        ("download sam3 --directory x", "--directory is for checkpoints"),
+        ("setup sam3 --precision int8", "fp32, fp16"),
+    ],
+)
+def test_options_that_would_count_for_nothing(
+    fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, text: str
+) -> None:
+    options = ["--mirror", fake.url, "--model-repository", str(tmp_path), "-q"]
+    assert main([*arguments.split(), *options]) == 1
+    assert text in capsys.readouterr().err
+    assert fake.requests == []
+
+
+def run_script(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of the checkout as somebody who never logged in."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HTTPS_PROXY")}
+    paths = {"PYTHON": sys.executable, "PYTHONPATH": str(checkout()), "NO_PROXY": "127.0.0.1"}
+    program = ["bash"] if script.endswith(".sh") else [sys.executable]
+    return subprocess.run(
+        [*program, str(bundled(f"scripts/{script}")), *arguments],
+        capture_output=True, text=True, env={**clean, **paths, **environment}, timeout=120,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+needs_scripts = pytest.mark.skipif(checkout() is None, reason="scripts/ is in the checkout only")
+
+
+@needs_scripts
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("download_sam3_onnx.py", "Download the published SAM3 tracker"),
+        ("download_sam3.py", "Download the gated SAM3 checkpoint"),
+        ("download_sam3.sh", "Downloads the gated SAM3 checkpoint"),
+        ("hf_login.py", "Log in to the Hugging Face hub"),
+    ],
+)
+def test_scripts_explain_themselves(script: str, words: str) -> None:
+    done = run_script(script, "--help")
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
+
+
+@needs_scripts
+def test_scripts_from_login_to_checkpoint(gated: FakeHub, tmp_path: Path) -> None:
+    home, target = {"HF_HOME": str(tmp_path / "home")}, ("--directory", str(tmp_path), "--mirror", gated.url, "-q")
+    gated.gate = TOKEN
+    done = run_script("download_sam3.sh", *target, **home)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "hf_login.py" in done.stderr
+    for token, text in (("hf_wrong", "does not accept this token"), ("", "no token given")):
+        done = run_script("hf_login.py", HF_TOKEN=token, HF_ENDPOINT=gated.url, **home)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+        assert text in done.stderr
+    done = run_script("hf_login.py", HF_TOKEN=TOKEN, HF_ENDPOINT=gated.url, **home)
+    assert (done.returncode, done.stdout) == (0, "logged in\n"), done.stderr
+    done = run_script("download_sam3.sh", *target, **home)
+    assert (done.returncode, done.stdout.strip()) == (0, str(tmp_path / "sam3")), done.stderr
+    assert (tmp_path / "sam3" / "model.safetensors").read_bytes() == DATA
+
+
+@needs_scripts
+def test_login_without_network(tmp_path: Path) -> None:
+    closed = FakeHub()
+    closed.server_close()
+    done = run_script("hf_login.py", HF_TOKEN=TOKEN, HF_ENDPOINT=closed.url, HF_HOME=str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "cannot reach" in done.stderr

@@ -1,0 +1,408 @@
+"""`triton-sam evaluate`: simulated clicks, figures and data sets by hand, and one run through the real server."""
+
+import importlib
+import json
+import sys
+import weakref
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam.cli import main
+from triton_sam.commands import evaluate as command
+from triton_sam.errors import ConfigurationError, InputError, MissingDependencyError, ServerTimeoutError
+from triton_sam.masks import Segment
+
+pytest.importorskip("scipy", reason="needs the evaluate extra")
+pytest.importorskip("skimage", reason="needs the evaluate extra")
+from triton_sam.evaluation.clicks import Click, first_click, next_click, shaken_box, tight_box
+from triton_sam.evaluation.metrics import Answer, ObjectResult, clicks_to, intersection_over_union, spearman, summarize
+from triton_sam.evaluation.report import Report, table
+from triton_sam.evaluation.runner import Settings, measure
+from triton_sam.evaluation.samples import Dataset, Sample
+
+
+def mask(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (20, 30)) -> np.ndarray:
+    """Return a mask (H,W) that is True in rectangles x1,y1,x2,y2."""
+    pixels = np.zeros(size, bool)
+    for x1, y1, x2, y2 in rectangles:
+        pixels[y1:y2, x1:x2] = True
+    return pixels
+
+
+LABELS = mask((2, 3, 9, 10)) * np.uint8(4) + mask((15, 5, 26, 16)) * np.uint8(9)
+"""Two objects, 7x7 with its centre at (5, 6), and 11x11 at (20, 10)."""
+
+
+class Oracle:
+    """A client that knows the truth; ``misses`` is taken from masks until that object's next click."""
+
+    def __init__(self, labels=LABELS, misses=None):
+        self.labels = labels
+        self.misses = np.zeros_like(labels, bool) if misses is None else misses
+        self.rounds = []
+
+    def set_image(self, image):
+        assert (image.height, image.width) == self.labels.shape
+
+    def segment(self, point_coords=None, point_labels=None, box=None, mask_input=None, multimask_output=False):
+        if box is not None:
+            return [
+                self.reply(index, int((x1 + x2) / 2), int((y1 + y2) / 2)) for index, (x1, y1, x2, y2) in enumerate(box)
+            ]
+        self.rounds.append((point_coords, point_labels, mask_input, multimask_output))
+        replies = []
+        for index, points in enumerate(point_coords.astype(int)):
+            x, y = points[0]
+            kept = ~self.misses if len(points) == 1 else np.ones_like(self.misses)
+            replies.append(self.reply(index, x, y, kept))
+            if multimask_output:
+                replies[-1:] = [self.nothing(index, 0.9), replies[-1], self.nothing(index, 0.2)]
+        return replies
+
+    def reply(self, index, x, y, kept=True):
+        found = (self.labels == self.labels[y, x]) & kept
+        return Segment(found, 0.5, np.full((256, 256), 1.0 + index, np.float32), index)
+
+    def nothing(self, index, score):
+        return Segment(np.zeros_like(self.labels, bool), score, np.zeros((256, 256), np.float32), index)
+
+
+def dataset(labels=LABELS, name="hand made"):
+    return Dataset(name, "", (lambda: Sample("one", Image.new("RGB", labels.shape[::-1]), labels),))
+
+
+def results(client, settings, data=None):
+    return [trial.result() for _, trials in measure(client, data or dataset(), settings) for trial in trials]
+
+
+# Clicks
+
+
+def test_first_click_is_the_innermost_pixel():
+    assert first_click(mask((2, 3, 9, 10))) == Click(5, 6, 1)
+    assert first_click(mask((2, 3, 9, 10), (12, 2, 29, 4))) == Click(5, 6, 1)  # the longer one is thinner
+
+
+def test_the_edge_of_the_picture_is_a_border():
+    assert first_click(mask((0, 0, 7, 7))) == Click(3, 3, 1)
+    assert first_click(np.ones((5, 9), bool)) == Click(2, 2, 1)  # the leftmost of (2..6, 2)
+
+
+def test_empty_mask_has_no_click_and_no_box():
+    with pytest.raises(InputError, match="empty mask"):
+        first_click(mask())
+    with pytest.raises(InputError, match="empty mask"):
+        tight_box(mask())
+
+
+def test_next_click_goes_to_the_largest_error():
+    truth, found = mask((2, 3, 9, 10), (15, 5, 26, 16)), mask((2, 3, 9, 10))
+    assert next_click(truth, found) == Click(20, 10, 1)
+    assert next_click(found, truth) == Click(20, 10, 0)
+    both = mask((2, 3, 9, 10)), mask((15, 5, 26, 16))
+    assert next_click(*both) == Click(20, 10, 0)
+    assert next_click(*both[::-1]) == Click(20, 10, 1)
+    assert next_click(mask((2, 3, 9, 10)), mask((12, 3, 19, 10))) == Click(15, 6, 0)  # of equal ones, the surplus
+
+
+def test_the_largest_error_is_the_deepest_and_not_the_one_of_most_pixels():
+    truth = mask((0, 0, 5, 5))
+    thin_and_long = mask((0, 10, 30, 13))
+    assert next_click(truth, thin_and_long) == Click(2, 2, 1)
+
+
+def test_no_pixel_is_clicked_twice_and_no_error_needs_no_click():
+    truth = mask((2, 3, 9, 10))
+    assert next_click(truth, truth) is None
+    assert next_click(truth, mask(), [Click(5, 6, 1)]) not in (None, Click(5, 6, 1))
+    assert next_click(mask((4, 4, 5, 5)), mask(), [Click(4, 4, 1)]) is None
+
+
+@pytest.mark.export
+def test_next_click_equals_the_one_of_sam2():
+    torch = pytest.importorskip("torch")
+    reference = pytest.importorskip("sam2.modeling.sam2_utils").sample_one_point_from_error_center
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        truth, found = (
+            mask(*((x, y, x + w, y + h) for x, y, w, h in rng.integers(0, 12, (3, 4)) * (2, 1, 1, 1))) for _ in range(2)
+        )
+        if (truth == found).all():
+            continue
+        points, labels = reference(torch.tensor(truth)[None, None], torch.tensor(found)[None, None])
+        assert next_click(truth, found) == Click(*points[0, 0].int().tolist(), int(labels[0, 0]))
+
+
+def test_boxes():
+    truth = mask((2, 3, 9, 10))
+    np.testing.assert_array_equal(tight_box(truth), [2, 3, 9, 10])
+    rng = np.random.default_rng(1)
+    boxes = np.stack([shaken_box(mask((0, 0, 30, 12)), 0.1, rng) for _ in range(400)])
+    assert boxes.min() >= 0
+    assert (boxes[:, 2:] <= (30, 20)).all()
+    assert (boxes[:, :2] < boxes[:, 2:]).all()
+    below = boxes[:, 3] - 12  # not at the edge of the picture: +-20 of 1024 pixels are +-0.39 of 20
+    assert np.abs(below).max() == pytest.approx(20 * 20 / 1024, abs=1e-4)
+    assert abs(below.mean()) < 0.05
+    np.testing.assert_array_equal(shaken_box(truth, 0.0, rng), tight_box(truth))
+
+
+# Figures
+
+
+def test_intersection_over_union():
+    assert intersection_over_union(mask((0, 0, 4, 4)), mask((2, 0, 6, 4))) == pytest.approx(8 / 24)
+    assert intersection_over_union(mask((0, 0, 4, 4)), mask()) == 0
+    assert intersection_over_union(mask(), mask()) == 1
+
+
+def test_clicks_to():
+    assert clicks_to(0.85, [0.3, 0.85, 0.5]) == 2
+    assert clicks_to(0.9, [0.3, 0.85, 0.5]) is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "ious", "expected"),
+    [
+        ((0.1, 0.2, 0.3, 0.9), (0.1, 0.3, 0.2, 0.4), 1 - 6 * 2 / (4 * 15)),
+        ((0.7, 0.7, 0.9), (0.1, 0.2, 0.3), 1.5 / np.sqrt(1.5 * 2)),  # ranks 1.5, 1.5, 3
+        ((0.5, 0.5), (0.1, 0.2), None),
+        ((0.5,), (0.1,), None),
+    ],
+)
+def test_spearman(scores, ious, expected):
+    measured = spearman([Answer(iou, score) for iou, score in zip(ious, scores, strict=True)])
+    assert measured == (None if expected is None else pytest.approx(expected))
+
+
+def hand_made(ious, candidates, box):
+    answers = tuple(Answer(iou, 0.1 * number) for number, iou in enumerate(ious))
+    return ObjectResult("one", 1, 9, (), answers, tuple(Answer(*pair) for pair in candidates), Answer(box, box))
+
+
+def test_summary():
+    summary = summarize(
+        [
+            hand_made((0.2, 0.86, 0.95), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9),
+            hand_made((0.6, 0.70, 0.85), ((0.5, 0.1), (0.4, 0.2), (0.7, 0.3)), 0.5),
+        ]
+    )
+    assert (summary.images, summary.objects) == (1, 2)
+    assert summary.clicks == pytest.approx((0.4, 0.78, 0.9))
+    assert summary.quartiles[0] == pytest.approx((0.3, 0.5))
+    assert summary.best_by_truth == pytest.approx(0.75)
+    assert summary.best_by_score == pytest.approx(0.5)
+    assert summary.box == pytest.approx(0.7)
+    assert summary.shaken_box is None
+    assert [(t.iou, t.clicks, t.reached) for t in summary.targets] == [(0.85, 2.5, 1.0), (0.90, 3.0, 0.5)]
+    assert summary.spearman["box"] == pytest.approx(1.0)
+    assert summary.spearman["click"] is None  # both scores are 0
+    with pytest.raises(InputError):
+        summarize([])
+
+
+def test_the_correlation_counts_answers_once():
+    """What an object without an error keeps for the remaining clicks is no answer."""
+    answers = (Answer(0.5, 0.2), Answer(1.0, 0.1), Answer(1.0, 0.1), Answer(1.0, 0.1))
+    finished = ObjectResult(
+        "one", 1, 9, (Click(1, 1, 1), Click(2, 2, 1)), answers, (Answer(0.2, 0.9),), Answer(0.7, 0.8)
+    )
+    given = [Answer(0.5, 0.2), Answer(1.0, 0.1), Answer(0.2, 0.9), Answer(0.7, 0.8)]
+    assert summarize([finished]).spearman["all"] == pytest.approx(spearman(given))
+
+
+# Measurement
+
+
+def test_perfect_answers_give_perfect_figures():
+    client = Oracle()
+    small, large = results(client, Settings(clicks=3, box_jitter=0.1))
+    assert (small.label, small.area, large.label, large.area) == (4, 49, 9, 121)
+    assert small.prompts == (Click(5, 6, 1),)  # nothing left to correct: no more clicks, and no more calls
+    assert [answer.iou for answer in small.clicks] == [1, 1, 1]
+    assert [answer.iou for answer in small.candidates] == [0, 1, 0]
+    assert small.box.iou == small.shaken_box.iou == 1
+    assert len(client.rounds) == 2
+    summary = summarize([small, large])
+    assert (summary.best_by_truth, summary.best_by_score) == (1, 0)
+
+
+@pytest.mark.parametrize("feed_mask", [True, False])
+def test_an_error_is_corrected_and_the_last_mask_fed(feed_mask):
+    client = Oracle(misses=mask((20, 0, 30, 20)))
+    small, large = results(client, Settings(clicks=3, feed_mask=feed_mask))
+    assert [answer.iou for answer in small.clicks] == [1, 1, 1]
+    assert [answer.iou for answer in large.clicks] == pytest.approx([5 / 11, 1, 1])
+    assert [click.label for click in large.prompts] == [1, 1]
+    assert large.prompts[1].x >= 20
+    coords, labels, mask_input, _ = client.rounds[-1]
+    assert coords.shape == (1, 2, 2)
+    assert labels.tolist() == [[1, 1]]
+    if feed_mask:
+        np.testing.assert_array_equal(mask_input, np.full((1, 1, 256, 256), 2.0))  # the logits of the second object
+    else:
+        assert mask_input is None
+
+
+def test_objects_are_thinned_out_by_the_seed():
+    labels = np.zeros((20, 300), np.uint16)
+    for number in range(20):
+        labels[5:10, 15 * number : 15 * number + 5] = 1000 + number
+    chosen = [result.label for result in results(Oracle(labels), Settings(1, most_objects=5), dataset(labels))]
+    assert len(chosen) == 5
+    assert chosen == [r.label for r in results(Oracle(labels), Settings(1, most_objects=5), dataset(labels))]
+    assert chosen != [r.label for r in results(Oracle(labels), Settings(1, most_objects=5, seed=1), dataset(labels))]
+    assert len(results(Oracle(labels), Settings(1), dataset(labels))) == 20  # more than one request
+
+
+def test_nothing_to_measure():
+    with pytest.raises(InputError, match="no objects in hand made"):
+        results(Oracle(), Settings(), dataset(np.zeros((20, 30), np.uint8)))
+
+
+def test_masks_of_a_large_picture_are_not_kept(monkeypatch):
+    monkeypatch.setattr("triton_sam.evaluation.runner._MOST_BATCH", 1)
+    gone = []
+    for _, trials in measure(Oracle(), dataset(), Settings(1)):
+        assert all(reference() is None for reference in gone)
+        gone += [weakref.ref(trial.truth) for trial in trials]
+        del trials
+    assert len(gone) == 2
+
+
+def test_examples_keep_tiles_and_no_pictures():
+    pictures = importlib.import_module("triton_sam.evaluation.photographs")
+    labels = mask((5, 5, 2995, 395), size=(400, 3000)) * np.uint8(1)
+    ((_, (trial,)),) = measure(Oracle(labels), dataset(labels), Settings(1))
+    examples = pictures.Examples(most=1)
+    examples.add(trial)
+    kept = weakref.ref(trial)
+    del trial
+    assert kept() is None
+    assert [tile.size for _, tile in examples.rows[0].tiles] == [(240, 240)] * 4
+    assert examples.rows[0].iou == 1
+
+
+@pytest.mark.parametrize("values", [{"clicks": 0}, {"clicks": 9}, {"box_jitter": -0.1}, {"most_objects": 0}])
+def test_settings_out_of_range(values):
+    with pytest.raises(ConfigurationError):
+        Settings(**values)
+
+
+# The command
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of two pictures with label masks, and one without."""
+    for name in ("a", "b", "alone"):
+        Image.new("RGB", (30, 20), (40, 90, 40)).save(tmp_path / f"{name}.png")
+    for name in ("a", "b"):
+        Image.fromarray(LABELS).save(tmp_path / f"{name}_labels.png")
+    return tmp_path
+
+
+def test_command_on_a_real_server(server, folder, tmp_path, capsys):
+    out = tmp_path / "results"
+    arguments = ["evaluate", "--url", server.http_url, "--dataset", str(folder), "--count", "1", "--clicks", "2"]
+    assert main([*arguments, "--box-jitter", "0.1", "--out", str(out), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "1 file(s) without a partner left out: alone.png" in printed.err
+    result = json.loads(printed.out)
+    assert result == json.loads((out / "evaluation.json").read_text())
+    (data,) = result["datasets"]
+    assert data["complete"] is True
+    assert data["summary"]["images"] == 1
+    assert data["summary"]["objects"] == len(data["objects"]) == 2
+    for each in data["objects"]:
+        assert len(each["clicks"]) == 2
+        assert len(each["candidates"]) == 3
+        answers = [*each["clicks"], *each["candidates"], each["box"], each["shaken_box"]]
+        assert all(0 <= answer["iou"] <= 1 and np.isfinite(answer["score"]) for answer in answers)
+    for name in ("iou.png", f"examples_{folder.name}.png"):
+        assert Image.open(out / name).width > 400
+
+
+class Replacement(Oracle):
+    """Stands for the client of the command; the second picture does not come through."""
+
+    url = "http://nowhere"
+    failure: BaseException
+    misses = None
+
+    def __init__(self, *_, **__):
+        super().__init__(misses=self.misses)
+        self.pictures = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def set_image(self, image):
+        self.pictures += 1
+        if self.pictures > 1:
+            raise self.failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "text"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (ServerTimeoutError("no answer"), 1, "error: no answer")],
+)
+def test_what_was_measured_is_kept(folder, monkeypatch, capsys, failure, code, text):
+    monkeypatch.setattr(Replacement, "failure", failure, raising=False)
+    monkeypatch.setattr(command, "SAM2TritonClient", Replacement)
+    assert main(["evaluate", "--dataset", str(folder), "--clicks", "2"]) == code
+    printed = capsys.readouterr()
+    assert f"{folder.name} (partial)" in printed.out
+    rows = {line[:34].strip(): line[34:].strip() for line in printed.out.splitlines()}
+    assert (rows["photographs"], rows["objects"], rows["mean IoU  1 click"]) == ("1", "2", "1.000")
+    assert text in printed.err
+
+
+def test_a_family_without_masks_as_input_is_asked_by_clicks_alone(folder, monkeypatch, capsys):
+    clients = []
+
+    class Tracker(Replacement):
+        misses = mask((20, 0, 30, 20))
+
+        def __enter__(self):
+            clients.append(self)
+            return self
+
+    monkeypatch.setattr(command, "SAM2TritonClient", Tracker)
+    assert (
+        main(["evaluate", "--model", "sam3", "--dataset", str(folder), "--count", "1", "--clicks", "3", "--json"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["settings"]["feed_mask"] is False
+    assert len(clients[0].rounds) > 2
+    assert all(mask_input is None for _, _, mask_input, _ in clients[0].rounds)
+
+
+def test_table_has_a_column_for_each_data_set():
+    each = hand_made((0.2, 0.86), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9)
+    text = table([Report(dataset(name="coins"), (each,)), Report(dataset(name="cells"), (each, each), complete=False)])
+    lines = text.splitlines()
+    assert lines[0].split(maxsplit=1) == ["coins", "cells (partial)"]
+    assert len({len(line) for line in lines}) == 1
+    assert "NoC85     clicks to 85 %" in text
+
+
+def test_two_data_sets_of_one_name(capsys):
+    assert main(["evaluate", "--dataset", "coins", "--dataset", "coins"]) == 1
+    assert "needs a name of its own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("package", "module"), [("scipy", "clicks"), ("scipy", "metrics"), ("matplotlib", "photographs")]
+)
+def test_a_missing_package_is_named(monkeypatch, package, module):
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"triton_sam.evaluation.{module}", raising=False)
+    with pytest.raises(MissingDependencyError, match=rf"{package} is missing.*pip install .*\[evaluate\]"):
+        importlib.import_module(f"triton_sam.evaluation.{module}")

@@ -1,0 +1,88 @@
+"""SAM2's encoder with ONNX Runtime's attention: the same answers, fewer nodes, and a way without it."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("sam2")
+
+from triton_sam._common.bundle import checkout  # noqa: E402
+from triton_sam.export import onnx_tools, precision  # noqa: E402
+from triton_sam.export.sam2 import attention  # noqa: E402
+from triton_sam.export.sam2 import recipe as sam2  # noqa: E402
+from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
+from triton_sam.families.sam2 import Sam2  # noqa: E402
+from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+
+SIDE = 256
+
+
+@pytest.fixture(scope="module")
+def model():
+    return sam2.load_model(None, f"{BUILT_IN_CHECKPOINT}.yaml", image_size=SIDE, random_seed=0)
+
+
+@pytest.fixture(scope="module")
+def graph(model):
+    return sam2.trace(model, Sam2.encoder)
+
+
+def answers(graph, images):
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"image": images})
+
+
+def kinds(graph):
+    return [node.op_type for node in graph.graph.node]
+
+
+def test_every_block_is_one_node_and_says_the_same(model, graph):
+    images = np.random.default_rng(0).random((2, 3, SIDE, SIDE), np.float32)
+    blocks = sum(isinstance(module, attention.MultiScaleAttention) for module in model.modules())
+    assert kinds(graph).count(attention.OPERATOR) == blocks > 5
+    assert "Softmax" not in kinds(graph)
+    with torch.no_grad():
+        official = Sam2Encoder(model)(torch.from_numpy(images))
+    for fused, wanted in zip(answers(graph, images), official, strict=True):
+        np.testing.assert_allclose(fused, wanted.numpy(), rtol=0, atol=2e-5)
+        assert np.ptp(fused) > 0.1
+
+
+def test_the_official_model_is_left_as_it_was(model):
+    image = torch.zeros(1, 3, SIDE, SIDE)
+    with torch.no_grad():
+        before = model.forward_image(image)["vision_features"]
+        with attention.one_node_each(model):
+            pass
+        after = model.forward_image(image)["vision_features"]
+    assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize(("change", "tolerance"), [(precision.to_half, 0.02), (precision.quantise, 0.2)])
+def test_smaller_numbers(graph, change, tolerance):
+    images = np.random.default_rng(1).random((1, 3, SIDE, SIDE), np.float32)
+    copy = onnx.ModelProto.FromString(graph.SerializeToString())
+    onnx_tools.strip(copy)
+    changed = change(copy)
+    assert attention.OPERATOR in kinds(changed)
+    for rough, exact in zip(answers(changed, images), answers(graph, images), strict=True):
+        assert np.abs(rough - exact).max() < tolerance * np.ptp(exact)
+
+
+def test_the_option_for_standard_operators(tmp_path, capsys):
+    from triton_sam.cli import main
+
+    built_in = checkout() / "checkpoints" / f"{BUILT_IN_CHECKPOINT}.pt"
+    where = ["--output-dir", str(tmp_path), "--image-size", str(SIDE), "-q"]
+    assert main(["export", "sam2", "--checkpoint", str(built_in), "--standard-operators", *where]) == 0
+    graph = onnx.load(tmp_path / "sam2_encoder" / "1" / "model.onnx")
+    assert {node.domain for node in graph.graph.node} == {""}
+    assert kinds(graph).count("Softmax") > 5
+    assert main(["export", "sam1", "--random", "0", "--standard-operators", *where]) != 0
+    assert "--standard-operators is for sam2" in capsys.readouterr().err

@@ -1,0 +1,193 @@
+"""What every family's export does around its graphs, with graphs that answer zeros: no tracing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.export
+torch = pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from triton_sam.commands import export as export_command  # noqa: E402
+from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
+from triton_sam.export import onnx_tools, registry  # noqa: E402
+from triton_sam.export.pipeline import Recipe, Settings, export_pair  # noqa: E402
+from triton_sam.export.sam1.graphs import Sam1Encoder  # noqa: E402
+from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
+from triton_sam.export.weights import read_state_dict  # noqa: E402
+from triton_sam.families.sam2 import Sam2  # noqa: E402
+from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
+from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
+
+FLOAT = onnx.TensorProto.FLOAT
+
+
+def zeros(_: Any, spec: Any) -> Any:
+    """A graph with the signature of one half that answers zeros."""
+
+    def values(tensors: Any) -> Any:
+        return [onnx.helper.make_tensor_value_info(tensor.name, FLOAT, tensor.shape) for tensor in tensors]
+
+    nodes, shapes = [], []
+    for tensor in spec.outputs:
+        shape = [side if isinstance(side, int) else 1 for side in tensor.shape]
+        shapes.append(onnx.helper.make_tensor(f"{tensor.name}.shape", onnx.TensorProto.INT64, [len(shape)], shape))
+        nodes.append(onnx.helper.make_node("ConstantOfShape", [shapes[-1].name], [tensor.name], tensor.name))
+    graph = onnx.helper.make_graph(nodes, spec.role, values(spec.inputs), values(spec.outputs), shapes)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", onnx_tools.OPSET)])
+
+
+def export(repository: Path, checkpoint: Path | None = None, name: str = "sam2", **options: Any) -> int:
+    """Export zeros as if they were the micro model; return the version."""
+    seed = 0 if checkpoint is None else None
+    recipe = Recipe(Sam2(), 32, lambda: torch.nn.Linear(1, 1), zeros, BUILT_IN_CHECKPOINT)
+    settings = Settings(repository, name, 1024, checkpoint=checkpoint, random_seed=seed, **options)
+    return export_pair(recipe, settings).version
+
+
+def built_in(folder: Path, content: bytes) -> Path:
+    folder.mkdir()
+    path = folder / f"{BUILT_IN_CHECKPOINT}.pt"
+    path.write_bytes(content)
+    return path
+
+
+def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repository, checkpoint = tmp_path / "repository", built_in(tmp_path / "one", b"one")
+    graph = repository / "sam2_encoder" / "1" / "model.onnx"
+    assert export(repository, checkpoint) == 1
+    assert export(repository, checkpoint) == 1
+    before = graph.read_bytes()
+    other = built_in(tmp_path / "other", b"trained further")
+    assert export(repository) == 2  # random weights of its own size
+    assert export(repository, other) == 2
+    assert graph.read_bytes() == before
+    assert export(repository, other, version=1) == 1
+    assert read_metadata(graph)["triton_sam.checkpoint_sha256"] not in before.decode("latin-1")
+    assert export(repository, name="other") == 1
+    assert export(repository, name="other") == 1
+
+
+def test_a_version_that_is_not_served_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repository = tmp_path / "my models"
+    for version in (7, 3):
+        export(repository, version=version, progress=False)
+    export(repository, version=8)
+    assert "not served" not in capsys.readouterr().err
+    (repository / "sam2_decoder" / "new").mkdir()  # no version
+    export(repository, version=7)
+    line = capsys.readouterr().err.splitlines()[-1]
+    folders = [repository / f"sam2_{role}" / "8" for role in ("encoder", "decoder")]
+    removal = "rm -r " + " ".join(f"'{folder}'" for folder in folders)
+    assert line == f"sam2: version 7 is not served: Triton takes the newest, 8. To go back to 7: {removal}"
+    export(repository, version=1, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_int8_names_the_folder_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ExportError, match=r"temporary files \(\$TMPDIR, else /tmp\), which fails: No such file"):
+        export(tmp_path / "repository", precision="int8", progress=False)
+    assert not (tmp_path / "repository").exists()
+
+
+@pytest.mark.parametrize("encoder", [Sam1Encoder, Sam2Encoder])
+def test_a_graph_is_traced_on_one_device(encoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrappers have tensors of their own beside the model's; torch's meta device stands for a GPU."""
+    traced: list[Any] = []
+
+    def keep(module: Any, example: Any, **_: Any) -> Any:
+        traced.append(module)
+        return SimpleNamespace(model_proto=onnx.ModelProto())
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image_encoder = torch.nn.Linear(1, 1)
+
+    monkeypatch.setattr(torch.onnx, "export", keep)
+    example = torch.zeros(2, 3, 32, 32, device="meta")
+    onnx_tools.trace(encoder(Model().to("meta")), Sam2.encoder, [example], {})
+    tensors = [*traced[0].buffers(), *traced[0].parameters()]
+    assert len(tensors) == 4
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+def test_an_image_size_of_zero_is_not_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from triton_sam.cli import main
+
+    pytest.importorskip("sam2")
+    options = ["--random", "0", "--image-size", "0", "--output-dir", str(tmp_path / "repository"), "-q"]
+    assert main(["export", "sam2", *options]) == 1
+    assert "image size 0: it must be" in capsys.readouterr().err
+    assert not (tmp_path / "repository").exists()
+
+
+def test_scripts_tell_errors_of_the_disk_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(registry, "export", failing(OSError(errno.EROFS, "Read-only file system", "/models")))
+    monkeypatch.setattr("sys.argv", ["export_sam1_to_onnx.py", "--random", "0"])
+    assert export_command.script("sam1", "") == 1
+    assert capsys.readouterr().err == "error: /models: Read-only file system\n"
+
+
+def test_sam1_names_the_option_of_each_command() -> None:
+    pytest.importorskip("segment_anything")
+    from triton_sam.export.sam1.model import guess_size
+
+    with pytest.raises(ConfigurationError, match=r"--model-type \(`triton-sam verify`: --model-cfg\)"):
+        guess_size(Path("mine.pth"))
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (IndexError("pop from empty list\nmore"), r"damaged or cut off\?\): pop from empty list$"),
+        (AssertionError(), r"damaged or cut off\?\): AssertionError$"),
+        (PermissionError(errno.EACCES, "Permission denied"), "^cannot read .*x.pt: Permission denied$"),
+        (MemoryError(), "^not enough memory to read .*x.pt$"),
+    ],
+)
+def test_what_keeps_a_checkpoint_from_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+) -> None:
+    (tmp_path / "x.pt").touch()
+    monkeypatch.setattr(torch, "load", failing(error))
+    with pytest.raises(CheckpointError, match=text):
+        read_state_dict(tmp_path / "x.pt", "triton-sam download")
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "none.pt", tmp_path, tmp_path / "file" / "x.pt"):
+        with pytest.raises(CheckpointError, match=r"^no checkpoint at .*: get one with `triton-sam download`$"):
+            read_state_dict(path, "triton-sam download")
+
+
+def test_damaged_checkpoints_are_one_line_without_advice_to_run_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    torch.save({"model": {"weight": torch.zeros(100)}, "more": SimpleNamespace()}, path)
+    contents = [b"", b".", b"\x80\x02.", b"text", path.read_bytes(), path.read_bytes()[:-200], os.urandom(300)]
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="not a readable PyTorch checkpoint") as caught:
+            read_state_dict(path, "triton-sam download")
+        assert "\n" not in str(caught.value)
+        assert "weights_only" not in str(caught.value)
+        assert "\033" not in str(caught.value)
+
+
+def failing(error: BaseException) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail

@@ -1,0 +1,208 @@
+"""SAM3 tracker: the published tensors, resize and rules as transformers has them, and the whole comparison."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.export
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from support.family_exports import FamilyExport, sam3_reduced  # noqa: E402
+from support.warm_up import run_warm_up  # noqa: E402
+from torchvision.transforms.v2.functional import resize  # noqa: E402
+from transformers.models.sam3.image_processing_sam3 import Sam3ImageProcessor  # noqa: E402
+
+from triton_sam._common.bundle import bundled  # noqa: E402
+from triton_sam.cli import main  # noqa: E402
+from triton_sam.errors import CheckpointError, ConfigurationError, PromptError  # noqa: E402
+from triton_sam.export import registry  # noqa: E402
+from triton_sam.export.pipeline import Exported  # noqa: E402
+from triton_sam.export.sam3.graphs import Sam3Encoder  # noqa: E402
+from triton_sam.export.sam3.model import load_model  # noqa: E402
+from triton_sam.export.sam3.recipe import export_sam3  # noqa: E402
+from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
+from triton_sam.families.sam3 import Sam3  # noqa: E402
+from triton_sam.inputs.images import encoder_input  # noqa: E402
+from triton_sam.inputs.resample import resize_bytes  # noqa: E402
+from triton_sam.repository.config import config_for  # noqa: E402
+from triton_sam.verify import BARS, OnnxClient  # noqa: E402
+from triton_sam.verify.compare import format_table, verify  # noqa: E402
+
+Arrays = dict[str, np.ndarray]
+FAMILY = Sam3()
+NO_AVX2 = torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512")
+
+
+@pytest.fixture(scope="module")
+def reduced() -> FamilyExport:
+    return sam3_reduced()
+
+
+@pytest.fixture(scope="module")
+def decoder(reduced: FamilyExport) -> Any:
+    session = onnxruntime.InferenceSession(reduced.files["decoder"])
+    rng = np.random.default_rng(0)
+    shapes = {tensor.name: (2, *tensor.shape[1:]) for tensor in Sam3.encoder.outputs}
+    embeddings = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
+
+    def run(coords: Any, labels: Any, boxes: Any = None, images: slice = slice(0, 1)) -> Arrays:
+        points = np.array(coords, np.float32)
+        inputs = {
+            "input_points": points,
+            "input_labels": np.array(labels, np.int64),
+            "input_boxes": np.zeros((len(points), 0, 4), np.float32) if boxes is None else np.array(boxes, np.float32),
+        }
+        names = Sam3.decoder.output_names
+        chosen = {name: array[images] for name, array in embeddings.items()}
+        return dict(zip(names, session.run(list(names), {**chosen, **inputs}), strict=True))
+
+    return run
+
+
+def far(one: Arrays, other: Arrays) -> float:
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+@pytest.mark.skipif(NO_AVX2, reason="torch resizes bytes in floating point without AVX2")
+@pytest.mark.parametrize("size", [(600, 400), (77, 333), (1008, 500), (1008, 1008), (1, 1), (2311, 17), (5, 2000)])
+def test_resize_equals_torch_to_the_bit(size: tuple[int, int]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    expected = resize(torch.from_numpy(pixels).permute(2, 0, 1), [1008, 1008], antialias=True).numpy()
+    np.testing.assert_array_equal(resize_bytes(pixels, (1008, 1008)), expected)
+
+
+@pytest.mark.skipif(NO_AVX2, reason="torch resizes bytes in floating point without AVX2")
+def test_encoder_input_is_the_official_one(images: Path) -> None:
+    picture = Image.open(images / "coffee.jpg").convert("RGB")
+    expected = Sam3ImageProcessor()(picture, return_tensors="pt")["pixel_values"].numpy()
+    np.testing.assert_allclose(encoder_input(picture, FAMILY), expected, atol=1e-6)
+
+
+def test_export_equals_the_official_model(reduced: FamilyExport, images: Path) -> None:
+    rows = verify(
+        Sam3Reference(reduced.model), images / "coffee.jpg", {"onnxruntime": OnnxClient(reduced.files, "sam3")}
+    )
+    assert len(rows) == 10
+    assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
+
+
+@pytest.mark.parametrize("role", ["encoder", "decoder"])
+def test_signature_is_the_published_one(reduced: FamilyExport, role: str) -> None:
+    spec = getattr(Sam3, role)
+    model = onnx.load(reduced.files[role])
+    for values, tensors in ((model.graph.input, spec.inputs), (model.graph.output, spec.outputs)):
+        shapes = {v.name: tuple(d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim) for v in values}
+        assert shapes == {tensor.name: tensor.shape for tensor in tensors}
+    assert model.ir_version <= 10
+    name = f"sam3_{role}"
+    committed = (bundled("model_repository") / name / "config.pbtxt").read_text()
+    assert config_for(reduced.files[role], name, spec.filename) == committed
+    assert f'default_model_filename: "{spec.filename}"' in committed
+    assert all(np.isfinite(array).all() for array in run_warm_up(reduced.files[role], committed))
+
+
+def test_exactly_one_padding_token(decoder: Any) -> None:
+    points, labels = [[[[300, 400]]]], [[[1]]]
+    assert far(decoder(points, labels), decoder([[[[300, 400], [0, 0]]]], [[[1, -1]]])) < 1e-5
+    twice = decoder([[[[300, 400], [0, 0], [0, 0]]]], [[[1, -1, -1]]])
+    assert far(decoder(points, labels), twice) > 1e-3
+
+
+def test_a_box_is_a_box_or_two_points(decoder: Any) -> None:
+    none, box = np.zeros((1, 1, 0, 2)), [[[100, 200, 500, 600]]]
+    as_points = decoder([[[[100, 200], [500, 600]]]], [[[2, 3]]])
+    assert far(decoder(none, np.zeros((1, 1, 0)), box), as_points) < 1e-5
+
+
+def test_prompts_of_different_length_in_one_batch(decoder: Any) -> None:
+    rows = [([[300, 400]], [1]), ([[1, 2], [500, 600], [90, 80]], [1, 0, 1])]
+    alone = [decoder([[points]], [[labels]]) for points, labels in rows]
+    for nothing in (-2, -10):
+        together = decoder(
+            [[points + [[7, 7]] * (3 - len(points)) for points, _ in rows]],
+            [[labels + [nothing] * (3 - len(labels)) for _, labels in rows]],
+        )
+        assert far(together, {name: np.concatenate([row[name] for row in alone], axis=1) for name in together}) < 1e-5
+
+
+def test_images_times_prompts(decoder: Any) -> None:
+    points = np.random.default_rng(1).uniform(0, 1008, (2, 3, 2, 2))
+    labels, boxes = np.ones((2, 3, 2)), np.sort(np.random.default_rng(2).uniform(0, 1008, (2, 3, 4)))
+    together = decoder(points, labels, boxes, images=slice(0, 2))
+    for row in range(2):
+        one = slice(row, row + 1)
+        alone = decoder(points[one], labels[one], boxes[one], images=one)
+        assert far({name: array[one] for name, array in together.items()}, alone) < 1e-5
+
+
+def test_best_of_three() -> None:
+    masks = np.arange(6, dtype=np.float32).reshape(1, 2, 3, 1, 1) * np.ones((1, 1, 1, 288, 288), np.float32)
+    outputs = {"pred_masks": masks, "iou_scores": np.array([[[0.1, 0.9, 0.2], [0.5, 0.4, 0.8]]], np.float32)}
+    single, scores = FAMILY.read_masks(outputs, False)
+    assert single[:, 0, 0, 0].tolist() == [1, 5]
+    assert scores.tolist() == [[pytest.approx(0.9)], [pytest.approx(0.8)]]
+    assert FAMILY.read_masks(outputs, True)[0].shape == (2, 3, 288, 288)
+
+
+def test_mask_prompt_is_refused(reduced: FamilyExport, images: Path) -> None:
+    client = OnnxClient(reduced.files, "sam3")
+    client.image_embeddings = client.encode(np.zeros((8, 8, 3), np.uint8))
+    with pytest.raises(PromptError, match="takes no mask_input"):
+        client.predict([[1, 1]], mask_input=np.zeros((288, 288)))
+
+
+def test_placement_of_no_memory(reduced: FamilyExport) -> None:
+    pixels = torch.rand(1, 3, 1008, 1008)
+    with torch.no_grad():
+        published, meta = (Sam3Encoder(reduced.model, add)(pixels) for add in (False, True))
+        expected = reduced.model.get_image_embeddings(pixels)
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(published, expected, strict=True))
+    added = reduced.model.no_memory_embedding.reshape(1, -1, 1, 1)
+    assert torch.allclose(meta[2] - published[2], added.expand_as(meta[2]), atol=1e-5)
+
+
+def test_checkpoint_folder(reduced: FamilyExport, tmp_path: Path) -> None:
+    folder = tmp_path / "sam3"
+    reduced.model.save_pretrained(folder)
+    for given in (folder, folder / "model.safetensors"):
+        loaded = load_model(given)
+        for name, tensor in reduced.model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor), name
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="readable SAM3 checkpoint") as caught:
+        load_model(folder)
+    assert "\n" not in str(caught.value)
+    shutil.copy(folder / "model.safetensors", tmp_path / "alone.safetensors")
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_model(tmp_path / "alone.safetensors")
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        load_model(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"image_size": 1024}, "1008 only"), ({"size": "tiny"}, "full, reduced"), ({"no_memory": "x"}, "published, meta")],
+)
+def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], text: str) -> None:
+    arguments = {"size": "reduced", "random_seed": 0, "progress": False, **options}
+    with pytest.raises(ConfigurationError, match=text):
+        export_sam3(None, output_dir=tmp_path / "repository", **arguments)
+    assert not (tmp_path / "repository").exists()
+
+
+def test_verify_command(
+    reduced: FamilyExport, images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "export", lambda *_, **__: Exported(reduced.files, 1, {}))
+    assert main(["verify", "sam3", "--random", "--image", str(images / "shapes.jpg"), "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True

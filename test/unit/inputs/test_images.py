@@ -1,0 +1,267 @@
+"""Opening pictures and making the encoder's input."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam.errors import ImageError
+from triton_sam.families import get_family
+from triton_sam.inputs.images import FORMATS, encoder_input, image_bytes, open_image
+
+RNG = np.random.default_rng(0)
+RGB = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)
+
+
+def encoded(image: Image.Image, form: str = "PNG", **options) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, format=form, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "WEBP"])
+def test_the_same_pixels_from_path_bytes_image_and_array(tmp_path, form):
+    image = Image.fromarray(RGB)
+    content = encoded(image, form, **({"lossless": True} if form == "WEBP" else {}))
+    path = tmp_path / f"image.{form.lower()}"
+    path.write_bytes(content)
+    for source in (path, str(path), content, bytearray(content), memoryview(content), image, RGB):
+        opened = open_image(source)
+        assert opened.mode == "RGB"
+        np.testing.assert_array_equal(np.asarray(opened), RGB)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "I;16"])
+def test_every_mode_becomes_rgb(mode):
+    image = Image.fromarray(RGB[:, :, 0]).convert("I;16") if mode == "I;16" else Image.fromarray(RGB).convert(mode)
+    opened = open_image(image)
+    assert opened.mode == "RGB"
+    assert opened.size == (30, 20)
+
+
+def test_exif_orientation_turns_the_picture_upright():
+    image = Image.fromarray(RGB)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored lying on its side: rotate by 270 degrees to see it upright
+    opened = open_image(encoded(image, "PNG", exif=exif))
+    assert opened.size == (20, 30)
+    np.testing.assert_array_equal(np.asarray(opened), np.rot90(RGB, -1))
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG"])
+def test_damaged_exif_does_not_damage_the_picture(form):
+    assert open_image(encoded(Image.fromarray(RGB), form, exif=b"Exif\x00\x00garbage!")).size == (30, 20)
+
+
+@pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG", "TIFF"])
+def test_an_opened_picture_stays_upright(form):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    opened = open_image(encoded(Image.fromarray(RGB), form, exif=exif))
+    assert opened.size == (20, 30)
+    assert open_image(opened) == opened
+
+
+def test_16_bit_is_stretched_from_its_own_range(tmp_path):
+    values = np.linspace(1000, 1510, 600).astype(np.uint16).reshape(20, 30)
+    Image.fromarray(values).save(tmp_path / "deep.tif")
+    for source in (tmp_path / "deep.tif", values):
+        grey = np.asarray(open_image(source))[:, :, 0]
+        assert (grey.min(), grey.max()) == (0, 255)
+        assert (np.diff(grey.ravel().astype(int)) >= 0).all()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_flat_16_bit_picture_is_black_not_an_error():
+    assert np.asarray(open_image(np.full((4, 5), 300, np.uint16))).max() == 0
+
+
+def test_numbers_of_32_bits_are_stretched_as_well():
+    values = np.array([[100_000, 200_000], [300_000, 100_000]], np.int32)
+    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 2], [[0, 128], [255, 0]])
+
+
+@pytest.mark.filterwarnings("error")  # Pillow warns where the palette's transparency is left to it
+def test_palette_with_transparency_and_animation():
+    palette = Image.fromarray(RGB).convert("P")
+    palette.info["transparency"] = b"\x00" * 128
+    assert open_image(palette).mode == "RGB"
+    frames = [Image.new("RGB", (8, 6), colour) for colour in ("red", "blue")]
+    gif = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    assert open_image(gif).getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_one_pixel_and_grey_and_alpha_arrays():
+    assert open_image(np.zeros((1, 1, 3), np.uint8)).size == (1, 1)
+    assert open_image(RGB[:, :, 0]).mode == "RGB"
+    np.testing.assert_array_equal(np.asarray(open_image(np.dstack([RGB, RGB[:, :, :1]]))), RGB)
+    np.testing.assert_array_equal(np.asarray(open_image(RGB[:, :, 1:2]))[:, :, 0], RGB[:, :, 1])
+
+
+def test_the_alpha_of_16_bits_does_not_count_for_the_range():
+    colours = np.linspace(0, 510, 3 * 16).astype(np.uint16).reshape(4, 4, 3)
+    whole = np.dstack([colours, np.full((4, 4, 1), 65535, np.uint16)])
+    np.testing.assert_array_equal(np.asarray(open_image(whole)), np.asarray(open_image(colours)))
+    assert np.asarray(open_image(whole)).max() == 255
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (b"", "0 bytes"),
+        (b"<html>not a picture</html>", "not an image"),
+        ("no/such/file.jpg", "no image at"),
+        (".", "folder"),
+        ("a" * 300, "cannot be read: File name too long"),
+        (3, "int"),
+        (None, "NoneType"),
+        (np.zeros((4, 4, 2), np.uint8), r"\(4, 4, 2\)"),
+        (np.zeros((0, 4, 3), np.uint8), "no pixels"),
+        (np.zeros((4, 4, 3), np.float32), "float32"),
+        (np.full((2, 2), np.nan), "float64"),
+    ],
+)
+def test_what_is_no_picture_is_one_clear_error(source, words):
+    with pytest.raises(ImageError, match=words):
+        open_image(source)
+
+
+def test_empty_truncated_and_huge_files(tmp_path):
+    empty = tmp_path / "empty.jpg"
+    empty.touch()
+    with pytest.raises(ImageError, match=r"empty\.jpg is empty \(0 bytes\)"):
+        open_image(empty)
+    whole = encoded(Image.fromarray(RNG.integers(0, 256, (200, 200, 3), dtype=np.uint8)), "JPEG")
+    with pytest.raises(ImageError, match="truncated"):
+        open_image(whole[: len(whole) // 2])
+    bomb = encoded(Image.new("1", (30_000, 30_000)))
+    assert len(bomb) < 1_000_000
+    with pytest.raises(ImageError, match="too large"):
+        open_image(bomb)
+
+
+def test_transparency_is_dropped_not_painted():
+    alpha = np.dstack([RGB, np.zeros_like(RGB[:, :, :1])])
+    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(alpha))), RGB)
+    palette = Image.fromarray(RGB).quantize(8)
+    plain = np.asarray(palette.convert("RGB"))
+    palette.info["transparency"] = b"\x00" * 8
+    np.testing.assert_array_equal(np.asarray(open_image(palette)), plain)
+
+
+def test_numbers_that_are_none_count_as_the_lowest():
+    values = np.array([[np.nan, 1.0], [3.0, -np.inf]], np.float32)
+    np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 1], [[0, 0], [255, 0]])
+    with pytest.raises(ImageError, match="no finite pixel value"):
+        open_image(Image.fromarray(np.full((2, 2), np.nan, np.float32)))
+
+
+def test_a_picture_without_pixels():
+    with pytest.raises(ImageError, match=r"^the image has no pixels$"):
+        open_image(Image.new("RGB", (0, 5)))
+    with pytest.raises(ImageError, match=r"^the image has no pixels$"):
+        open_image(Image.new("RGB", (5, 0)))
+
+
+def test_a_decoder_that_fails_is_one_line_of_ours(tmp_path, monkeypatch):
+    """Whatever Pillow throws, also late, and with a text of several lines or none."""
+    path = tmp_path / "image.png"
+    path.write_bytes(encoded(Image.fromarray(RGB)))
+    for fault, words in ((KeyError("first\nsecond"), "'first"), (RuntimeError(), "RuntimeError")):
+        monkeypatch.setattr("PIL.Image.Image.load", lambda self, fault=fault: (_ for _ in ()).throw(fault))
+        with pytest.raises(ImageError) as caught:
+            open_image(path)
+        assert str(caught.value).startswith(f"{path} cannot be read: {words}")
+        assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    monkeypatch.setattr("PIL.Image.Image.convert", lambda *_: (_ for _ in ()).throw(ValueError("a\nb")))
+    with pytest.raises(ImageError, match=r"^the image is damaged: a$"):
+        open_image(Image.fromarray(RGB))
+    monkeypatch.undo()
+    path.chmod(0)
+    monkeypatch.setattr("pathlib.Path.read_bytes", lambda self: (_ for _ in ()).throw(PermissionError(13, "denied")))
+    with pytest.raises(ImageError, match=f"^{path} cannot be read: "):
+        image_bytes(path)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
+def test_sources_without_encoding_lose_nothing_on_the_way(mode):
+    noise = np.random.default_rng(1).integers(0, 256, (30, 40, 4), np.uint8)
+    array = {"RGB": noise[:, :, :3], "L": noise[:, :, 0], "RGBA": noise, "I;16": noise[:, :, 0].astype(np.uint16) * 9}
+    for source in (array[mode], Image.fromarray(array[mode])):
+        np.testing.assert_array_equal(open_image(image_bytes(source)), open_image(source))
+
+
+def test_files_and_bytes_go_out_as_they_are(images, tmp_path):
+    picture = (images / "shapes.jpg").read_bytes()
+    assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == picture
+    assert image_bytes(memoryview(picture)) == picture
+    for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3, "a" * 300):
+        with pytest.raises(ImageError):
+            image_bytes(wrong)
+
+
+def test_what_servers_do_not_open_goes_out_as_png(tmp_path):
+    path = tmp_path / "image.ppm"
+    path.write_bytes(encoded(Image.fromarray(RGB), "PPM"))
+    with pytest.raises(ImageError, match="not an image"):
+        open_image(path.read_bytes(), FORMATS)
+    for source in (path, path.read_bytes()):
+        np.testing.assert_array_equal(np.asarray(open_image(image_bytes(source), FORMATS)), RGB)
+    assert image_bytes(b"no picture") == b"no picture"  # the server says so
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_servers_open_goes_out_as_it_is(form):
+    content = encoded(Image.fromarray(RGB), form)
+    assert image_bytes(content) == content
+    assert open_image(content, FORMATS) == open_image(content)
+
+
+def test_encoder_input_is_rgb_in_0_to_1():
+    tensor = encoder_input(Image.new("RGB", (7, 5), (255, 0, 51)), get_family("sam2"))
+    assert tensor.shape == (1, 3, 1024, 1024)
+    assert tensor.dtype == np.float32
+    np.testing.assert_allclose(tensor[0, :, 500, 500], [1.0, 0.0, 0.2], atol=1e-6)
+
+
+def test_every_family_has_its_own_range_and_padding():
+    white = Image.new("RGB", (40, 20), "white")
+    squashed = encoder_input(white, get_family("sam3"))
+    assert squashed.shape == (1, 3, 1008, 1008)
+    np.testing.assert_allclose(squashed, 1.0, atol=1e-6)
+    np.testing.assert_allclose(encoder_input(Image.new("RGB", (3, 9)), get_family("sam3")), -1.0, atol=1e-6)
+    sam1 = get_family("sam1")
+    for size, inside in (((40, 20), np.s_[:, :512, :]), ((20, 40), np.s_[:, :, :512])):
+        (tensor,) = encoder_input(Image.new("RGB", size, "white"), sam1)
+        outside = np.ones(tensor.shape, np.bool_)
+        outside[inside] = False
+        np.testing.assert_allclose(tensor[inside], 1.0, atol=1e-6)
+        wanted = np.broadcast_to(np.float32(sam1.pad_color)[:, None, None], tensor.shape)
+        np.testing.assert_allclose(tensor[outside], wanted[outside], atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["sam1", "sam2", "sam3"])
+def test_left_stays_left_and_top_stays_top(family):
+    pixels = np.zeros((6, 8, 3), np.uint8)
+    pixels[:3, :4, 0], pixels[:3, 4:, 1], pixels[3:, :4, 2] = 255, 255, 255
+    (tensor,) = encoder_input(open_image(pixels), get_family(family))
+    width, height = get_family(family).resized((8, 6))
+    high = get_family(family).value_range[1]
+    for band, (x, y) in enumerate(((0.1, 0.1), (0.9, 0.1), (0.1, 0.9))):
+        colors = tensor[:, round(y * height), round(x * width)]
+        assert colors[band] == pytest.approx(high, abs=0.01)
+        assert np.delete(colors, band).max() < 0.01
+
+
+@pytest.mark.export
+@pytest.mark.parametrize("size", [(1800, 1200), (1024, 1024), (64, 2000), (3, 5), (1, 1)])
+def test_encoder_input_equals_the_official_resize(size):
+    pytest.importorskip("torch")
+    torchvision = pytest.importorskip("torchvision")
+    pixels = RNG.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    resize = torchvision.transforms.Resize((1024, 1024))
+    expected = resize(torchvision.transforms.ToTensor()(pixels))[None].numpy()
+    actual = encoder_input(Image.fromarray(pixels), get_family("sam2"))
+    np.testing.assert_allclose(actual, expected, atol=2e-6)

@@ -1,0 +1,391 @@
+"""Masks against torch (resize), pycocotools (RLE) and plain counting."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from triton_sam.errors import InputError, MissingDependencyError
+from triton_sam.families import get_family
+from triton_sam.inputs.images import open_image
+from triton_sam.masks import Segment
+from triton_sam.masks.drawing import PALETTE, overlay
+from triton_sam.masks.polygons import mask_to_polygons, trace_polygons
+from triton_sam.masks.resize import full_size_logits, resize_logits
+from triton_sam.masks.rle import mask_to_rle, rle_to_mask
+from triton_sam.masks.segment import mask_to_box, mask_to_png
+
+Mask = npt.NDArray[np.bool_]
+
+SHAPES = [
+    ((256, 256), (1800, 1200)),
+    ((256, 256), (200, 900)),
+    ((256, 256), (900, 200)),
+    ((256, 256), (100, 77)),
+    ((256, 256), (256, 256)),
+    ((256, 256), (256, 300)),
+    ((256, 256), (1, 1)),
+    ((1, 1), (40, 30)),
+    ((1, 2000), (333, 5)),
+    ((2000, 1), (5, 333)),
+    ((3, 5), (4001, 7)),
+    ((288, 288), (289, 287)),
+]
+
+
+def square(height: int = 60, width: int = 80) -> Mask:
+    mask = np.zeros((height, width), np.bool_)
+    mask[10:30, 20:60] = True
+    return mask
+
+
+def ring() -> Mask:
+    mask = square()
+    mask[15:25, 30:50] = False
+    return mask
+
+
+def edge_masks() -> list[Mask]:
+    rng = np.random.default_rng(1)
+    masks = [
+        rng.random((height, width)) < density
+        for height, width, density in zip(rng.integers(1, 90, 60), rng.integers(1, 90, 60), rng.random(60), strict=True)
+    ]
+    masks += [np.zeros((5, 7), np.bool_), np.ones((5, 7), np.bool_), np.ones((1, 1), np.bool_)]
+    masks += [np.eye(9, dtype=np.bool_), square(), ring(), np.zeros((3000, 2000), np.bool_)]
+    long = np.zeros((3000, 2000), np.bool_)
+    long[-1, -1] = long[1500, 3] = long[7, 4] = True
+    return [*masks, long, ~long]
+
+
+@pytest.mark.export
+@pytest.mark.parametrize(("shape", "size"), SHAPES)
+def test_resize_equals_torch(shape: tuple[int, int], size: tuple[int, int]) -> None:
+    torch = pytest.importorskip("torch")
+    logits = np.random.default_rng(0).normal(0, 10, (2, 1, *shape)).astype(np.float32)
+    wanted = torch.nn.functional.interpolate(
+        torch.from_numpy(logits), (size[1], size[0]), mode="bilinear", align_corners=False
+    ).numpy()
+    result = resize_logits(logits, size)
+    assert result.dtype == np.float32
+    assert result.shape == wanted.shape
+    assert np.abs(result - wanted).max() < 1e-4
+
+
+RESIZES = [
+    *[((8, 8), (20, 33)), ((40, 9), (7, 17)), ((9, 40), (40, 9)), ((1, 5), (3, 50)), ((5, 1), (50, 3))],
+    *[((6, 6), (6, 6)), ((6, 5), (5, 9)), ((5, 6), (9, 6)), ((40, 30), (30, 16)), ((2, 2), (1, 1))],
+]
+
+
+def plain_resize(logits: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Bilinear, pixel by pixel: the definition in resize_logits()."""
+    height, width = logits.shape
+
+    def taps(place: int, n_in: int, n_out: int) -> tuple[int, int, float]:
+        where = max((place + 0.5) * n_in / n_out - 0.5, 0)
+        lower = min(int(where), n_in - 1)
+        return lower, min(lower + 1, n_in - 1), where - lower
+
+    result = np.empty((size[1], size[0]))
+    for y, x in np.ndindex(result.shape):
+        top, bottom, down = taps(y, height, size[1])
+        left, right, along = taps(x, width, size[0])
+        upper = logits[top, left] * (1 - along) + logits[top, right] * along
+        lower = logits[bottom, left] * (1 - along) + logits[bottom, right] * along
+        result[y, x] = upper * (1 - down) + lower * down
+    return result
+
+
+@pytest.mark.parametrize(("shape", "size"), RESIZES)
+def test_resize_equals_its_definition(shape: tuple[int, int], size: tuple[int, int]) -> None:
+    logits = np.random.default_rng(0).normal(0, 10, (2, *shape))
+    result = resize_logits(logits, size)
+    assert result.dtype == np.float32
+    for got, given in zip(result, logits, strict=True):
+        np.testing.assert_allclose(got, plain_resize(given, size), atol=2e-4)
+
+
+@pytest.mark.parametrize("size", [(60, 40), (40, 60), (7, 7)])
+def test_full_size_logits_leave_the_padding_out(size: tuple[int, int]) -> None:
+    logits = np.random.default_rng(0).normal(0, 1, (256, 256)).astype(np.float32)
+    np.testing.assert_array_equal(full_size_logits(logits, size, get_family("sam2")), resize_logits(logits, size))
+    width, height = get_family("sam1").resized(size)
+    assert max(width, height) == 1024
+    wanted = resize_logits(resize_logits(logits, (1024, 1024))[:height, :width], size)
+    np.testing.assert_array_equal(full_size_logits(logits, size, get_family("sam1")), wanted)
+
+
+def test_a_segment_stands_for_the_first_unless_it_says_otherwise() -> None:
+    segment = Segment(square(), 0.5, None)
+    assert (segment.object_index, segment.candidate) == (0, 0)
+    assert isinstance(segment.area, int)
+    picture = Image.new("RGB", (80, 60), (40, 40, 40))
+    assert segment.overlay(picture) == segment.overlay(picture, PALETTE[0], 0.5, outline=True)
+    assert segment.overlay(picture) != segment.overlay(picture, outline=False)
+    assert segment.overlay(picture, (1, 2, 3)) != segment.overlay(picture)
+    assert segment.overlay(picture, alpha=0.9) != segment.overlay(picture)
+    later = Segment(square(), 0.5, None, object_index=len(PALETTE) + 2)
+    assert later.overlay(picture) == segment.overlay(picture, PALETTE[2])
+    assert segment.to_rle() == mask_to_rle(square(), compressed=True)
+    assert isinstance(segment.to_rle()["counts"], str)
+
+
+def test_a_mask_of_numbers_is_everything_but_zero() -> None:
+    mask = np.array([[0, -3, 0.5], [0, 0, 0]])
+    assert mask_to_box(mask) == (1, 0, 3, 1)
+    assert np.asarray(Image.open(io.BytesIO(mask_to_png(mask)))).tolist() == [[0, 255, 255], [0, 0, 0]]
+
+
+def test_resize_by_hand() -> None:
+    assert resize_logits([[0, 4]], (4, 1)).tolist() == [[0, 1, 3, 4]]
+    assert resize_logits([[0, 4], [8, 12]], (1, 1)).tolist() == [[6]]
+    logits = np.ones((3, 3), np.float32)
+    assert resize_logits(logits, (3, 3)) is not logits
+
+
+@pytest.mark.parametrize(("shape", "size"), [((3,), (2, 2)), ((0, 3), (2, 2)), ((3, 3), (0, 2)), ((3, 3), (2, -1))])
+def test_resize_refuses(shape: tuple[int, ...], size: tuple[int, int]) -> None:
+    with pytest.raises(InputError):
+        resize_logits(np.zeros(shape), size)
+
+
+def test_rle_equals_pycocotools() -> None:
+    coco = pytest.importorskip("pycocotools.mask")
+    for mask in edge_masks():
+        wanted = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+        rle = mask_to_rle(mask)
+        assert rle == {"size": list(mask.shape), "counts": wanted["counts"].decode()}
+        assert (coco.decode(rle) == mask).all()
+        plain = mask_to_rle(mask, compressed=False)
+        assert coco.frPyObjects(plain, *mask.shape)["counts"] == wanted["counts"]
+        for form in (rle, plain, {**rle, "counts": rle["counts"].encode()}):
+            decoded = rle_to_mask(form)
+            assert decoded.dtype == np.bool_
+            assert (decoded == mask).all()
+
+
+@pytest.mark.parametrize(
+    "rle",
+    [
+        {"size": [2, 2], "counts": [3]},
+        {"size": [2, 2], "counts": [5, -1]},
+        {"size": [2, 2], "counts": "zzz"},
+        {"size": [2, 2], "counts": "o" * 30},
+        {"size": [2, 2], "counts": "é"},
+        {"size": [2, 2], "counts": "5"},
+        {"size": [2], "counts": "4"},
+        {"size": [2, 2], "counts": None},
+        {"size": [2, 2], "counts": [2**62] * 4 + [4]},  # 4 to 64 bits, as the next; repeat() would write beyond the end
+        {"size": [2, 2], "counts": [2**63 - 1, 2**63 - 1, 6]},
+        {"size": [2, 2], "counts": ("P" * 11 + "8") * 3 + "0" * 61 + "T" + "P" * 10 + "H"},
+        {"size": [10**7, 10**7], "counts": [10**14]},
+        {"size": [0, 2**70], "counts": []},
+        {"counts": "4"},
+    ],
+)
+def test_damaged_rle_is_refused(rle: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="RLE"):
+        rle_to_mask(rle)
+
+
+@pytest.mark.parametrize("turn_into", [mask_to_rle, mask_to_box, mask_to_png, mask_to_polygons])
+@pytest.mark.parametrize("shape", [(6,), (1, 5, 6)])
+def test_what_is_no_mask_is_refused(turn_into: Callable[[Mask], object], shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"a mask is an \(H,W\) array, not \("):
+        turn_into(np.ones(shape, np.bool_))
+
+
+def test_box() -> None:
+    assert mask_to_box(square()) == (20, 10, 60, 30)
+    assert mask_to_box(np.zeros((4, 4))) is None
+    assert mask_to_box(np.ones((4, 6))) == (0, 0, 6, 4)
+    assert all(type(value) is int for value in mask_to_box(square()) or ())
+
+
+def test_png() -> None:
+    image = Image.open(io.BytesIO(mask_to_png(square())))
+    assert (image.format, image.mode) == ("PNG", "L")
+    pixels = np.asarray(image)
+    assert set(np.unique(pixels)) == {0, 255}
+    assert ((pixels == 255) == square()).all()
+
+
+def fill(polygons: list[list[float]], shape: tuple[int, int]) -> Mask:
+    """Rasterise by asking each pixel's centre (even-odd rule)."""
+    y, x = np.mgrid[: shape[0], : shape[1]] + 0.5
+    inside = np.zeros(shape, np.bool_)
+    for flat in polygons:
+        points = np.reshape(flat, (-1, 2))
+        for (x1, y1), (x2, y2) in zip(points, np.roll(points, -1, axis=0), strict=True):
+            if y1 != y2:
+                inside ^= ((y1 <= y) != (y2 <= y)) & (x < (x2 - x1) * (y - y1) / (y2 - y1) + x1)
+    return inside
+
+
+def test_polygons_cover_the_mask() -> None:
+    pytest.importorskip("contourpy")
+    y, x = np.mgrid[:60, :80]
+    disc = (x - 40) ** 2 + (y - 30) ** 2 < 500
+    for mask in (square(), disc, np.ones((3, 5), np.bool_), np.eye(1, dtype=np.bool_)):
+        (flat,) = mask_to_polygons(mask, tolerance=0)
+        assert (fill([flat], mask.shape) == mask).all()
+    (flat,) = mask_to_polygons(square(), tolerance=0)
+    points = np.reshape(flat, (-1, 2))
+    assert points.min(axis=0).tolist() == [20, 10]
+    assert points.max(axis=0).tolist() == [60, 30]
+    assert all(type(value) is float for value in flat)
+
+
+def test_polygon_tolerance_saves_points() -> None:
+    pytest.importorskip("contourpy")
+    y, x = np.mgrid[:400, :400]
+    disc = (x - 200) ** 2 + (y - 200) ** 2 < 150**2
+    (fine,), (coarse,) = mask_to_polygons(disc, 0), mask_to_polygons(disc, 1)
+    assert len(coarse) < len(fine) / 5
+    covered = fill([coarse], disc.shape)
+    assert (covered & disc).sum() / (covered | disc).sum() > 0.98
+    segment = Segment(disc, 0.5, None)
+    assert segment.to_polygons(0) == [fine]
+    assert segment.to_polygons() == mask_to_polygons(disc) == mask_to_polygons(disc, 0.5) != [coarse]
+
+
+@pytest.mark.parametrize("tolerance", [0.5, 1, 100])
+def test_a_thin_mask_does_not_need_more_points_for_a_tolerance(tolerance: float) -> None:
+    pytest.importorskip("contourpy")
+    for strip in (np.ones((1, 1000), np.bool_), np.ones((1000, 1), np.bool_)):
+        (simple,), (exact,) = mask_to_polygons(strip, tolerance), mask_to_polygons(strip, 0)
+        assert 6 <= len(simple) <= len(exact) == 12
+
+
+def test_polygon_pieces_and_holes() -> None:
+    pytest.importorskip("contourpy")
+    mask = ring()
+    mask[19:21, 38:42] = True  # an island in the hole
+    mask[50, 70] = True
+    polygons = trace_polygons(mask)
+    assert [len(polygon.holes) for polygon in polygons] == [1, 0, 0]
+    exact = trace_polygons(mask, 0)
+    rings = [ring for polygon in exact for ring in (polygon.exterior, *polygon.holes)]
+    assert (fill([points.ravel().tolist() for points in rings], mask.shape) == mask).all()
+    assert len(mask_to_polygons(mask)) == 3
+    assert all(len(flat) >= 6 for flat in mask_to_polygons(mask, tolerance=100))
+    assert mask_to_polygons(np.zeros((4, 4))) == []
+
+
+def test_polygons_are_valid_for_coco() -> None:
+    pytest.importorskip("contourpy")
+    coco = pytest.importorskip("pycocotools.mask")
+    mask = square()
+    rle = coco.merge(coco.frPyObjects(mask_to_polygons(mask), *mask.shape))
+    decoded = coco.decode(rle).astype(np.bool_)
+    assert (decoded & mask).sum() / (decoded | mask).sum() > 0.97
+
+
+def test_polygons_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    for mask, tolerance in ((np.zeros(3), 1.0), (square(), -1.0), (square(), float("nan"))):
+        with pytest.raises(InputError):
+            mask_to_polygons(mask, tolerance)
+    monkeypatch.setitem(sys.modules, "contourpy", None)
+    with pytest.raises(MissingDependencyError, match="pip install"):
+        mask_to_polygons(square())
+
+
+def test_segment(tmp_path: Path) -> None:
+    segment = Segment(square(), 0.9, np.zeros((256, 256), np.float32), object_index=1, candidate=2)
+    assert segment.area == 800
+    assert segment.box == (20, 10, 60, 30)
+    content = segment.to_png(tmp_path / "mask.png")
+    assert content == (tmp_path / "mask.png").read_bytes() == mask_to_png(square())
+    assert segment.to_rle() == mask_to_rle(square())
+    assert segment.to_rle(compressed=False)["counts"][0] == 20 * 60 + 10
+    if "contourpy" in sys.modules or pytest.importorskip("contourpy"):
+        assert segment.to_polygons() == mask_to_polygons(square())
+    drawn = np.asarray(segment.overlay(Image.new("RGB", (80, 60)), outline=False))
+    assert drawn[20, 40].tolist() == pytest.approx([value / 2 for value in PALETTE[1]], abs=1)
+    empty = Segment(np.zeros((4, 4), np.bool_), 0.0, np.zeros((2, 2), np.float32))
+    assert (empty.area, empty.box) == (0, None)
+
+
+def test_overlay_fills_and_outlines() -> None:
+    image = Image.new("RGB", (80, 60), (100, 100, 100))
+    drawn = np.asarray(overlay(image, [square()], colors=[(255, 0, 0)], alpha=0.5)).astype(int)
+    assert image.getpixel((40, 20)) == (100, 100, 100)  # a copy was drawn on
+    assert drawn[20, 40].tolist() == pytest.approx([178, 50, 50], abs=1)
+    assert drawn[10, 40].tolist() == pytest.approx([255, 0, 0], abs=40)
+    assert drawn[9, 40].min() > 150  # white around it
+    assert drawn[2, 2].tolist() == [100, 100, 100]
+    plain = np.asarray(overlay(image, [square()], colors=[(255, 0, 0)], alpha=1.0, outline=False))
+    assert ((plain == (255, 0, 0)).all(axis=2) == square()).all()
+
+
+def test_overlay_marks_points_and_boxes() -> None:
+    image = Image.new("RGB", (400, 300), (90, 90, 90))
+    points, labels = [[100, 100], [300, 200], [200, 250]], [1, 0, -2]
+    drawn = np.asarray(overlay(image, [], points=points, labels=labels, boxes=[20, 30, 380, 280])).astype(int)
+    red, green, _ = drawn[102, 102]
+    assert green > red + 50
+    red, green, _ = drawn[202, 302]
+    assert red > green + 50
+    assert drawn[250, 200].tolist() == [90, 90, 90]
+    assert tuple(drawn[30, 200]) == PALETTE[0]
+    overlay(image, [], points=[[[-50, 5]], [[500, 5]]], labels=[[1], [0]], boxes=[[50, 50, 20, 20]])
+
+
+def test_overlay_refuses() -> None:
+    image = Image.new("RGB", (80, 60))
+    for options in (
+        {"masks": [square(60, 81)]},
+        {"masks": [], "alpha": 2},
+        {"masks": [], "points": [[1, 2, 3]]},
+        {"masks": [], "points": [[1, 2]], "labels": [1, 1]},
+        {"masks": [], "boxes": "box"},
+        {"masks": [], "points": [[np.nan, 1]]},
+        {"masks": [], "points": [[{}, 1]]},
+        {"masks": [], "points": [[1, 2]], "labels": [[1], [0, 1]]},
+        {"masks": [], "boxes": [0, 0, np.inf, 1]},
+        {"image": np.zeros((60, 80, 3), np.float32), "masks": []},
+    ):
+        with pytest.raises(InputError):
+            overlay(**{"image": image, **options})  # type: ignore[arg-type]
+
+
+def test_overlay_leaves_out_what_is_far_outside() -> None:
+    image = Image.new("RGB", (80, 60), (90, 90, 90))
+    assert overlay(image, [], points=[[1e12, 1], [-1e300, 5]]) == image
+    drawn = np.asarray(overlay(image, [], boxes=[20, -1e12, 1e12, 1e12]))
+    assert (drawn[:, 20] == PALETTE[0]).all()
+    assert (drawn[:, 30:] == 90).all()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_overlay_lies_on_the_picture_that_the_client_segmented(orientation: int) -> None:
+    """Not on the stored one, which may lie on its side, or have 16 bits."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    Image.fromarray(np.arange(60 * 80, dtype=np.uint16).astype(np.uint8).reshape(60, 80)).save(buffer, "PNG", exif=exif)
+    stored = Image.open(buffer)
+    segmented = np.asarray(open_image(stored))
+    mask = np.zeros(segmented.shape[:2], np.bool_)
+    mask[5:15, 5:25] = True
+    drawn = np.asarray(Segment(mask, 1.0, None).overlay(stored, (255, 0, 0), 1.0, outline=False))
+    assert (drawn == np.where(mask[:, :, None], (255, 0, 0), segmented)).all()
+
+
+def test_overlay_shows_16_bits_as_the_client_sees_them() -> None:
+    deep = Image.fromarray(np.linspace(1000, 4000, 60 * 80).astype(np.uint16).reshape(60, 80))
+    assert overlay(deep, []) == open_image(deep)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGBA", "P"])
+def test_overlay_takes_any_image(mode: str) -> None:
+    assert overlay(Image.new(mode, (80, 60)), [square()]).mode == "RGB"
+    assert overlay(np.zeros((60, 80, 3), np.uint8), [np.zeros((60, 80))]).size == (80, 60)

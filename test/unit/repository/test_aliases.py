@@ -1,0 +1,126 @@
+"""Second names for models: which are written, which are refused, what an interrupted one leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triton_sam.cli import main
+from triton_sam.errors import RepositoryError
+from triton_sam.repository import aliases
+from triton_sam.repository.aliases import Alias, write_alias
+from triton_sam.repository.config import parse_config
+
+CONFIG = """backend: "onnxruntime"
+max_batch_size: 0
+input { name: "x" data_type: TYPE_FP32 dims: [-1, -1] }
+output { name: "y" data_type: TYPE_FP32 dims: [-1, -1] }
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """The pairs `sam2`, and `empty`, which git would keep without its weights."""
+    for variant, file in (("sam2", "model.onnx"), ("empty", ".gitkeep")):
+        for role in ("encoder", "decoder"):
+            folder = tmp_path / f"{variant}_{role}"
+            (folder / "1").mkdir(parents=True)
+            (folder / "1" / file).touch()
+            (folder / "config.pbtxt").write_text(CONFIG)
+    return tmp_path
+
+
+def alias(repository: Path, *arguments: str) -> int:
+    return main(["alias", *arguments, "--model-repository", str(repository)])
+
+
+def names(repository: Path) -> set[str]:
+    return {path.name for path in repository.iterdir()}
+
+
+def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert alias(repository, "my_sam", "--of", "sam2") == 0
+    assert alias(repository, "other", "--of", "my_sam") == 0
+    assert capsys.readouterr().out.split() == ["my_sam_encoder", "my_sam_decoder", "other_encoder", "other_decoder"]
+    config = parse_config((repository / "other_encoder" / "config.pbtxt").read_text())
+    assert config.ensemble_scheduling.step[0].model_name == "my_sam_encoder"
+    assert [tensor.name for tensor in (*config.input, *config.output)] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("x --of empty", "empty_encoder has no weights"),
+        ("x --of nothing", "nothing_encoder has no weights"),
+        ("x --of of_empty", "of_empty_encoder has no weights"),
+        ("sam2 --of my_sam", "sam2_encoder is a model of its own"),
+        ("my_sam --of other", "other_encoder leads back to my_sam_encoder"),
+        ("my_sam --of my_sam", "my_sam_encoder leads back to my_sam_encoder"),
+        ("x --of sam2 --sam2 sam2", "--sam2 is for `triton-sam alias paintera`"),
+        ("paintera --of sam2 --sam3 sam3", "--sam3 is for `triton-sam alias paintera`"),
+    ],
+)
+def test_what_an_alias_cannot_stand_for_is_refused(
+    repository: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str
+) -> None:
+    (repository / "of_empty_encoder" / "1").mkdir(parents=True)
+    text = aliases.ensemble_config(parse_config(CONFIG), Alias("of_empty_encoder", "empty_encoder"))
+    (repository / "of_empty_encoder" / "config.pbtxt").write_text(text)
+    for name, target in (("my_sam", "sam2"), ("other", "my_sam")):
+        assert alias(repository, name, "--of", target, "-q") == 0
+    before = names(repository)
+    capsys.readouterr()
+    assert alias(repository, *arguments.split(), "-q") == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert names(repository) == before
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_fails_leaves_nothing_and_can_be_repeated(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    before, wanted = names(repository), Alias("x_encoder", "sam2_encoder")
+    with monkeypatch.context() as patch:
+        patch.setattr(aliases, "atomic_write", fail)
+        with pytest.raises(type(error)):
+            write_alias(repository, wanted)
+    assert names(repository) == before
+    path = write_alias(repository, wanted)
+    with monkeypatch.context() as patch:
+        patch.setattr(aliases, "atomic_write", fail)
+        with pytest.raises(type(error)):
+            write_alias(repository, wanted)
+    assert path.is_file()  # one that was there stays
+
+
+def test_a_target_without_weights_is_refused_also_without_the_command(repository: Path) -> None:
+    with pytest.raises(RepositoryError, match="'empty_encoder' has no weights"):
+        write_alias(repository, Alias("x", "empty_encoder"))
+
+
+def test_a_local_server_answers_under_all_names(tmp_path: Path) -> None:
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    from support.tiny_models import add_graph, config_of, write_model
+
+    from triton_sam.transport import Transport
+    from triton_sam.transport.url import parse_url
+
+    for role in ("encoder", "decoder"):
+        write_model(tmp_path, f"sam2_{role}", add_graph(), config_of())
+    assert alias(tmp_path, "my_sam", "--of", "sam2", "-q") == 0
+    assert alias(tmp_path, "other", "--of", "my_sam", "-q") == 0
+    with local_server.LocalServer(tmp_path) as server:
+        transport = Transport(parse_url(server.http_url))
+        assert {"my_sam_encoder", "other_encoder", "other_decoder"} <= set(transport.ready_models())
+        for name in ("sam2", "my_sam", "other"):
+            answer = transport.infer(f"{name}_encoder", {"x": np.zeros((1, 4), np.float32)}, ["y"])
+            assert answer["y"].tolist() == [[0, 1, 2, 3]]
+        transport.close()

@@ -1,0 +1,204 @@
+"""Model repository: where it is, what lies in it, config.pbtxt, and the metadata of ONNX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from triton_sam._common.bundle import bundled
+from triton_sam.errors import ConfigurationError, RepositoryError
+from triton_sam.families.sam2 import Sam2
+from triton_sam.repository.config import config_for, parse_config
+from triton_sam.repository.folder import default_repository, list_models, weights_in
+from triton_sam.repository.names import check_name
+from triton_sam.repository.onnx_header import read_metadata
+
+COMMITTED = bundled("model_repository")
+CONFIG = 'backend: "onnxruntime"\nmax_batch_size: 0\n'
+
+
+def varint(value: int) -> bytes:
+    parts = []
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+def field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def onnx_bytes(metadata: dict[str, str]) -> bytes:
+    """ModelProto by hand: ir_version, a graph of zeros, metadata."""
+    entries = [field(14, field(1, key.encode()) + field(2, value.encode())) for key, value in metadata.items()]
+    return b"\x08\x0a" + field(7, bytes(5000)) + b"".join(entries)
+
+
+def make_model(folder: Path, config: str | None = CONFIG, weights: bytes | None = None, version: str = "1") -> None:
+    (folder / version).mkdir(parents=True)
+    if config is not None:
+        (folder / "config.pbtxt").write_text(config)
+    if weights is not None:
+        (folder / version / "model.onnx").write_bytes(weights)
+
+
+def test_metadata_by_hand(tmp_path: Path) -> None:
+    metadata = {"triton_sam.family": "sam2", "note": "ä" * 300}
+    path = tmp_path / "model.onnx"
+    path.write_bytes(onnx_bytes(metadata))
+    assert read_metadata(path) == metadata
+
+
+@pytest.mark.export
+def test_metadata_as_the_onnx_package_writes_it(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], []))
+    model.metadata_props.add(key="a", value="b")
+    model.metadata_props.add(key="empty", value="")
+    onnx.save_model(model, tmp_path / "model.onnx")
+    assert read_metadata(tmp_path / "model.onnx") == {"a": "b", "empty": ""}
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00", b"<html>nothing</html>", b"\xff" * 40, onnx_bytes({})[:3000]])
+def test_file_that_is_no_onnx_model(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"ONNX|empty"):
+        read_metadata(path)
+
+
+def test_any_cut_ends_in_value_error(tmp_path: Path) -> None:
+    path, content = tmp_path / "model.onnx", onnx_bytes({"key": "value"})
+    whole = {len(content) - len(field(14, field(1, b"key") + field(2, b"value"))), 2}
+    for length in [*range(1, 12), *range(len(content) - 20, len(content))]:
+        path.write_bytes(content[:length])
+        if length in whole:
+            assert read_metadata(path) == {}
+        else:
+            with pytest.raises(ValueError, match="ONNX"):
+                read_metadata(path)
+
+
+@pytest.mark.parametrize("name", ["sam2_encoder", "sam2.1_large_decoder", "a-b"])
+def test_good_names(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", ".hidden", "a b", "a\n", "a\x00", "ä", "-x"])
+def test_bad_names(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="model name"):
+        check_name(name)
+
+
+def test_default_repository_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TRITON_SAM_REPOSITORY", raising=False)
+    assert default_repository().resolve() == COMMITTED.resolve()
+    (tmp_path / "model_repository").mkdir()
+    assert default_repository().resolve() == tmp_path / "model_repository"
+    monkeypatch.setenv("TRITON_SAM_REPOSITORY", "elsewhere")
+    assert default_repository() == Path("elsewhere")
+
+
+def test_list_of_the_committed_repository() -> None:
+    models = {model.name: model for model in list_models(COMMITTED)}
+    for role in ("encoder", "decoder"):
+        model = models[f"sam2_{role}"]
+        assert (model.role, model.problem, model.has_weights) == (role, "", True)
+        assert 1 in model.versions
+        assert model.metadata["triton_sam.family"] == "sam2"
+
+
+def test_list_tells_what_is_wrong(tmp_path: Path) -> None:
+    make_model(tmp_path / "a_good", weights=onnx_bytes({"k": "v"}), version="3")
+    make_model(tmp_path / "b_empty")
+    make_model(tmp_path / "c_no_config", config=None, weights=onnx_bytes({}))
+    make_model(tmp_path / "d_bad_config", config="input: nonsense {", weights=onnx_bytes({}))
+    make_model(tmp_path / "e_renamed", config=f'name: "other"\n{CONFIG}', weights=onnx_bytes({}))
+    make_model(tmp_path / "f_damaged", weights=b"<html>")
+    make_model(tmp_path / "g_other_file", config=f'{CONFIG}default_model_filename: "x.onnx"', weights=onnx_bytes({}))
+    (tmp_path / ".git").mkdir()
+    models = {model.name[0]: model for model in list_models(tmp_path)}
+    assert (models["a"].versions, models["a"].metadata, models["a"].problem) == ((3,), {"k": "v"}, "")
+    assert (models["b"].has_weights, models["b"].problem) == (False, "")
+    assert models["c"].problem == "no config.pbtxt"
+    assert "not a valid config.pbtxt" in models["d"].problem
+    assert "'other'" in models["e"].problem
+    assert "not an ONNX model" in models["f"].problem
+    assert "holds no x.onnx" in models["g"].problem
+    assert len(models) == 7
+
+
+def test_weights_are_what_the_newest_version_holds(tmp_path: Path) -> None:
+    assert weights_in(tmp_path) == []
+    make_model(tmp_path, weights=b"x", version="9")
+    assert weights_in(tmp_path) == [tmp_path / "9" / "model.onnx"]
+    make_model(tmp_path, version="10")
+    (tmp_path / "10" / ".gitkeep").touch()
+    (tmp_path / "notes").mkdir()
+    assert weights_in(tmp_path) == []
+    (tmp_path / "10" / "model.savedmodel").mkdir()
+    assert weights_in(tmp_path) == [tmp_path / "10" / "model.savedmodel"]
+
+
+def test_list_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="no model repository"):
+        list_models(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("spec", [Sam2.encoder, Sam2.decoder], ids=lambda spec: spec.role)
+def test_committed_config_keeps_the_wire_contract(spec: object) -> None:
+    assert isinstance(spec, type(Sam2.encoder))
+    config = parse_config((COMMITTED / f"sam2_{spec.role}" / "config.pbtxt").read_text())
+    assert (config.backend, config.max_batch_size) == ("onnxruntime", 0)
+    assert [(group.count, group.kind) for group in config.instance_group] == [(1, 0)]  # 0 is KIND_AUTO
+    for tensors, wanted in ((config.input, spec.inputs), (config.output, spec.outputs)):
+        found = [(tensor.name, tuple(tensor.dims)) for tensor in tensors]
+        assert found == [(t.name, tuple(d if isinstance(d, int) else -1 for d in t.shape)) for t in wanted]
+    assert [tensor.optional for tensor in config.input] == [tensor.optional for tensor in spec.inputs]
+
+
+def test_committed_weights_are_small() -> None:
+    sizes = [(COMMITTED / f"sam2_{role}" / "1" / "model.onnx").stat().st_size for role in ("encoder", "decoder")]
+    assert sum(sizes) <= 16_000_000
+
+
+def test_broken_config_text() -> None:
+    with pytest.raises(RepositoryError, match=r"not a valid config\.pbtxt"):
+        parse_config("platform: 1")
+
+
+@pytest.mark.export
+class TestConfigFor:
+    @staticmethod
+    def model(output_type: int | None = None, shape: tuple[int | str, ...] = ()) -> object:
+        onnx = pytest.importorskip("onnx")
+        kinds = onnx.TensorProto
+        given = onnx.helper.make_tensor_value_info("x", kinds.INT64, ["n", 4])
+        default = onnx.helper.make_tensor_value_info("y", kinds.FLOAT, [1])
+        result = onnx.helper.make_tensor_value_info("z", output_type or kinds.BOOL, shape)
+        start = onnx.helper.make_tensor("y", kinds.FLOAT, [1], [0.0])
+        return onnx.helper.make_model(onnx.helper.make_graph([], "graph", [given, default], [result], [start]))
+
+    def test_signature(self) -> None:
+        config = parse_config(config_for(self.model(), "m_encoder", "other.onnx"))  # type: ignore[arg-type]
+        assert config.name == "m_encoder"
+        assert config.default_model_filename == "other.onnx"
+        x, y = config.input
+        assert (x.name, list(x.dims), x.optional) == ("x", [-1, 4], False)
+        assert (y.name, list(y.dims), y.optional) == ("y", [1], True)
+        assert list(config.output[0].dims) == [1]  # a scalar
+
+    def test_the_usual_file_is_not_named(self) -> None:
+        assert "default_model_filename" not in config_for(self.model(), "m")  # type: ignore[arg-type]
+
+    def test_type_that_triton_does_not_know(self) -> None:
+        onnx = pytest.importorskip("onnx")
+        with pytest.raises(RepositoryError, match="tensor z"):
+            config_for(self.model(onnx.TensorProto.COMPLEX64), "m")  # type: ignore[arg-type]
+
+    def test_bad_name(self) -> None:
+        with pytest.raises(ConfigurationError):
+            config_for(self.model(), "../m")  # type: ignore[arg-type]

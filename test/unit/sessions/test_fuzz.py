@@ -1,0 +1,163 @@
+"""The Python models under random requests: each is answered, or refused with a code that is documented."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("hypothesis")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from support.fuzzing import REFUSALS, code, once, picture, session, text
+from support.strategies import anything
+
+from triton_sam.wire import contract
+
+MODEL = session()
+GOOD = picture()
+FORMS = [picture(form) for form in ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "TGA", "ICO", "PCX")]
+
+
+@st.composite
+def damaged(draw):
+    """A picture with some bytes changed, some left out, and something behind it."""
+    content = bytearray(draw(st.sampled_from(FORMS)))
+    for _ in range(draw(st.integers(0, 6))):
+        content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
+    start = draw(st.integers(0, len(content) - 1))
+    del content[start : start + draw(st.sampled_from([0, 0, 1, 7, 100]))]
+    return bytes(content) + draw(st.binary(max_size=8))
+
+
+images = damaged() | st.binary(max_size=64) | st.just(GOOD)
+names = st.text(max_size=20).map(str.encode) | st.binary(max_size=20)
+arrays = hnp.arrays(
+    st.sampled_from([np.float32, np.float64, np.int64, np.bool_, np.uint8]),
+    hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
+)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=300)
+def test_any_bytes_are_answered_or_refused(data):
+    once(data, MODEL)
+
+
+@given(images)
+@settings(max_examples=300)
+def test_any_picture_is_encoded_or_refused(content):
+    assert code(MODEL.answer({"image": text(content)})) in ("", "BAD_IMAGE")
+    encoded = {"image_b64": text(base64.b64encode(content))}
+    assert code(MODEL.answer(encoded)) in ("", "BAD_IMAGE")
+
+
+numbers = st.floats(-5, 25) | st.floats() | st.integers(-(10**30), 10**30)
+prompts = st.fixed_dictionaries(
+    {},
+    optional={
+        "points": st.lists(st.lists(numbers, max_size=3), max_size=5)
+        | st.lists(st.lists(st.lists(numbers)))
+        | anything,
+        "labels": st.lists(st.integers(-3, 4), max_size=5) | anything,
+        "boxes": st.lists(st.lists(numbers, min_size=4, max_size=4), max_size=3) | anything,
+        "multimask": st.booleans() | anything,
+        "rle": st.booleans() | anything,
+        "image_id": st.text(max_size=5) | anything,
+    },
+)
+
+
+@given(prompts)
+@settings(max_examples=300)
+def test_any_prompt_json_is_answered_or_refused(prompt):
+    reply = MODEL.answer({"prompt_json": text(json.dumps(prompt).encode()), "image_b64": text(base64.b64encode(GOOD))})
+    refused = code(reply)
+    answer = json.loads(reply.tensors["result_json"][0])
+    if not refused:
+        assert answer["image_size"] == [16, 12]
+        assert all((mask["width"], mask["height"]) == (16, 12) for mask in answer["masks"])
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "image": images.map(text),
+            "image_id": names.map(text),
+            "point_coords": arrays | hnp.arrays(np.float32, (1, 2, 2), elements=st.floats(0, 12, width=32)),
+            "point_labels": arrays | hnp.arrays(np.float32, (1, 2), elements=st.sampled_from([0.0, 1.0, -2.0, 3.0])),
+            "boxes": arrays | st.just(np.float32([[1, 1, 9, 9]])),
+            "mask_input": arrays | st.just(np.zeros((1, 1, 256, 256), np.float32)),
+            "multimask_output": st.booleans().map(lambda value: np.array([value])),
+            "output_format": (st.sampled_from([b"logits", b"png", b"rle"]) | names).map(text),
+        },
+    )
+)
+@settings(max_examples=400)
+def test_any_tensors_are_answered_or_refused(tensors):
+    code(MODEL.answer(tensors))
+
+
+@given(names)
+@settings(max_examples=200)
+def test_any_id_is_unknown_or_no_text(name):
+    assert code(MODEL.answer({"image_id": text(name)})) in ("UNKNOWN_IMAGE_ID", contract.BAD_REQUEST)
+
+
+def test_no_request_has_touched_the_next():
+    """After all of that the model holds what it may, and answers as before."""
+    assert MODEL.cache.nbytes <= MODEL.cache.limit
+    reply = MODEL.answer({"image": text(GOOD), "point_coords": np.float32([[[3, 3]]])})
+    assert code(reply) == ""
+    assert reply.tensors["masks"].shape == (1, 1, 256, 256)
+
+
+# The model that only opens pictures
+
+
+class Answer(SimpleNamespace):
+    """What Triton would send."""
+
+
+@pytest.fixture(scope="module")
+def preprocess():
+    """preprocess_model with a stand-in for the module that exists inside Triton alone."""
+    module = ModuleType("triton_python_backend_utils")
+    module.get_input_tensor_by_name = lambda request, name: request[name]
+    module.Tensor = lambda name, array: (name, array)
+    module.InferenceResponse = lambda tensors, error=None: Answer(tensors=dict(tensors), error=error)
+    module.TritonError = lambda message, kind: (message, kind)
+    module.TritonError.INVALID_ARG, module.TritonError.INTERNAL = "INVALID_ARG", "INTERNAL"
+    before = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    from triton_sam.sessions.image.preprocess_model import TritonPythonModel
+
+    model = TritonPythonModel()
+    model.initialize({"model_config": json.dumps({"parameters": {"family": {"string_value": "SAM2"}}})})
+    yield model
+    del sys.modules["triton_sam.sessions.image.preprocess_model"]
+    if before is None:
+        del sys.modules[module.__name__]
+    else:
+        sys.modules[module.__name__] = before
+
+
+@given(content=images)
+@settings(max_examples=100)
+def test_the_model_that_opens_pictures_answers_or_refuses(preprocess, content):
+    tensor = SimpleNamespace(as_numpy=lambda: text(content))
+    (answer,) = preprocess.execute([{"encoded_image": tensor}])
+    if answer.error is None:
+        assert answer.tensors["image"].shape == (1, 3, 1024, 1024)
+        assert answer.tensors["image_size"].shape == (2,)
+    else:
+        message, kind = answer.error
+        assert kind == "INVALID_ARG", message
+        assert message.partition(": ")[0] in REFUSALS

@@ -1,0 +1,348 @@
+"""The session model's side towards Triton, with a stand-in for the module that exists inside Triton alone.
+
+What it answers is tested on a real server (test_session_model); here is what a server does not show.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+import threading
+import tracemalloc
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from support.fuzzing import GOOD_B64, EmptyModels, NoMetrics, picture, text
+
+from triton_sam._common.bundle import bundled
+from triton_sam.errors import PromptError
+from triton_sam.families import get_family
+from triton_sam.inputs.prompts import check_prompts
+from triton_sam.sessions.cache import HeldImage, ImageCache
+from triton_sam.sessions.image.answers import write_json, write_masks
+from triton_sam.sessions.image.requests import SessionRequest
+from triton_sam.sessions.image.session import Session
+from triton_sam.wire.pair import Calls, Prediction
+
+POINT = {"point_coords": np.float32([[[3, 3]]]), "point_labels": np.float32([[1]])}
+
+
+class Tensor:
+    """pb_utils.Tensor."""
+
+    def __init__(self, name: str, array: np.ndarray) -> None:
+        self._name, self._array = name, array
+
+    def name(self) -> str:
+        return self._name
+
+    def as_numpy(self) -> np.ndarray:
+        return self._array
+
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
+
+
+class Error(Exception):
+    """pb_utils.TritonError."""
+
+    INVALID_ARG, NOT_FOUND, UNAVAILABLE, CANCELLED, INTERNAL = (
+        "INVALID_ARG",
+        "NOT_FOUND",
+        "BUSY",
+        "CANCELLED",
+        "INTERNAL",
+    )
+
+    def __init__(self, message: str, code: str = "INTERNAL") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Request:
+    """What Triton hands over, and its response sender at once."""
+
+    def __init__(self, wanted: list[str], cancelled: bool = False, **tensors: np.ndarray) -> None:
+        self._wanted, self._cancelled = wanted, cancelled
+        self.refuses_to_send = 0
+        self._tensors = [Tensor(name, array) for name, array in tensors.items()]
+        self.answered = threading.Event()
+        self.sent: list = []
+
+    def inputs(self) -> list[Tensor]:
+        return self._tensors
+
+    def requested_output_names(self) -> list[str]:
+        return self._wanted
+
+    def get_response_sender(self) -> Request:
+        return self
+
+    def is_cancelled(self) -> bool:
+        return self._cancelled
+
+    def send(self, response: SimpleNamespace, flags: int) -> None:
+        assert flags == 1
+        if self.refuses_to_send:
+            self.refuses_to_send -= 1
+            raise RuntimeError("Failed to increase the shared memory pool size")
+        self.sent.append(response)
+        self.answered.set()
+
+    def answer(self) -> SimpleNamespace:
+        assert self.answered.wait(60)
+        (response,) = self.sent
+        return response
+
+
+class Bls:
+    """pb_utils.InferenceRequest."""
+
+    gate = threading.Event()
+
+    def __init__(self, model_name: str, inputs: list[Tensor], requested_output_names: list[str], **_: object) -> None:
+        self.encodes = model_name == "sam2_encoder"
+        self.inputs = {tensor.name(): tensor.as_numpy() for tensor in inputs}
+        self.wanted = tuple(requested_output_names)
+
+    def exec(self) -> SimpleNamespace:
+        assert self.gate.wait(60)
+        models = EmptyModels()
+        arrays = models.encode(self.inputs) if self.encodes else models.decode({}, self.inputs, self.wanted)
+        tensors = [Tensor(name, array) for name, array in arrays.items()]
+        return SimpleNamespace(has_error=lambda: False, output_tensors=lambda: tensors)
+
+
+class Metric(SimpleNamespace):
+    """pb_utils.MetricFamily, and a metric of it."""
+
+    COUNTER, GAUGE = 0, 1
+    increment = set = staticmethod(lambda value: None)
+
+    def Metric(self, labels: dict) -> Metric:  # noqa: N802
+        return self
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """triton_model, imported inside of what it takes for Triton."""
+    utils = ModuleType("triton_python_backend_utils")
+    utils.Tensor, utils.TritonError, utils.InferenceRequest, utils.MetricFamily = Tensor, Error, Bls, Metric
+    utils.TritonModelException = type("TritonModelException", (Exception,), {})
+    utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL, utils.TRITONSERVER_MEMORY_CPU = 1, 0
+    utils.PreferredMemory = lambda kind, device: (kind, device)
+    utils.Logger = SimpleNamespace(log_warn=lambda text: None)
+    utils.InferenceResponse = lambda tensors, error=None: SimpleNamespace(
+        tensors={tensor.name(): tensor.as_numpy() for tensor in tensors}, error=error
+    )
+    monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    monkeypatch.delitem(sys.modules, "triton_sam.sessions.image.triton_model", raising=False)
+    imported = importlib.import_module("triton_sam.sessions.image.triton_model")
+    yield imported
+    sys.modules.pop("triton_sam.sessions.image.triton_model", None)
+
+
+def arguments(**changed: str) -> dict:
+    parameters = {"family": "SAM2", "encoder": "sam2_encoder", "decoder": "sam2_decoder", **changed}
+    config = {"parameters": {key: {"string_value": value} for key, value in parameters.items()}}
+    return {
+        "model_config": json.dumps(config),
+        "model_name": "sam2",
+        "model_repository": str(bundled("model_repository") / "sam2"),
+        "model_instance_kind": "CPU",
+        "model_instance_device_id": "0",
+    }
+
+
+@pytest.fixture
+def model(module):
+    made = module.TritonPythonModel()
+    made.initialize(arguments(max_pending="2", threads="2"))
+    Bls.gate.set()
+    yield made
+    Bls.gate.set()
+    made.finalize()
+
+
+@pytest.mark.parametrize(
+    "wanted", [["masks"], ["image_id"], ["masks", "iou_predictions"], ["image_id", "image_size", "masks"]]
+)
+def test_nothing_is_sent_that_was_not_asked_for(model, wanted) -> None:
+    """Triton 24.10 would drop the rest without holding Python's lock: heap damage."""
+    request = Request(wanted, image=text(picture()), **POINT)
+    model.execute([request])
+    assert list(request.answer().tensors) == sorted(
+        wanted, key=["image_id", "image_size", "masks", "iou_predictions"].index
+    )
+
+
+def test_a_cancelled_request_is_not_computed(model) -> None:
+    request = Request(["masks"], cancelled=True, image=text(picture()), **POINT)
+    model.execute([request])
+    assert request.answer().error.code == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "code"),
+    [
+        ({"image": text(b"no picture")}, "INVALID_ARG"),
+        ({"image_id": text(b"unknown")}, "NOT_FOUND"),
+        ({"image": text(picture()), "boxes": np.float32([[5, 5, 1, 1]])}, "INVALID_ARG"),
+    ],
+)
+def test_what_is_refused_has_a_status(model, tensors, code) -> None:
+    request = Request(["masks"], **tensors)
+    model.execute([request])
+    assert request.answer().error.code == code
+
+
+def test_more_than_may_wait_is_refused_at_once(model) -> None:
+    Bls.gate.clear()
+    waiting = [Request(["image_id"], image=text(picture(form))) for form in ("PNG", "BMP")]
+    model.execute(waiting)
+    late, as_json = Request(["masks"], image_id=text(b"x")), Request(["result_json"], prompt_json=text(b"{}"))
+    unread = Request(["masks"], prompt_json=text(b"{}"))
+    model.execute([late, as_json, unread])
+    assert late.answer().error.code == "BUSY"
+    assert unread.answer().error.code == "BUSY"
+    assert json.loads(as_json.answer().tensors["result_json"][0])["error"]["code"] == "BUSY"
+    assert not any(request.sent for request in waiting)
+    Bls.gate.set()
+    for request in waiting:
+        assert request.answer().error is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tensors", "message"),
+    [
+        ("masks", {"image": text(picture())}, "BAD_REQUEST: .* answered by image_id, image_size$"),
+        ("result_json", {"image": text(picture())}, "BAD_REQUEST: .* answered by image_id, image_size$"),
+        ("encoded_masks", {"image": text(picture()), **POINT}, "BAD_REQUEST: .*, masks, iou_predictions$"),
+        ("masks", {"image_b64": text(GOOD_B64)}, "BAD_REQUEST: .* answered by image_id, image_size, result_json$"),
+        ("image_id", {"image_b64": text(b"AA==")}, "BAD_IMAGE: the image"),
+    ],
+)
+def test_an_answer_without_what_was_asked_for_is_an_error(model, monkeypatch, wanted, tensors, message) -> None:
+    """Triton would call an answer without any output a success."""
+    figures: dict[str, float] = {}
+    monkeypatch.setattr(model._session, "report", lambda reply: figures.update(reply.figures))
+    request = Request([wanted], **tensors)
+    model.execute([request])
+    answer = request.answer()
+    assert answer.error.code == "INVALID_ARG"
+    assert re.match(message, str(answer.error))
+    assert not answer.tensors
+    model.finalize()
+    assert figures["failures"] == 1
+
+
+@pytest.mark.parametrize("tensors", [{"image": text(picture()), **POINT}, {"image_id": text(b"unknown")}])
+def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monkeypatch) -> None:
+    """Shared memory may be full of others' tensors; the client would wait for its whole timeout."""
+    figures: dict[str, float] = {}
+    monkeypatch.setattr(model._session, "report", lambda reply: figures.update(reply.figures))
+    request = Request(["masks"], **tensors)
+    request.refuses_to_send = 1
+    model.execute([request])
+    error = request.answer().error
+    assert (error.code, str(error)) == (
+        "INTERNAL",
+        "INTERNAL: the answer could not be sent: Failed to increase the shared memory pool size",
+    )
+    model.finalize()
+    assert figures["failures"] == 1
+
+
+@pytest.mark.parametrize("form", ["png", "rle", "json"])
+def test_full_size_masks_are_made_and_encoded_one_by_one(form: str) -> None:
+    """Those of 64 objects on a picture of 100 megapixels would be 19 GB."""
+    calls, count, side = Calls(get_family("sam2")), 32, 500
+    prompts = check_prompts(None, None, [[0, 0, 9, 9]] * count, None, image_size=(side, side), mask_size=256)
+    prediction = Prediction(np.zeros((count, 3, 8, 8), np.float32), np.zeros((count, 3), np.float32), prompts)
+    tracemalloc.start()
+    if form == "json":
+        write_json(HeldImage("id", (side, side), {}, 0), calls.segments(prediction), SessionRequest(), {})
+    else:
+        write_masks(calls, prediction, SessionRequest(output_format=form))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < count * 3 * side * side / 4
+
+
+class Sam3Models(EmptyModels):
+    """Networks of SAM3 that note the labels of every call, on what might be a GPU."""
+
+    objects_at_a_time = 64
+
+    def __init__(self) -> None:
+        self.labels: list = []
+
+    def encode(self, inputs: dict) -> dict:
+        return {name: np.zeros(1, np.float32) for name in get_family("sam3").encoder.output_names}
+
+    def decode(self, embeddings: dict, inputs: dict, outputs: tuple[str, ...]) -> dict:
+        self.labels.append(inputs["input_labels"][0].tolist())
+        objects = len(self.labels[-1])
+        return {
+            "pred_masks": np.full((1, objects, 3, 288, 288), len(self.labels), np.float32),
+            "iou_scores": np.zeros((1, objects, 3), np.float32),
+        }
+
+
+def test_sam3_needs_no_filling_up() -> None:
+    """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
+    models = Sam3Models()
+    session = Session(Calls(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
+    image = text(picture())
+    reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})
+    assert models.labels == [[[1]], [[1, 0]]]
+    assert reply.tensors["masks"][:, 0, 0, 0].tolist() == [1, 2]
+    session.answer({"image": image, "point_coords": points})
+    assert models.labels[2:] == [[[1, 1], [1, 1]]]
+
+
+def test_a_shape_that_promises_many_objects_takes_no_memory() -> None:
+    request = SessionRequest(point_coords=np.zeros((10**8, 0, 2), np.float32))
+    tracemalloc.start()
+    with pytest.raises(PromptError, match="100000000 objects: a request may name 64"):
+        request.prompts((16, 12), 256)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("name", ["cache_bytes", "threads", "max_pending"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", ""])
+def test_parameters_that_cannot_work(module, name: str, value: str) -> None:
+    with pytest.raises(module.pb_utils.TritonModelException, match=f"parameter {name} must be a whole number"):
+        module.TritonPythonModel().initialize(arguments(**{name: value}))
+
+
+def test_a_cache_for_less_than_one_image_is_refused(module) -> None:
+    size = module.embedding_bytes(get_family("sam2"))
+    assert size == 16_777_216
+    with pytest.raises(module.pb_utils.TritonModelException, match="the embeddings of one image take 16777216"):
+        module.TritonPythonModel().initialize(arguments(cache_bytes=str(size - 1)))
+
+
+def test_other_weights_have_other_ids(module, tmp_path: Path) -> None:
+    folder = tmp_path / "sam2_encoder"
+    assert module.weights_identity(folder) == module.weights_identity(folder)
+    (folder / "1").mkdir(parents=True)
+    seen = {module.weights_identity(folder)}
+    for version, content in (
+        ("1", b"a"),
+        ("1", b"b"),
+        ("2", b"b"),
+        ("10", b"c" * 200_000),
+        ("10", b"d" + b"c" * 199_999),
+    ):
+        (folder / version).mkdir(exist_ok=True)
+        (folder / version / "model.onnx").write_bytes(content)
+        seen.add(module.weights_identity(folder))
+    assert len(seen) == 5  # the same file as version 2 is the same encoder

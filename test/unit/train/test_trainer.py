@@ -1,0 +1,485 @@
+"""The training run: the network in windows, losses, optimizers, the loop and its resume, the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cv2")
+
+from triton_sam._common.bundle import checkout
+from triton_sam.errors import CheckpointError, ConfigurationError
+from triton_sam.scenes import scenes
+from triton_sam.train import dataset
+
+SCRIPT = checkout() / "scripts/train_micro.py"
+SCENE = scenes.HELD_OUT_SEED + 503
+
+
+@pytest.fixture(scope="module")
+def trainer_module():
+    pytest.importorskip("sam2")
+    import torch
+
+    from triton_sam.train import trainer
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny tensors: threads only wait for each other
+    yield trainer
+    torch.set_num_threads(threads)
+
+
+def stage(size, steps, prompts=2):
+    from triton_sam.train.stages import Stage, View
+
+    return Stage((View(size, size, images=1, prompts=prompts),), steps)
+
+
+def make_trainer(module, stages, seed=0, optimizer="adamw"):
+    import torch
+
+    from triton_sam.export.sam2.model import build_model
+    from triton_sam.train import network
+
+    torch.manual_seed(seed)
+    model = build_model("sam2.1_hiera_micro.yaml")
+    network.prepare(model)
+    example = dataset.example_of(scenes.generate_scene(SCENE, 64, 0.0))
+    settings = module.Settings(stages, seed, optimizer, warm_up=2)
+    return module.Trainer(model, settings, lambda rng, view: example)
+
+
+@pytest.mark.export
+class TestTrainer:
+    def test_the_encoder_equals_the_official_one(self, trainer_module):
+        import torch
+
+        from triton_sam.export.sam2.model import build_model
+        from triton_sam.train import network
+
+        torch.manual_seed(0)
+        model = build_model("sam2.1_hiera_micro.yaml")
+        pixels = torch.randn(2, 3, 128, 128)
+        with torch.no_grad():
+            ours = network.encode(model, pixels, network.Window(128, 128))
+            official = model.forward_image(pixels)["backbone_fpn"]
+        assert torch.allclose(ours.high_res[0], official[0], atol=1e-5)
+        assert torch.allclose(ours.high_res[1], official[1], atol=1e-5)
+        assert torch.allclose(ours.embedding, official[2] + model.no_mem_embed.view(1, -1, 1, 1), atol=1e-5)
+
+    def test_the_decoder_equals_the_official_one(self, trainer_module):
+        import torch
+
+        from triton_sam.export.sam2.model import build_model
+        from triton_sam.train import network
+
+        torch.manual_seed(0)
+        model = build_model("sam2.1_hiera_micro.yaml").eval()
+        window = network.Window(128, 128)
+        network.place(model, window)
+        points, labels = torch.rand(2, 2, 2) * 128, torch.tensor([[2.0, 3.0], [1.0, 0.0]])
+        with torch.no_grad():
+            features = network.encode(model, torch.randn(2, 3, 128, 128), window)
+            ours = network.decode(model, features, points, labels, None, window)
+            sparse, dense = model.sam_prompt_encoder(points=(points, labels), boxes=None, masks=None)
+            logits, iou, _, present = model.sam_mask_decoder.predict_masks(
+                image_embeddings=features.embedding,
+                image_pe=model.sam_prompt_encoder.get_dense_pe(),
+                sparse_prompt_embeddings=sparse,
+                dense_prompt_embeddings=dense,
+                repeat_image=False,
+                high_res_features=list(features.high_res),
+            )
+        assert torch.allclose(ours.logits, logits, atol=1e-5)
+        assert torch.allclose(ours.iou, iou, atol=1e-5)
+        assert torch.allclose(ours.present, present[:, 0], atol=1e-5)
+
+    def test_a_window_is_that_part_of_its_frame(self, trainer_module):
+        """Codes of places are those of the frame; a window as large as the frame changes nothing."""
+        import torch
+
+        from triton_sam.export.sam2.model import build_model
+        from triton_sam.train import network
+
+        torch.manual_seed(0)
+        model = build_model("sam2.1_hiera_micro.yaml")
+        trunk = model.image_encoder.trunk
+        window = network.Window(128, 512, left=256, top=64)
+        whole = trunk._get_pos_embed((128, 128))
+        with network._positions_of(trunk, window):
+            assert torch.equal(trunk._get_pos_embed((32, 32)), whole[:, 16:48, 64:96])
+        assert torch.equal(trunk._get_pos_embed((128, 128)), whole)
+        codes = model.sam_prompt_encoder.pe_layer((32, 32))[None]
+        assert torch.equal(network._WindowDecoder(model, window)._positions(), codes[:, :, 4:12, 16:24])
+
+    @pytest.mark.parametrize("place", [(128, 256, 192, 0), (128, 256, 8, 0), (100, 256, 0, 0), (512, 256, 0, 0)])
+    def test_a_window_must_fit(self, trainer_module, place):
+        from triton_sam.train import network
+
+        with pytest.raises(ConfigurationError):
+            network.Window(*place)
+
+    @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
+    def test_the_loss_falls(self, trainer_module, optimizer):
+        trainer = make_trainer(trainer_module, (stage(64, 12, 4),), optimizer=optimizer)
+        losses = [trainer.step()["loss"] for _ in range(12)]
+        assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
+
+    @pytest.mark.parametrize("optimizer", [pytest.param("adamw", marks=pytest.mark.slow), "muon"])
+    def test_a_resumed_run_equals_an_uninterrupted_one(self, trainer_module, tmp_path, optimizer):
+        stages = tuple(stage(size, 3) for size in (64, 128))
+        whole = make_trainer(trainer_module, stages, optimizer=optimizer)
+        whole.draw = lambda rng, view: dataset.example_of(scenes.generate_scene(int(rng.integers(99)), view.size, 0.0))
+        whole.run(quiet=True)
+
+        first = make_trainer(trainer_module, stages, optimizer=optimizer)
+        first.draw = whole.draw
+        for _ in range(2):
+            first.step()
+            first._advance(stages[0], 0.1)
+        first.save(tmp_path / "state.pt")
+        second = make_trainer(trainer_module, stages, optimizer=optimizer)
+        second.draw = whole.draw
+        second.load(tmp_path / "state.pt")
+        second.run(quiet=True)
+        assert second.progress.step == whole.progress.step == 6
+        ours, theirs = second.averaged_state(), whole.averaged_state()
+        assert all(np.array_equal(ours[name].numpy(), theirs[name].numpy()) for name in ours)
+
+    def test_the_export_is_a_checkpoint_of_the_model(self, trainer_module, tmp_path):
+        import torch
+
+        from triton_sam.export.sam2.model import build_model, load_checkpoint
+
+        trainer = make_trainer(trainer_module, (stage(64, 1),))
+        trainer.export(tmp_path / "sam2.1_hiera_micro.pt")
+        assert (tmp_path / "sam2.1_hiera_micro.pt").stat().st_size < 16e6
+        model = build_model("sam2.1_hiera_micro.yaml")
+        load_checkpoint(model, tmp_path / "sam2.1_hiera_micro.pt")
+        matrix = "sam_prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"
+        assert torch.equal(model.state_dict()[matrix], trainer.model.state_dict()[matrix])
+
+    def test_a_damaged_state_is_refused(self, trainer_module, tmp_path):
+        trainer = make_trainer(trainer_module, (stage(64, 1),))
+        (tmp_path / "state.pt").write_bytes(b"no")
+        with pytest.raises(CheckpointError, match="not a training state"):
+            trainer.load(tmp_path / "state.pt")
+
+    def test_a_state_of_the_other_optimizer_is_refused(self, trainer_module, tmp_path):
+        make_trainer(trainer_module, (stage(64, 1),), optimizer="muon").save(tmp_path / "state.pt")
+        with pytest.raises(CheckpointError, match="of this model and optimizer"):
+            make_trainer(trainer_module, (stage(64, 1),)).load(tmp_path / "state.pt")
+
+    def test_a_state_from_before_there_was_a_choice_is_refused(self, trainer_module, tmp_path):
+        import torch
+
+        trainer = make_trainer(trainer_module, (stage(64, 1),), optimizer="muon")
+        trainer.save(tmp_path / "state.pt")
+        content = torch.load(tmp_path / "state.pt", weights_only=True)
+        torch.save({**content, "optimizer": content["optimizer"][0]}, tmp_path / "state.pt")
+        with pytest.raises(CheckpointError, match="of this model and optimizer"):
+            trainer.load(tmp_path / "state.pt")
+
+
+@pytest.mark.export
+class TestLosses:
+    """By hand: of 4 pixels with certain answers, the object covers the first two."""
+
+    TARGET = ((1.0, 1.0), (0.0, 0.0))
+
+    @pytest.fixture
+    def losses(self, trainer_module):
+        from triton_sam.train import losses
+
+        return losses
+
+    def logits(self, *answers, sure=20.0):
+        """Return logits (1, N, 2, 2) of masks that are given by 0 and 1."""
+        import torch
+
+        return (torch.tensor(answers, dtype=torch.float32).reshape(1, -1, 2, 2) * 2 - 1) * sure
+
+    def loss(self, losses, logits, scores, object_logit=0.0, present=1.0, ambiguous=True):
+        import torch
+
+        from triton_sam.train.network import Prediction
+
+        prediction = Prediction(logits, torch.tensor([scores]), torch.tensor([object_logit]))
+        loss, iou = losses.prompt_loss(
+            prediction, torch.tensor([self.TARGET]), torch.tensor([present]), torch.tensor([ambiguous])
+        )
+        return float(loss), iou[0].tolist()
+
+    def test_each_loss(self, losses):
+        import torch
+
+        target = torch.tensor(self.TARGET)[None]
+        right, half = self.logits((1, 1, 0, 0))[0], self.logits((1, 0, 0, 0))[0]
+        assert float(losses.focal_loss(right, target)) == pytest.approx(0, abs=1e-6)
+        assert float(losses.focal_loss(half, target)) == pytest.approx(0.25 * 20 / 4, rel=1e-3)  # one of four, BCE 20
+        unsure = torch.zeros(1, 2, 2)
+        assert float(losses.focal_loss(unsure, target)) == pytest.approx(0.5 * 0.25 * np.log(2))  # alpha's mean 1/2
+        assert float(losses.dice_loss(right, target)) == pytest.approx(0, abs=1e-6)
+        assert float(losses.dice_loss(half, target)) == pytest.approx(1 - 3 / 4)
+        assert losses.mask_iou(torch.cat([right, half]), target.expand(2, 2, 2)).tolist() == [1.0, 0.5]
+        assert float(losses.mask_iou(unsure, unsure)[0]) == 1.0
+        outline = torch.tensor([[[1.0, 0.4], [0.0, 0.0]]])  # a cell that is covered by less than half is not wanted
+        assert losses.mask_iou(right, outline).tolist() == [0.5]
+
+    def test_only_the_best_multimask_counts_and_half_where_the_prompt_is_clear(self, losses):
+        right, half, none = (1, 1, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0)
+        scores = [1.0, 0.0, 0.5, 0.5]  # the true IoUs: no loss of the scores
+        logits = self.logits(right, none, half, half)
+        wrong = losses.FOCAL_WEIGHT * 0.25 * 20 / 4 + losses.DICE_WEIGHT * 0.25  # of `half`
+        object_loss = np.log(2)
+        loss, iou = self.loss(losses, logits, scores)
+        assert iou == [1.0, 0.0, 0.5, 0.5]
+        assert loss == pytest.approx(wrong + object_loss, rel=1e-3)
+        clear, _ = self.loss(losses, logits, scores, ambiguous=False)
+        assert clear == pytest.approx(losses.MULTIMASK_WEIGHT_LATER * wrong + object_loss, rel=1e-3)
+
+    def test_scores_are_compared_with_the_true_iou(self, losses):
+        logits = self.logits(*[(1, 1, 0, 0)] * 4)
+        loss, _ = self.loss(losses, logits, [1.0, 1.0, 1.0, 0.2], object_logit=20.0)
+        assert loss == pytest.approx(0.8 / 4, abs=1e-3)
+
+    def test_without_an_object_the_object_score_alone_learns(self, losses):
+        logits = self.logits(*[(0, 1, 1, 1)] * 4)
+        for score, wanted in ((20.0, 20.0), (-20.0, 0.0)):
+            loss, _ = self.loss(losses, logits, [0.3] * 4, object_logit=score, present=0.0)
+            assert loss == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.export
+class TestOptimizer:
+    def test_matrices_are_muons_and_codes_are_not_decayed(self, trainer_module):
+        from triton_sam.export.sam2.model import build_model
+        from triton_sam.train import network
+        from triton_sam.train.optimizer import Optimizer
+
+        named = list(network.trained_parameters(build_model("sam2.1_hiera_micro.yaml")))
+        names = {id(parameter): name for name, parameter in named}
+        adamw, muon = Optimizer("muon", named, 1e-3, 0.05)._all
+        decayed, kept = ({names[id(p)] for p in group["params"]} for group in adamw.param_groups)
+        matrices = {names[id(p)] for p in muon.param_groups[0]["params"]}
+        assert decayed | kept | matrices == set(names.values())
+        assert [group["weight_decay"] for group in (*adamw.param_groups, *muon.param_groups)] == [0.05, 0.0, 0.05]
+        attention = {n for n in names.values() if "sam_mask_decoder.transformer" in n and n.endswith("proj.weight")}
+        assert len(attention) == 28
+        assert attention <= matrices
+        assert "sam_mask_decoder.mask_tokens.weight" in kept
+        assert "image_encoder.trunk.pos_embed" in kept
+        assert not any(dict(named)[name].ndim > 1 for name in kept if "embed" not in name and "token" not in name)
+
+
+@pytest.mark.export
+class TestMuon:
+    @pytest.mark.parametrize("shape", [(32, 96), (96, 32)])
+    def test_singular_values_come_near_one(self, trainer_module, shape):
+        import torch
+
+        from triton_sam.train.optimizer import orthogonal
+
+        torch.manual_seed(0)
+        values = torch.linalg.svdvals(orthogonal(torch.randn(shape) * 1e-3))
+        assert 0.5 < values.min() <= values.max() < 1.3
+
+    def test_steps_are_those_of_torch_up_to_its_bfloat16(self, trainer_module):
+        import torch
+
+        from triton_sam.train.optimizer import Muon
+
+        if not hasattr(torch.optim, "Muon"):
+            pytest.skip("torch older than 2.9")
+        torch.manual_seed(0)
+        start = torch.randn(64, 128) * 0.1
+        ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+        optimizers = (
+            Muon([ours], 0.02, 0.1),
+            torch.optim.Muon([theirs], 0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        )
+        for _ in range(3):
+            ours.grad = torch.randn_like(start)
+            theirs.grad = ours.grad.clone()
+            for optimizer in optimizers:
+                optimizer.step()
+        moved = (ours - start).abs().mean()
+        assert (ours - theirs).abs().mean() < 0.05 * moved
+        assert moved > 0.005
+
+
+@pytest.mark.export
+class TestStages:
+    @pytest.fixture
+    def stages(self, trainer_module):
+        from triton_sam.train import stages
+
+        return stages
+
+    def test_stages_are_read(self, stages):
+        read = stages.parse_stages("128:1.5m, 1024:2m")
+        assert [(s.views[0].size, s.seconds, s.steps) for s in read] == [(128, 90.0, None), (1024, 120.0, None)]
+        assert stages.parse_stages("256:20")[0].steps == 20
+        assert [view.prompts for view in stages.parse_stages("256+1024:20", 16)[0].views] == [16, 16]
+
+    def test_a_stage_may_have_several_views(self, stages):
+        first, second = stages.parse_stages("256/1024+512:20")[0].views
+        assert (first.size, first.frame) == (256, 1024)
+        assert (second.size, second.frame) == (512, 512)
+        assert {first.window(np.random.default_rng(seed)).left for seed in range(40)} == {0, 256, 512, 768}
+
+    @pytest.mark.parametrize(
+        "text", ["", "128", "128:x", "128:5,256:5m", "128:1.5", "100:5", "512/256:5", "+:5", "256+:5", "256/:5"]
+    )
+    def test_bad_stages_are_refused(self, stages, text):
+        with pytest.raises(ConfigurationError):
+            stages.parse_stages(text)
+
+
+@pytest.mark.export
+class TestAffinity:
+    def test_pixels_of_one_object_come_together(self, trainer_module):
+        import torch
+
+        from triton_sam.train import dense, network
+
+        torch.manual_seed(0)
+        labels = np.zeros((1, 16, 16), np.uint8)
+        labels[0, :, 4:8], labels[0, :, 10:15] = 1, 2
+        shown = torch.from_numpy(labels.astype(np.float32))[:, None] + torch.zeros(1, 32, 1, 1)
+        features = network.Features(torch.zeros(1, 256, 4, 4), (shown, torch.zeros(1, 64, 8, 8)))
+        affinity = dense.Affinity()
+        optimizer = torch.optim.Adam(affinity.parameters(), 0.05)
+        losses = []
+        for step in range(60):
+            loss = affinity.loss(features, labels, np.random.default_rng(step))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        assert losses[-1] < 0.2 * losses[0]
+
+    def test_a_picture_without_objects_costs_nothing(self, trainer_module):
+        import torch
+
+        from triton_sam.train import dense, network
+
+        features = network.Features(torch.zeros(1, 256, 4, 4), (torch.zeros(1, 32, 16, 16), torch.zeros(1, 64, 8, 8)))
+        loss = dense.Affinity().loss(features, np.zeros((1, 16, 16), np.uint8), np.random.default_rng(0))
+        assert float(loss) == 0
+
+
+@pytest.mark.export
+class TestCommand:
+    OPTIONS = ("--stages", "64:3", "--prompts", "2", "--easy-shards", "1", "--shards", "0", "--threads", "1")
+
+    @pytest.fixture
+    def main(self, trainer_module):
+        from triton_sam.train.command import main
+
+        return main
+
+    @pytest.mark.slow
+    def test_an_interrupted_run_ends_between_steps_and_is_resumed(self, main, tmp_path, capsys, monkeypatch):
+        from triton_sam.train.trainer import Trainer
+
+        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        step = Trainer.step
+
+        def interrupted(trainer):
+            if trainer.progress.step == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return step(trainer)
+
+        assert main(["--out", str(tmp_path / "whole"), "--scenes", str(tmp_path / "scenes"), *self.OPTIONS]) == 0
+        assert "all of them before the first step" in capsys.readouterr().out
+        assert [path.name for path in (tmp_path / "scenes").iterdir()] == ["256_00000000.npz"]
+        run = ["--out", str(tmp_path / "run"), "--scenes", str(tmp_path / "scenes"), *self.OPTIONS]
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "step", interrupted)
+            assert main(run) == 130
+        assert "the same command resumes" in capsys.readouterr().out
+        assert main(run) == 0
+        assert "resuming at step 2" in capsys.readouterr().out
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
+        files = {"state.pt", "sam2.1_hiera_micro.pt", "curves.json"}
+        assert {path.name for path in (tmp_path / "run").iterdir()} == files
+        one, other = ((tmp_path / name / "sam2.1_hiera_micro.pt").read_bytes() for name in ("whole", "run"))
+        assert one == other
+
+    @pytest.mark.parametrize(("stages", "for_all"), [("64:3", True), ("64:0.1m", False)])
+    def test_stages_in_steps_wait_for_every_scene(self, main, tmp_path, monkeypatch, stages, for_all):
+        from triton_sam.train.source import Source
+
+        waits = []
+        monkeypatch.setattr(Source, "wait", lambda _source, everything, _stopped: waits.append(everything))
+        monkeypatch.setattr("triton_sam.train.command.Trainer.run", lambda *_args, **_options: None)
+        main(["--out", str(tmp_path), "--stages", stages, "--easy-shards", "0", "--shards", "0"])
+        assert waits == [for_all]
+
+    def test_waiting_for_every_scene_ends_with_the_painter(self, trainer_module, tmp_path, monkeypatch):
+        from triton_sam.train.source import Source
+        from triton_sam.train.stages import View
+
+        source = Source(tmp_path, [View(64, 64)], 0, 0)
+        source.close()
+        alive = [True, True, False]
+        monkeypatch.setattr(source, "_ready", lambda: True)
+        monkeypatch.setattr(source, "_painter", type("Painter", (), {"is_alive": lambda _self: alive.pop(0)})())
+        source.wait(False, lambda: False)
+        assert len(alive) == 2
+        source.wait(True, lambda: False)
+        assert alive == []
+
+    def test_full_scenes_alone_are_drawn_where_no_others_are_needed(self, main, tmp_path):
+        with pytest.raises(ConfigurationError, match="no scenes of 512 px"):
+            main(["--out", str(tmp_path), "--stages", "256/1024:1", "--shards", "0"])
+        assert list((tmp_path / "scenes").iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            (["--seed", "-1"], "--seed"),
+            (["--threads", "-1"], "--threads"),
+            (["--rate", "0"], "--rate"),
+            (["--prompts", "1"], "--prompts"),
+            (["--easy-shards", "-1"], "--easy-shards"),
+            (["--device", "abacus"], "--device abacus"),
+            (["--device", "cuda:99"], "--device cuda:99"),
+            (["--stages", "soon"], "stage"),
+        ],
+    )
+    def test_options_that_cannot_work_are_refused_before_anything_is_written(self, main, tmp_path, options, named):
+        with pytest.raises(ConfigurationError, match=named):
+            main(["--out", str(tmp_path / "out"), *options])
+        assert not (tmp_path / "out").exists()
+
+    def test_the_script_says_it_in_one_line(self, tmp_path):
+        (tmp_path / "file").touch()
+        for options in (["--out", "x", "--rate", "0"], ["--out", str(tmp_path / "file")]):
+            script = [sys.executable, str(SCRIPT), *options]
+            done = subprocess.run(script, capture_output=True, text=True, cwd=tmp_path, check=False)
+            assert done.returncode == 1
+            assert done.stderr.startswith("error: ")
+            assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_script_is_thin():
+    assert len(SCRIPT.read_text().splitlines()) < 25
+
+
+@pytest.mark.export
+def test_curves_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    from triton_sam.train.plot import plot_history
+
+    history = [
+        {"step": 20.0 * i, "size": 128.0 + 128 * (i > 2), "loss": 1 / (i + 1), "click": 0.1 * i} for i in range(6)
+    ]
+    plot_history(history, tmp_path / "curves")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

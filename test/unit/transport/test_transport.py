@@ -1,0 +1,375 @@
+"""URLs, and what becomes of errors below us. The server here is a socket that misbehaves; no model is involved."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+from support.busy_machine import standstill
+from tritonclient.utils import InferenceServerException
+
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam._common.bundle import bundled
+from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
+from triton_sam.transport import Transport
+from triton_sam.transport.connections import ThreadClients
+from triton_sam.transport.triton import RETRY_PAUSE, map_error
+from triton_sam.transport.url import parse_url
+
+INPUT = {"image": np.zeros((1, 3), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost:8000", "http://localhost:8000"),
+        ("localhost", "http://localhost:8000"),
+        ("http://10.0.0.1:9000/", "http://10.0.0.1:9000"),
+        ("http://host/triton/", "http://host:8000/triton"),
+        ("https://host", "https://host:443"),
+        ("grpc://host", "grpc://host:8001"),
+        ("grpcs://host:5001", "grpcs://host:5001"),
+        ("http://[::1]:8000", "http://[::1]:8000"),
+    ],
+)
+def test_url_forms(text, expected):
+    assert str(parse_url(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ftp://host", "http://", "host:port", "host:99999", "a b:8000", "grpc://h/path", "http://u:p@h", "http://h?x"],
+)
+def test_urls_that_cannot_work(text):
+    with pytest.raises(ConfigurationError):
+        parse_url(text)
+
+
+def test_no_url_means_the_environment_then_the_default(monkeypatch):
+    monkeypatch.delenv("TRITON_URL", raising=False)
+    assert str(parse_url(None)) == "http://localhost:8000"
+    monkeypatch.setenv("TRITON_URL", "grpc://gpu:8001")
+    assert str(parse_url(None)) == "grpc://gpu:8001"
+
+
+@contextlib.contextmanager
+def listener(behave):
+    """A TCP server on a free port; ``behave`` gets each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections = []
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    connections.append(connection)
+                    behave(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield server.getsockname()[1], connections
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+        for connection in connections:
+            connection.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_nothing_listens(scheme):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=0, timeout=5)
+    hint = rf"nothing answers at {scheme}://127.0.0.1:{port} \(Connection refused\): start a server with `triton-sam"
+    with pytest.raises(ServerUnreachableError, match=hint):
+        transport.infer("model", INPUT, ["out"])
+    assert not transport.is_ready()
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            "errors resolving h:1: [field:lookup error:lookup failed for h:1: Domain name not found]",
+            "Domain name not found",
+        ),
+        ("DNS resolution failed for h:1: Domain name not found", "Domain name not found"),
+        ("failed to connect to all addresses", "failed to connect to all addresses"),
+    ],
+)
+def test_grpc_finds_no_server(message, words):
+    error = map_error(InferenceServerException(message, status="StatusCode.UNAVAILABLE"), parse_url("grpc://h:1"))
+    assert str(error).startswith(f"nothing answers at grpc://h:1 ({words}): start a server")
+
+
+def test_grpc_finds_a_server_that_does_not_speak_tls():
+    said = (
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:1.2.3.4:1: Tls handshake failed: WRONG_VERSION"
+    )
+    error = map_error(InferenceServerException(said, status="StatusCode.UNAVAILABLE"), parse_url("grpcs://h:1"))
+    assert str(error) == f"grpcs://h:1 is not available: {said}"
+
+
+def test_threads_that_call_first_at_once_share_a_channel_and_its_error(monkeypatch):
+    class Slow(tritonclient.grpc.InferenceServerClient):
+        def __init__(self, *arguments, **options):
+            time.sleep(0.05)  # so that all of them wait for the first
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr("tritonclient.grpc.InferenceServerClient", Slow)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    transport = Transport(parse_url(f"grpc://127.0.0.1:{port}"), retries=0, timeout=5)
+    errors, start = [], threading.Barrier(8)
+
+    def call():
+        start.wait()
+        try:
+            transport.ready_models()
+        except Exception as error:
+            errors.append(type(error))
+
+    for _ in range(3):
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == [ServerUnreachableError] * 24
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_silent_server_is_a_timeout_and_not_retried(scheme, monkeypatch):
+    requests, infer = [], tritonclient.grpc.InferenceServerClient.async_infer
+
+    def counted(*arguments, **options):
+        requests.append(1)
+        return infer(*arguments, **options)
+
+    monkeypatch.setattr("tritonclient.grpc.InferenceServerClient.async_infer", counted)
+    with listener(lambda connection: None) as (port, connections):
+        transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=5, timeout=0.5)
+        start = time.monotonic()
+        with standstill() as lost, pytest.raises(ServerTimeoutError):
+            transport.infer("model", INPUT, ["out"])
+        assert time.monotonic() - start < 2 + lost[0]
+        assert len(connections if scheme == "http" else requests) == 1
+        transport.close()
+
+
+def drop(connection):
+    connection.recv(100_000)
+    connection.close()
+
+
+@pytest.fixture
+def pauses(monkeypatch):
+    """Seconds between the tries of a call; none is waited."""
+    waited = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)
+    monkeypatch.setattr("triton_sam.transport.triton.time", clock)
+    return waited
+
+
+@pytest.mark.parametrize("retries", [0, 1, 4])
+def test_a_connection_that_breaks_is_retried_so_often_and_then_reported(pauses, retries):
+    with listener(drop) as (port, connections):
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=retries)
+        with pytest.raises(ServerUnreachableError):
+            transport.infer("model", INPUT, ["out"])
+        assert len(connections) == len(pauses) + 1 == retries + 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_pauses_grow_and_no_two_clients_come_back_together(pauses, scheme):
+    with listener(drop) as (port, _):
+        for _ in range(10):
+            transport = Transport(parse_url(f"{scheme}://127.0.0.1:{port}"), retries=3)
+            with pytest.raises(ServerUnreachableError):
+                transport.infer("model", INPUT, ["out"])
+    for number in range(3):
+        of_that_try, longest = pauses[number::3], RETRY_PAUSE * 2**number
+        assert longest / 2 <= min(of_that_try) < max(of_that_try) <= longest
+        assert len(set(of_that_try)) == 10
+
+
+def test_the_async_client_repeats_as_often(monkeypatch):
+    waited = []
+    monkeypatch.setattr("triton_sam.transport.aio.spread", lambda pause: waited.append(pause) or 0.0)
+    with (
+        listener(drop) as (port, connections),
+        SpeculativeSAM2Client(f"http://127.0.0.1:{port}", retries=3, embeddings="server") as client,
+    ):
+        with pytest.raises(ServerUnreachableError):
+            client.set_image(b"x")
+        assert waited == [RETRY_PAUSE, 2 * RETRY_PAUSE, 4 * RETRY_PAUSE]
+        assert len(connections) == 4
+
+
+def test_what_changes_the_server_is_asked_for_once(pauses):
+    with listener(drop) as (port, connections):
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=5)
+        with pytest.raises(ServerUnreachableError):
+            transport.load_model("model")
+        assert len(connections) == 1
+    assert not pauses
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_server_on_this_machine_is_not_looked_for_behind_a_proxy(scheme, service_triton, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nothing listens there
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    url = service_triton.http_url if scheme == "http" else service_triton.grpc_url
+    assert Transport(parse_url(url)).ready_models()
+    with SpeculativeSAM2Client(url) as client:
+        client.set_image(bundled("test/images") / "shapes.jpg")
+
+
+@pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
+def test_a_server_that_is_no_triton(status):
+    def answer(connection):
+        connection.recv(100_000)
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\nhello".encode())
+
+    with listener(answer) as (port, _):
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=0, timeout=5)
+        with pytest.raises(InferenceError, match="does not answer like a Triton server"):
+            transport.ready_models()
+
+
+def test_a_closed_transport_says_so():
+    transport = Transport(parse_url("localhost:1"))
+    transport.close()
+    with pytest.raises(ConfigurationError, match="closed"):
+        transport.ready_models()
+
+
+def test_a_client_made_while_another_thread_closes_is_closed():
+    closed = []
+
+    def connect():
+        clients.close()
+        return SimpleNamespace(close=lambda: closed.append(True))
+
+    clients = ThreadClients(connect)
+    with pytest.raises(ConfigurationError, match="closed"):
+        clients.get()
+    assert closed == [True]
+
+
+def answer_all(connection):
+    """Answer 200 to whatever comes, until the other side closes."""
+
+    def answer():
+        with contextlib.suppress(OSError):
+            while connection.recv(1 << 20):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            connection.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+def test_threads_that_have_ended_keep_no_descriptors():
+    def descriptors():
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+    with listener(answer_all) as (port, _):
+        transport = Transport(parse_url(f"http://localhost:{port}"))
+        assert transport.is_ready()
+        before = descriptors()
+        for _ in range(20):
+            thread = threading.Thread(target=transport.is_ready)
+            thread.start()
+            thread.join()
+        assert descriptors() < before + 20
+        assert transport.is_ready()
+        transport.close()
+
+
+def test_an_interrupted_call_does_not_stand_in_the_way_of_the_next():
+    """Ctrl-C while a request is sent, to a server that reads none of it."""
+
+    def interrupt(connection):
+        if len(connections) > 1:
+            answer_all(connection)
+        else:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with listener(interrupt) as (port, connections):
+        transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=0, timeout=5)
+        with pytest.raises(KeyboardInterrupt):
+            transport.infer("model", {"image": np.zeros((1, 5_000_000), np.float32)}, ["out"])
+        assert transport.is_ready()
+        transport.close()
+
+
+@pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_certificates_that_are_none_are_found_out_at_once(kind, scheme, tmp_path):
+    (tmp_path / "no.pem").write_text("no certificate")
+    for name, reason in (("absent.pem", "No such file or directory"), ("no.pem", "no PEM file")):
+        with pytest.raises(ConfigurationError, match=f"^no certificates at {tmp_path / name}: {reason}$"):
+            kind(f"{scheme}://localhost", ca_certs=tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+@pytest.mark.parametrize("value", ["Bearer secretABC\r", "Bearer secret\nABC", "Bearer secretABC é"])
+def test_a_header_that_cannot_be_sent_is_refused_and_not_shown(kind, scheme, value):
+    with pytest.raises(ConfigurationError, match="the header 'Authorization' holds a character") as caught:
+        kind(f"{scheme}://localhost", headers={"Authorization": value})
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 1e12])
+def test_timeouts_that_cannot_work(timeout):
+    for kind in (SAM2TritonClient, SpeculativeSAM2Client):
+        with pytest.raises(ConfigurationError, match="timeout must be above 0 seconds"):
+            kind(timeout=timeout)
+    with pytest.raises(ConfigurationError, match="timeout must be above 0 seconds"):
+        Transport(parse_url("localhost"), timeout=timeout)
+
+
+def test_no_client_rounds_its_timeout_up():
+    """aiohttp does so for more than 5 seconds, to a whole one; of four clients in a second, some would notice."""
+    timeout, late = 5.1, []
+
+    def ask(address):
+        with SpeculativeSAM2Client(address, timeout=timeout, retries=0, embeddings="server") as client:
+            began = time.monotonic()
+            with pytest.raises(ServerTimeoutError):
+                client.set_image(b"x")
+            late.append(time.monotonic() - began - timeout)
+
+    with listener(lambda connection: None) as (port, _), standstill() as lost:
+        threads = [threading.Thread(target=ask, args=(f"http://127.0.0.1:{port}",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.25)
+        for thread in threads:
+            thread.join()
+    assert len(late) == 4
+    assert max(late) < 0.5 + lost[0]
+
+
+def test_a_call_that_grpc_forgets_ends_all_the_same(monkeypatch):
+    """It cannot be brought about at will: a call that nobody ever answers stands for it."""
+    cancelled = []
+    forgotten = SimpleNamespace(cancel=lambda: cancelled.append(True))
+    monkeypatch.setattr("tritonclient.grpc.InferenceServerClient.async_infer", lambda *_, **__: forgotten)
+    transport = Transport(parse_url("grpc://localhost:1"), timeout=0.3, retries=2)
+    began = time.monotonic()
+    with standstill() as lost, pytest.raises(ServerTimeoutError, match="in time"):
+        transport.infer("sam2_encoder", INPUT, ["y"])
+    assert 0.3 <= time.monotonic() - began < 0.8 + lost[0]
+    assert cancelled
+    transport.close()

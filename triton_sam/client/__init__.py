@@ -1,0 +1,16 @@
+"""The clients: `SAM2TritonClient` waits for each answer, `SpeculativeSAM2Client` answers while the mouse moves."""
+
+from .segmenter import Segmenter
+from .server_models import ServerModels
+from .speculative import SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+from .sync import SAM2TritonClient, SamTritonClient
+
+__all__ = [
+    "SAM2TritonClient",
+    "SamTritonClient",
+    "Segmenter",
+    "ServerModels",
+    "SpeculativeSAM2Client",
+    "queue_multiple_requests",
+    "wait_for_latest_result",
+]

@@ -1,0 +1,200 @@
+"""Carries out what `Sessions` decides: requests on the I/O loop, results into futures that any thread may wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import numpy.typing as npt
+
+from ..errors import ConfigurationError, InferenceError, InputError
+from ..transport.aio import AsyncTransport
+from ..wire.pair import Request
+from .io_loop import IO_LOOP
+from .lanes import Job, Sessions, State, Step
+from .session import SessionClick
+
+Outcome = TypeVar("Outcome")
+
+SECONDS_TO_CLOSE = 5.0
+
+
+@dataclass(eq=False)
+class Work(Generic[Outcome]):
+    """One inference: the request, what makes a result of its answer, and the future that gets it."""
+
+    request: Request
+    read: Callable[[dict[str, npt.NDArray[Any]]], Outcome]
+    future: concurrent.futures.Future[Outcome] = field(default_factory=concurrent.futures.Future)
+    task: asyncio.Task[None] | None = None
+
+
+class Dispatcher:
+    """Sends requests in the order of `Sessions`. Every method may be called from any thread.
+
+    Args:
+        transport: used on the I/O loop alone.
+        sessions: used under this object's lock alone.
+    """
+
+    def __init__(self, transport: AsyncTransport, sessions: Sessions[Work[Any]]) -> None:
+        self._transport = transport
+        self._sessions = sessions
+        # Re-entrant: a future that is cancelled reports back in the thread that cancels it.
+        self._lock = threading.RLock()
+        self._loop = IO_LOOP.acquire()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing: concurrent.futures.Future[None] | None = None
+
+    def submit(
+        self, works: Sequence[Work[Outcome]], session: str | None, request_id: str | None = None
+    ) -> list[Job[Work[Any]]]:
+        """Queue requests of one session, the newest last; ``request_id`` names the only one. start() sends them.
+
+        Raises:
+            InputError: a request of this id has not ended yet.
+            ConfigurationError: the client is closed.
+        """
+        with self._lock:
+            self._check_open()
+            if request_id is not None and self._sessions.get(request_id) is not None:
+                raise InputError(f"a request with the id {request_id!r} has not ended yet")
+            jobs: list[Job[Work[Any]]] = [Job(request_id or uuid.uuid4().hex, session, work) for work in works]
+            for job in jobs:
+                job.work.future.add_done_callback(partial(self._forward_cancel, job))
+            step = self._sessions.submit(jobs)
+        self._carry_out(step)
+        return jobs
+
+    def start(self) -> None:
+        """Send what may be sent."""
+        self.change(Sessions.start)
+
+    def infer(
+        self, request: Request, end: float | None = None
+    ) -> concurrent.futures.Future[dict[str, npt.NDArray[Any]]]:
+        """Run an inference outside of all sessions, until ``end`` of the monotonic clock, None: as long as a call may.
+
+        Raises:
+            ConfigurationError: the client is closed.
+        """
+        with self._lock:
+            self._check_open()
+            return asyncio.run_coroutine_threadsafe(self._infer(request, end), self._loop)
+
+    def change(self, act: Callable[[Sessions[Work[Any]]], Step[Work[Any]]]) -> int:
+        """Change the sessions; return how many requests were cancelled by it."""
+        with self._lock:
+            step = act(self._sessions)
+        self._carry_out(step)
+        return len(step.cancelled)
+
+    def counts(self, session: str) -> dict[str, int]:
+        """See Sessions.counts()."""
+        with self._lock:
+            return self._sessions.counts(session)
+
+    @property
+    def sent(self) -> int:
+        """Requests that were started so far."""
+        with self._lock:
+            return self._sessions.sent
+
+    def close(self) -> concurrent.futures.Future[None]:
+        """Cancel everything and close the connections; the future ends when that is done. May be called again."""
+        with self._lock:
+            if self._closing is not None:
+                return self._closing
+            step = self._sessions.cancel_everything()
+            self._closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
+        self._carry_out(step)
+        return self._closing
+
+    def close_when_forgotten(self) -> None:
+        """Close for an owner that the garbage collector found, in whatever thread, or at the program's end."""
+        closing = self.close()
+        if not IO_LOOP.is_current_thread():
+            with contextlib.suppress(concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
+                closing.result(SECONDS_TO_CLOSE)
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise ConfigurationError("this client is closed")
+
+    def _carry_out(self, step: Step[Work[Any]]) -> None:
+        for job in step.cancelled:
+            job.work.future.cancel()
+        if step.aborted or step.start:
+            with contextlib.suppress(RuntimeError):  # the loop ended: another thread has closed the client meanwhile
+                self._loop.call_soon_threadsafe(self._on_loop, step)
+
+    def _on_loop(self, step: Step[Work[Any]]) -> None:
+        for job in step.aborted:
+            if job.work.task is not None:
+                job.work.task.cancel()
+        for job in step.start:
+            if job.state is State.RUNNING:  # else cancelled on the way here
+                job.work.task = self._start(self._send(job))
+
+    def _start(self, call: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
+        task = self._loop.create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _send(self, job: Job[Work[Any]]) -> None:
+        work = job.work
+        try:
+            result = work.read(await self._transport.in_time(self._call(work.request)))
+        except asyncio.CancelledError:
+            self._finish(job, State.CANCELLED, work.future.cancel)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller who waits gets it
+            failure = error
+            self._finish(job, State.FAILED, lambda: work.future.set_exception(failure))
+        else:
+            self._finish(job, State.COMPLETED, lambda: work.future.set_result(result))
+
+    def _finish(self, job: Job[Work[Any]], state: State, resolve: Callable[[], object]) -> None:
+        with self._lock:
+            step = self._sessions.finish(job, state)
+        # From here on nobody cancels the future but its owner, and after this line not even he.
+        if step is not None and (state is State.CANCELLED or job.work.future.set_running_or_notify_cancel()):
+            resolve()
+        if step is not None:
+            self._carry_out(step)
+
+    def _forward_cancel(self, job: Job[Work[Any]], future: concurrent.futures.Future[Any]) -> None:
+        if future.cancelled():
+            self.change(lambda sessions: sessions.cancel(job.id) if sessions.get(job.id) is job else Step())
+
+    async def _infer(self, request: Request, end: float | None) -> dict[str, npt.NDArray[Any]]:
+        return await self._start(self._transport.in_time(self._call(request), end))
+
+    async def _call(self, request: Request) -> dict[str, npt.NDArray[Any]]:
+        try:
+            outputs = await self._transport.infer(request)
+        except InferenceError as error:
+            if not isinstance(request, SessionClick):
+                raise
+            for again in request.again(error):
+                outputs = await self._transport.infer(again)
+        else:
+            if isinstance(request, SessionClick):
+                request.hit()
+        return outputs
+
+    async def _close(self) -> None:
+        try:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._transport.close()
+        finally:
+            IO_LOOP.release()

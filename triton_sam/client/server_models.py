@@ -1,0 +1,58 @@
+"""What a server has ready, sorted into families and variants by the tensors of the models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..families import FAMILIES
+from ..families.base import Family, ModelSpec
+
+
+class ServerModels(dict[str, str]):
+    """Name -> version of every model that a server has ready, and the pairs among them.
+
+    Args:
+        versions: name -> version.
+        variants: family -> names of its ready pairs, the default one first; each is a ``model_name`` for a client of
+            that ``model_type``.
+    """
+
+    def __init__(self, versions: Mapping[str, str], variants: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(versions)
+        self.variants = dict(variants)
+
+
+def sort_models(versions: Mapping[str, str], config_of: Callable[[str], Mapping[str, Any]]) -> ServerModels:
+    """Find the encoder/decoder pairs of each family.
+
+    Args:
+        versions: name -> version of every ready model.
+        config_of: returns the configuration of a model, as the JSON of Triton's HTTP protocol.
+    """
+    variants: dict[str, list[str]] = {name: [] for name in FAMILIES}
+    for encoder in sorted(versions):
+        variant = encoder.removesuffix("_encoder")
+        decoder = f"{variant}_decoder"
+        if variant == encoder or decoder not in versions:
+            continue
+        family = _family(config_of(encoder), config_of(decoder))
+        if family is not None:
+            variants[family.name].append(variant)
+    return ServerModels(
+        versions,
+        {name: tuple(sorted(found, key=lambda v: (v != name, v))) for name, found in variants.items() if found},
+    )
+
+
+def _family(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> Family | None:
+    """Return the family whose tensors a pair has; every family differs from the others in some name."""
+    for family in FAMILIES.values():
+        if _fits(encoder, family.encoder) and _fits(decoder, family.decoder):
+            return family
+    return None
+
+
+def _fits(config: Mapping[str, Any], spec: ModelSpec) -> bool:
+    names = [{tensor["name"] for tensor in config.get(side, ())} for side in ("input", "output")]
+    return names == [set(spec.input_names), set(spec.output_names)]

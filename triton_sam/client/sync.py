@@ -1,0 +1,224 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import numpy.typing as npt
+
+from ..errors import InferenceError, ModelNotReadyError
+from ..families.base import FloatArray
+from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.images import ImageSource
+from ..masks.segment import Segment
+from ..transport.triton import Transport
+from ..wire.contract import OutputFormat
+from ..wire.pair import Request
+from .base import ClientCore, EmbeddingsPlace
+from .server_models import ServerModels, sort_models
+from .session import SessionClick
+
+
+class SamTritonClient(ClientCore):
+    """Segments images on a Triton server: encode an image once, then turn prompts into masks.
+
+    One client may be used from several threads. ``set_image`` sets the image for all of them; threads that work on
+    different images use ``encode`` and hand the result to ``predict(..., image=...)``.
+
+    Example:
+        >>> with SAM2TritonClient("localhost:8000") as client:
+        ...     client.set_image("image.jpg")
+        ...     masks, iou = client.predict(point_coords=[[512, 512]], point_labels=[1])
+        ...     binary = masks[0, 0] > 0
+
+    Args:
+        url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
+            variable TRITON_URL, else localhost:8000.
+        model_type: SAM family: "sam1", "sam2" or "sam3". All behave alike.
+        model_name: a variant beside the default one, for example "sam2.1_large" for the models
+            ``sam2.1_large_encoder`` and ``sam2.1_large_decoder``.
+        timeout: seconds that one call may take, all that it asks of the server included.
+        retries: how often a call is repeated when the connection could not be made or broke. Calls have no side
+            effects, so that this is safe; a call that ran into the timeout is not repeated.
+        headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
+        ca_certs: PEM file with certificates to trust, for https and grpcs.
+        embeddings: where they are kept. "server": in the session model (``sam2``), so that a click is an id and a
+            prompt, under 1 KB; an image that the server has lost is sent again by itself. "client": here, and they go
+            along with every click, 16.8 MB for SAM2. "auto": the server, if it has the session model ready when the
+            first image is encoded. Masks are the same either way.
+
+    Raises:
+        ConfigurationError: an argument that cannot work. No connection is made yet.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        model_type: str = "sam2",
+        *,
+        model_name: str | None = None,
+        timeout: float = 60.0,
+        retries: int = 2,
+        headers: Mapping[str, str] | None = None,
+        ca_certs: str | os.PathLike[str] | None = None,
+        embeddings: EmbeddingsPlace = "auto",
+    ) -> None:
+        super().__init__(url, model_type, model_name, embeddings=embeddings)
+        self._transport = Transport(self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs)
+
+    def encode(self, image: ImageSource) -> ImageEmbeddings:
+        """Encode an image without making it the current one.
+
+        Args:
+            image: path, encoded bytes, Pillow image (any mode; EXIF orientation honoured) or uint8 RGB array (H,W,3).
+
+        Raises:
+            ImageError: not a usable image.
+            ServerError: see triton_sam.errors.
+        """
+        with self._transport.one_call():
+            if not self._session_ready():
+                return self._encode_here(image)
+            request, content = self._session.upload(image)
+            try:
+                outputs = self._transport.infer(request.model, request.inputs, request.outputs)
+            except (InferenceError, ModelNotReadyError) as error:
+                self._session_failed(error)
+                return self._encode_here(content)
+            return self._session.read_upload(outputs, content, self._encode_here)
+
+    def set_image(self, image: ImageSource) -> None:
+        """Encode an image and make it the current one; after an error the earlier image stays. See encode()."""
+        self._embeddings = self.encode(image)
+
+    def predict(
+        self,
+        point_coords: Any = None,
+        point_labels: Any = None,
+        box: Any = None,
+        mask_input: Any = None,
+        multimask_output: bool = False,
+        *,
+        image: ImageEmbeddings | None = None,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Predict low-resolution masks for P objects.
+
+        Args:
+            point_coords: (N,2) points of one object, (P,N,2) of several, or P lists of different length; x, y in
+                pixels of the original image.
+            point_labels: (N,) or (P,N): 1 foreground, 0 background, -2 no point. None: all foreground.
+            box: (4,) or (P,4) as x1,y1,x2,y2 in pixels of the original image.
+            mask_input: logits of an earlier prediction, for example ``masks[0, 0]``, to refine it. SAM3 takes none.
+            multimask_output: three candidates an object instead of one; good for a single click.
+            image: embeddings from encode(); None for the current image.
+
+        Returns:
+            (masks, iou): float32 logits (P,M,256,256), SAM3 (P,M,288,288), foreground where > 0, and float32 predicted
+            IoU (P,M); M is 1, or 3 for multimask_output. SAM2's logits are within -32..32, as its official predictor
+            hands them out. SAM3's single mask is the best scored of its three.
+
+        Raises:
+            NoImageError: no image has been set.
+            PromptError: a prompt of the wrong shape, type or range.
+            ServerError: see triton_sam.errors.
+        """
+        request, prompts = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
+        outputs = self._infer(request)
+        return self._calls.low_res(self._session.read(request, outputs, prompts, multimask_output))
+
+    def segment(
+        self,
+        point_coords: Any = None,
+        point_labels: Any = None,
+        box: Any = None,
+        mask_input: Any = None,
+        multimask_output: bool = False,
+        *,
+        image: ImageEmbeddings | None = None,
+        logits: bool = True,
+    ) -> list[Segment]:
+        """Predict full-size masks; arguments and errors as predict().
+
+        Args:
+            point_coords: see predict(), as the arguments that follow.
+            point_labels: "
+            box: "
+            mask_input: "
+            multimask_output: "
+            image: "
+            logits: whether the segments carry their logits, 263 KB each on the wire. Without them, a server that keeps
+                the embeddings makes the masks itself and sends a few KB: for slow networks.
+
+        Returns:
+            One Segment an object, or three with multimask_output, object by object. Masks equal those of the official
+            predictor: logits resized bilinearly to the image, foreground where > 0.
+        """
+        form: OutputFormat = "logits" if logits else "rle"
+        request, prompts = self._click(image, point_coords, point_labels, box, mask_input, multimask_output, form)
+        outputs = self._infer(request)
+        if isinstance(request, SessionClick) and not logits:
+            return self._session.read_segments(request, outputs, prompts)
+        segments = list(self._calls.segments(self._session.read(request, outputs, prompts, multimask_output)))
+        return segments if logits else [replace(segment, logits=None) for segment in segments]
+
+    def is_ready(self) -> bool:
+        """Whether the server answers and has both models of this client ready."""
+        with self._transport.one_call():
+            if not self._transport.is_ready():
+                return False
+            ready = self._transport.ready_models()
+        return self._calls.encoder in ready and self._calls.decoder in ready
+
+    def models(self) -> ServerModels:
+        """Return what the server has ready: a dict name -> version of all models.
+
+        Its attribute ``variants`` lists the pairs by family, for example ``{"sam2": ("sam2", "sam2.1_large")}``.
+        """
+        with self._transport.one_call():
+            return sort_models(self._transport.ready_models(), self._transport.model_config)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def __enter__(self) -> SamTritonClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _session_ready(self) -> bool:
+        """Whether images go to the session model; asks the server once."""
+        if self._uses_session is None:
+            self._uses_session = self._session.model in self._transport.ready_models()
+        return self._uses_session
+
+    def _encode_here(self, image: ImageSource) -> ImageEmbeddings:
+        request, size = self._calls.encode(image)
+        outputs = self._transport.infer(request.model, request.inputs, request.outputs)
+        return self._calls.read_embeddings(outputs, size)
+
+    def _infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
+        """Send a request; once more, with the image, when the server that held the image has lost it."""
+        with self._transport.one_call():
+            try:
+                outputs = self._transport.infer(request.model, request.inputs, request.outputs)
+            except InferenceError as error:
+                if not isinstance(request, SessionClick):
+                    raise
+                for again in request.again(error):
+                    outputs = self._transport.infer(again.model, again.inputs, again.outputs)
+            else:
+                if isinstance(request, SessionClick):
+                    request.hit()
+            return outputs
+
+
+SAM2TritonClient = SamTritonClient
+"""The same class under the name that most code knows; it speaks every family."""

@@ -1,0 +1,1 @@
+"""Official checkpoints and published ONNX files: the catalogue, and verified, resumable downloads."""

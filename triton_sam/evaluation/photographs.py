@@ -1,0 +1,160 @@
+"""Results to look at: mean IoU against clicks, and a contact sheet of examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .._common.extras import missing
+from .._common.files import atomic_path
+from ..masks.drawing import FOREGROUND, PALETTE, Color, overlay
+from ..masks.rle import BoolArray
+from .clicks import Click, tight_box
+from .report import Report
+from .runner import Trial
+
+try:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ImportError as error:
+    raise missing("the plot needs", "evaluate", error) from error
+
+_TILE = 240
+_CAPTION = 22
+_GAP = 6
+_LEAST_WINDOW = 64
+_PAPER: Color = (255, 255, 255)
+_INK: Color = (30, 30, 30)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A row of the contact sheet.
+
+    Args:
+        iou: of the first click.
+        tiles: (caption, picture) of the truth, the first and the last click, and the box.
+    """
+
+    iou: float
+    tiles: tuple[tuple[str, Image.Image], ...]
+
+
+class Examples:
+    """A few objects drawn at random from all that pass by, each with the same chance (reservoir sampling).
+
+    They are drawn at once: small tiles are kept, and no large picture with its masks.
+
+    Args:
+        most: how many to keep.
+        seed: of the choice.
+    """
+
+    def __init__(self, most: int = 8, seed: int = 0) -> None:
+        self.rows: list[Example] = []
+        self._most, self._seen = most, 0
+        self._rng = np.random.default_rng(seed)
+
+    def add(self, trial: Trial) -> None:
+        """Let a finished trial take part."""
+        self._seen += 1
+        if len(self.rows) < self._most:
+            self.rows.append(_row(trial))
+            return
+        place = int(self._rng.integers(self._seen))
+        if place < self._most:
+            self.rows[place] = _row(trial)
+
+
+def plot(reports: Sequence[Report], path: Path) -> None:
+    """Write mean IoU against clicks as PNG: a line a data set, the middle half of its objects, and its boxes.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    figure = Figure(figsize=(7.2, 4.8), dpi=140, layout="constrained")
+    axes = figure.add_subplot()
+    for number, report in enumerate(reports):
+        summary = report.summary
+        colour = tuple(value / 255 for value in PALETTE[number % len(PALETTE)])
+        clicks = np.arange(1, len(summary.clicks) + 1)
+        low, high = zip(*summary.quartiles, strict=True)
+        name = report.dataset.name
+        axes.plot(clicks, summary.clicks, "o-", color=colour, label=f"{name}: clicks ({summary.objects} objects)")
+        axes.fill_between(clicks, low, high, color=colour, alpha=0.12, linewidth=0)
+        axes.axhline(summary.box, color=colour, linestyle="--", linewidth=1.2, label=f"{name}: box")
+        axes.plot([1], [summary.best_by_truth], "D", color=colour, fillstyle="none", label=f"{name}: best of three")
+    axes.set(xlabel="clicks", ylabel="IoU: mean, middle half shaded", ylim=(0, 1.01))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.25)
+    figure.legend(fontsize=8, loc="outside lower center", ncols=3)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png")
+
+
+def contact_sheet(examples: Sequence[Example], path: Path) -> None:
+    """Write examples as PNG: a row an object, with the truth, the first and the last click, and the box.
+
+    Args:
+        examples: at least one; the rows are sorted by the IoU of the first click.
+        path: file to write.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    rows = [example.tiles for example in sorted(examples, key=lambda example: example.iou)]
+    width = len(rows[0]) * (_TILE + _GAP) + _GAP
+    height = len(rows) * (_TILE + _CAPTION + _GAP) + _GAP
+    sheet = Image.new("RGB", (width, height), _PAPER)
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
+    for row_number, row in enumerate(rows):
+        top = _GAP + row_number * (_TILE + _CAPTION + _GAP)
+        for column, (caption, tile) in enumerate(row):
+            left = _GAP + column * (_TILE + _GAP)
+            draw.text((left, top + 1), caption, fill=_INK, font=font)
+            sheet.paste(tile, (left, top + _CAPTION))
+    with atomic_path(path) as temporary:
+        sheet.save(temporary, format="PNG")
+
+
+def _row(trial: Trial) -> Example:
+    """Draw the tiles of one object."""
+    first, last, box = (trial.segments[kind] for kind in ("first", "last", "box"))
+    count = len(trial.prompts)
+    name = trial.sample.name if len(trial.sample.name) <= 20 else f"{trial.sample.name[:19]}…"
+    tiles = (
+        (f"{name}, object {trial.label}", _tile(trial, trial.truth, FOREGROUND)),
+        (f"1 click: IoU {trial.clicks[0].iou:.3f}", _tile(trial, first.mask, PALETTE[0], trial.prompts[:1])),
+        (
+            f"{count} click{'s' * (count != 1)}: IoU {trial.clicks[-1].iou:.3f}",
+            _tile(trial, last.mask, PALETTE[0], trial.prompts),
+        ),
+        (f"box: IoU {trial.answer(box).iou:.3f}", _tile(trial, box.mask, PALETTE[0], draw_box=True)),
+    )
+    return Example(trial.clicks[0].iou, tiles)
+
+
+def _tile(
+    trial: Trial, mask: BoolArray, colour: Color, prompts: Sequence[Click] = (), draw_box: bool = False
+) -> Image.Image:
+    """Draw a mask and its prompts in a window twice as large as the object's box, at most as large as the picture."""
+    image, box = trial.sample.image, tight_box(trial.truth)
+    side = max(_LEAST_WINDOW, min(round(2 * float(max(box[2:] - box[:2]))), max(image.size)))
+    left, top = (
+        min(max(round(float(middle) - side / 2), 0), max(length - side, 0))
+        for middle, length in zip((box[:2] + box[2:]) / 2, image.size, strict=True)
+    )
+    window = Image.new("RGB", (side, side), _PAPER)
+    window.paste(image, (-left, -top))
+    picture = window.resize((_TILE, _TILE), Image.Resampling.LANCZOS)
+    stencil = Image.fromarray(mask.astype(np.uint8)).crop((left, top, left + side, top + side))
+    stencil = stencil.resize((_TILE, _TILE), Image.Resampling.NEAREST)
+    scale = _TILE / side
+    points = [((click.x + 0.5 - left) * scale, (click.y + 0.5 - top) * scale) for click in prompts]
+    boxes = (box - np.tile((left, top), 2)) * scale if draw_box else None
+    labels = [click.label for click in prompts]
+    return overlay(picture, [np.asarray(stencil)], points or None, labels or None, boxes, colors=[colour], alpha=0.35)

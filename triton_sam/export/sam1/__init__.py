@@ -1,0 +1,1 @@
+"""SAM1: load, trace, official predictor."""

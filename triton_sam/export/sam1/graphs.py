@@ -1,0 +1,100 @@
+"""The two SAM1 graphs as modules: what SamPredictor does, written so that it exports to small ONNX graphs.
+
+Reference: segment_anything.SamPredictor, segment_anything.modeling.{sam,prompt_encoder,mask_decoder}.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT
+from ...families.sam1 import PIXEL_MEAN, PIXEL_STD
+from ..point_graphs import PointDecoder, channel_norm
+
+
+class Sam1Encoder(nn.Module):
+    """Image to embeddings, as SamPredictor.set_torch_image.
+
+    Args:
+        model: a segment_anything.modeling.Sam.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.encoder = model.image_encoder
+        self.register_buffer("mean", torch.tensor(PIXEL_MEAN).reshape(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(PIXEL_STD).reshape(1, 3, 1, 1), persistent=False)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Encode images.
+
+        Args:
+            image: (B,3,S,S) RGB in 0..1, the mean colour (families.sam1.PIXEL_MEAN) where the picture ends.
+
+        Returns:
+            image_embeddings (B,256,S/16,S/16).
+        """
+        embeddings: Tensor = self.encoder((image - self.mean) / self.std)
+        return embeddings
+
+
+class Sam1Decoder(PointDecoder):
+    """Embeddings and prompts to masks, as SamPredictor.predict_torch, for single mask and multimask at once.
+
+    Args:
+        model: a segment_anything.modeling.Sam.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model.prompt_encoder, model.mask_decoder)
+
+    def forward(
+        self,
+        image_embeddings: Tensor,
+        point_coords: Tensor,
+        point_labels: Tensor,
+        mask_input: Tensor,
+        has_mask_input: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Decode P prompts.
+
+        Args:
+            image_embeddings: (1 or P,256,S/16,S/16) of Sam1Encoder.
+            point_coords: (P,N,2) x, y in the S frame, unshifted; N may be 0.
+            point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point.
+            mask_input: (1 or P,1,S/4,S/4) logits of an earlier answer.
+            has_mask_input: (1 or P,) 1 where mask_input counts, else 0.
+
+        Returns:
+            masks (P,1,S/4,S/4) and iou_predictions (P,1) of token 0, the single mask; multimask_masks (P,3,S/4,S/4) and
+            multimask_iou_predictions (P,3) of the others. Masks are logits.
+        """
+        points, is_point = self._embed_points(point_coords, point_labels)
+        is_point = is_point & self._without_padding_behind_a_box(point_labels)
+        dense = self._embed_mask(mask_input, has_mask_input)
+        heads = [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
+        tokens, ignored = self._tokens(heads, points, is_point)
+        tokens_out, image_out = self._transform(image_embeddings.flatten(2) + dense, tokens, ignored)
+
+        features = image_out.transpose(1, 2).reshape(-1, image_out.shape[2], *self.prompt_encoder.image_embedding_size)
+        mask_tokens = tokens_out[:, 1 : 1 + self.decoder.num_mask_tokens]
+        upscale_1, norm, activation_1, upscale_2, activation_2 = self.decoder.output_upscaling
+        features = activation_1(channel_norm(norm, upscale_1(features)))
+        masks = self._masks(mask_tokens, activation_2(upscale_2(features)))
+        scores = self.decoder.iou_prediction_head(tokens_out[:, 0])
+        return masks[:, :1], scores[:, :1], masks[:, 1:], scores[:, 1:]
+
+    def _without_padding_behind_a_box(self, labels: Tensor) -> Tensor:
+        """Return (P,N+1): False for the padding token of a prompt that has a box, True for all else.
+
+        PromptEncoder.forward pads points with pad=(boxes is None).
+        """
+        is_corner = (labels == LABEL_BOX_TOP_LEFT) | (labels == LABEL_BOX_BOTTOM_RIGHT)
+        has_no_box = is_corner.to(torch.int64).sum(dim=1, keepdim=True) == 0
+        return torch.cat([torch.ones_like(is_corner), has_no_box], dim=1)

@@ -1,0 +1,46 @@
+"""The official predictor of SAM1, as a reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ...families import get_family
+from ...families.base import FloatArray
+from ..reference import Answer, Prompt
+
+
+class Sam1Reference:
+    """segment_anything.SamPredictor.
+
+    Args:
+        model: a segment_anything.modeling.Sam.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from segment_anything import SamPredictor
+
+        self.family = get_family("sam1")
+        self._predictor = SamPredictor(model)
+
+    def set_image(self, image: Image.Image) -> None:
+        """See Reference.set_image."""
+        self._predictor.set_image(np.asarray(image))
+
+    def answer(self, prompt: Prompt, multimask: bool) -> Answer:
+        """See Reference.answer. Several boxes go to predict_torch, which is what SamPredictor has for them."""
+        arrays = {name: np.asarray(value) for name, value in prompt.items()}
+        if "box" in arrays and arrays["box"].ndim == 2:
+            return self._answer_boxes(arrays["box"], multimask)
+        masks, scores, logits = self._predictor.predict(**arrays, multimask_output=multimask)
+        return Answer(logits, scores, masks)
+
+    def _answer_boxes(self, boxes: FloatArray, multimask: bool) -> Answer:
+        import torch
+
+        predictor = self._predictor
+        frame = predictor.transform.apply_boxes_torch(torch.from_numpy(boxes), predictor.original_size)
+        masks, scores, logits = predictor.predict_torch(None, None, frame, multimask_output=multimask)
+        return Answer(logits.flatten(0, 1).numpy(), scores.flatten().numpy(), masks.flatten(0, 1).numpy())

@@ -1,0 +1,1 @@
+"""SAM2.1: load, trace, official predictor."""

@@ -1,0 +1,159 @@
+"""The two SAM2 graphs as modules: what SAM2ImagePredictor does, written so that it exports to small ONNX graphs.
+
+Reference: SAM2ImagePredictor.set_image and SAM2ImagePredictor._predict, sam2.modeling.sam.mask_decoder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..point_graphs import PointDecoder, channel_norm
+
+PIXEL_MEAN = (0.485, 0.456, 0.406)
+"""Mean of RGB in 0..1; sam2.utils.transforms.SAM2Transforms."""
+PIXEL_STD = (0.229, 0.224, 0.225)
+"""Standard deviation of RGB in 0..1; sam2.utils.transforms.SAM2Transforms."""
+
+
+class Sam2Encoder(nn.Module):
+    """Image to embeddings, as SAM2ImagePredictor.set_image.
+
+    Args:
+        model: a sam2.modeling.sam2_base.SAM2Base with high-res features.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", torch.tensor(PIXEL_MEAN).reshape(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(PIXEL_STD).reshape(1, 3, 1, 1), persistent=False)
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Encode images.
+
+        Args:
+            image: (B,3,S,S) RGB in 0..1.
+
+        Returns:
+            image_embeddings (B,256,S/16,S/16), high_res_feats_0 (B,32,S/4,S/4), high_res_feats_1 (B,64,S/8,S/8).
+        """
+        features = self.model.forward_image((image - self.mean) / self.std)["backbone_fpn"]
+        high_res_0, high_res_1, embeddings = features[-3:]
+        if self.model.directly_add_no_mem_embed:
+            embeddings = embeddings + self.model.no_mem_embed.reshape(1, -1, 1, 1)
+        return embeddings, high_res_0, high_res_1
+
+
+class Sam2Decoder(PointDecoder):
+    """Embeddings and prompts to masks, as SAM2ImagePredictor._predict, for single mask and multimask at once.
+
+    The image side keeps its own batch dimension (1 or P) and is broadcast against the P prompts where they meet.
+
+    Args:
+        model: a sam2.modeling.sam2_base.SAM2Base with high-res features.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model.sam_prompt_encoder, model.sam_mask_decoder)
+
+    def forward(
+        self,
+        image_embeddings: Tensor,
+        high_res_feats_0: Tensor,
+        high_res_feats_1: Tensor,
+        point_coords: Tensor,
+        point_labels: Tensor,
+        mask_input: Tensor,
+        has_mask_input: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Decode P prompts.
+
+        Args:
+            image_embeddings: (1 or P,256,S/16,S/16) of Sam2Encoder.
+            high_res_feats_0: (1 or P,32,S/4,S/4) of Sam2Encoder.
+            high_res_feats_1: (1 or P,64,S/8,S/8) of Sam2Encoder.
+            point_coords: (P,N,2) x, y in the S frame, unshifted; N may be 0.
+            point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point.
+            mask_input: (1 or P,1,S/4,S/4) logits of an earlier answer.
+            has_mask_input: (1 or P,) 1 where mask_input counts, else 0.
+
+        Returns:
+            masks (P,1,S/4,S/4) and iou_predictions (P,1) of the single mask, multimask_masks (P,3,S/4,S/4) and
+            multimask_iou_predictions (P,3), object_score_logits (P,1). Masks are unclamped logits.
+        """
+        dense = self._embed_mask(mask_input, has_mask_input)
+        masks, scores, object_score = self.all_masks(
+            image_embeddings.flatten(2) + dense, high_res_feats_0, high_res_feats_1, point_coords, point_labels
+        )
+        chosen = self._choose_single(masks, scores)
+        rows = torch.arange(masks.shape[0], device=masks.device)
+        single_mask = masks[rows, chosen].unsqueeze(1)
+        single_score = scores[rows, chosen].unsqueeze(1)
+        return single_mask, single_score, masks[:, 1:], scores[:, 1:], object_score
+
+    def all_masks(
+        self, image: Tensor, high_res_0: Tensor, high_res_1: Tensor, coords: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Decode without choosing.
+
+        Args:
+            image: (1 or P,256,S/16*S/16) embeddings that the dense prompt has been added to.
+            high_res_0: as high_res_feats_0 of forward().
+            high_res_1: as high_res_feats_1 of forward().
+            coords: (P,N,2).
+            labels: (P,N).
+
+        Returns:
+            (P,4,S/4,S/4) mask logits and (P,4) scores, the single mask first, and (P,1) object score logits.
+        """
+        points, is_point = self._embed_points(coords, labels)
+        heads = [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
+        if self.decoder.pred_obj_scores:
+            heads.insert(0, self.decoder.obj_score_token.weight)
+        tokens, ignored = self._tokens(heads, points, is_point)
+        tokens_out, image_out = self._transform(image, tokens, ignored)
+        return self._read_out(tokens_out, image_out, high_res_0, high_res_1)
+
+    def _read_out(
+        self, tokens: Tensor, image: Tensor, high_res_0: Tensor, high_res_1: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (P,4,S/4,S/4) mask logits, (P,4) scores and (P,1) object score logits; token 0 is the single mask."""
+        decoder = self.decoder
+        first = 1 if decoder.pred_obj_scores else 0
+        mask_tokens = tokens[:, first + 1 : first + 1 + decoder.num_mask_tokens]
+        side = self.prompt_encoder.image_embedding_size
+        upscale_1, norm, activation_1, upscale_2, activation_2 = decoder.output_upscaling
+        features = image.transpose(1, 2).reshape(-1, image.shape[2], *side)
+        features = activation_1(channel_norm(norm, upscale_1(features) + high_res_1))
+        features = activation_2(upscale_2(features) + high_res_0)
+
+        masks = self._masks(mask_tokens, features)
+        scores = decoder.iou_prediction_head(tokens[:, first])
+        if decoder.pred_obj_scores:
+            return masks, scores, decoder.pred_obj_score_head(tokens[:, 0])
+        # Models without that head take every object as present: sigmoid(10) = 1.
+        return masks, scores, torch.full_like(scores[:, :1], 10.0)
+
+    def _choose_single(self, masks: Tensor, scores: Tensor) -> Tensor:
+        """Return the (P,) index of the mask that a single-mask call gets.
+
+        Token 0, unless its mask is unstable (the IoU of its areas above +delta and above -delta is under the
+        threshold): then the best scored of the others. See MaskDecoder._dynamic_multimask_via_stability.
+        """
+        decoder = self.decoder
+        if not decoder.dynamic_multimask_via_stability:
+            return torch.zeros_like(scores[:, 0], dtype=torch.int64)
+        delta = decoder.dynamic_multimask_stability_delta
+        single = masks[:, 0].flatten(1)
+        # Counts up to 65536 are exact in FP32, and summing floats is faster than summing integers.
+        inner = (single > delta).to(torch.float32).sum(dim=1)
+        outer = (single > -delta).to(torch.float32).sum(dim=1)
+        stable = (outer == 0) | (inner / outer >= decoder.dynamic_multimask_stability_thresh)
+        best = scores[:, 1:].argmax(dim=1) + 1
+        return torch.where(stable, torch.zeros_like(best), best)

@@ -1,0 +1,112 @@
+"""Build the official model of the `sam2` package, SAM2.1 or 2.0: configuration, checkpoint, seeded random weights."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from ..._common.extras import missing
+from ...errors import ConfigurationError
+
+try:
+    import sam2
+    import torch
+    from hydra.errors import HydraException
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+except ImportError as error:
+    raise missing("exporting and verifying SAM2 needs", "export", error) from error
+
+from ..weights import load_strictly, randomise, read_state_dict
+
+__all__ = ["CONFIG_OF_SIZE", "build_model", "find_config", "guess_config", "load_checkpoint", "randomise"]
+
+OWN_CONFIGS = Path(__file__).parent / "configs"
+
+_LETTERS = {"tiny": "t", "small": "s", "base_plus": "b+", "large": "l"}
+_FOLDERS = ("configs/sam2.1", "configs/sam2")
+
+CONFIG_OF_SIZE = {
+    **{size: f"configs/sam2.1/sam2.1_hiera_{letter}.yaml" for size, letter in _LETTERS.items()},
+    "micro": "sam2.1_hiera_micro.yaml",
+}
+"""Size name -> configuration of SAM2.1, relative to the `sam2` package or to our own configs folder."""
+
+_CONFIG_OF_SAM20_SIZE = {size: f"configs/sam2/sam2_hiera_{letter}.yaml" for size, letter in _LETTERS.items()}
+
+# What sam2.build_sam.build_sam2 adds for its default apply_postprocessing=True; SAM2ImagePredictor users get these.
+POSTPROCESSING = {
+    "dynamic_multimask_via_stability": True,
+    "dynamic_multimask_stability_delta": 0.05,
+    "dynamic_multimask_stability_thresh": 0.98,
+}
+
+
+def guess_config(checkpoint: Path) -> str:
+    """Return the configuration that belongs to a checkpoint's file name: sam2_hiera_tiny.pt is SAM2.0, others SAM2.1.
+
+    Raises:
+        ConfigurationError: the name follows no known pattern.
+    """
+    match = re.search(r"(sam2_)?hiera_(tiny|small|base_plus|large|micro)", checkpoint.name)
+    known = _CONFIG_OF_SAM20_SIZE if match and match[1] else CONFIG_OF_SIZE
+    if match is None or match[2] not in known:
+        raise ConfigurationError(
+            f"cannot tell the SAM2 size from the file name {checkpoint.name!r}: give --model-cfg, "
+            f"one of {', '.join(CONFIG_OF_SIZE.values())} or a file path"
+        )
+    return known[match[2]]
+
+
+def find_config(model_cfg: str | Path) -> Path:
+    """Find a configuration file: a path, a name inside the `sam2` package, with or without folder, or one of our own.
+
+    Raises:
+        ConfigurationError: there is no such file.
+    """
+    package = Path(sam2.__path__[0])
+    folders = (Path(), package, OWN_CONFIGS, *(package / folder for folder in _FOLDERS))
+    for candidate in (folder / model_cfg for folder in folders):
+        named = candidate if candidate.suffix == ".yaml" else candidate.with_name(candidate.name + ".yaml")
+        if named.is_file():
+            return named
+    raise ConfigurationError(
+        f"no model configuration {str(model_cfg)!r}: neither a file nor a name inside the sam2 package "
+        f"(known: {', '.join(CONFIG_OF_SIZE.values())})"
+    )
+
+
+def build_model(model_cfg: str | Path, image_size: int = 1024) -> torch.nn.Module:
+    """Build a SAM2Base as `sam2.build_sam.build_sam2` does, without a checkpoint, in eval mode on the CPU.
+
+    Hydra's global state stays untouched, so that any file path works as a configuration.
+
+    Raises:
+        ConfigurationError: the file is missing or does not describe a SAM2 model.
+    """
+    path = find_config(model_cfg)
+    try:
+        config: Any = OmegaConf.load(path)
+        OmegaConf.update(config, "model.sam_mask_decoder_extra_args", POSTPROCESSING, force_add=True)
+        OmegaConf.update(config, "model.image_size", image_size, force_add=True)
+        OmegaConf.resolve(config)
+        model: torch.nn.Module = instantiate(config.model, _recursive_=True)
+    except (OmegaConfBaseException, HydraException, OSError, ValueError, AttributeError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigurationError(f"{path} is not a usable SAM2 model configuration: {reason}") from error
+    except Exception as error:  # yaml's own errors share no base with OmegaConf's
+        raise ConfigurationError(f"{path} is not a readable YAML file: {type(error).__name__}") from error
+    return model.eval()
+
+
+def load_checkpoint(model: torch.nn.Module, checkpoint: str | Path) -> None:
+    """Load a SAM2.1 or SAM2.0 state dict (`{"model": ...}` or bare) strictly, with weights_only.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or belongs to another configuration.
+    """
+    path = Path(checkpoint)
+    state = read_state_dict(path, "triton-sam download sam2 base_plus")
+    load_strictly(model, state, path, "is --model-cfg the one of this checkpoint?")

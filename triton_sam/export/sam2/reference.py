@@ -1,0 +1,42 @@
+"""The official predictor of SAM2, as a reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..._common.quiet import quiet
+from ...families import get_family
+from ..reference import Answer, Prompt
+
+
+class Sam2Reference:
+    """sam2.sam2_image_predictor.SAM2ImagePredictor.
+
+    Args:
+        model: a sam2.modeling.sam2_base.SAM2Base.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from sam2.sam2_image_predictor import SAM2ImagePredictor
+
+        self.family = get_family("sam2")
+        with quiet():
+            self._predictor = SAM2ImagePredictor(model)
+        # The predictor's own sizes are those of a 1024 input.
+        sizes = [(model.image_size // stride,) * 2 for stride in (4, 8, 16)]
+        self._predictor._bb_feat_sizes = sizes  # noqa: SLF001
+
+    def set_image(self, image: Image.Image) -> None:
+        """See Reference.set_image."""
+        with quiet():
+            self._predictor.set_image(image)
+
+    def answer(self, prompt: Prompt, multimask: bool) -> Answer:
+        """See Reference.answer."""
+        arrays = {name: np.asarray(value) for name, value in prompt.items()}
+        masks, scores, logits = self._predictor.predict(**arrays, multimask_output=multimask)
+        logits = logits.reshape(-1, *logits.shape[-2:])
+        return Answer(logits, scores.reshape(-1), masks.reshape(-1, *masks.shape[-2:]).astype(bool))

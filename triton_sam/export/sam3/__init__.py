@@ -1,0 +1,1 @@
+"""SAM3 tracker: load, trace, official predictor."""

@@ -1,0 +1,120 @@
+"""Build transformers' Sam3TrackerModel: checkpoint folder, full or reduced configuration, seeded random weights."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from ..._common.extras import missing
+from ..._common.text import first_line
+from ...errors import CheckpointError, ConfigurationError
+from ..weights import randomise
+
+try:
+    import torch
+    from transformers import Sam3TrackerConfig, Sam3TrackerModel
+    from transformers.utils import logging as transformers_logging
+except ImportError as error:
+    raise missing("exporting and verifying SAM3 needs", "export", error) from error
+
+SIZES = ("full", "reduced")
+"""Configurations for random weights. "reduced" is no official size: a quick one for tests."""
+
+_REDUCED_BACKBONE = {
+    "model_type": "sam3_vit_model",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "global_attn_indexes": [1],
+}
+"""One layer of windows and one global; image, patch and neck as in the full size, so that all shapes are."""
+
+
+def load_model(
+    checkpoint: str | Path | None, size: str | None = None, *, random_seed: int | None = None
+) -> torch.nn.Module:
+    """Build the official model with a checkpoint or with seeded random weights, ready for inference.
+
+    Args:
+        checkpoint: folder as `huggingface_hub` stores facebook/sam3 (config.json, *.safetensors), or a file inside it.
+        size: a value of SIZES, for random weights; None: "full".
+        random_seed: seeded random weights in place of a checkpoint.
+
+    Raises:
+        ConfigurationError: neither or both of checkpoint and random_seed, or an unknown size.
+        CheckpointError: a checkpoint that is missing, damaged or of another model.
+    """
+    if (checkpoint is None) == (random_seed is None):
+        raise ConfigurationError("give a checkpoint, or ask for random weights")
+    if checkpoint is not None:
+        return _load(Path(checkpoint)).requires_grad_(False)
+    # Layers draw their first weights from torch's global generator: seeded here, and put back for the caller.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(random_seed or 0)
+        model = build_model(size or "full")
+    randomise(model, random_seed or 0)
+    return model.eval().requires_grad_(False)
+
+
+def build_model(size: str) -> torch.nn.Module:
+    """Build the official model of a size with fresh weights.
+
+    Raises:
+        ConfigurationError: there is no such size.
+    """
+    model: torch.nn.Module = Sam3TrackerModel(configuration(size))
+    return model
+
+
+def configuration(size: str) -> Any:
+    """Return the Sam3TrackerConfig of a size.
+
+    Raises:
+        ConfigurationError: there is no such size.
+    """
+    if size not in SIZES:
+        raise ConfigurationError(f"no SAM3 size {size!r}: one of {', '.join(SIZES)}")
+    if size == "full":
+        return Sam3TrackerConfig()
+    vision = {"model_type": "sam3_vision_model", "backbone_config": _REDUCED_BACKBONE}
+    return Sam3TrackerConfig(vision_config=vision)
+
+
+def checkpoint_folder(checkpoint: Path) -> Path:
+    """Return the folder of a checkpoint that is given as a folder or as a file inside it.
+
+    Raises:
+        CheckpointError: it is missing, or its configuration is.
+    """
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    if not checkpoint.exists():
+        raise CheckpointError(f"no checkpoint at {checkpoint}: get one with `scripts/download_sam3.sh`")
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} holds no config.json: give the folder that scripts/download_sam3.sh writes")
+    return folder
+
+
+def _load(checkpoint: Path) -> torch.nn.Module:
+    folder = checkpoint_folder(checkpoint)
+    verbosity = transformers_logging.get_verbosity()
+    official: Any = Sam3TrackerModel
+    transformers_logging.set_verbosity(logging.ERROR)
+    try:
+        model, report = official.from_pretrained(
+            os.fspath(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    except Exception as error:  # safetensors, json and transformers share no base class below Exception
+        raise CheckpointError(f"{folder} is no readable SAM3 checkpoint: {first_line(error)}") from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    missing, misfit = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
+    if missing or misfit:
+        raise CheckpointError(
+            f"{folder} is no whole SAM3 checkpoint: {len(missing)} tensors missing, {len(misfit)} of another shape "
+            f"(for example {(missing or misfit)[0]})"
+        )
+    loaded: torch.nn.Module = model.eval()
+    return loaded

@@ -1,0 +1,1 @@
+"""What a caller hands in, checked once: images, prompts, embeddings."""

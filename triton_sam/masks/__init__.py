@@ -1,0 +1,21 @@
+"""From the logits of a decoder to full-size masks, and to every format in which a mask is handed on."""
+
+from .drawing import overlay
+from .polygons import Polygon, mask_to_polygons, trace_polygons
+from .resize import full_size_logits, resize_logits
+from .rle import mask_to_rle, rle_to_mask
+from .segment import Segment, mask_to_box, mask_to_png
+
+__all__ = [
+    "Polygon",
+    "Segment",
+    "full_size_logits",
+    "mask_to_box",
+    "mask_to_png",
+    "mask_to_polygons",
+    "mask_to_rle",
+    "overlay",
+    "resize_logits",
+    "rle_to_mask",
+    "trace_polygons",
+]

@@ -1,0 +1,187 @@
+"""Masks, points and boxes drawn into a picture, smooth and readable at any image size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFilter
+
+from ..errors import InputError
+from ..inputs.images import ImageSource, open_image
+
+Color = tuple[int, int, int]
+"""Red, green, blue in 0..255."""
+
+PALETTE: tuple[Color, ...] = (
+    (30, 144, 255),
+    (255, 149, 0),
+    (175, 82, 222),
+    (0, 199, 190),
+    (255, 214, 10),
+    (255, 55, 130),
+    (124, 205, 50),
+    (94, 92, 230),
+)
+"""Colours of the objects in turn: vivid, and apart from the green and red of the markers."""
+
+FOREGROUND: Color = (40, 180, 80)
+BACKGROUND: Color = (225, 50, 55)
+_WHITE: Color = (255, 255, 255)
+_BLACK: Color = (0, 0, 0)
+_SUPERSAMPLING = 4
+
+
+def overlay(
+    image: ImageSource,
+    masks: Sequence[npt.ArrayLike],
+    points: Any = None,
+    labels: Any = None,
+    boxes: Any = None,
+    *,
+    colors: Sequence[Color] | None = None,
+    alpha: float = 0.5,
+    outline: bool = True,
+) -> Image.Image:
+    """Draw masks, clicks and boxes into a copy of a picture.
+
+    Args:
+        image: the picture as the client got it, opened by the same rules: upright by its EXIF orientation, in 8 bits.
+        masks: (H,W) each, foreground where not 0; the last one lies on top.
+        points: (N,2) or (P,N,2) x, y in pixels: a green disc with a plus is foreground, red with a minus background.
+        labels: (N,) or (P,N): 1 foreground, 0 background, others are not drawn. None: all foreground.
+        boxes: (4,) or (P,4) as x1,y1,x2,y2 in pixels, each in the colour of the mask of the same number.
+        colors: one a mask, in turn. None: PALETTE.
+        alpha: opacity of the fill, 0..1.
+        outline: draw the border of the masks: a line in full colour with a white line around it.
+
+    Returns:
+        RGB image of the same size. Line widths and markers grow with it.
+
+    Raises:
+        ImageError: the picture cannot be opened.
+        InputError: a mask is not of the image's size, points or boxes have another shape or hold NaN or infinity, or
+            alpha is outside 0..1.
+    """
+    picture = open_image(image)  # always a new one: the caller's image stays as it is
+    if not 0 <= alpha <= 1:
+        raise InputError(f"alpha must be within 0..1, not {alpha}")
+    chosen = tuple(colors) if colors else PALETTE
+    width = max(1.5, max(picture.size) / 600)
+    for index, mask in enumerate(masks):
+        _draw_mask(picture, mask, chosen[index % len(chosen)], alpha, width if outline else 0)
+    for index, box in enumerate(_nearby(_rows(boxes, 4, "boxes"), picture)):
+        _draw_box(picture, box, chosen[index % len(chosen)], round(width))
+    _draw_points(picture, points, labels)
+    return picture
+
+
+def _draw_mask(picture: Image.Image, mask: npt.ArrayLike, color: Color, alpha: float, width: float) -> None:
+    pixels = np.asarray(mask) != 0
+    if pixels.shape != (picture.height, picture.width):
+        raise InputError(f"the mask is {pixels.shape}, the image (H,W) {(picture.height, picture.width)}")
+    stencil = Image.fromarray(pixels.astype(np.uint8) * np.uint8(255))
+    inner = stencil.getbbox()
+    if inner is None:
+        return
+    margin = math.ceil(4 * width)
+    region = (
+        max(inner[0] - margin, 0),
+        max(inner[1] - margin, 0),
+        min(inner[2] + margin, picture.width),
+        min(inner[3] + margin, picture.height),
+    )
+    stencil = stencil.crop(region)
+    picture.paste(color, region, stencil.point([round(value * alpha) for value in range(256)]))
+    if width > 0:
+        sigma = width
+        blurred = stencil.filter(ImageFilter.GaussianBlur(sigma))
+        picture.paste(_WHITE, region, blurred.point(_band(sigma, -1.0 * width, 0.2)))
+        picture.paste(color, region, blurred.point(_band(sigma, -0.2 * width, width)))
+
+
+def _band(sigma: float, low: float, high: float) -> list[int]:
+    """Return opacities for a blurred mask's 256 grey values: 255 from ``low`` to ``high`` pixels inside the border.
+
+    A straight border blurred by a Gaussian of width sigma has the grey value 255 * Phi(distance / sigma), which gives
+    the distance back; the ends fade over one pixel, which makes the line smooth.
+    """
+    opacities = []
+    for value in range(256):
+        distance = sigma * _normal_quantile((value + 0.5) / 256)
+        coverage = min(distance - low, high - distance) + 0.5
+        opacities.append(round(255 * min(max(coverage, 0.0), 1.0)))
+    return opacities
+
+
+def _normal_quantile(probability: float) -> float:
+    """Invert the distribution function of the normal distribution by bisection; good to 1e-9 within -5..5."""
+    low, high = -5.0, 5.0
+    for _ in range(36):
+        middle = (low + high) / 2
+        if 0.5 * (1 + math.erf(middle / math.sqrt(2))) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _draw_box(picture: Image.Image, box: npt.NDArray[np.float64], color: Color, width: int) -> None:
+    """Draw a box in colour inside a thin white one."""
+    draw = ImageDraw.Draw(picture)
+    x1, y1, x2, y2 = (round(float(value)) for value in (*np.minimum(box[:2], box[2:]), *np.maximum(box[:2], box[2:])))
+    casing = max(1, width // 2)
+    draw.rectangle((x1 - casing, y1 - casing, x2 + casing, y2 + casing), outline=_WHITE, width=width + 2 * casing)
+    draw.rectangle((x1, y1, x2, y2), outline=color, width=width)
+
+
+def _draw_points(picture: Image.Image, points: Any, labels: Any) -> None:
+    coords = _nearby(_rows(points, 2, "points"), picture)
+    marks = np.ones(len(coords)) if labels is None else _rows(labels, 1, "labels")[:, 0]
+    if len(marks) != len(coords):
+        raise InputError(f"{len(coords)} points need as many labels, not {len(marks)}")
+    radius = max(5.0, max(picture.size) / 110)
+    for label, color in ((0, BACKGROUND), (1, FOREGROUND)):
+        marker = _marker(color, radius, plus=label == 1)
+        for x, y in coords[marks == label]:
+            corner = (round(float(x) - marker.width / 2), round(float(y) - marker.height / 2))
+            picture.paste(marker, corner, marker)
+
+
+def _marker(color: Color, radius: float, *, plus: bool) -> Image.Image:
+    """Draw a disc with a white rim, a shadow around it, and a plus or a minus: not everybody sees red and green."""
+    side = 2 * math.ceil(radius * 1.2)
+    scale = _SUPERSAMPLING
+    large = Image.new("RGBA", (side * scale, side * scale), (*_BLACK, 0))
+    draw = ImageDraw.Draw(large)
+    middle = side * scale / 2
+    for size, fill in ((1.12, (*_BLACK, 110)), (1.0, (*_WHITE, 255)), (0.76, (*color, 255))):
+        reach = radius * scale * size
+        draw.ellipse((middle - reach, middle - reach, middle + reach, middle + reach), fill=fill)
+    arm, half = radius * scale * 0.42, radius * scale * 0.1
+    draw.rectangle((middle - arm, middle - half, middle + arm, middle + half), fill=_WHITE)
+    if plus:
+        draw.rectangle((middle - half, middle - arm, middle + half, middle + arm), fill=_WHITE)
+    return large.resize((side, side), Image.Resampling.BOX)
+
+
+def _rows(values: Any, columns: int, name: str) -> npt.NDArray[np.float64]:
+    """Return points or boxes of any accepted nesting as (N,columns)."""
+    if values is None:
+        return np.zeros((0, columns))
+    try:
+        rows = np.asarray(values, np.float64).reshape(-1, columns)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(f"{name} must be numbers of shape (..., {columns})") from error
+    if not np.isfinite(rows).all():
+        raise InputError(f"{name} hold NaN or infinity")
+    return rows
+
+
+def _nearby(coords: npt.NDArray[np.float64], picture: Image.Image) -> npt.NDArray[np.float64]:
+    """Move what lies so far outside that nothing of it is seen to where Pillow can still count."""
+    side = max(*picture.size, 64)
+    return np.clip(coords, -side, 2 * side)

@@ -1,0 +1,113 @@
+"""Masks as polygons.
+
+Coordinates are x, y in pixels, with the pixel in column c and row r covering c..c+1 and r..r+1, as in COCO annotations
+and in SVG: (0, 0) is the outer corner of the first pixel, its centre lies at (0.5, 0.5). The outline runs half-way
+between the centres of foreground and background pixels (marching squares), so corners of pixels are cut at 45 degrees.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .._common.extras import missing
+from ..errors import InputError
+from .rle import foreground
+
+FloatPoints = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Polygon:
+    """One connected piece of a mask.
+
+    Args:
+        exterior: (N,2) float64 x, y of the outer ring; the last point is joined to the first, not repeated.
+        holes: rings of the same form, cut out of the exterior. A piece inside a hole is a polygon of its own.
+    """
+
+    exterior: FloatPoints
+    holes: tuple[FloatPoints, ...] = ()
+
+
+def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[list[float]]:
+    """Turn a mask into COCO's ``segmentation``: one flat ring [x1, y1, x2, y2, ...] for each connected piece.
+
+    COCO's polygons cannot have holes: they are filled. Where holes matter, use trace_polygons() or mask_to_rle().
+
+    Args:
+        mask: (H,W), foreground where not 0.
+        tolerance: how far, in pixels, the ring may stray from the exact outline to need fewer points; 0 for exact.
+
+    Returns:
+        Rings of at least three points, largest area first; empty for an empty mask.
+
+    Raises:
+        InputError: the mask does not have two dimensions, or the tolerance is negative.
+        MissingDependencyError: contourpy is not installed.
+    """
+    return [polygon.exterior.ravel().tolist() for polygon in trace_polygons(mask, tolerance)]
+
+
+def trace_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[Polygon]:
+    """Turn a mask into polygons with holes; arguments, order and errors as mask_to_polygons()."""
+    pixels = foreground(mask)
+    if not tolerance >= 0:
+        raise InputError(f"the tolerance must be at least 0 pixels, not {tolerance}")
+    try:
+        import contourpy
+    except ImportError as error:
+        raise missing("polygons need", "polygons", error) from error
+    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
+    if rows.size == 0:
+        return []
+    top, left = rows[0], columns[0]
+    # Padding closes the rings of masks that touch the border. Padded pixel i has its centre at i - 0.5 of the crop.
+    padded = np.pad(pixels[top : rows[-1] + 1, left : columns[-1] + 1], 1).astype(np.float64)
+    generator = contourpy.contour_generator(z=padded, fill_type=contourpy.FillType.OuterOffset)
+    origin = np.array([left - 0.5, top - 0.5])
+    polygons = []
+    for points, offsets in zip(*generator.filled(0.5, np.inf), strict=True):
+        rings = [_simplify(points[start : end - 1] + origin, tolerance) for start, end in itertools.pairwise(offsets)]
+        polygons.append(Polygon(rings[0], tuple(rings[1:])))
+    return sorted(polygons, key=lambda polygon: -_area(polygon.exterior))
+
+
+def _area(ring: FloatPoints) -> float:
+    x, y = ring.T
+    return abs(float(np.dot(x, np.roll(y, -1)) - np.dot(y, np.roll(x, -1)))) / 2
+
+
+def _simplify(ring: FloatPoints, tolerance: float) -> FloatPoints:
+    """Drop points of a ring that lie within the tolerance of the rest (Ramer, Douglas, Peucker)."""
+    far = int(np.argmax(((ring - ring[0]) ** 2).sum(axis=1)))
+    closed = np.concatenate((ring, ring[:1]))
+    keep = np.zeros(len(closed), np.bool_)
+    keep[[0, far]] = True
+    pending = [(0, far), (far, len(ring))]
+    while pending:
+        start, end = pending.pop()
+        if end - start < 2:
+            continue
+        distances = _distances(closed[start + 1 : end], closed[start], closed[end])
+        farthest = int(np.argmax(distances))
+        if distances[farthest] > max(tolerance, 1e-9):
+            middle = start + 1 + farthest
+            keep[middle] = True
+            pending += [(start, middle), (middle, end)]
+    simple: FloatPoints = ring[keep[:-1]]
+    if len(simple) >= 3:
+        return simple
+    return _simplify(ring, 0) if tolerance > 0 else ring  # what is thinner than the tolerance still is a ring
+
+
+def _distances(points: FloatPoints, start: FloatPoints, end: FloatPoints) -> FloatPoints:
+    """Return the distances of points (N,2) from the segment between start and end."""
+    along = end - start
+    length = max(float(along @ along), 1e-12)
+    position = np.clip((points - start) @ along / length, 0, 1)
+    offset = points - start - position[:, None] * along
+    return np.asarray(np.hypot(offset[:, 0], offset[:, 1]))

@@ -1,0 +1,134 @@
+"""Masks as COCO run-length encoding, compressed and not; the same bytes as pycocotools.
+
+Runs are counted column by column, starting with background. The compressed form writes each count as the difference
+from the count two places before (from the fourth on), in groups of 5 bits, lowest first, as printable characters: bit 5
+says that more groups follow, the sum with 48 makes the character. Reference: cocoapi, common/maskApi.c, rleToString.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+_BITS = 5
+_SIGN = 0x10
+_MORE = 0x20
+_OFFSET = 48
+_MAX_GROUPS = 12
+"""60 bits, more than any count has; also the limit that keeps damaged input from shifting beyond 64 bits."""
+
+
+def foreground(mask: npt.ArrayLike) -> BoolArray:
+    """Return where a mask (H,W) is not 0.
+
+    Raises:
+        InputError: it does not have two dimensions.
+    """
+    pixels = np.asarray(mask)
+    if pixels.ndim != 2:
+        raise InputError(f"a mask is an (H,W) array, not {pixels.shape}")
+    return np.asarray(pixels != 0)
+
+
+def mask_to_rle(mask: npt.ArrayLike, compressed: bool = True) -> dict[str, Any]:
+    """Encode a mask as COCO RLE.
+
+    Args:
+        mask: (H,W), foreground where not 0.
+        compressed: a string of counts, as in COCO result files; otherwise a list of counts, as in crowd annotations.
+
+    Returns:
+        ``{"size": [H, W], "counts": ...}`` of plain Python types, ready for JSON. pycocotools takes either form.
+
+    Raises:
+        InputError: the mask does not have two dimensions.
+    """
+    pixels = foreground(mask)
+    counts = _runs(pixels.ravel(order="F"))
+    height, width = pixels.shape
+    return {"size": [height, width], "counts": _compress(counts) if compressed else counts.tolist()}
+
+
+def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
+    """Decode COCO RLE.
+
+    Args:
+        rle: ``{"size": [H, W], "counts": ...}`` with counts as text, bytes or a list.
+
+    Returns:
+        bool mask (H,W).
+
+    Raises:
+        InputError: the counts are damaged, do not add up to H x W, or there is no memory for that many pixels.
+    """
+    try:
+        height, width = (int(side) for side in rle["size"])
+        text = rle["counts"]
+        text = text.encode("ascii") if isinstance(text, str) else text
+        counts = _decompress(text) if isinstance(text, bytes) else np.asarray(text, np.int64).reshape(-1)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError('this is no COCO RLE: {"size": [H, W], "counts": text or list} expected') from error
+    # Python's sum: one of 64 bits may begin anew at 0, and repeat() would write beyond the end of what it then takes.
+    if min(height, width) < 0 or (counts < 0).any() or sum(counts.tolist()) != height * width:
+        raise InputError(f"damaged COCO RLE: the counts do not add up to {height} x {width} pixels")
+    values = np.arange(len(counts)) % 2 == 1
+    try:
+        return np.repeat(values, counts).reshape((height, width), order="F")
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise InputError(f"a COCO RLE of {height} x {width} pixels: no mask of that size fits into memory") from error
+
+
+def _runs(flat: BoolArray) -> IntArray:
+    """Return the lengths of the runs, the first one background and 0 when the mask begins with foreground."""
+    if flat.size == 0:
+        return np.zeros(0, np.int64)
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    edges = np.concatenate(([0], changes, [flat.size]))
+    counts = np.diff(edges).astype(np.int64)
+    return np.concatenate(([0], counts)) if flat[0] else counts
+
+
+def _compress(counts: IntArray) -> str:
+    values = counts.copy()
+    values[3:] -= counts[1:-2]
+    groups, used = [], []
+    pending = np.ones(len(values), np.bool_)
+    while pending.any():
+        group = values & (_MORE - 1)
+        values >>= _BITS  # arithmetic: a negative difference ends at -1
+        more = np.where(group & _SIGN, values != -1, values != 0)
+        groups.append((group | np.where(more, _MORE, 0)) + _OFFSET)
+        used.append(pending)
+        pending = pending & more
+    if not groups:
+        return ""
+    characters = np.stack(groups, axis=1)[np.stack(used, axis=1)].astype(np.uint8)
+    return str(characters.tobytes(), "ascii")
+
+
+def _decompress(text: bytes) -> IntArray:
+    codes = np.frombuffer(text, np.uint8).astype(np.int64) - _OFFSET
+    if codes.size == 0:
+        return codes
+    last = (codes & _MORE) == 0
+    if (codes < 0).any() or (codes >= 2 * _MORE).any() or not last[-1]:
+        raise ValueError("not a character of compressed RLE")
+    ends = np.flatnonzero(last)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    lengths = ends - starts + 1
+    if lengths.max() > _MAX_GROUPS:
+        raise ValueError("a count of more than 60 bits")
+    place = np.arange(codes.size) - np.repeat(starts, lengths)
+    values = np.add.reduceat((codes & (_MORE - 1)) << (_BITS * place), starts)
+    values -= np.where(codes[ends] & _SIGN, np.int64(1) << (_BITS * lengths), 0)
+    values[1::2] = np.cumsum(values[1::2])  # counts 1, 3, 5, ... and 2, 4, 6, ... are chains of differences
+    values[2::2] = np.cumsum(values[2::2])
+    return values

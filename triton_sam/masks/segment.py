@@ -1,0 +1,118 @@
+"""What becomes of a decoder's logits: a full-size mask, and the forms in which it is handed on."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from .._common.files import atomic_write
+from ..families.base import FloatArray
+from ..inputs.images import ImageSource
+from .drawing import PALETTE, Color, overlay
+from .polygons import mask_to_polygons
+from .rle import BoolArray, foreground, mask_to_rle
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """One object found in an image.
+
+    Args:
+        mask: bool (H,W) at the size of the original image.
+        score: IoU with the true mask as the model predicts it, about 0..1.
+        logits: float32 (h,w) low-resolution logits; hand them to predict() as mask_input to refine the mask. None where
+            they were not asked for.
+        object_index: which of the P prompts it answers, from 0.
+        candidate: which of the model's candidates for that prompt it is, from 0.
+    """
+
+    mask: BoolArray
+    score: float
+    logits: FloatArray | None
+    object_index: int = 0
+    candidate: int = 0
+
+    @property
+    def area(self) -> int:
+        """Number of foreground pixels."""
+        return int(np.count_nonzero(self.mask))
+
+    @property
+    def box(self) -> tuple[int, int, int, int] | None:
+        """Tight box, see mask_to_box()."""
+        return mask_to_box(self.mask)
+
+    def to_png(self, path: str | os.PathLike[str] | None = None) -> bytes:
+        """Return the mask as PNG, see mask_to_png(), and write it when a path is given; whole or not at all.
+
+        Raises:
+            OSError: the file cannot be written; an older one is intact then.
+        """
+        content = mask_to_png(self.mask)
+        if path is not None:
+            atomic_write(path, content)
+        return content
+
+    def to_rle(self, compressed: bool = True) -> dict[str, Any]:
+        """Return the mask as COCO RLE, see mask_to_rle()."""
+        return mask_to_rle(self.mask, compressed)
+
+    def to_polygons(self, tolerance: float = 0.5) -> list[list[float]]:
+        """Return the mask as COCO polygons, holes filled, see mask_to_polygons().
+
+        Raises:
+            MissingDependencyError: contourpy is not installed.
+        """
+        return mask_to_polygons(self.mask, tolerance)
+
+    def overlay(
+        self,
+        image: ImageSource,
+        color: Color | None = None,
+        alpha: float = 0.5,
+        outline: bool = True,
+    ) -> Image.Image:
+        """Return the image with the mask drawn in, see triton_sam.masks.overlay().
+
+        Args:
+            image: the picture that was segmented, as the client got it.
+            color: red, green, blue in 0..255; None: one for the object_index.
+            alpha: opacity of the fill, 0..1.
+            outline: draw the border too.
+        """
+        chosen = color if color is not None else PALETTE[self.object_index % len(PALETTE)]
+        return overlay(image, [self.mask], colors=[chosen], alpha=alpha, outline=outline)
+
+
+def mask_to_box(mask: npt.ArrayLike) -> tuple[int, int, int, int] | None:
+    """Return the tight box (x1, y1, x2, y2) of a mask (H,W), None for an empty one.
+
+    In pixel corners: x2 and y2 are one past the last foreground pixel, so that x2 - x1 is the width.
+
+    Raises:
+        InputError: the mask does not have two dimensions.
+    """
+    pixels = foreground(mask)
+    rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
+    if rows.size == 0:
+        return None
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def mask_to_png(mask: npt.ArrayLike) -> bytes:
+    """Encode a mask (H,W) as 8-bit greyscale PNG: 255 where it is not 0, else 0.
+
+    Raises:
+        InputError: the mask does not have two dimensions.
+    """
+    buffer = io.BytesIO()
+    pixels = foreground(mask).astype(np.uint8) * np.uint8(255)
+    # Masks are long runs: higher levels take several times as long and save next to nothing.
+    Image.fromarray(pixels).save(buffer, format="PNG", compress_level=3)
+    return buffer.getvalue()

@@ -1,0 +1,30 @@
+"""The model repository: the folders of models, their config.pbtxt, and their names."""
+
+from .config import config_for, parse_config
+from .folder import (
+    BUILT_IN_CHECKPOINT,
+    REPOSITORY_VARIABLE,
+    RepositoryModel,
+    default_repository,
+    list_models,
+    models_to_load,
+    version_folders,
+    weights_in,
+)
+from .names import CONFIG_NAME, check_name, pair_names
+
+__all__ = [
+    "BUILT_IN_CHECKPOINT",
+    "CONFIG_NAME",
+    "REPOSITORY_VARIABLE",
+    "RepositoryModel",
+    "check_name",
+    "config_for",
+    "default_repository",
+    "list_models",
+    "models_to_load",
+    "pair_names",
+    "parse_config",
+    "version_folders",
+    "weights_in",
+]

@@ -1,0 +1,192 @@
+"""What a GPU host sets in config.pbtxt beyond the signature: devices, instances, execution accelerators.
+
+The parameters are those that NVIDIA's ONNX Runtime backend reads; it ignores the name of one that it does not know in
+some places and refuses the model in others, so nothing else is written.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import ConfigurationError, RepositoryError
+from .config import parse_config
+from .names import CONFIG_NAME, pair_names
+
+Accelerator = Literal["none", "cuda", "tensorrt"]
+ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt")
+ENGINE_CACHE = "/var/cache/triton-sam"
+"""Folder for TensorRT's engines in the container of docker-compose.yml, on a volume of its own."""
+
+_BEGIN = "# Written by `triton-sam config`; `triton-sam config --accelerator none` takes it out again."
+_END = "# End of `triton-sam config`."
+_BLOCK = re.compile(rf"(?ms)^{re.escape(_BEGIN)}$.*?^{re.escape(_END)}\n")
+_INSTANCES = re.compile(r"(?m)^instance_group \[[^\]\n]*(?:\[[^\]\n]*\][^\]\n]*)*\]$")
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What to set.
+
+    Args:
+        accelerator: "cuda" or "tensorrt" for encoders; "none": the backend's defaults.
+        decoder_accelerator: the same for decoders.
+        gpus: numbers of the GPUs that get instances; empty: all that Triton sees, or the CPU.
+        instances: instances on each GPU.
+        memory_limit: bytes of GPU memory that ONNX Runtime may take for one instance; 0: no limit.
+        tf32: let FP32 matrix products round to TF32, ONNX Runtime's default: faster, and less exact.
+        engine_cache: folder, as the server sees it, where TensorRT keeps the engines that it has built.
+        max_images: TensorRT: images in one call of the encoder.
+        max_prompts: TensorRT: objects in one call of the decoder.
+        max_points: TensorRT: points of an object, a box being two.
+    """
+
+    accelerator: Accelerator = "none"
+    decoder_accelerator: Accelerator = "none"
+    gpus: tuple[int, ...] = ()
+    instances: int = 1
+    memory_limit: int = 0
+    tf32: bool = True
+    engine_cache: str = ENGINE_CACHE
+    max_images: int = 1
+    max_prompts: int = 16
+    max_points: int = 16
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            ConfigurationError: one that cannot work.
+        """
+        if min(self.instances, self.max_images, self.max_prompts, self.max_points) < 1:
+            raise ConfigurationError("instances, images, prompts and points must be 1 or more")
+        if self.memory_limit < 0 or any(gpu < 0 for gpu in self.gpus) or len(set(self.gpus)) < len(self.gpus):
+            raise ConfigurationError("GPUs are numbers from 0, each named once, and a memory limit is not negative")
+
+
+def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
+    """Return the text of an encoder's, a decoder's or a session model's config.pbtxt with other settings.
+
+    Settings of an earlier call are replaced; those of the default `Tuning` are none, which gives the exporter's text
+    back, byte for byte.
+
+    Args:
+        text: config.pbtxt.
+        tuning: what to set.
+        fp16: the model was exported with FP16 weights; TensorRT may compute in FP16 then, and not otherwise.
+
+    Raises:
+        RepositoryError: not a config.pbtxt of this package.
+    """
+    plain = _BLOCK.sub("", text)
+    config = parse_config(plain)
+    if len(_INSTANCES.findall(plain)) != 1:
+        raise RepositoryError(f"{config.name}: no line `instance_group [...]` to change: export the model again")
+    if "encoder" in config.parameters:
+        return _INSTANCES.sub(_session_instances(tuning), plain)
+    tuned = _INSTANCES.sub(_instances(tuning.gpus, tuning.instances), plain)
+    accelerator = tuning.decoder_accelerator if config.name.endswith("_decoder") else tuning.accelerator
+    lines = _accelerators(config, accelerator, tuning, fp16)
+    if lines:
+        tuned += "\n".join([_BEGIN, *lines, _END]) + "\n"
+    parse_config(tuned)
+    return tuned
+
+
+def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
+    """Return the encoders, decoders and session models of a repository, of some variants or of all.
+
+    Raises:
+        RepositoryError: a variant is not there, or a config.pbtxt cannot be read.
+    """
+    encoders = sorted(path.parent.name for path in repository.glob(f"*_encoder/{CONFIG_NAME}"))
+    here = [name.removesuffix("_encoder") for name in encoders if _backend(repository, name) == "onnxruntime"]
+    for variant in variants:
+        if variant not in here:
+            raise RepositoryError(f"no {variant}_encoder in {repository}, but {', '.join(here) or 'nothing'}")
+    wanted = variants or tuple(here)
+    names = [name for variant in wanted for name in (*pair_names(variant), variant)]
+    return [name for name in names if (repository / name / CONFIG_NAME).is_file()]
+
+
+def _backend(repository: Path, model: str) -> str:
+    return str(parse_config((repository / model / CONFIG_NAME).read_text("utf-8")).backend)
+
+
+def _instances(gpus: tuple[int, ...], count: int) -> str:
+    if gpus:
+        return f"instance_group [{{ count: {count}, kind: KIND_GPU, gpus: {list(gpus)} }}]"
+    return f"instance_group [{{ count: {count}, kind: KIND_AUTO }}]"
+
+
+def _session_instances(tuning: Tuning) -> str:
+    # One instance is one cache: on two GPUs, half of the clicks would miss.
+    return _instances(tuning.gpus[:1], 1)
+
+
+def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning, fp16: bool) -> list[str]:
+    cuda = _cuda(tuning)
+    accelerators = [("tensorrt", _tensorrt(config, tuning, fp16))] if accelerator == "tensorrt" else []
+    if accelerator != "none":  # behind TensorRT, CUDA gets what TensorRT cannot run
+        accelerators.append(("cuda", cuda))
+    if not accelerators:
+        return []
+    lines = ["optimization { execution_accelerators { gpu_execution_accelerator ["]
+    for name, parameters in accelerators:
+        rows = [f'    parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items()]
+        lines += [f'  {{ name: "{name}"', *rows, "  }" + ("" if name == "cuda" else ",")]
+    return [*lines, "] } }"]
+
+
+def _cuda(tuning: Tuning) -> dict[str, str]:
+    """Return options of ONNX Runtime's CUDA provider, which the backend hands on as they are."""
+    parameters = {
+        # The default, EXHAUSTIVE, times every algorithm at the first call of every new shape.
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "cudnn_conv_use_max_workspace": "1",
+        # The arena grows by what is asked for, not to the next power of two: several instances share one GPU.
+        "arena_extend_strategy": "kSameAsRequested",
+        "use_tf32": "1" if tuning.tf32 else "0",
+    }
+    return {**parameters, **({"gpu_mem_limit": str(tuning.memory_limit)} if tuning.memory_limit else {})}
+
+
+def _tensorrt(config: Any, tuning: Tuning, fp16: bool) -> dict[str, str]:
+    return {
+        "precision_mode": "FP16" if fp16 else "FP32",
+        "max_workspace_size_bytes": str(4 << 30),
+        # Building an engine takes minutes: keep it. Its folder must be writable for the server's user.
+        "trt_engine_cache_enable": "true",
+        "trt_engine_cache_path": f"{tuning.engine_cache}/{config.name}",
+        "trt_timing_cache_enable": "true",
+        "trt_timing_cache_path": f"{tuning.engine_cache}/timing",
+        "trt_layer_norm_fp32_fallback": "true",
+        # One engine for all shapes; without profiles it is built again whenever a shape goes beyond those seen.
+        "trt_profile_min_shapes": _profile(config, 1, 1, 1),
+        "trt_profile_opt_shapes": _profile(config, 1, 1, 2),
+        "trt_profile_max_shapes": _profile(config, tuning.max_images, tuning.max_prompts, tuning.max_points),
+    }
+
+
+def _profile(config: Any, images: int, prompts: int, points: int) -> str:
+    """Return `name:1x2x3,...` for every input, dynamic dimensions filled in by what they count."""
+    decoder = config.name.endswith("_decoder")
+    shapes = []
+    for tensor in config.input:
+        counts = _counts(tensor.name, decoder, images, prompts, points)
+        dims = [dim if dim >= 0 else next(counts) for dim in tensor.dims]
+        shapes.append(f"{tensor.name}:{'x'.join(map(str, dims))}")
+    return ",".join(shapes)
+
+
+def _counts(name: str, decoder: bool, images: int, prompts: int, points: int) -> Any:
+    """Yield what the dynamic dimensions of an input count, in order."""
+    if not decoder:
+        return iter((images,))
+    if name.startswith("input_"):  # SAM3: images x prompts x points, images x boxes
+        return iter((1, prompts, points))
+    if name.startswith(("point_", "mask_", "has_mask")):
+        return iter((prompts, points))
+    return iter((1,))  # embeddings: one image, many prompts

@@ -1,0 +1,283 @@
+"""The contract of the SAM service of 2024, shape for shape, for the clients that were written against it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import gzip
+import io
+import tempfile
+import uuid
+import zlib
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
+from fastapi.responses import JSONResponse, PlainTextResponse
+
+from ...errors import InputError
+from ...inputs.embeddings import ImageEmbeddings
+from ...masks.segment import Segment
+from ..cancellation import Waiting
+from ..engine import Engine, Pair, check_picture
+from ..problems import Problem
+from ..schemas import problem_responses
+
+PLAIN_SHAPE = (1, 256, 64, 64)
+PLAIN_BYTES = 4 * 256 * 64 * 64
+PLAIN_SIZES = {PLAIN_BYTES, 4 * 256 * 72 * 72}
+"""Bytes of SAM1's and SAM2's map, and of SAM3's."""
+NPZ = "application/x-npz"
+GZIP = b"\x1f\x8b"
+ZIP = b"PK\x03\x04"
+MAX_PIXEL = 1_000_000
+
+SessionId = Annotated[str | None, Form(max_length=128, description="From `GET /new_session_id`.")]
+ModelVersion = Annotated[
+    str | None, Form(max_length=128, description="`sam1`, `sam2`, `sam3`, or a variant out of `GET /models`.")
+]
+Pixel = Annotated[int, Form(ge=0, le=MAX_PIXEL)]
+Side = Annotated[int, Form(ge=1, le=MAX_PIXEL)]
+PNG_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The mask at the size of the image, 255 inside.",
+        "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+EMBEDDING_ANSWER: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Base64 of raw float32 (1,256,64,64), plain or in gzip; or all embeddings as .npz.",
+        "content": {
+            "text/plain": {"schema": {"type": "string"}},
+            "application/gzip": {"schema": {"type": "string", "format": "binary"}},
+            NPZ: {"schema": {"type": "string", "format": "binary"}},
+        },
+    }
+}
+
+
+def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one route after the other
+    """Return the routes."""
+    api = APIRouter(tags=["2024 contract"])
+
+    @api.get("/new_session_id", response_class=PlainTextResponse)
+    async def new_session_id() -> str:
+        """Return a new session id, a UUID."""
+        return str(uuid.uuid4())
+
+    @api.post(
+        "/embedded_model",
+        response_class=Response,
+        responses={**EMBEDDING_ANSWER, **problem_responses(400, 404, 413, 415, 422, 499)},
+    )
+    async def embedded_model(
+        request: Request,
+        image: Annotated[UploadFile | None, File(description="The picture.")] = None,
+        session_id: SessionId = None,
+        cancel_pending: Annotated[bool, Form(description="Cancel what this session still waits for.")] = False,
+        model_version: ModelVersion = None,
+        encoding: Annotated[
+            Literal["none", "compress", "npz"],
+            Query(description="`compress`: gzip of the base64. `npz`: all embeddings of the family in one NumPy file."),
+        ] = "none",
+    ) -> Response:
+        """Return the embedding of a picture.
+
+        Without `encoding=npz` it is the single map that the clients of 2024 expect; SAM2's and SAM3's decoders need
+        more, which `POST /from_model` finds again by itself, and which `npz` contains.
+        """
+        cancelled = waiting.cancel(session_id) if session_id and (cancel_pending or image is None) else 0
+        if image is None:
+            if session_id is None:
+                raise Problem(422, "image: the file is missing")
+            return PlainTextResponse(f"{cancelled} cancelled")
+        pair = await engine.pair(model_version)
+        content = await image.read()
+        await asyncio.to_thread(check_picture, content, engine.settings.max_megapixels)
+
+        async def work() -> Response:
+            embeddings = await engine.encode_here(content, pair)
+            if encoding == "npz":
+                return Response(await asyncio.to_thread(_to_npz, embeddings), media_type=NPZ)
+            raw = await asyncio.to_thread(_plain, embeddings)
+            engine.handed_out.remember(raw, pair.name, content)
+            text = await asyncio.to_thread(base64.b64encode, raw)
+            if encoding == "none":
+                return PlainTextResponse(text.decode())
+            packed = await asyncio.to_thread(gzip.compress, text, 3, mtime=0)
+            return Response(packed, headers={"Content-Type": "application/gzip", "Content-Encoding": "gzip"})
+
+        return await waiting.run(request, work(), session_id)
+
+    @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 422))
+    async def cancel_pending_requests(session_id: Annotated[str, Form(max_length=128)]) -> str:
+        """Cancel what a session still waits for; those requests are answered 499."""
+        return f"{waiting.cancel(session_id)} cancelled"
+
+    @api.post(
+        "/from_model",
+        response_class=Response,
+        responses={**PNG_ANSWER, **problem_responses(400, 404, 413, 422, 499)},
+    )
+    async def from_model(
+        request: Request,
+        model: Annotated[UploadFile, File(description="What `POST /embedded_model` answered, in any of its forms.")],
+        x: Pixel,
+        y: Pixel,
+        img_x: Side,
+        img_y: Side,
+        model_version: ModelVersion = None,
+    ) -> Response:
+        """Return the mask at a pixel, from an embedding; `img_x`, `img_y` are the width and height of the picture."""
+        _check_size(img_x, img_y, engine.settings.max_megapixels)
+        content = await model.read()
+        embeddings = await asyncio.to_thread(_read_embedding, content, (img_x, img_y))
+
+        async def work() -> Response:
+            if isinstance(embeddings, ImageEmbeddings):
+                pair = await engine.pair(embeddings.model.removesuffix("_encoder"))
+                if (embeddings.family, embeddings.model) != (pair.family.name, f"{pair.name}_encoder"):
+                    raise Problem(404, f"the model of these embeddings, {embeddings.model!r:.80}, is not served here")
+                found = embeddings
+            else:
+                pair, found = await _recover(engine, embeddings, model_version, (img_x, img_y))
+            return await _mask(engine, found, pair, x, y)
+
+        return await waiting.run(request, work())
+
+    @api.post(
+        "/prediction",
+        response_class=Response,
+        responses={**PNG_ANSWER, **problem_responses(400, 404, 413, 415, 422, 499)},
+    )
+    async def prediction(
+        request: Request,
+        image: Annotated[UploadFile, File(description="The picture.")],
+        x: Pixel,
+        y: Pixel,
+        model_version: ModelVersion = None,
+    ) -> Response:
+        """Return the mask at a pixel of a picture."""
+        pair = await engine.pair(model_version)
+        stored = await engine.store(await image.read())
+
+        async def work() -> Response:
+            return await _mask(engine, await engine.embed(stored, pair), pair, x, y)
+
+        return await waiting.run(request, work())
+
+    @api.get("/models", responses=problem_responses())
+    async def models() -> dict[str, Any]:
+        """List the families that can be had, each with its variants, and the default one."""
+        default = await engine.pair(None)
+        families: dict[str, list[str]] = {}
+        for pair in engine.state.pairs.values():
+            families.setdefault(pair.family.name, []).append(pair.name)
+        return {"default": default.name, "models": families}
+
+    @api.get("/health", responses={503: {"description": "Triton is gone or has no model ready."}})
+    async def health() -> JSONResponse:
+        """Say whether masks can be had: 200, or 503 with the reason."""
+        state = engine.state  # at most as old as the watch's last look: whoever asks here waits for nothing
+        answer = {
+            "status": "ok" if state.is_up else "unavailable",
+            "triton": engine.settings.url,
+            "models": list(state.pairs),
+            "detail": state.error,
+        }
+        return JSONResponse(answer, status_code=200 if state.is_up else 503, headers={"Cache-Control": "no-store"})
+
+    return api
+
+
+async def _mask(engine: Engine, embeddings: ImageEmbeddings, pair: Pair, x: int, y: int) -> Response:
+    prompt = {"coords": [[x, y]], "labels": [1]}
+    segments: list[Segment] = await engine.segment(embeddings, pair, prompt)
+    return Response(await asyncio.to_thread(segments[0].to_png), media_type="image/png")
+
+
+async def _recover(
+    engine: Engine, raw: bytes, model_version: str | None, size: tuple[int, int]
+) -> tuple[Pair, ImageEmbeddings]:
+    """Return what decodes an embedding in the old form: the picture that it came from, or the map itself for SAM1."""
+    source = engine.handed_out.source(raw)
+    if source is not None:
+        name, content = source
+        pair = await engine.pair(name)
+        return pair, await engine.embed(await engine.store(content), pair)
+    pair = await engine.pair(model_version or "sam1")
+    if pair.family.name != "sam1" or len(raw) != PLAIN_BYTES:
+        raise Problem(
+            422,
+            f"this embedding is not known here (any more), and {pair.family.name} needs more than this map: ask "
+            "POST /embedded_model again, or for encoding=npz, which contains everything",
+            code="unknown_embedding",
+        )
+    name = pair.family.encoder.output_names[0]
+    tensor = np.frombuffer(raw, "<f4").astype(np.float32).reshape(PLAIN_SHAPE)
+    return pair, ImageEmbeddings("sam1", f"{pair.name}_encoder", size, {name: tensor})
+
+
+def _plain(embeddings: ImageEmbeddings) -> bytes:
+    """Return the map with the lowest resolution as raw float32: SAM1's only one, SAM2's and SAM3's main one."""
+    smallest = min(embeddings.values(), key=lambda tensor: tensor.shape[-1])
+    return np.ascontiguousarray(smallest, "<f4").tobytes()
+
+
+def _to_npz(embeddings: ImageEmbeddings) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = FilePath(folder) / "embeddings.npz"
+        embeddings.save(path)
+        return path.read_bytes()
+
+
+def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbeddings:
+    """Return raw float32 of the old form, or all embeddings of an .npz.
+
+    Raises:
+        Problem: 422, neither.
+    """
+    if content.startswith(ZIP):
+        return _read_npz(content, size)
+    try:
+        text = _unzip(content) if content.startswith(GZIP) else content
+        raw = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError, zlib.error):
+        raise Problem(422, "model: neither base64 of float32, nor its gzip, nor an .npz") from None
+    if len(raw) not in PLAIN_SIZES:
+        raise Problem(422, f"model: {len(raw)} bytes, not float32 {PLAIN_SHAPE}")
+    return raw
+
+
+def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
+    try:
+        # The archive says how large its members get; an honest one is not compressed.
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            members = archive.zip.infolist()
+        if sum(member.file_size for member in members) > 2 * len(content) + (1 << 16):
+            raise InputError("it is compressed")
+        with tempfile.TemporaryDirectory() as folder:
+            path = FilePath(folder) / "embeddings.npz"
+            path.write_bytes(content)
+            embeddings = ImageEmbeddings.load(path)
+    except Exception as error:  # noqa: BLE001 - zipfile and NumPy let almost any one through for damaged files
+        raise Problem(422, f"model: no image embeddings ({type(error).__name__})") from None
+    if embeddings.image_size != size:
+        raise Problem(422, f"img_x, img_y say {size}, the embeddings say {embeddings.image_size}")
+    return embeddings
+
+
+def _unzip(content: bytes) -> bytes:
+    """Decompress, but no more than an embedding can be."""
+    limit = 2 * max(PLAIN_SIZES)
+    unpacked = zlib.decompressobj(wbits=31).decompress(content, limit)
+    if len(unpacked) >= limit:
+        raise ValueError("too large")
+    return unpacked
+
+
+def _check_size(width: int, height: int, max_megapixels: float) -> None:
+    if width * height > max_megapixels * 1_000_000:
+        raise Problem(413, f"{width} x {height} pixels are more than {max_megapixels:g} million")

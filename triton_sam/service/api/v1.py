@@ -1,0 +1,175 @@
+"""The modern face: upload an image once, then ask for masks of it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, File, Header, Path, Query, Request, Response, UploadFile
+from fastapi.responses import JSONResponse
+
+from ...inputs.images import open_image
+from .. import answers
+from ..cancellation import Waiting
+from ..engine import Engine, Pair
+from ..problems import Problem
+from ..schemas import Format, ImageInfo, Model, Models, SegmentAnswer, SegmentRequest, problem_responses
+from ..store import StoredImage
+
+ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="Id out of `POST /v1/images`.")]
+ModelName = Annotated[str | None, Query(max_length=128, description="Name out of `GET /v1/models`.")]
+
+PREVIEW_SIDE = 4096
+PREVIEW: dict[str, Any] = {
+    "description": "The image.",
+    "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
+}
+ANSWERS: dict[str, Any] = {
+    "description": "The masks.",
+    "content": {
+        answers.JSON: {"schema": {"$ref": "#/components/schemas/SegmentAnswer"}},
+        answers.GEOJSON: {"schema": {"type": "object"}},
+        answers.PNG: {"schema": {"type": "string", "format": "binary"}},
+    },
+}
+
+
+def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one route after the other
+    """Return the routes under /v1."""
+    api = APIRouter(prefix="/v1", tags=["v1"])
+
+    @api.get("/models", summary="List models", responses=problem_responses())
+    async def list_models() -> Models:
+        """List the models that Triton has ready."""
+        default = await engine.pair(None)
+        return Models(models=[describe(pair, pair == default) for pair in engine.state.pairs.values()])
+
+    @api.post(
+        "/images", summary="Upload an image", status_code=201, responses=problem_responses(400, 404, 413, 415, 422, 499)
+    )
+    async def upload(
+        request: Request,
+        response: Response,
+        image: Annotated[UploadFile, File(description="JPEG, PNG, WebP, TIFF, BMP or GIF.")],
+        model: ModelName = None,
+    ) -> ImageInfo:
+        """Upload an image and encode it, so that the first click is as fast as the others.
+
+        An equal image that is known already is not encoded again.
+        """
+        pair = await engine.pair(model)
+        stored = await engine.store(await image.read())
+        await waiting.run(request, engine.embed(stored, pair))
+        response.headers["Location"] = f"/v1/images/{stored.image_id}"
+        return info(stored)
+
+    @api.get("/images/{image_id}", summary="Look an image up", responses=problem_responses(404, 422))
+    async def look(image_id: ImageId) -> ImageInfo:
+        """Say what is known of an uploaded image."""
+        return info(engine.image(image_id))
+
+    @api.get(
+        "/images/{image_id}/preview",
+        summary="Show an image",
+        response_class=Response,
+        responses={200: PREVIEW, **problem_responses(404, 422)},
+    )
+    async def preview(image_id: ImageId) -> Response:
+        """Return an image as 8-bit JPEG, upright, for programs that cannot show the original, say, 16-bit TIFF."""
+        content = await asyncio.to_thread(to_jpeg, engine.image(image_id).content)
+        return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+    @api.delete(
+        "/images/{image_id}",
+        summary="Forget an image",
+        status_code=204,
+        response_class=Response,
+        responses=problem_responses(404, 422),
+    )
+    async def forget(image_id: ImageId) -> Response:
+        """Forget an uploaded image."""
+        if not engine.images.remove(image_id):
+            raise Problem(404, "there is no such image", code="unknown_image")
+        return Response(status_code=204)
+
+    @api.post(
+        "/images/{image_id}/segment",
+        summary="Segment",
+        response_model=None,
+        responses={200: ANSWERS, **problem_responses(400, 404, 406, 413, 422, 499)},
+    )
+    async def segment(
+        request: Request,
+        image_id: ImageId,
+        body: SegmentRequest,
+        accept: Annotated[str, Header(description="image/png, application/geo+json or application/json.")] = "*/*",
+        wanted: Annotated[
+            Format | None, Query(alias="format", description="As `format` of the body, before it.")
+        ] = None,
+    ) -> Response:
+        """Return masks of an image.
+
+        As JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as the picture itself: 255
+        inside, and for several objects the number of the object. A call whose client goes away is dropped.
+        """
+        started = time.monotonic()
+        form, as_picture = answers.choose_format(wanted or body.format, accept)
+        stored = engine.image(image_id)
+        answers.check_amount(body, stored.size)
+        prompt = answers.client_prompt(body)
+        pair = await engine.pair(body.model)
+
+        async def work() -> Response:
+            embeddings = await engine.embed(stored, pair)
+            segments = await engine.segment(embeddings, pair, prompt, multimask=body.multimask)
+            if as_picture:
+                return Response(await asyncio.to_thread(answers.picture, segments), media_type=answers.PNG)
+            if form == "geojson":
+                features = await asyncio.to_thread(answers.geojson, segments, body.tolerance)
+                return JSONResponse(features, media_type=answers.GEOJSON)
+            answer = SegmentAnswer(
+                image=image_id,
+                model=pair.name,
+                width=stored.size[0],
+                height=stored.size[1],
+                masks=await asyncio.to_thread(answers.write_masks, segments, form, body),
+                milliseconds=round((time.monotonic() - started) * 1000, 2),
+            )
+            return Response(answer.model_dump_json(exclude_none=True), media_type=answers.JSON)
+
+        return await waiting.run(request, work())
+
+    return api
+
+
+def to_jpeg(content: bytes) -> bytes:
+    """Return a picture as JPEG, no side longer than PREVIEW_SIDE.
+
+    Raises:
+        ImageError: the picture is damaged.
+    """
+    picture = open_image(content)
+    picture.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def describe(pair: Pair, is_default: bool) -> Model:
+    """Return what callers are told of a pair."""
+    return Model(
+        name=pair.name,
+        family=pair.family.name,
+        version=pair.version,
+        default=is_default,
+        keeps_images=pair.keeps_images,
+        takes_mask=pair.family.takes_mask,
+    )
+
+
+def info(image: StoredImage) -> ImageInfo:
+    """Return what callers are told of an image."""
+    width, height = image.size
+    return ImageInfo(id=image.image_id, width=width, height=height, bytes=len(image.content), models=image.models)

@@ -1,0 +1,85 @@
+"""Writing the answer of the session model: logits, PNG, COCO RLE, or one JSON text."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._common.text import one_line
+from ...masks.segment import Segment
+from ...wire import contract
+from ...wire.pair import Calls, Prediction
+from ..cache import HeldImage
+from .requests import SessionRequest
+
+Tensors = dict[str, npt.NDArray[Any]]
+
+
+def write_image(image: HeldImage) -> Tensors:
+    """Return what every answer says about the image: ``image_id`` BYTES [1], ``image_size`` INT32 [2]."""
+    return {
+        contract.IMAGE_ID: np.array([image.image_id.encode()], np.object_),
+        contract.IMAGE_SIZE: np.array(image.image_size, np.int32),
+    }
+
+
+def write_masks(calls: Calls, prediction: Prediction, request: SessionRequest) -> Tensors:
+    """Return masks and scores in the requested format.
+
+    Returns:
+        ``iou_predictions`` FP32 (P,M), and ``masks`` FP32 (P,M,h,w), the decoder's logits as they are, or
+        ``encoded_masks`` BYTES (P,M), full-size masks as PNG files or as COCO RLE in JSON.
+    """
+    scores = {contract.IOU_PREDICTIONS: prediction.scores}
+    if request.output_format == "logits":
+        return {contract.MASKS: prediction.logits, **scores}
+    encoded = [
+        segment.to_png() if request.output_format == "png" else json.dumps(segment.to_rle()).encode()
+        for segment in calls.segments(prediction)
+    ]
+    return {contract.ENCODED_MASKS: np.array(encoded, np.object_).reshape(prediction.scores.shape), **scores}
+
+
+def write_json(
+    image: HeldImage, segments: Iterable[Segment], request: SessionRequest, timings: Mapping[str, float]
+) -> Tensors:
+    """Return ``result_json``: all masks, the best of them as ``mask``, image id and size, milliseconds.
+
+    Masks are taken and encoded one by one: all of one request in full size could fill the memory.
+    """
+    masks = [_mask(segment, request) for segment in segments]
+    result = {
+        "mask": max(masks, key=lambda mask: float(mask["score"]), default=None),
+        "masks": masks,
+        "image_id": image.image_id,
+        "image_size": list(image.image_size),
+        "timings": {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in timings.items()},
+    }
+    return _result(result)
+
+
+def write_json_error(error: Exception) -> Tensors:
+    """Return ``result_json`` with an error: ``{"error": {"code", "message"}}``."""
+    return _result({"error": {"code": contract.code_of(error), "message": one_line(error)}})
+
+
+def _mask(segment: Segment, request: SessionRequest) -> dict[str, Any]:
+    height, width = segment.mask.shape
+    mask = {
+        "data": base64.b64encode(segment.to_png()).decode(),
+        "width": width,
+        "height": height,
+        "score": segment.score,
+        "object": segment.object_index,
+        "candidate": segment.candidate,
+    }
+    return {**mask, "rle": segment.to_rle()} if request.with_rle else mask
+
+
+def _result(result: Mapping[str, Any]) -> Tensors:
+    return {contract.RESULT_JSON: np.array([json.dumps(result).encode()], np.object_)}

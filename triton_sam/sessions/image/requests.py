@@ -1,0 +1,221 @@
+"""Reading a request of the session model, in either of its two forms: tensors, or base64 and JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import ImageError, InputError, PromptError
+from ...inputs.prompts import Prompts, check_prompts
+from ...wire import contract
+from ...wire.contract import OutputFormat
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+_JSON_KEYS = {
+    "points": "a list of [x, y]",
+    "labels": "a list of 1 and 0",
+    "boxes": "a list of [x1, y1, x2, y2]",
+    "multimask": "true or false",
+    "image_id": "text",
+    "rle": "true or false",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class SessionRequest:
+    """What one request asks for. Either ``image`` or ``image_id`` is there; without a prompt it only encodes.
+
+    Args:
+        image: encoded bytes of a picture.
+        image_id: id of one that was sent earlier.
+        point_coords: pixels of the original image, as prompts.check_prompts takes them; also the next three.
+        point_labels: labels.
+        box: boxes.
+        mask_input: low-resolution logits.
+        multimask_output: three candidates an object.
+        output_format: what masks are sent as.
+        as_json: answer in ``result_json``.
+        with_rle: put COCO RLE beside the PNG in ``result_json``.
+    """
+
+    image: bytes | None = None
+    image_id: str | None = None
+    point_coords: Any = None
+    point_labels: Any = None
+    box: Any = None
+    mask_input: Any = None
+    multimask_output: bool = False
+    output_format: OutputFormat = "logits"
+    as_json: bool = False
+    with_rle: bool = False
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether masks are asked for."""
+        parts = (self.point_coords, self.point_labels, self.box, self.mask_input)
+        return any(part is not None for part in parts)
+
+    def prompts(self, image_size: tuple[int, int], mask_size: int) -> Prompts:
+        """Check the prompt against the image.
+
+        Raises:
+            PromptError: see prompts.check_prompts; or more points or objects than a request may carry.
+        """
+        for part in (self.point_coords, self.mask_input):
+            _check_objects(_objects(part))
+        count = sum(_leaves(part) for part in (self.point_coords, self.box)) // 2
+        if count > contract.MAX_POINTS:
+            raise PromptError(f"{count} points: a request may carry {contract.MAX_POINTS}, a box counting as two")
+        prompts = check_prompts(
+            self.point_coords,
+            self.point_labels,
+            self.box,
+            self.mask_input,
+            image_size=image_size,
+            mask_size=mask_size,
+        )
+        _check_objects(len(prompts))
+        return prompts
+
+
+def read_request(tensors: Tensors) -> SessionRequest:
+    """Read a request.
+
+    Raises:
+        ImageError: bad base64.
+        PromptError: ``prompt_json`` is no JSON, or JSON of another shape.
+        InputError: inputs that contradict each other, or none at all.
+    """
+    if contract.IMAGE_B64 in tensors or contract.PROMPT_JSON in tensors:
+        request = _read_json(tensors)
+    else:
+        request = _read_tensors(tensors)
+    if (request.image is None) == (request.image_id is None):
+        raise InputError("give either an image or the image_id of one that was sent before")
+    return request
+
+
+def wants_json(tensors: Container[str]) -> bool:
+    """Whether the answer, be it an error, belongs into ``result_json``."""
+    return contract.IMAGE_B64 in tensors or contract.PROMPT_JSON in tensors
+
+
+def _read_tensors(tensors: Tensors) -> SessionRequest:
+    image_id = _bytes(tensors, contract.IMAGE_ID)
+    multimask = tensors.get(contract.MULTIMASK_OUTPUT)
+    return SessionRequest(
+        image=_bytes(tensors, contract.IMAGE),
+        image_id=None if image_id is None else _text(image_id, contract.IMAGE_ID),
+        point_coords=tensors.get(contract.POINT_COORDS),
+        point_labels=tensors.get(contract.POINT_LABELS),
+        box=tensors.get(contract.BOXES),
+        mask_input=tensors.get(contract.MASK_INPUT),
+        multimask_output=multimask is not None and bool(multimask.ravel()[0]),
+        output_format=_format(_bytes(tensors, contract.OUTPUT_FORMAT)),
+    )
+
+
+def _read_json(tensors: Tensors) -> SessionRequest:
+    others = tensors.keys() - {contract.IMAGE_B64, contract.PROMPT_JSON}
+    if others:
+        raise InputError(f"image_b64 and prompt_json do not go with {min(others)}")
+    content = _bytes(tensors, contract.PROMPT_JSON)
+    prompt = {} if content is None else _parse(content)
+    for key in prompt:
+        if key not in _JSON_KEYS:
+            raise PromptError(f"prompt_json has no {str(key)[:40]!r}: its keys are {', '.join(_JSON_KEYS)}")
+    encoded = _bytes(tensors, contract.IMAGE_B64)
+    return SessionRequest(
+        image=None if encoded is None else _decode(encoded),
+        image_id=_typed(prompt, "image_id", str),
+        # Empty lists are what a form without clicks sends: no prompt.
+        point_coords=_typed(prompt, "points", list) or None,
+        point_labels=_typed(prompt, "labels", list) or None,
+        box=_typed(prompt, "boxes", list) or None,
+        multimask_output=bool(_typed(prompt, "multimask", bool)),
+        as_json=True,
+        with_rle=bool(_typed(prompt, "rle", bool)),
+    )
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    try:
+        prompt = json.loads(content)
+    except (ValueError, RecursionError) as error:  # ValueError: also text that is no UTF-8
+        raise PromptError(f"prompt_json is no JSON: {error}") from error
+    if not isinstance(prompt, dict):
+        raise PromptError(f'prompt_json must be an object such as {{"points": [[x, y]]}}, not {type(prompt).__name__}')
+    return prompt
+
+
+def _typed(prompt: Mapping[str, Any], key: str, kind: type) -> Any:
+    value = prompt.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise PromptError(f"prompt_json: {key} must be {_JSON_KEYS[key]}, not {type(value).__name__}")
+    return value
+
+
+def _decode(encoded: bytes) -> bytes:
+    try:
+        # Line breaks and the prefix of a data URL are what shells and browsers add.
+        return base64.b64decode(b"".join(encoded.rpartition(b"base64,")[2].split()), validate=True)
+    except binascii.Error as error:
+        raise ImageError(f"image_b64 is no base64: {error}") from error
+
+
+def _format(value: bytes | None) -> OutputFormat:
+    text = "logits" if value is None else _text(value, contract.OUTPUT_FORMAT)
+    for known in get_args(OutputFormat):
+        if text == known:
+            return known  # type: ignore[no-any-return]
+    raise InputError(f"output_format {text[:40]!r}: one of {', '.join(contract.FORMATS)}")
+
+
+def _bytes(tensors: Tensors, name: str) -> bytes | None:
+    array = tensors.get(name)
+    if array is None:
+        return None
+    value = array.ravel()[0]
+    return value if isinstance(value, bytes) else bytes(value)
+
+
+def _text(value: bytes, name: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is no UTF-8 text") from error
+
+
+def _objects(part: Any) -> int:
+    """Tell for how many objects a tensor is by its shape, which may promise any number without a single value.
+
+    0 for all else: it is no longer than it was on the wire.
+    """
+    return len(part) if isinstance(part, np.ndarray) and part.ndim > 2 else 0
+
+
+def _check_objects(count: int) -> None:
+    if count > contract.MAX_OBJECTS:
+        raise PromptError(f"{count} objects: a request may name {contract.MAX_OBJECTS}")
+
+
+def _leaves(value: Any) -> int:
+    """Count the numbers in nested lists or an array, without trusting their shape."""
+    if isinstance(value, np.ndarray):
+        return value.size
+    pending, count = [value], 0
+    while pending:
+        item = pending.pop()
+        if isinstance(item, list):
+            pending.extend(item)
+        else:
+            count += item is not None
+    return count

@@ -1,0 +1,205 @@
+"""What the session model does with a request: find or encode the image, decode the prompt, write the answer."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import InferenceError, UnknownImageError
+from ...families.base import FloatArray
+from ...inputs.images import FORMATS, encoder_input, open_image
+from ...inputs.prompts import Prompts
+from ...wire.pair import Calls, Prediction
+from ..cache import HeldImage, ImageCache, SingleFlight
+from ..metrics import Metrics
+from .answers import Tensors, write_image, write_json, write_json_error, write_masks
+from .requests import SessionRequest, read_request, wants_json
+
+Result = TypeVar("Result")
+
+PARALLEL_ENCODES = 2
+"""Images that are opened and encoded at a time: one is opened while the encoder works on another."""
+
+
+class NoRoomError(InferenceError):
+    """There is no memory left for the tensors of a call."""
+
+
+class Models(Protocol):
+    """Calls the encoder and the decoder. Both calls may raise NoRoomError."""
+
+    @property
+    def objects_at_a_time(self) -> int:
+        """How many objects a call of decode() is given at most."""
+
+    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
+        """Run the encoder; return its outputs by name, in whatever form decode() takes back."""
+
+    def decode(
+        self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
+    ) -> Mapping[str, FloatArray]:
+        """Run the decoder on embeddings of encode() and the tensors of a prompt."""
+
+    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
+        """Return the size of embeddings, bytes."""
+
+
+@dataclass
+class Reply:
+    """The answer to one request.
+
+    Args:
+        tensors: outputs by name; with an error none but ``result_json``, where the request may read it there.
+        error: what went wrong.
+        figures: what to add to the metrics, by the names of metrics.COUNTERS.
+        seconds: how long each step took.
+    """
+
+    tensors: Tensors = field(default_factory=dict)
+    error: Exception | None = None
+    figures: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        """Note how long a step takes."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[step] = time.perf_counter() - began
+
+
+class Session:
+    """Answers requests, from any number of threads.
+
+    Args:
+        calls: family and names of the models.
+        models: calls them.
+        cache: keeps embeddings.
+        metrics: takes the figures.
+        identity: what embeddings depend on besides the image, that is, the encoder and its weights.
+    """
+
+    def __init__(self, calls: Calls, models: Models, cache: ImageCache, metrics: Metrics, identity: str) -> None:
+        self.cache = cache
+        self._calls = calls
+        self._models = models
+        self._metrics = metrics
+        self._identity = identity.encode()
+        self._flights: SingleFlight[str, HeldImage] = SingleFlight()
+        self._encoders = threading.BoundedSemaphore(PARALLEL_ENCODES)
+        metrics.set("cache_limit_bytes", cache.limit)
+
+    def answer(self, tensors: Mapping[str, npt.NDArray[Any]]) -> Reply:
+        """Answer one request; whatever goes wrong is part of the reply."""
+        reply = Reply()
+        try:
+            with reply.timed("total"):
+                self._answer(read_request(tensors), reply)
+        except Exception as error:  # noqa: BLE001 - a bad request or a failing model must not take the others along
+            reply.figures["failures"] += 1
+            reply.error = error
+            reply.tensors = write_json_error(error) if wants_json(tensors) else {}
+        return reply
+
+    def report(self, reply: Reply) -> None:
+        """Put the figures of a reply into the metrics; each is a call to the server, so do it after answering."""
+        for name, value in reply.figures.items():
+            self._metrics.add(name, value)
+        if reply.figures["encodes"] or reply.figures["cache_evictions"]:
+            self._metrics.set("cache_limit_bytes", self.cache.limit)
+            self._metrics.set("cache_bytes", self.cache.nbytes)
+            self._metrics.set("cache_images", len(self.cache))
+
+    def image_id(self, content: bytes) -> str:
+        """Return the id of an image: equal bytes have equal ids, as long as the encoder stays the same."""
+        digest = blake2b(content, digest_size=16)
+        digest.update(self._identity)
+        return digest.hexdigest()
+
+    def _answer(self, request: SessionRequest, reply: Reply) -> None:
+        image = self._find(request, reply)
+        reply.tensors = write_image(image)
+        prediction = self._decode(image, request, reply) if request.has_prompt else None
+        if request.as_json:
+            with reply.timed("masks"):
+                segments = self._calls.segments(prediction) if prediction else ()
+                texts = write_json(image, segments, request, reply.seconds)
+            reply.tensors |= texts
+        elif prediction is not None:
+            reply.tensors |= write_masks(self._calls, prediction, request)
+
+    def _find(self, request: SessionRequest, reply: Reply) -> HeldImage:
+        """Return the image of a request from the cache, or encode it.
+
+        Raises:
+            UnknownImageError: the id is not known.
+            ImageError: not a usable image.
+        """
+        image_id = self.image_id(request.image) if request.image is not None else str(request.image_id)
+        image = self.cache.get(image_id)
+        reply.figures["cache_misses" if image is None else "cache_hits"] += 1
+        if image is not None:
+            return image
+        content = request.image
+        if content is None:
+            raise UnknownImageError(f"no image {image_id[:64]!r} here (any more): send the image again")
+        return self._flights.run(image_id, lambda: self._encode(image_id, content, reply))
+
+    def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+        landed = self.cache.get(image_id)  # by a flight that ended after this request had looked
+        if landed is not None:
+            return landed
+        with self._encoders:
+            with reply.timed("open"):
+                picture = open_image(content, FORMATS)
+                (spec,) = self._calls.family.encoder.inputs
+                pixels = encoder_input(picture, self._calls.family)
+            size = picture.size
+            del picture
+            with reply.timed("encode"):
+                embeddings = self._with_room(lambda: self._models.encode({spec.name: pixels}), reply)
+        image = HeldImage(image_id, size, self._calls.family.embeddings(embeddings), self._models.nbytes(embeddings))
+        reply.figures["cache_evictions"] += self.cache.put(image)
+        reply.figures.update(encodes=1, encode_seconds=reply.seconds["open"] + reply.seconds["encode"])
+        return image
+
+    def _with_room(self, call: Callable[[], Result], reply: Reply) -> Result:
+        """Call a model. Where memory ends before the cache is full, images unused for longest make room, for good."""
+        while True:
+            try:
+                return call()
+            except NoRoomError:
+                gone = self.cache.shrink()
+                if not gone:
+                    raise
+                reply.figures["cache_evictions"] += gone
+
+    def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
+        family = self._calls.family
+        prompts = request.prompts(image.image_size, family.mask_size)
+        wanted = tuple(family.requested_outputs(request.multimask_output))
+
+        def decode(part: Prompts) -> Prediction:
+            masks = self._with_room(lambda: self._models.decode(image.tensors, part.tensors(family), wanted), reply)
+            return self._calls.read_masks(masks, part, request.multimask_output)
+
+        # One object alone needs no filling up.
+        alone = prompts.filled_up and not family.hides_no_points
+        with reply.timed("decode"):
+            answers = [decode(part) for part in prompts.parts(1 if alone else self._models.objects_at_a_time)]
+        reply.figures.update(decodes=1, decode_seconds=reply.seconds["decode"])
+        if len(answers) == 1:
+            return answers[0]
+        logits, scores = (np.concatenate([getattr(each, name) for each in answers]) for name in ("logits", "scores"))
+        return Prediction(logits, scores, prompts)

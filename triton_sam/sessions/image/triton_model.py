@@ -1,0 +1,279 @@
+"""The session model inside Triton: requests in, answers out, BLS calls to the encoder and the decoder.
+
+A request is handed to a thread and answered through its response sender, so that ``execute`` returns at once: one
+instance, which means one cache, works on many requests at a time. Those that bring an image have threads of their
+own, since they may wait for the encoder; a click never waits behind one.
+
+Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
+``max_pending``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import shutil
+import threading
+from collections.abc import Callable, Container, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+from ..._common.text import one_line
+from ...errors import InferenceError, InputError, ServerBusyError, ServerError, UnknownImageError
+from ...families import get_family
+from ...families.base import Family, FloatArray
+from ...wire import contract
+from ...wire.pair import Calls
+from ..cache import ImageCache
+from ..metrics import TritonMetrics
+from .answers import write_json_error
+from .requests import wants_json
+from .session import NoRoomError, Reply, Session
+
+DEFAULT_CACHE_BYTES = 512 << 20
+DEFAULT_THREADS = 8
+DEFAULT_MAX_PENDING = 24
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
+SHARED_MEMORY_OF_CALLS = 128 << 20
+"""Bytes that requests under way take there besides the cache, in the processes of the three models."""
+NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class TritonPythonModel:
+    """One session model; Triton finds it by this name."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read the parameters; no call to other models yet, they may still be loading."""
+        parameters = {
+            key: value["string_value"] for key, value in json.loads(args["model_config"])["parameters"].items()
+        }
+        family = get_family(parameters["family"].lower())
+        encoder, decoder = parameters["encoder"], parameters["decoder"]
+        gpu = _gpu(args)
+        limit = _number(parameters, "cache_bytes", DEFAULT_CACHE_BYTES)
+        cache = ImageCache(_fitting(limit, embedding_bytes(family), in_shared_memory=gpu is None))
+        self._session = Session(
+            Calls(family, encoder.removesuffix("_encoder")),
+            BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
+            cache,
+            TritonMetrics(pb_utils, args["model_name"]),
+            weights_identity(Path(args["model_repository"]).parent / encoder),
+        )
+        threads = _number(parameters, "threads", DEFAULT_THREADS)
+        self._clicks = ThreadPoolExecutor(threads, "click")
+        self._images = ThreadPoolExecutor(threads, "image")
+        self._places = threading.BoundedSemaphore(_number(parameters, "max_pending", DEFAULT_MAX_PENDING))
+        self._refused = self._refused_reported = 0
+        self._report_waits = threading.Event()
+        # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
+        self._reports = ThreadPoolExecutor(1, "report")
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand every request to a thread."""
+        for request in requests:
+            inputs = {tensor.name(): tensor for tensor in request.inputs()}
+            sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
+            if not self._places.acquire(blocking=False):
+                self._refuse(inputs, sender, wanted)
+                continue
+            tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
+            brings_image = contract.IMAGE in tensors or contract.IMAGE_B64 in tensors
+            pool = self._images if brings_image else self._clicks
+            pool.submit(self._serve, tensors, sender, wanted)
+
+    def _refuse(self, inputs: Container[str], sender: Any, wanted: Container[str]) -> None:
+        """Answer at once that too many requests wait: waiting longer and longer would help nobody.
+
+        Nothing is read of the request, and refusals are reported together: who is refused takes little from the others.
+        """
+        error = ServerBusyError("too many requests wait here already: try again in a moment")
+        self._send(Reply(write_json_error(error) if wants_json(inputs) else {}, error), sender, wanted)
+        self._refused += 1
+        if not self._report_waits.is_set():
+            self._report_waits.set()
+            self._submit_report(self._report_refusals)
+
+    def _report_refusals(self) -> None:
+        self._report_waits.clear()
+        reply, refused = Reply(), self._refused
+        reply.figures["refusals"] = refused - self._refused_reported
+        self._refused_reported = refused
+        self._session.report(reply)
+
+    def finalize(self) -> None:
+        """Wait for the requests under way."""
+        for pool in (self._clicks, self._images, self._reports):
+            pool.shutdown(cancel_futures=True)
+
+    def _serve(self, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
+        try:
+            if sender.is_cancelled():
+                sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
+                return
+            reply = self._session.answer(tensors)
+        finally:
+            self._places.release()
+        self._send(reply, sender, wanted)
+        self._submit_report(self._session.report, reply)
+
+    def _send(self, reply: Reply, sender: Any, wanted: Container[str]) -> None:
+        """Send an answer; if that fails, for example since shared memory is full, say so: somebody waits for it."""
+        try:
+            sender.send(_response(reply, wanted), flags=FINAL)
+        except Exception as error:  # noqa: BLE001 - whatever Triton's module raises
+            reply.figures["failures"] = 1
+            text = f"{contract.INTERNAL}: the answer could not be sent: {one_line(error)}"
+            sender.send(_failure(text, pb_utils.TritonError.INTERNAL), flags=FINAL)
+
+    def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the server stops: nobody reads the figures any more
+            self._reports.submit(report, *arguments)
+
+
+class BlsModels:
+    """Calls encoder and decoder through Triton. Embeddings stay tensors of Triton, where the encoder left them.
+
+    Args:
+        family: names and shapes.
+        encoder: Triton name of the encoder.
+        decoder: Triton name of the decoder.
+        memory: where the encoder shall leave the embeddings.
+        objects_at_a_time: of one call of the decoder. A GPU is faster with many; a processor with one, since a decode
+            of one object stays in its caches and those of eight do not.
+    """
+
+    def __init__(self, family: Family, encoder: str, decoder: str, memory: Any, objects_at_a_time: int) -> None:
+        self.objects_at_a_time = objects_at_a_time
+        self._encoder_outputs = family.encoder.output_names
+        self._encoder = encoder
+        self._decoder = decoder
+        self._memory = memory
+
+    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
+        """See session.Models."""
+        return _call(self._encoder, _tensors(inputs), self._encoder_outputs, self._memory)
+
+    def decode(
+        self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
+    ) -> Mapping[str, FloatArray]:
+        """See session.Models."""
+        held = [_named(name, tensor) for name, tensor in embeddings.items()]
+        answer = _call(self._decoder, held + _tensors(inputs), outputs, _cpu())
+        # Copies: a view would keep the answer's block of shared memory for as long as it is in use.
+        return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
+
+    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
+        """See session.Models. The wire contract has float32 alone."""
+        return sum(4 * math.prod(tensor.shape()) for tensor in embeddings.values())
+
+
+def embedding_bytes(family: Family) -> int:
+    """Return the size of one image's embeddings."""
+    return sum(4 * math.prod(side for side in spec.shape if isinstance(side, int)) for spec in family.encoder.outputs)
+
+
+def weights_identity(folder: Path) -> str:
+    """Tell one encoder's weights from another's, alike on all replicas: names, sizes and edges of the newest files."""
+    versions = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()]
+    digest = blake2b(folder.name.encode(), digest_size=16)
+    for path in sorted(max(versions, key=lambda path: int(path.name)).glob("*")) if versions else ():
+        if path.is_file():
+            with path.open("rb") as stream:
+                size = path.stat().st_size
+                head = stream.read(1 << 16)
+                stream.seek(max(0, size - (1 << 16)))
+                digest.update(f"{path.name} {size}".encode() + head + stream.read())
+    return digest.hexdigest()
+
+
+def _call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
+    request = pb_utils.InferenceRequest(
+        model_name=model, inputs=inputs, requested_output_names=list(outputs), preferred_memory=memory
+    )
+    response = request.exec()
+    if response.has_error():
+        raise _read_failure(f"{model} failed: {response.error().message()}")
+    return {tensor.name(): tensor for tensor in response.output_tensors()}
+
+
+def _read_failure(text: str) -> ServerError:
+    """Return the error that a model's failure means here: no memory, no place in its queue, or anything else."""
+    if NO_ROOM.search(text):
+        return NoRoomError(text)
+    return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
+
+
+def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+    return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+
+
+def _named(name: str, tensor: Any) -> Any:
+    """Return a tensor under the name that the decoder has for it, without a copy."""
+    return tensor if tensor.name() == name else pb_utils.Tensor.from_dlpack(name, tensor)
+
+
+def _cpu() -> Any:
+    return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
+
+
+def _gpu(args: Mapping[str, str]) -> Any:
+    """Return the memory of the GPU that Triton placed this model on; None on a CPU."""
+    if args["model_instance_kind"] != "GPU":
+        return None
+    return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, int(args["model_instance_device_id"]))
+
+
+def _fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
+    """Return how many bytes the cache may hold: what is asked for, or what shared memory has room for."""
+    if limit < one_image:
+        raise pb_utils.TritonModelException(f"cache_bytes is {limit}, the embeddings of one image take {one_image}")
+    there = shutil.disk_usage(SHARED_MEMORY).total
+    fits = max(one_image, there - SHARED_MEMORY_OF_CALLS)
+    if not in_shared_memory or limit <= fits:
+        return limit
+    pb_utils.Logger.log_warn(
+        f"cache_bytes is {limit}, {SHARED_MEMORY} has {there}: the cache keeps to {fits}; docker run --shm-size ..."
+    )
+    return fits
+
+
+def _response(reply: Reply, wanted: Container[str]) -> Any:
+    # Nothing that was not asked for: the sender of Triton 24.10 drops that without holding Python's lock (mended in
+    # 24.12), which may damage memory, and ends the process with Python 3.12.
+    asked = {name: array for name, array in reply.tensors.items() if name in wanted}
+    if asked:
+        return pb_utils.InferenceResponse(_tensors(asked))
+    if reply.error is None:  # an answer without outputs would look like success
+        reply.figures["failures"] += 1
+        reply.error = InputError(
+            f"none of the outputs asked for: this request is answered by {', '.join(reply.tensors)}"
+        )
+    return _failure(f"{contract.code_of(reply.error)}: {one_line(reply.error)}", _status(reply.error))
+
+
+def _status(error: Exception) -> Any:
+    if isinstance(error, UnknownImageError):
+        return pb_utils.TritonError.NOT_FOUND
+    if isinstance(error, ServerBusyError):
+        return pb_utils.TritonError.UNAVAILABLE
+    return pb_utils.TritonError.INVALID_ARG if isinstance(error, InputError) else pb_utils.TritonError.INTERNAL
+
+
+def _failure(message: str, code: Any) -> Any:
+    return pb_utils.InferenceResponse([], error=pb_utils.TritonError(message, code))
+
+
+def _number(parameters: Mapping[str, str], key: str, default: int) -> int:
+    text = parameters.get(key, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise pb_utils.TritonModelException(f"parameter {key} must be a whole number above 0, not {text!r}")
+    return int(text)

@@ -1,1 +1,0 @@
-"""Tests of triton_sam, against the real Triton."""

@@ -1,0 +1,6 @@
+"""The way to a Triton server. No other package knows tritonclient."""
+
+from .triton import Transport, map_error
+from .url import ServerUrl, parse_url
+
+__all__ = ["ServerUrl", "Transport", "map_error", "parse_url"]

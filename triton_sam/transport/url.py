@@ -1,0 +1,69 @@
+"""The URL of a server: every form that users write, and the default."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from ..errors import ConfigurationError
+
+URL_VARIABLE = "TRITON_URL"
+DEFAULT_URL = "localhost:8000"
+DEFAULT_PORTS = {"http": 8000, "https": 443, "grpc": 8001, "grpcs": 443}
+
+
+@dataclass(frozen=True)
+class ServerUrl:
+    """A parsed server URL.
+
+    Args:
+        scheme: http, https, grpc or grpcs.
+        address: ``host:port`` with an optional base path for HTTP, as tritonclient wants it.
+    """
+
+    scheme: str
+    address: str
+
+    @property
+    def is_grpc(self) -> bool:
+        """Whether the gRPC protocol is spoken."""
+        return self.scheme.startswith("grpc")
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether TLS is spoken."""
+        return self.scheme.endswith("s")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, by its name."""
+        host = self.address.rpartition(":")[0].strip("[]")
+        return host in ("localhost", "::1") or host.startswith("127.")
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.address}"
+
+
+def parse_url(url: str | None) -> ServerUrl:
+    """Parse ``host:port``, ``http://``, ``https://``, ``grpc://`` or ``grpcs://``; None: $TRITON_URL or the default.
+
+    Raises:
+        ConfigurationError: the URL cannot work.
+    """
+    text = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r} is not a server URL: {error}") from None
+    if parts.scheme not in DEFAULT_PORTS:
+        raise ConfigurationError(f"{text!r}: the scheme must be one of {', '.join(DEFAULT_PORTS)}")
+    if not parts.hostname or re.search(r"\s", text) or parts.username or parts.query or parts.fragment:
+        raise ConfigurationError(f"{text!r} is not a server URL: write host:port, http://host:port or grpc://host:port")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    path = parts.path.rstrip("/")
+    if path and parts.scheme.startswith("grpc"):
+        raise ConfigurationError(f"{text!r}: a gRPC URL has no path")
+    return ServerUrl(parts.scheme, f"{host}:{port or DEFAULT_PORTS[parts.scheme]}{path}")

@@ -1,0 +1,210 @@
+"""Compare the exported models with the official predictors: same weights, same image, same prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..client.segmenter import Segmenter
+from ..client.sync import SAM2TritonClient
+from ..export.reference import Answer, BoolArray, Prompt, Reference
+from ..export.sam2.reference import Sam2Reference
+from ..families.base import FloatArray, Size
+from ..inputs.images import ImageSource, open_image
+from ..transport.onnx import OnnxTransport
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What a comparison must reach.
+
+    Args:
+        iou: smallest allowed IoU of two full-size masks, exclusive.
+        logit: largest allowed difference of low-resolution logits, exclusive; None: not judged.
+    """
+
+    iou: float
+    logit: float | None
+
+
+BARS = {"fp32": Bars(0.9999, 1e-3), "fp16": Bars(0.99, None), "int8": Bars(0.98, None)}
+"""By precision. Smaller numbers are judged by the masks alone."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One prompt, answered by one runner and by the official predictor.
+
+    Args:
+        runner: who answered, for example "onnxruntime".
+        prompt: what was asked.
+        output: "single" or "multimask".
+        logit_diff: largest absolute difference of the low-resolution logits, both clamped as the family does.
+        iou: IoU of the full-size masks, the smallest of all objects and candidates, 0..1.
+        score_diff: largest absolute difference of the predicted IoU scores.
+        pixels: pixels that differ in a full-size mask, the most of all objects and candidates.
+    """
+
+    runner: str
+    prompt: str
+    output: str
+    logit_diff: float
+    iou: float
+    score_diff: float
+    pixels: int
+
+    def passes(self, bars: Bars) -> bool:
+        """Whether the row is within the bars; NaN never is.
+
+        Where logits are judged, one pixel may differ: where its logit is all but 0, rounding decides about it, and in a
+        mask of less than 10,000 pixels it alone takes the IoU below 0.9999.
+        """
+        if bars.logit is None:
+            return self.iou > bars.iou
+        return (self.iou > bars.iou or self.pixels <= 1) and self.logit_diff < bars.logit
+
+
+class OnnxClient(SAM2TritonClient):
+    """The client with ONNX Runtime in this process in place of a server: same preparation, same reading.
+
+    Args:
+        models: ONNX files by role, "encoder" and "decoder".
+        model_type: their family.
+
+    Raises:
+        MissingDependencyError: onnxruntime is missing.
+        ExportError: ONNX Runtime refuses a file.
+    """
+
+    def __init__(self, models: Mapping[str, Path], model_type: str = "sam2") -> None:
+        # No server is asked. Without a URL, that of the environment would have to be one that works.
+        super().__init__("localhost", model_type, embeddings="client")
+        roles = {self._calls.encoder: models["encoder"], self._calls.decoder: models["decoder"]}
+        self._sessions = OnnxTransport(roles)
+        self._transport = self._sessions  # type: ignore[assignment]
+
+
+def verify(reference: Reference, image: ImageSource, clients: Mapping[str, Segmenter]) -> list[Row]:
+    """Compare clients with an official predictor, for every kind of prompt, single mask and multimask.
+
+    Args:
+        reference: the official predictor with the weights that the clients serve.
+        image: any picture.
+        clients: runner name -> client.
+
+    Returns:
+        One row for each prompt, kind of output and client.
+
+    Raises:
+        ImageError: the image cannot be used.
+        ServerError: a served client failed.
+    """
+    picture = open_image(image)
+    reference.set_image(picture)
+    for client in clients.values():
+        client.set_image(picture)
+    rows = []
+    for title, prompt in _prompts(picture.size, _first_answer(reference, picture.size)).items():
+        for output in ("single", "multimask"):
+            multimask = output == "multimask"
+            expected = reference.answer(prompt, multimask)
+            rows += [
+                _compare(runner, title, output, _ask(client, prompt, multimask), expected)
+                for runner, client in clients.items()
+            ]
+    return rows
+
+
+def verify_sam2(model: Any, image: ImageSource, clients: Mapping[str, Segmenter]) -> list[Row]:
+    """Compare clients with SAM2ImagePredictor, see verify().
+
+    Args:
+        model: the official torch model (SAM2Base) with the weights that the clients serve.
+        image: any picture.
+        clients: runner name -> client.
+    """
+    return verify(Sam2Reference(model), image, clients)
+
+
+def format_table(rows: Sequence[Row], bars: Bars) -> str:
+    """Return the rows as aligned plain text, a verdict at the end of each."""
+    head = ("runner", "prompt", "output", "max |logit diff|", "mask IoU", "score diff", "")
+    lines = [head] + [
+        (
+            row.runner,
+            row.prompt,
+            row.output,
+            f"{row.logit_diff:.1e}",
+            f"{row.iou:.6f}",
+            f"{row.score_diff:.1e}",
+            "ok" if row.passes(bars) else "FAIL",
+        )
+        for row in rows
+    ]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _first_answer(reference: Reference, size: Size) -> FloatArray | None:
+    """Return the (1,h,w) logits of a first click, to refine; None for a family that takes no mask."""
+    if not reference.family.takes_mask:
+        return None
+    click = {"point_coords": _at(size, [(0.28, 0.31)]), "point_labels": [1]}
+    return reference.answer(click, multimask=False).logits[:1]
+
+
+def _prompts(size: Size, first_answer: FloatArray | None) -> dict[str, Prompt]:
+    """Return one prompt of each kind, spread over an image of any size."""
+    boxes = [[0.05, 0.22, 0.95, 0.7], [0.23, 0.5, 0.39, 0.73], [0.6, 0.1, 0.9, 0.4], [0.1, 0.6, 0.5, 0.9]]
+    box_corners = [_at(size, [(x1, y1), (x2, y2)]).reshape(4) for x1, y1, x2, y2 in boxes]
+    point = {"point_coords": _at(size, [(0.28, 0.31)]), "point_labels": [1]}
+    three = {"point_coords": _at(size, [(0.28, 0.31), (0.61, 0.5), (0.1, 0.75)]), "point_labels": [1, 1, 0]}
+    prompts: dict[str, Prompt] = {
+        "1 point": point,
+        "3 points, 1 negative": three,
+        "box": {"box": box_corners[1]},
+        "box + point": {"box": box_corners[1], "point_coords": _at(size, [(0.32, 0.62)]), "point_labels": [0]},
+        "4 boxes": {"box": np.stack(box_corners)},
+    }
+    if first_answer is not None:
+        prompts["point + mask"] = {**point, "mask_input": first_answer}
+        prompts["mask"] = {"mask_input": first_answer}
+    return prompts
+
+
+def _at(size: Size, places: Sequence[tuple[float, float]]) -> FloatArray:
+    """Turn fractions of width and height into whole pixels."""
+    pixels: FloatArray = np.floor(np.array(places, np.float32) * np.array(size, np.float32))
+    return pixels
+
+
+def _ask(client: Segmenter, prompt: Prompt, multimask: bool) -> Answer:
+    segments = client.segment(**prompt, multimask_output=multimask)
+    scores = np.array([segment.score for segment in segments], np.float32)
+    return Answer(
+        np.stack([s.logits for s in segments if s.logits is not None]), scores, np.stack([s.mask for s in segments])
+    )
+
+
+def _compare(runner: str, prompt: str, output: str, found: Answer, expected: Answer) -> Row:
+    return Row(
+        runner,
+        prompt,
+        output,
+        logit_diff=float(np.abs(found.logits - expected.logits).max()),
+        iou=min(_iou(one, other) for one, other in zip(found.masks, expected.masks, strict=True)),
+        score_diff=float(np.abs(found.scores - expected.scores).max()),
+        pixels=max(int(np.count_nonzero(one != other)) for one, other in zip(found.masks, expected.masks, strict=True)),
+    )
+
+
+def _iou(one: BoolArray, other: BoolArray) -> float:
+    """Intersection over union; two empty masks are equal."""
+    union = int(np.count_nonzero(one | other))
+    return int(np.count_nonzero(one & other)) / union if union else 1.0

@@ -1,0 +1,157 @@
+"""What the sync and the async client share: requests built and answers read, without any call in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigurationError, InferenceError, InputError, PromptError
+from ..families.base import Family, FloatArray
+from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.images import ImageSource, encoder_input, open_image
+from ..inputs.prompts import Prompts, check_prompts
+from ..masks.resize import full_size_logits
+from ..masks.segment import Segment
+
+
+@dataclass(frozen=True)
+class Request:
+    """One inference: Triton model, named input arrays, names of the wanted outputs."""
+
+    model: str
+    inputs: Mapping[str, npt.NDArray[Any]]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Logits (P,M,h,w) as the decoder gave them, scores (P,M), and the prompts they answer."""
+
+    logits: FloatArray
+    scores: FloatArray
+    prompts: Prompts
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Builds requests and reads answers for one pair of models.
+
+    Args:
+        family: the SAM family.
+        variant: name of the pair, for example "sam2.1_large"; None for the family's default pair.
+    """
+
+    family: Family
+    variant: str | None = None
+
+    @property
+    def encoder(self) -> str:
+        """Triton name of the encoder."""
+        return self.family.model_name("encoder", self.variant)
+
+    @property
+    def decoder(self) -> str:
+        """Triton name of the decoder."""
+        return self.family.model_name("decoder", self.variant)
+
+    def encode(self, source: ImageSource) -> tuple[Request, tuple[int, int]]:
+        """Build the encoder's request; also return width and height of the original image.
+
+        Raises:
+            ImageError: the source is no usable image.
+        """
+        image = open_image(source)
+        (spec,) = self.family.encoder.inputs
+        request = Request(
+            self.encoder, {spec.name: encoder_input(image, self.family)}, self.family.encoder.output_names
+        )
+        return request, image.size
+
+    def read_embeddings(self, outputs: Mapping[str, npt.NDArray[Any]], size: tuple[int, int]) -> ImageEmbeddings:
+        """Read the encoder's answer.
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        embeddings = ImageEmbeddings(self.family.name, self.encoder, size, dict(outputs))
+        try:
+            embeddings.check()
+        except InputError as error:
+            raise InferenceError(f"{self.encoder} is no {self.family.name} encoder of this kit: {error}") from error
+        return embeddings
+
+    def check_origin(self, embeddings: ImageEmbeddings) -> None:
+        """Refuse embeddings of another encoder: their masks would be wrong without a word.
+
+        Raises:
+            ConfigurationError: another encoder made them.
+        """
+        if (embeddings.family, embeddings.model) != (self.family.name, self.encoder):
+            raise ConfigurationError(
+                f"these embeddings were made by {embeddings.model} ({embeddings.family}), not by {self.encoder}"
+            )
+
+    def prompts(
+        self, embeddings: ImageEmbeddings, point_coords: Any, point_labels: Any, box: Any, mask_input: Any
+    ) -> Prompts:
+        """Check prompts against the image that ``embeddings`` came from.
+
+        Raises:
+            PromptError: see triton_sam.inputs.prompts.check_prompts; or a mask for a family that takes none.
+        """
+        if mask_input is not None and not self.family.takes_mask:
+            raise PromptError(f"{self.family.name} takes no mask_input: give points or a box")
+        return check_prompts(
+            point_coords,
+            point_labels,
+            box,
+            mask_input,
+            image_size=embeddings.image_size,
+            mask_size=self.family.mask_size,
+        )
+
+    def decode(self, embeddings: ImageEmbeddings, prompts: Prompts, multimask_output: bool) -> Request:
+        """Build the decoder's request."""
+        inputs = {**self.family.embeddings(embeddings), **prompts.tensors(self.family)}
+        return Request(self.decoder, inputs, tuple(self.family.requested_outputs(multimask_output)))
+
+    def read_masks(
+        self, outputs: Mapping[str, npt.NDArray[Any]], prompts: Prompts, multimask_output: bool
+    ) -> Prediction:
+        """Read the decoder's answer.
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        logits, scores = self.family.read_masks(outputs, multimask_output)
+        if logits.ndim != 4 or len(logits) != len(prompts) or logits.shape[:2] != scores.shape:
+            raise InferenceError(
+                f"{self.decoder} answered masks {logits.shape} and scores {scores.shape} for {len(prompts)} object(s)"
+            )
+        return Prediction(logits, scores, prompts)
+
+    def low_res(self, prediction: Prediction) -> tuple[FloatArray, FloatArray]:
+        """Return ((P,M,h,w) logits, (P,M) scores) as the official predictor hands them out, that is, clamped."""
+        limit = self.family.logit_limit
+        logits = prediction.logits if limit is None else np.clip(prediction.logits, -limit, limit)
+        return logits, prediction.scores
+
+    def segments(self, prediction: Prediction) -> Iterator[Segment]:
+        """Yield full-size masks, P objects times M candidates, object by object; each is made when it is asked for.
+
+        As in the official predictor, the mask is cut from the unclamped logits after the resize.
+        """
+        low_res, scores = self.low_res(prediction)
+        size = prediction.prompts.image_size
+        for index, candidate in np.ndindex(scores.shape):
+            yield Segment(
+                mask=full_size_logits(prediction.logits[index, candidate], size, self.family) > 0,
+                score=float(scores[index, candidate]),
+                logits=low_res[index, candidate],
+                object_index=index,
+                candidate=candidate,
+            )

@@ -98,7 +98,7 @@ def test_clicks_through_shared_memory_have_the_same_masks(running, protocol):
     with target.client(protocol, "client") as client:
         client.set_image(target.content)
         with SharedMemoryClicks(target, protocol, client.image_embeddings) as shared:
-            answers = [target.calls.low_res(shared.click(point))[0] for point in ((100, 100), (300, 200))]
+            answers = [target.pair.low_res(shared.click(point))[0] for point in ((100, 100), (300, 200))]
         for answer, point in zip(answers, ((100, 100), (300, 200)), strict=True):
             np.testing.assert_array_equal(answer, client.predict([point])[0])
     target.close()

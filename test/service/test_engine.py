@@ -20,7 +20,7 @@ from triton_sam.service.app import create_app
 from triton_sam.service.engine import Engine
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.settings import Settings
-from triton_sam.service.store import PER_IMAGE, HandedOut, ImageStore, StoredImage
+from triton_sam.service.store import PER_IMAGE, ImageStore, LegacyEmbeddingIndex, StoredImage
 
 
 def test_embeddings_are_made_anew_when_another_model_would_decode_them(service_triton, images):
@@ -101,16 +101,20 @@ def test_a_picture_is_counted_with_its_embeddings_for_as_long_as_it_is_kept():
 
 
 def test_small_pictures_are_no_way_around_the_limit():
-    store, handed_out = ImageStore(10 * PER_IMAGE), HandedOut(10 * PER_IMAGE)
+    store, legacy_embeddings = ImageStore(10 * PER_IMAGE), LegacyEmbeddingIndex(10 * PER_IMAGE)
     for number in range(50):
         store.add(StoredImage(str(number), b"x", (1, 1)))
-        handed_out.remember(bytes([number]), "sam2", b"x")
+        legacy_embeddings.remember(bytes([number]), "sam2", b"x")
     assert len(store) == 9
-    assert sum(handed_out.source(bytes([number])) is not None for number in range(50)) == 9
+    assert sum(legacy_embeddings.source(bytes([number])) is not None for number in range(50)) == 9
 
 
 def test_the_sources_handed_out_last_are_remembered():
-    handed_out = HandedOut(2 * (PER_IMAGE + 40) + 20)
+    legacy_embeddings = LegacyEmbeddingIndex(2 * (PER_IMAGE + 40) + 20)
     for name in (b"1", b"2", b"1", b"3"):
-        handed_out.remember(name, "sam2", bytes(40))
-    assert [handed_out.source(name) for name in (b"1", b"2", b"3")] == [("sam2", bytes(40)), None, ("sam2", bytes(40))]
+        legacy_embeddings.remember(name, "sam2", bytes(40))
+    assert [legacy_embeddings.source(name) for name in (b"1", b"2", b"3")] == [
+        ("sam2", bytes(40)),
+        None,
+        ("sam2", bytes(40)),
+    ]

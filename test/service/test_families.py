@@ -86,12 +86,12 @@ def test_the_contract_of_2024(service, triton, photo, family):
     form, point = {"model_version": family}, {"x": "300", "y": "200"}
     answer = service.http.post("/prediction", data={**form, **point}, files={"image": photo})
     np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
-    handed_out = service.http.post("/embedded_model", data=form, files={"image": photo})
-    assert len(base64.b64decode(handed_out.text)) == 4 * 256 * (64 if family == "sam1" else 72) ** 2
+    legacy_embeddings = service.http.post("/embedded_model", data=form, files={"image": photo})
+    assert len(base64.b64decode(legacy_embeddings.text)) == 4 * 256 * (64 if family == "sam1" else 72) ** 2
     answer = service.http.post(
         "/from_model",
         data={**form, **point, "img_x": "600", "img_y": "400"},
-        files={"model": handed_out.content},
+        files={"model": legacy_embeddings.content},
     )
     np.testing.assert_array_equal(pixels(answer) == 255, expected.mask)
 

@@ -22,7 +22,7 @@ from triton_sam.families import get_family
 from triton_sam.sessions.cache import ImageCache
 from triton_sam.sessions.image.session import Reply, Session
 from triton_sam.wire import contract
-from triton_sam.wire.pair import Calls
+from triton_sam.wire.pair import ModelPair
 
 REFUSALS = {*contract.CODES, contract.BAD_REQUEST}
 """What bad input may be called; anything else is a fault of the model."""
@@ -69,7 +69,7 @@ class NoMetrics:
 
 def session() -> Session:
     """A session model without Triton."""
-    return Session(Calls(get_family("sam2")), EmptyModels(), ImageCache(LIMIT), NoMetrics(), "weights")
+    return Session(ModelPair(get_family("sam2")), EmptyModels(), ImageCache(LIMIT), NoMetrics(), "weights")
 
 
 def picture(form: str = "PNG") -> bytes:

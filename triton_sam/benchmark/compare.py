@@ -15,12 +15,12 @@ from ..transport.url import parse_url
 from .link import EmulatedLink, parse_link
 from .progress import Progress
 from .results import Results, times_row
-from .settings import MOST_ROUNDS, OVER_LINK, Settings
+from .settings import MAX_ROUNDS, OVER_LINK, Settings
 from .target import Point, Target
 from .timing import Act, take_turns
 
 OPERATIONS = ("encode", "click", "click, full-size mask")
-MOST_ENCODES = 7
+MAX_ENCODES = 7
 
 
 class Contender(Protocol):
@@ -90,7 +90,7 @@ def measure_comparison(target: Target, settings: Settings, results: Results, ses
 
 def _measure(operation: str, acts: dict[str, Act], settings: Settings, results: Results) -> None:
     times: dict[str, list[float]] = {}
-    most = MOST_ENCODES if operation == "encode" else MOST_ROUNDS
+    most = MAX_ENCODES if operation == "encode" else MAX_ROUNDS
     try:
         take_turns(acts, times, settings.duration, least=settings.least_rounds, most=most)
     finally:

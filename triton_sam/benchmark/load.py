@@ -16,7 +16,7 @@ from .timing import crowd
 def measure_load(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
     """Let users click with pauses, over the last protocol (gRPC where both are there)."""
     protocol = target.protocols[-1]
-    models = {"decoder": target.calls.decoder, **({"session": target.session_model} if session else {})}
+    models = {"decoder": target.pair.decoder, **({"session": target.session_model} if session else {})}
     pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - no secret
     points = [point for point, _ in zip(target.points(), range(256), strict=False)]
     with target.client(protocol, target.place(session)) as client:

@@ -22,7 +22,7 @@ TITLES = {"sam1": "SAM1", "sam2": "SAM2.1", "sam3": "SAM3 tracker"}
 NO_OFFICIAL_SIZES = ("micro", "reduced")
 ENCODE_SECONDS, CLICK_SECONDS = 6.0, 3.0
 """After which no further round begins, once the least number of rounds is done."""
-MOST_ENCODES, MOST_CLICKS = 9, 25
+MAX_ENCODES, MAX_CLICKS = 9, 25
 HEAD = (
     "family",
     "size",
@@ -136,10 +136,10 @@ def _times(target: Target, rounds: int) -> tuple[Times, Times]:
     times: dict[str, list[float]] = {}
     with target.client("grpc", "server") as client:
         take_turns(
-            {"encode": lambda: client.set_image(target.fresh())}, times, ENCODE_SECONDS, least=rounds, most=MOST_ENCODES
+            {"encode": lambda: client.set_image(target.fresh())}, times, ENCODE_SECONDS, least=rounds, most=MAX_ENCODES
         )
         take_turns(
-            {"click": lambda: client.predict([next(points)])}, times, CLICK_SECONDS, least=rounds, most=MOST_CLICKS
+            {"click": lambda: client.predict([next(points)])}, times, CLICK_SECONDS, least=rounds, most=MAX_CLICKS
         )
     return Times.of(times["encode"]), Times.of(times["click"])
 

@@ -19,7 +19,7 @@ from .throughput import crowd_row
 from .timing import Crowd, crowd, milliseconds
 
 LONE_CLICKS = 10
-MOST_HALF_SECONDS = 30.0
+MAX_HALF_SECONDS = 30.0
 """Longest run of the half load: its percentiles settle sooner than a queue that grows without end shows itself."""
 CALM_CLICKS = 3
 CALM = 2.0
@@ -59,7 +59,7 @@ def measure_overload(target: Target, settings: Settings, results: Results, sessi
         before = Times.of([users.click_alone() for _ in range(LONE_CLICKS)])
         results.add(Row("overload", "before", who, protocol, 1, before))
         progress.step(f"half load, {half} users, {protocol}")
-        calm = crowd(half, users.click, min(settings.load_seconds, MOST_HALF_SECONDS))
+        calm = crowd(half, users.click, min(settings.load_seconds, MAX_HALF_SECONDS))
         results.add(*crowd_row("overload", "half load", who, protocol, calm))
         progress.step(f"overload, {most} users, {settings.load_seconds:g} s, {protocol}")
         with Watch(target.pid) as watch:

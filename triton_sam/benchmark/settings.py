@@ -12,8 +12,8 @@ SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "overl
 OTHERS = ("torch", "inprocess", "naive")
 """Who else answers, in the comparison: the official predictor in PyTorch, ONNX Runtime in this process (the limit), and
 a client that ships embeddings with each click."""
-MOST_ROUNDS = 25
-MOST_ENCODING = 4
+MAX_ROUNDS = 25
+MAX_ENCODING = 4
 """Images that are sent at a time: more would only wait for each other."""
 
 

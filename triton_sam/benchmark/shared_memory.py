@@ -33,8 +33,8 @@ class SharedMemoryClicks:
     """
 
     def __init__(self, target: Target, protocol: str, embeddings: ImageEmbeddings) -> None:
-        self._calls, self._embeddings = target.calls, embeddings
-        self._held = {name: np.ascontiguousarray(a) for name, a in target.calls.family.embeddings(embeddings).items()}
+        self._pair, self._embeddings = target.pair, embeddings
+        self._held = {name: np.ascontiguousarray(a) for name, a in target.pair.family.embeddings(embeddings).items()}
         self._name = f"triton_sam_benchmark_{secrets.token_hex(4)}"
         self._server = _Server(parse_url(target.urls[protocol]), timeout=target.timeout, **target.access)
         with contextlib.ExitStack() as stack:
@@ -50,9 +50,9 @@ class SharedMemoryClicks:
         Raises:
             ServerError: see triton_sam.errors.
         """
-        prompts = self._calls.prompts(self._embeddings, [point], None, None, None)
-        request = self._calls.decode(self._embeddings, prompts, False)
-        return self._calls.read_masks(self._server.infer_held(request, self._name, self._held), prompts, False)
+        prompts = self._pair.prompts(self._embeddings, [point], None, None, None)
+        request = self._pair.decode(self._embeddings, prompts, False)
+        return self._pair.read_masks(self._server.infer_held(request, self._name, self._held), prompts, False)
 
     def __enter__(self) -> SharedMemoryClicks:
         return self

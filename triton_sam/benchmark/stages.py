@@ -17,7 +17,7 @@ from .timing import Act, milliseconds, take_turns
 
 STAGES = ("read", "resize", "upload", "encode", "first click", "click", "click, full-size mask")
 """In the order of the report."""
-MOST_ENCODES = 10
+MAX_ENCODES = 10
 
 Series = dict[tuple[str, str], list[float]]
 """Milliseconds by stage and way."""
@@ -43,7 +43,7 @@ def steps(target: Target) -> int:
 def _client_stages(target: Target, settings: Settings, results: Results) -> None:
     acts: dict[str, Act] = {
         "read": lambda: open_image(target.content),
-        "resize": lambda: encoder_input(target.picture, target.calls.family),
+        "resize": lambda: encoder_input(target.picture, target.pair.family),
     }
     times: dict[str, list[float]] = {}
     try:
@@ -87,7 +87,7 @@ def _encodes(
         act()
     series.clear()
     try:
-        take_turns(acts, times, settings.duration, least=settings.least_rounds, most=MOST_ENCODES, warm_up=False)
+        take_turns(acts, times, settings.duration, least=settings.least_rounds, most=MAX_ENCODES, warm_up=False)
     finally:
         series["encode", "request"] = times.get("request", [])
         _book(results, series, protocol)

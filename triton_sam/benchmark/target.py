@@ -18,7 +18,7 @@ from ..families import get_family
 from ..inputs.images import ImageSource, image_bytes, open_image
 from ..transport.triton import Transport
 from ..transport.url import parse_url
-from ..wire.pair import Calls
+from ..wire.pair import ModelPair
 from .weights import Weights
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -55,7 +55,7 @@ class Target:
     def __post_init__(self) -> None:
         self.content = image_bytes(self.source)
         self.picture = open_image(self.content)
-        self.calls = Calls(get_family(self.family), self.name)
+        self.pair = ModelPair(get_family(self.family), self.name)
         self._transport = Transport(parse_url(self.urls[self.protocols[0]]), timeout=self.timeout, **self.access)
         self._fresh: Iterator[int] = itertools.count()
         self._salt = secrets.token_bytes(8)
@@ -83,7 +83,7 @@ class Target:
             ServerError: see triton_sam.errors.
         """
         ready = self._transport.ready_models()
-        missing = [model for model in (self.calls.encoder, self.calls.decoder) if model not in ready]
+        missing = [model for model in (self.pair.encoder, self.pair.decoder) if model not in ready]
         if missing:
             url = self.urls[self.protocols[0]]
             raise ModelNotReadyError(f"{url} has no model {missing[0]!r} ready: see `triton-sam models --url {url}`")
@@ -102,7 +102,7 @@ class Target:
 
     def most_pending(self, session: bool) -> int | None:
         """Return how many clicks the server lets wait before it refuses; None: any number."""
-        config = self._transport.model_config(self.session_model if session else self.calls.decoder)
+        config = self._transport.model_config(self.session_model if session else self.pair.decoder)
         if session:
             limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
         else:

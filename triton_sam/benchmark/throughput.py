@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from ..client.sync import SAM2TritonClient
 from .progress import Progress
 from .results import Results, Row, Times
-from .settings import MOST_ENCODING, Settings
+from .settings import MAX_ENCODING, Settings
 from .target import Target
 from .timing import Crowd, crowd, take_turns
 
-MOST_BOX_ROUNDS = 5
+MAX_BOX_ROUNDS = 5
 
 
 def measure_throughput(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
@@ -26,7 +26,7 @@ def measure_throughput(target: Target, settings: Settings, results: Results, ses
                 _crowd(results, "clicks", who, protocol, users, _clicking(client, target), settings.duration)
     first = target.protocols[0]
     with target.client(first, target.place(session)) as client:
-        for users in [users for users in settings.concurrency if users <= MOST_ENCODING]:
+        for users in [users for users in settings.concurrency if users <= MAX_ENCODING]:
             progress.step(f"pictures, {users} users")
             _crowd(results, "images", who, first, users, lambda *_: client.encode(target.fresh()), settings.duration)
         client.set_image(target.content)
@@ -35,7 +35,7 @@ def measure_throughput(target: Target, settings: Settings, results: Results, ses
 
 def steps(target: Target, settings: Settings) -> int:
     """Return how many steps measure_throughput() shows."""
-    encoding = sum(users <= MOST_ENCODING for users in settings.concurrency)
+    encoding = sum(users <= MAX_ENCODING for users in settings.concurrency)
     return len(target.protocols) * len(settings.concurrency) + encoding + len(settings.boxes)
 
 
@@ -98,7 +98,7 @@ def _boxes(
                 times,
                 settings.duration,
                 least=min(2, settings.least_rounds),
-                most=MOST_BOX_ROUNDS,
+                most=MAX_BOX_ROUNDS,
                 warm_up=count <= 16,
             )
         finally:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from .._common.backoff import spread
 from ..errors import SamError, ServerBusyError
-from .settings import MOST_ROUNDS
+from .settings import MAX_ROUNDS
 
 Act = Callable[[], object]
 
@@ -31,7 +31,7 @@ def take_turns(
     seconds: float,
     *,
     least: int,
-    most: int = MOST_ROUNDS,
+    most: int = MAX_ROUNDS,
     warm_up: bool = True,
 ) -> None:
     """Measure contenders round by round, so that whatever else the machine does hits all of them alike.

@@ -11,7 +11,7 @@ from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import Prompts
 from ..transport.url import ServerUrl, parse_url
 from ..wire.contract import OutputFormat, read_error
-from ..wire.pair import Calls, Request
+from ..wire.pair import ModelPair, Request
 from .session import SessionCalls, SessionImage
 
 EmbeddingsPlace = Literal["auto", "server", "client"]
@@ -34,8 +34,8 @@ class ClientCore:
     ) -> None:
         if embeddings not in get_args(EmbeddingsPlace):
             raise ConfigurationError(f"embeddings={embeddings!r}: one of {', '.join(get_args(EmbeddingsPlace))}")
-        self._calls = Calls(get_family(model_type), model_name)
-        self._session = SessionCalls(self._calls)
+        self._pair = ModelPair(get_family(model_type), model_name)
+        self._session = SessionCalls(self._pair)
         self._uses_session: bool | None = {"auto": None, "server": True, "client": False}[embeddings]
         self._may_fall_back = embeddings == "auto"
         self._server: ServerUrl = parse_url(url)
@@ -49,7 +49,7 @@ class ClientCore:
     @property
     def family(self) -> Family:
         """The SAM family that this client speaks: tensor names, frame, value range."""
-        return self._calls.family
+        return self._pair.family
 
     @property
     def image_embeddings(self) -> ImageEmbeddings | None:
@@ -66,7 +66,7 @@ class ClientCore:
 
     @image_embeddings.setter
     def image_embeddings(self, embeddings: ImageEmbeddings) -> None:
-        self._calls.check_origin(embeddings)
+        self._pair.check_origin(embeddings)
         if not isinstance(embeddings, SessionImage):  # its tensors are not here, and are checked when they come
             embeddings.check()
         self._embeddings = embeddings
@@ -110,8 +110,8 @@ class ClientCore:
         embeddings = image if image is not None else self._embeddings
         if embeddings is None:
             raise NoImageError("no image yet: call set_image() first")
-        self._calls.check_origin(embeddings)
-        return embeddings, self._calls.prompts(embeddings, point_coords, point_labels, box, mask_input)
+        self._pair.check_origin(embeddings)
+        return embeddings, self._pair.prompts(embeddings, point_coords, point_labels, box, mask_input)
 
     def _request(
         self,
@@ -126,4 +126,4 @@ class ClientCore:
         """
         if isinstance(embeddings, SessionImage) and self._session.fits(prompts):
             return self._session.click(embeddings, prompts, multimask_output, output_format)
-        return self._calls.decode(embeddings, prompts, multimask_output)
+        return self._pair.decode(embeddings, prompts, multimask_output)

@@ -19,7 +19,7 @@ from ..inputs.prompts import Prompts
 from ..masks.rle import rle_to_mask
 from ..masks.segment import Segment
 from ..wire import contract
-from ..wire.pair import Calls, Prediction, Request
+from ..wire.pair import ModelPair, Prediction, Request
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 Encode = Callable[[bytes], ImageEmbeddings]
@@ -119,15 +119,15 @@ class SessionCalls:
     """Builds requests to the session model of a pair of models and reads its answers.
 
     Args:
-        calls: the pair.
+        pair: the pair.
     """
 
-    calls: Calls
+    pair: ModelPair
 
     @property
     def model(self) -> str:
         """Triton name of the session model: ``sam2``, or the variant's name."""
-        return self.calls.variant or self.calls.family.name
+        return self.pair.variant or self.pair.family.name
 
     def upload(self, source: ImageSource) -> tuple[Request, bytes]:
         """Build the request that encodes an image; also return the bytes that go out.
@@ -148,10 +148,10 @@ class SessionCalls:
         """
         width, height = (int(side) for side in outputs[contract.IMAGE_SIZE])
         return SessionImage(
-            family=self.calls.family.name,
-            model=self.calls.encoder,
+            family=self.pair.family.name,
+            model=self.pair.encoder,
             image_size=(width, height),
-            tensors=LazyTensors(self.calls.family.encoder.output_names, lambda: encode(content)),
+            tensors=LazyTensors(self.pair.family.encoder.output_names, lambda: encode(content)),
             remote=RemoteImage(content, _image_id(outputs)),
         )
 
@@ -183,13 +183,13 @@ class SessionCalls:
         return SessionClick(self.model, inputs, outputs, image)
 
     def read(self, request: Request, outputs: Arrays, prompts: Prompts, multimask_output: bool) -> Prediction:
-        """Read the answer to a request for logits, of click() or of Calls.decode().
+        """Read the answer to a request for logits, of click() or of ModelPair.decode().
 
         Raises:
             InferenceError: the served model does not keep the contract.
         """
         if not isinstance(request, SessionClick):
-            return self.calls.read_masks(outputs, prompts, multimask_output)
+            return self.pair.read_masks(outputs, prompts, multimask_output)
         logits, scores = outputs[contract.MASKS], outputs[contract.IOU_PREDICTIONS]
         if logits.ndim != 4 or len(logits) != len(prompts) or logits.shape[:2] != scores.shape:
             raise InferenceError(f"{self.model} answered masks {logits.shape} for {len(prompts)} object(s)")

@@ -154,9 +154,9 @@ class SpeculativeSAM2Client(ClientCore):
                 return self._session.read_upload(outputs, content, self._encode_here)
             except (InferenceError, ModelNotReadyError) as error:
                 self._session_failed(error)
-        request, size = await asyncio.to_thread(self._calls.encode, image)
+        request, size = await asyncio.to_thread(self._pair.encode, image)
         outputs = await asyncio.wrap_future(self._dispatcher.infer(request, end))
-        return self._calls.read_embeddings(outputs, size)
+        return self._pair.read_embeddings(outputs, size)
 
     async def segment_async(
         self,
@@ -178,7 +178,7 @@ class SpeculativeSAM2Client(ClientCore):
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
         prediction = await asyncio.wrap_future(work.future)
-        return await asyncio.to_thread(lambda: list(self._calls.segments(prediction)))
+        return await asyncio.to_thread(lambda: list(self._pair.segments(prediction)))
 
     async def predict_async(
         self,
@@ -311,8 +311,8 @@ class SpeculativeSAM2Client(ClientCore):
         return self._request(embeddings, prompts, multimask_output), prompts
 
     def _encode_here(self, image: ImageSource, end: float | None = None) -> ImageEmbeddings:
-        request, size = self._calls.encode(image)
-        return self._calls.read_embeddings(self._dispatcher.infer(request, end).result(), size)
+        request, size = self._pair.encode(image)
+        return self._pair.read_embeddings(self._dispatcher.infer(request, end).result(), size)
 
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
         return [self._queued(job) for job in self._dispatcher.submit(works, session_id)]
@@ -390,7 +390,7 @@ def _read(
     multimask_output: bool,
     outputs: Mapping[str, npt.NDArray[Any]],
 ) -> Result:
-    return session.calls.low_res(session.read(request, outputs, prompts, multimask_output))
+    return session.pair.low_res(session.read(request, outputs, prompts, multimask_output))
 
 
 def _settle(future: concurrent.futures.Future[Result], task: asyncio.Task[Result]) -> None:

@@ -128,7 +128,7 @@ class SamTritonClient(ClientCore):
         """
         request, prompts = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
         outputs = self._infer(request)
-        return self._calls.low_res(self._session.read(request, outputs, prompts, multimask_output))
+        return self._pair.low_res(self._session.read(request, outputs, prompts, multimask_output))
 
     def segment(
         self,
@@ -162,7 +162,7 @@ class SamTritonClient(ClientCore):
         outputs = self._infer(request)
         if isinstance(request, SessionClick) and not logits:
             return self._session.read_segments(request, outputs, prompts)
-        segments = list(self._calls.segments(self._session.read(request, outputs, prompts, multimask_output)))
+        segments = list(self._pair.segments(self._session.read(request, outputs, prompts, multimask_output)))
         return segments if logits else [replace(segment, logits=None) for segment in segments]
 
     def is_ready(self) -> bool:
@@ -171,7 +171,7 @@ class SamTritonClient(ClientCore):
             if not self._transport.is_ready():
                 return False
             ready = self._transport.ready_models()
-        return self._calls.encoder in ready and self._calls.decoder in ready
+        return self._pair.encoder in ready and self._pair.decoder in ready
 
     def models(self) -> ServerModels:
         """Return what the server has ready: a dict name -> version of all models.
@@ -200,9 +200,9 @@ class SamTritonClient(ClientCore):
         return self._uses_session
 
     def _encode_here(self, image: ImageSource) -> ImageEmbeddings:
-        request, size = self._calls.encode(image)
+        request, size = self._pair.encode(image)
         outputs = self._transport.infer(request.model, request.inputs, request.outputs)
-        return self._calls.read_embeddings(outputs, size)
+        return self._pair.read_embeddings(outputs, size)
 
     def _infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
         """Send a request; once more, with the image, when the server that held the image has lost it."""

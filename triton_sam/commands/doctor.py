@@ -19,7 +19,7 @@ from .._common.extras import install
 from ..errors import SamError
 from ..local_server.installation import find_libpython, find_wheel
 from ..repository.folder import list_models
-from ..repository.selection import left_out, read_repository
+from ..repository.selection import read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -138,7 +138,7 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     except SamError as error:
         yield Finding("models", "missing", str(error))
         return
-    usable = sorted(loadable.keys() - left_out(loadable) - {model.name for model in models if model.problem})
+    usable = sorted(loadable.keys() - unloadable(loadable) - {model.name for model in models if model.problem})
     for model in models:
         if model.problem:
             yield Finding(f"model {model.name}", "note", model.problem)

@@ -101,9 +101,9 @@ def _datasets(args: argparse.Namespace) -> list[Dataset]:
     if len(set(names)) < len(names):
         raise ConfigurationError(f"each data set needs a name of its own, not {', '.join(names)}: rename a folder")
     for dataset in datasets:
-        if dataset.left_out:
-            files = ", ".join(dataset.left_out[:5]) + (", ..." if len(dataset.left_out) > 5 else "")
-            _options.say(args, f"{dataset.name}: {len(dataset.left_out)} file(s) without a partner left out: {files}")
+        if dataset.unused:
+            files = ", ".join(dataset.unused[:5]) + (", ..." if len(dataset.unused) > 5 else "")
+            _options.say(args, f"{dataset.name}: {len(dataset.unused)} file(s) without a partner left out: {files}")
     return datasets
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from ..errors import ServerError
 from ..repository.folder import RepositoryModel, list_models
-from ..repository.selection import left_out, read_repository
+from ..repository.selection import read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"repository": str(folder), "models": listed, "ready": ready}, default=str))
         return 0
     print(f"repository {folder}")
-    reasons = left_out(read_repository(folder))
+    reasons = unloadable(read_repository(folder))
     for model in models:
         print(f"  {model.name:28} {_state(model, reasons.get(model.name))}")
     if ready is None:
@@ -54,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _state(model: RepositoryModel, left_out: str | None) -> str:
+def _state(model: RepositoryModel, reason: str | None) -> str:
     if model.problem:
         return model.problem
-    if left_out is not None:
-        return f"left out: {left_out}"
+    if reason is not None:
+        return f"left out: {reason}"
     facts = [model.metadata.get(f"triton_sam.{key}", "") for key in ("config", "checkpoint", "precision")]
     details = ", ".join(dict.fromkeys(fact for fact in facts if fact))
     return f"version {', '.join(map(str, model.versions))}" + (f" ({details})" if details else "")

@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise missing("simulating clicks needs", "evaluate", error) from error
 
-_MOST_JITTER = 20.0  # pixels of the 1024 frame, as SAM is trained
+_MAX_JITTER = 20.0  # pixels of the 1024 frame, as SAM is trained
 _FRAME = 1024
 
 
@@ -109,7 +109,7 @@ def shaken_box(truth: BoolArray, jitter: float, rng: np.random.Generator) -> Flo
     box = tight_box(truth)
     sides = np.tile(box[2:] - box[:2], 2)
     frame = np.array([width, height, width, height], np.float32)
-    most = np.minimum(_MOST_JITTER * frame / _FRAME, sides / 3)
+    most = np.minimum(_MAX_JITTER * frame / _FRAME, sides / 3)
     offset = np.clip(rng.normal(0, 1, 4) * jitter * sides, -most, most)
     shaken: FloatArray = np.clip(box + offset, 0, frame).astype(np.float32)
     return shaken

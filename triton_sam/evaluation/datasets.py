@@ -18,7 +18,7 @@ SCENE_SIZE = 512
 _SCENES = 50
 _SEEDS_A_SET = 10_000
 _GOLDEN_RATIO = 0.6180339887  # its multiples, modulo 1, cover 0..1 evenly for any run of numbers
-_LEAST_COIN = 100  # pixels; the smallest of the 24 coins has 1077, a speck of dust as bright as a coin has 2
+_MIN_COIN = 100  # pixels; the smallest of the 24 coins has 1077, a speck of dust as bright as a coin has 2
 
 
 def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
@@ -79,7 +79,7 @@ def coins() -> Sample:
     markers[photograph > 150] = 2
     regions = segmentation.watershed(filters.sobel(photograph), markers)
     labels, _ = ndimage.label(ndimage.binary_fill_holes(regions == 2))
-    large = np.bincount(labels.ravel()) >= _LEAST_COIN
+    large = np.bincount(labels.ravel()) >= _MIN_COIN
     large[0] = False
     labels, _ = ndimage.label(large[labels])
     return Sample("coins", Image.fromarray(photograph).convert("RGB"), labels)

@@ -42,7 +42,7 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
     """
     if not folder.is_dir():
         raise ConfigurationError(f"no data set {folder}: give synthetic, coins, cells or a folder of pictures")
-    pairs, left_out = _pairs(folder)
+    pairs, unused = _pairs(folder)
     if not pairs:
         raise InputError(f"{folder} holds no picture with a label mask: expected {LAYOUT}")
     for picture, labels in pairs:
@@ -52,7 +52,7 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
         pairs = [pairs[index] for index in sorted(chosen)]
     loaders = tuple(partial(_load, picture, labels) for picture, labels in pairs)
     name = folder.resolve().name
-    return Dataset(name, f"pictures with label masks in {folder}", loaders, tuple(left_out))
+    return Dataset(name, f"pictures with label masks in {folder}", loaders, tuple(unused))
 
 
 def _pairs(folder: Path) -> tuple[list[tuple[Path, Path]], list[str]]:

@@ -26,7 +26,7 @@ except ImportError as error:
 _TILE = 240
 _CAPTION = 22
 _GAP = 6
-_LEAST_WINDOW = 64
+_MIN_WINDOW = 64
 _PAPER: Color = (255, 255, 255)
 _INK: Color = (30, 30, 30)
 
@@ -143,7 +143,7 @@ def _tile(
 ) -> Image.Image:
     """Draw a mask and its prompts in a window twice as large as the object's box, at most as large as the picture."""
     image, box = trial.sample.image, tight_box(trial.truth)
-    side = max(_LEAST_WINDOW, min(round(2 * float(max(box[2:] - box[:2]))), max(image.size)))
+    side = max(_MIN_WINDOW, min(round(2 * float(max(box[2:] - box[:2]))), max(image.size)))
     left, top = (
         min(max(round(float(middle) - side / 2), 0), max(length - side, 0))
         for middle, length in zip((box[:2] + box[2:]) / 2, image.size, strict=True)

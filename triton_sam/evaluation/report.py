@@ -43,7 +43,7 @@ def to_json(reports: Sequence[Report], settings: Settings, server: dict[str, Any
                 "name": report.dataset.name,
                 "about": report.dataset.about,
                 "complete": report.complete,
-                "left_out": list(report.dataset.left_out),
+                "unused": list(report.dataset.unused),
                 "summary": asdict(report.summary),
                 "objects": [asdict(result) for result in report.objects],
             }

@@ -16,8 +16,8 @@ from .clicks import Click, first_click, next_click, shaken_box, tight_box
 from .metrics import Answer, ObjectResult, intersection_over_union
 from .samples import Dataset, Sample
 
-MOST_CLICKS = 8
-_MOST_BATCH = 16  # objects in one request: their answers stay at a few megabytes
+MAX_CLICKS = 8
+_MAX_BATCH = 16  # objects in one request: their answers stay at a few megabytes
 _BATCH_PIXELS = 32_000_000  # of one request's masks at the picture's size: bounds memory for large pictures
 
 
@@ -36,15 +36,15 @@ class Settings:
         ConfigurationError: a value out of range.
     """
 
-    clicks: int = MOST_CLICKS
+    clicks: int = MAX_CLICKS
     feed_mask: bool = True
     box_jitter: float = 0.0
     most_objects: int = 32
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.clicks <= MOST_CLICKS:
-            raise ConfigurationError(f"clicks must be within 1..{MOST_CLICKS}, not {self.clicks}")
+        if not 1 <= self.clicks <= MAX_CLICKS:
+            raise ConfigurationError(f"clicks must be within 1..{MAX_CLICKS}, not {self.clicks}")
         if not 0 <= self.box_jitter <= 0.5:
             raise ConfigurationError(f"the jitter of boxes must be within 0..0.5, not {self.box_jitter:g}")
         if self.most_objects < 1 or self.seed < 0:
@@ -126,7 +126,7 @@ def measure(client: Segmenter, dataset: Dataset, settings: Settings) -> Iterator
         if objects:
             found = True
             client.set_image(sample.image)
-        most = min(max(_BATCH_PIXELS // sample.labels.size, 1), _MOST_BATCH)
+        most = min(max(_BATCH_PIXELS // sample.labels.size, 1), _MAX_BATCH)
         for start in range(0, len(objects), most):
             batch = [Trial(sample, label, sample.labels == label) for label in objects[start : start + most]]
             _measure_boxes(client, batch, settings.box_jitter, rng)

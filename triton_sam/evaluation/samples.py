@@ -34,13 +34,13 @@ class Dataset:
         name: short name.
         about: one line on what it is and where the labels come from.
         loaders: one a picture.
-        left_out: names of files that were not used because their partner is missing.
+        unused: names of files that were not used because their partner is missing.
     """
 
     name: str
     about: str
     loaders: tuple[Callable[[], Sample], ...]
-    left_out: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.loaders)

@@ -80,7 +80,7 @@ class Family(ABC):
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "float"
     """Numbers in which the official predictor resizes, antialiased and bilinear: floating point; bytes as Pillow rounds
     them; bytes as torch rounds them."""
-    hides_no_points: ClassVar[bool] = True
+    masks_out_padding: ClassVar[bool] = True
     """Whether every decoder that is served for the family leaves LABEL_NO_POINT out of its attention."""
     takes_mask: ClassVar[bool] = True
     """Whether the decoder takes the logits of an earlier answer as a prompt."""

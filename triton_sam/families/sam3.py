@@ -34,7 +34,7 @@ class Sam3(Family):
     keep_aspect: ClassVar[bool] = False
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "fixed_point"
     # In transformers, where the published decoder comes from, LABEL_PADDED is a token of zeros that attention reads.
-    hides_no_points: ClassVar[bool] = False
+    masks_out_padding: ClassVar[bool] = False
     takes_mask: ClassVar[bool] = False
     encoder: ClassVar[ModelSpec] = ModelSpec(
         role="encoder",

@@ -37,14 +37,14 @@ class Prompts:
         return len(self.coords)
 
     @property
-    def filled_up(self) -> bool:
+    def has_padding(self) -> bool:
         """Whether an object has points that are none, as those have that came in lists of different length."""
         return bool((self.labels == LABEL_NO_POINT).any())
 
     def tensors(self, family: Family) -> dict[str, npt.NDArray[np.generic]]:
         """Return the decoder's inputs, embeddings aside, in the frame of ``family``.
 
-        Places in which no object has a point are left out: no mask depends on them, but see Family.hides_no_points.
+        Places in which no object has a point are left out: no mask depends on them, but see Family.masks_out_padding.
         """
         scale = np.array(family.scale(self.image_size), np.float32)
         boxes = None if self.boxes is None else self.boxes * np.tile(scale, 2)

@@ -22,7 +22,7 @@ from triton_sam.repository.selection import ModelFolder, select_models
 POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 3
 _ADMIN_PARTS = "shared-memory,trace,logging"
-_MOST_SHM_GROWTH = 64 << 20
+_MAX_SHM_GROWTH = 64 << 20
 """Bytes. Every growth maps a model's whole region anew and keeps the old mappings, which Triton's 1 MiB does for each
 image: with 64 MiB an image is encoded 40 ms sooner (2 cores, built-in model), and 40 images leave the server's resident
 size at 860 MiB in place of 1,480."""
@@ -316,7 +316,7 @@ def _shm_prefix(identity: str) -> str:
 
 def _shm_growth() -> int:
     """Return by how many bytes a model's shared memory grows: little where there is little, as in a container."""
-    return max(1 << 20, min(_MOST_SHM_GROWTH, shutil.disk_usage(supervisor.SHARED_MEMORY).total // 32))
+    return max(1 << 20, min(_MAX_SHM_GROWTH, shutil.disk_usage(supervisor.SHARED_MEMORY).total // 32))
 
 
 def _has_nvidia_gpu() -> bool:

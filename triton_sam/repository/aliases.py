@@ -15,7 +15,7 @@ from .._common.files import atomic_write
 from ..errors import RepositoryError
 from .config import parse_config
 from .names import CONFIG_NAME, check_name, pair_names
-from .selection import left_out, read_repository, select_models
+from .selection import read_repository, select_models, unloadable
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def is_served(repository: Path, model: str) -> bool:
         RepositoryError: there is no such repository.
     """
     models = read_repository(repository)
-    return model in models and bool(models[model].config) and model not in left_out(models)
+    return model in models and bool(models[model].config) and model not in unloadable(models)
 
 
 def write_alias(repository: Path, alias: Alias) -> Path:

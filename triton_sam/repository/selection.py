@@ -106,7 +106,7 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
     return [models[name] for name in names]
 
 
-def left_out(models: Mapping[str, ModelFolder]) -> dict[str, str]:
+def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:
     """Return why models cannot be loaded, by name: they have no weights, or what they call cannot be loaded."""
     reasons = {name: "it has no weights" for name, model in models.items() if not model.has_weights}
     before = -1
@@ -120,7 +120,7 @@ def left_out(models: Mapping[str, ModelFolder]) -> dict[str, str]:
 
 
 def _everything_with_weights(repository: Path, models: dict[str, ModelFolder]) -> list[ModelFolder]:
-    reasons = left_out(models)
+    reasons = unloadable(models)
     for name, reason in sorted(reasons.items()):
         logger.info("%s is left out: %s", name, reason)
     usable = [model for name, model in models.items() if name not in reasons]

@@ -21,8 +21,8 @@ from . import shapes, textures
 HELD_OUT_SEED = 10_000_000
 """Seeds from here on are for tests and figures; training refuses them."""
 
-_LEAST_VISIBLE = 0.0003  # of the picture's area: smaller rests of occluded objects are part of nothing
-_MOST_OBJECTS = 250  # label maps are uint8
+_MIN_VISIBLE = 0.0003  # of the picture's area: smaller rests of occluded objects are part of nothing
+_MAX_OBJECTS = 250  # label maps are uint8
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Canvas:
 
     def _bounds(self, mask: NDArray[np.bool_]) -> tuple[slice, slice] | None:
         rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-        if len(rows) == 0 or self.count >= _MOST_OBJECTS:
+        if len(rows) == 0 or self.count >= _MAX_OBJECTS:
             return None
         return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
 
@@ -88,7 +88,7 @@ class _Canvas:
         """Draw a part onto the visible region of the newest object."""
         mask = mask & (self.labels == self.count)
         bounds = self._bounds(mask)
-        if bounds is None or len(self.part_owner) >= _MOST_OBJECTS:
+        if bounds is None or len(self.part_owner) >= _MAX_OBJECTS:
             return
         inside = mask[bounds]
         self.picture[bounds][inside] = surface(inside)[inside]
@@ -105,7 +105,7 @@ class _Canvas:
 
     def finish(self) -> Scene:
         """Drop what is hardly visible, renumber, and take the photograph."""
-        least = max(12.0, _LEAST_VISIBLE * self.size**2)
+        least = max(12.0, _MIN_VISIBLE * self.size**2)
         labels, kept = _renumber(self.labels, self.count, least)
         parts = np.where(labels > 0, self.parts, 0).astype(np.uint8)
         areas = np.bincount(self.labels.ravel(), minlength=self.count + 1)

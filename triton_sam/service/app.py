@@ -14,7 +14,7 @@ from . import logs, metrics, page, problems
 from .api import live
 from .api import v0 as rest_v0
 from .api import v1 as rest_v1
-from .cancellation import Waiting
+from .cancellation import CancellableRequests
 from .engine import Engine
 from .middleware import Guard, Observe
 from .schemas import ProblemDetails, SegmentAnswer
@@ -35,7 +35,7 @@ def create_app(settings: Settings) -> FastAPI:
     """
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
-    waiting = Waiting(settings.timeout, figures)
+    requests = CancellableRequests(settings.timeout, figures)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -58,8 +58,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.engine = engine
     app.include_router(page.router(settings))
     app.include_router(live.router(engine))
-    app.include_router(rest_v0.router(engine, waiting))
-    app.include_router(rest_v1.router(engine, waiting))
+    app.include_router(rest_v0.router(engine, requests))
+    app.include_router(rest_v1.router(engine, requests))
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 
     @app.get("/metrics", include_in_schema=False)

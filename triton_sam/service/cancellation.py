@@ -15,7 +15,7 @@ from .problems import Problem, cancelled
 Result = TypeVar("Result")
 
 
-class Waiting:
+class CancellableRequests:
     """All requests that are being worked on, some of them with a session by which they can be cancelled.
 
     Args:

@@ -25,14 +25,14 @@ from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem
 from .settings import Settings
-from .store import HandedOut, ImageStore, Origin, StoredImage, id_of
+from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, id_of
 
 MEGA = 1_000_000
 IN_FLIGHT = 16
 """Predictions that are at Triton at a time; the others wait here, where taking turns and dropping them is cheap."""
 WATCH_SECONDS = 1.0
 PROBE_TIMEOUT = 5.0
-HANDED_OUT_SHARE = 4
+LEGACY_INDEX_SHARE = 4
 """The part of the memory for pictures that embeddings in the old form may take besides: a quarter."""
 
 
@@ -96,7 +96,7 @@ class Engine:
         self.settings = settings
         self.metrics = metrics
         self.images = ImageStore(settings.store_bytes)
-        self.handed_out = HandedOut(settings.store_bytes // HANDED_OUT_SHARE)
+        self.legacy_embeddings = LegacyEmbeddingIndex(settings.store_bytes // LEGACY_INDEX_SHARE)
         self.state = State()
         self.changed = asyncio.Event()
         self._clients: dict[tuple[str, bool], SpeculativeSAM2Client] = {}

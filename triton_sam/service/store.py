@@ -106,7 +106,7 @@ class ImageStore:
             self.remove(next(iter(self._images)))
 
 
-class HandedOut:
+class LegacyEmbeddingIndex:
     """Which picture an embedding came from that went out as plain numbers.
 
     The plain form holds one of SAM2's three embeddings; with the picture's bytes, the others can be made again.

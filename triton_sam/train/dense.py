@@ -19,7 +19,7 @@ from .network import Features
 
 _WIDTH = 16  # numbers a pixel
 _ANCHORS = 16  # pixels of a picture that are compared with all others
-_LEAST_CELLS = 4  # smaller objects are not asked for
+_MIN_CELLS = 4  # smaller objects are not asked for
 
 
 class Affinity(nn.Module):
@@ -75,7 +75,7 @@ def _anchors(labels: NDArray[np.uint8], rng: np.random.Generator) -> tuple[NDArr
     for number, picture in enumerate(labels.reshape(len(labels), -1)):
         sizes = np.bincount(picture)
         sizes[0] = 0
-        objects = np.flatnonzero(sizes >= _LEAST_CELLS)
+        objects = np.flatnonzero(sizes >= _MIN_CELLS)
         if len(objects) == 0:
             continue
         for label in rng.choice(objects, _ANCHORS):

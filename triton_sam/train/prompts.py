@@ -16,7 +16,7 @@ from .dataset import Example
 CELL = 4
 """Input pixels per cell of the low-resolution masks."""
 
-_LEAST_CELLS = 4.0  # smaller regions leave little to learn from in a low-resolution mask
+_MIN_CELLS = 4.0  # smaller regions leave little to learn from in a low-resolution mask
 _AREA_POWER = 0.25  # large regions are rare and asked for a little more often
 _PART_SHARE = 0.25  # how often a part is asked for, against 1 for an object
 _CENTRE_SHARE = 0.5  # clicks in the middle of a region; the others land anywhere in it
@@ -64,7 +64,7 @@ def ask(
 
 def _choose(rng: np.random.Generator, example: Example, count: int) -> list[tuple[bool, int]]:
     """Draw (is a part, number) pairs, without repetition as far as there are enough."""
-    least = _LEAST_CELLS * CELL**2
+    least = _MIN_CELLS * CELL**2
     candidates: list[tuple[bool, int]] = []
     weights: list[float] = []
     for is_part, numbers in ((False, example.labels), (True, example.parts)):

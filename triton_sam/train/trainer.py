@@ -33,7 +33,7 @@ from .stages import Stage, View
 EMA_DECAY = 0.998
 _LOGIT_LIMIT = 32.0  # SAM2ImagePredictor clamps the logits that it hands back as a mask input
 _MASK_INPUT_SHARE = 0.7  # later rounds that get the previous logits; the others get the clicks alone
-_LEAST_DENSE_WEIGHT = 0.2  # of the helper task at the end; 1 at the start
+_MIN_DENSE_WEIGHT = 0.2  # of the helper task at the end; 1 at the start
 _ROUNDS = np.array([0.6, 0.25, 0.15])  # share of steps with one, two and three rounds
 
 
@@ -154,7 +154,7 @@ class Trainer:
             features = network.encode(self.model, network.normalise(batch.images), batch.window)
             loss, measured = self._rounds(rng, features, batch)
         dense = self.affinity.loss(features.float(), batch.labels, rng)
-        loss = loss + max(_LEAST_DENSE_WEIGHT, 1 - self._share_done()) * dense
+        loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self._share_done()) * dense
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._update()

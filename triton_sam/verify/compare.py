@@ -83,7 +83,7 @@ class OnnxClient(SAM2TritonClient):
     def __init__(self, models: Mapping[str, Path], model_type: str = "sam2") -> None:
         # No server is asked. Without a URL, that of the environment would have to be one that works.
         super().__init__("localhost", model_type, embeddings="client")
-        roles = {self._calls.encoder: models["encoder"], self._calls.decoder: models["decoder"]}
+        roles = {self._pair.encoder: models["encoder"], self._pair.decoder: models["decoder"]}
         self._sessions = OnnxTransport(roles)
         self._transport = self._sessions  # type: ignore[assignment]
 

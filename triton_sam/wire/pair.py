@@ -37,7 +37,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Calls:
+class ModelPair:
     """Builds requests and reads answers for one pair of models.
 
     Args:

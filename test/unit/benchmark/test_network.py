@@ -153,7 +153,7 @@ def share(server):
     target = make_target(
         {"http": f"http://127.0.0.1:{server.server_port}"}, access={"headers": {"Authorization": "Bearer x"}}
     )
-    names = target.calls.family.encoder.output_names
+    names = target.pair.family.encoder.output_names
     tensors = {name: np.zeros((1, 2, 3, 3), np.float32) for name in names}
     return shared_memory.SharedMemoryClicks(
         target, "http", ImageEmbeddings("sam2", "sam2_encoder", target.picture.size, tensors)

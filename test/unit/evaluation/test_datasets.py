@@ -77,7 +77,7 @@ def test_folder(folder):
     data = open_folder(folder)
     assert [sample.name for sample in data] == ["a.jpg", "b.tif", "c.png"]
     assert [np.unique(sample.labels).tolist() for sample in data] == [[0, 4, 9], [0, 4000, 9000], [0, 4, 9]]
-    assert data.left_out == ("alone.png", "orphan_labels.png")
+    assert data.unused == ("alone.png", "orphan_labels.png")
     assert len(open_dataset(str(folder), 2)) == 2
 
 

@@ -263,7 +263,7 @@ def test_nothing_to_measure():
 
 
 def test_masks_of_a_large_picture_are_not_kept(monkeypatch):
-    monkeypatch.setattr("triton_sam.evaluation.runner._MOST_BATCH", 1)
+    monkeypatch.setattr("triton_sam.evaluation.runner._MAX_BATCH", 1)
     gone = []
     for _, trials in measure(Oracle(), dataset(), Settings(1)):
         assert all(reference() is None for reference in gone)

@@ -77,8 +77,8 @@ def test_one_of_several_objects_may_have_a_box_and_no_points():
 def test_places_without_any_point_are_left_out():
     points, labels = [[[9, 9], [1, 1], [9, 9]], [[9, 9], [2, 2], [3, 3]]], [[-2, 1, -2], [-2, 0, 1]]
     both, first, second = check(points, labels), *check(points, labels).parts(1)
-    assert both.filled_up
-    assert not check([[1, 1]]).filled_up
+    assert both.has_padding
+    assert not check([[1, 1]]).has_padding
     for name in ("sam1", "sam2", "sam3"):
         family = get_family(name)
         key = "input_labels" if name == "sam3" else "point_labels"

@@ -26,7 +26,7 @@ from triton_sam.sessions.cache import HeldImage, ImageCache
 from triton_sam.sessions.image.answers import write_json, write_masks
 from triton_sam.sessions.image.requests import SessionRequest
 from triton_sam.sessions.image.session import Session
-from triton_sam.wire.pair import Calls, Prediction
+from triton_sam.wire.pair import ModelPair, Prediction
 
 POINT = {"point_coords": np.float32([[[3, 3]]]), "point_labels": np.float32([[1]])}
 
@@ -260,7 +260,7 @@ def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monk
 @pytest.mark.parametrize("form", ["png", "rle", "json"])
 def test_full_size_masks_are_made_and_encoded_one_by_one(form: str) -> None:
     """Those of 64 objects on a picture of 100 megapixels would be 19 GB."""
-    calls, count, side = Calls(get_family("sam2")), 32, 500
+    calls, count, side = ModelPair(get_family("sam2")), 32, 500
     prompts = check_prompts(None, None, [[0, 0, 9, 9]] * count, None, image_size=(side, side), mask_size=256)
     prediction = Prediction(np.zeros((count, 3, 8, 8), np.float32), np.zeros((count, 3), np.float32), prompts)
     tracemalloc.start()
@@ -296,7 +296,7 @@ class Sam3Models(EmptyModels):
 def test_sam3_needs_no_filling_up() -> None:
     """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
     models = Sam3Models()
-    session = Session(Calls(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    session = Session(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
     points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
     image = text(picture())
     reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})

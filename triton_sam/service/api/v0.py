@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from ...errors import InputError
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.segment import Segment
-from ..cancellation import Waiting
+from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair, check_picture
 from ..problems import Problem
 from ..schemas import problem_responses
@@ -58,7 +58,7 @@ EMBEDDING_ANSWER: dict[int | str, dict[str, Any]] = {
 }
 
 
-def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one route after the other
+def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
     """Return the routes."""
     api = APIRouter(tags=["2024 contract"])
 
@@ -88,7 +88,7 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one r
         Without `encoding=npz` it is the single map that the clients of 2024 expect; SAM2's and SAM3's decoders need
         more, which `POST /from_model` finds again by itself, and which `npz` contains.
         """
-        cancelled = waiting.cancel(session_id) if session_id and (cancel_pending or image is None) else 0
+        cancelled = requests.cancel(session_id) if session_id and (cancel_pending or image is None) else 0
         if image is None:
             if session_id is None:
                 raise Problem(422, "image: the file is missing")
@@ -102,19 +102,19 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one r
             if encoding == "npz":
                 return Response(await asyncio.to_thread(_to_npz, embeddings), media_type=NPZ)
             raw = await asyncio.to_thread(_plain, embeddings)
-            engine.handed_out.remember(raw, pair.name, content)
+            engine.legacy_embeddings.remember(raw, pair.name, content)
             text = await asyncio.to_thread(base64.b64encode, raw)
             if encoding == "none":
                 return PlainTextResponse(text.decode())
             packed = await asyncio.to_thread(gzip.compress, text, 3, mtime=0)
             return Response(packed, headers={"Content-Type": "application/gzip", "Content-Encoding": "gzip"})
 
-        return await waiting.run(request, work(), session_id)
+        return await requests.run(request, work(), session_id)
 
     @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 422))
     async def cancel_pending_requests(session_id: Annotated[str, Form(max_length=128)]) -> str:
         """Cancel what a session still waits for; those requests are answered 499."""
-        return f"{waiting.cancel(session_id)} cancelled"
+        return f"{requests.cancel(session_id)} cancelled"
 
     @api.post(
         "/from_model",
@@ -145,7 +145,7 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one r
                 pair, found = await _recover(engine, embeddings, model_version, (img_x, img_y))
             return await _mask(engine, found, pair, x, y)
 
-        return await waiting.run(request, work())
+        return await requests.run(request, work())
 
     @api.post(
         "/prediction",
@@ -166,7 +166,7 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one r
         async def work() -> Response:
             return await _mask(engine, await engine.embed(stored, pair), pair, x, y)
 
-        return await waiting.run(request, work())
+        return await requests.run(request, work())
 
     @api.get("/models", responses=problem_responses())
     async def models() -> dict[str, Any]:
@@ -202,7 +202,7 @@ async def _recover(
     engine: Engine, raw: bytes, model_version: str | None, size: tuple[int, int]
 ) -> tuple[Pair, ImageEmbeddings]:
     """Return what decodes an embedding in the old form: the picture that it came from, or the map itself for SAM1."""
-    source = engine.handed_out.source(raw)
+    source = engine.legacy_embeddings.source(raw)
     if source is not None:
         name, content = source
         pair = await engine.pair(name)

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from ...inputs.images import open_image
 from .. import answers
-from ..cancellation import Waiting
+from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
 from ..problems import Problem
 from ..schemas import Format, ImageInfo, Model, Models, SegmentAnswer, SegmentRequest, problem_responses
@@ -36,7 +36,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one route after the other
+def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
     """Return the routes under /v1."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
@@ -61,7 +61,7 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one r
         """
         pair = await engine.pair(model)
         stored = await engine.store(await image.read())
-        await waiting.run(request, engine.embed(stored, pair))
+        await requests.run(request, engine.embed(stored, pair))
         response.headers["Location"] = f"/v1/images/{stored.image_id}"
         return info(stored)
 
@@ -139,7 +139,7 @@ def router(engine: Engine, waiting: Waiting) -> APIRouter:  # noqa: C901 - one r
             )
             return Response(answer.model_dump_json(exclude_none=True), media_type=answers.JSON)
 
-        return await waiting.run(request, work())
+        return await requests.run(request, work())
 
     return api
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..._common.text import one_line
 from ...masks.segment import Segment
 from ...wire import contract
-from ...wire.pair import Calls, Prediction
+from ...wire.pair import ModelPair, Prediction
 from ..cache import HeldImage
 from .requests import SessionRequest
 
@@ -28,7 +28,7 @@ def write_image(image: HeldImage) -> Tensors:
     }
 
 
-def write_masks(calls: Calls, prediction: Prediction, request: SessionRequest) -> Tensors:
+def write_masks(pair: ModelPair, prediction: Prediction, request: SessionRequest) -> Tensors:
     """Return masks and scores in the requested format.
 
     Returns:
@@ -40,7 +40,7 @@ def write_masks(calls: Calls, prediction: Prediction, request: SessionRequest) -
         return {contract.MASKS: prediction.logits, **scores}
     encoded = [
         segment.to_png() if request.output_format == "png" else json.dumps(segment.to_rle()).encode()
-        for segment in calls.segments(prediction)
+        for segment in pair.segments(prediction)
     ]
     return {contract.ENCODED_MASKS: np.array(encoded, np.object_).reshape(prediction.scores.shape), **scores}
 

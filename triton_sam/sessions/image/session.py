@@ -18,7 +18,7 @@ from ...errors import InferenceError, UnknownImageError
 from ...families.base import FloatArray
 from ...inputs.images import FORMATS, encoder_input, open_image
 from ...inputs.prompts import Prompts
-from ...wire.pair import Calls, Prediction
+from ...wire.pair import ModelPair, Prediction
 from ..cache import HeldImage, ImageCache, SingleFlight
 from ..metrics import Metrics
 from .answers import Tensors, write_image, write_json, write_json_error, write_masks
@@ -83,16 +83,16 @@ class Session:
     """Answers requests, from any number of threads.
 
     Args:
-        calls: family and names of the models.
+        pair: family and names of the models.
         models: calls them.
         cache: keeps embeddings.
         metrics: takes the figures.
         identity: what embeddings depend on besides the image, that is, the encoder and its weights.
     """
 
-    def __init__(self, calls: Calls, models: Models, cache: ImageCache, metrics: Metrics, identity: str) -> None:
+    def __init__(self, pair: ModelPair, models: Models, cache: ImageCache, metrics: Metrics, identity: str) -> None:
         self.cache = cache
-        self._calls = calls
+        self._pair = pair
         self._models = models
         self._metrics = metrics
         self._identity = identity.encode()
@@ -133,11 +133,11 @@ class Session:
         prediction = self._decode(image, request, reply) if request.has_prompt else None
         if request.as_json:
             with reply.timed("masks"):
-                segments = self._calls.segments(prediction) if prediction else ()
+                segments = self._pair.segments(prediction) if prediction else ()
                 texts = write_json(image, segments, request, reply.seconds)
             reply.tensors |= texts
         elif prediction is not None:
-            reply.tensors |= write_masks(self._calls, prediction, request)
+            reply.tensors |= write_masks(self._pair, prediction, request)
 
     def _find(self, request: SessionRequest, reply: Reply) -> HeldImage:
         """Return the image of a request from the cache, or encode it.
@@ -163,13 +163,13 @@ class Session:
         with self._encoders:
             with reply.timed("open"):
                 picture = open_image(content, FORMATS)
-                (spec,) = self._calls.family.encoder.inputs
-                pixels = encoder_input(picture, self._calls.family)
+                (spec,) = self._pair.family.encoder.inputs
+                pixels = encoder_input(picture, self._pair.family)
             size = picture.size
             del picture
             with reply.timed("encode"):
                 embeddings = self._with_room(lambda: self._models.encode({spec.name: pixels}), reply)
-        image = HeldImage(image_id, size, self._calls.family.embeddings(embeddings), self._models.nbytes(embeddings))
+        image = HeldImage(image_id, size, self._pair.family.embeddings(embeddings), self._models.nbytes(embeddings))
         reply.figures["cache_evictions"] += self.cache.put(image)
         reply.figures.update(encodes=1, encode_seconds=reply.seconds["open"] + reply.seconds["encode"])
         return image
@@ -186,16 +186,16 @@ class Session:
                 reply.figures["cache_evictions"] += gone
 
     def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
-        family = self._calls.family
+        family = self._pair.family
         prompts = request.prompts(image.image_size, family.mask_size)
         wanted = tuple(family.requested_outputs(request.multimask_output))
 
         def decode(part: Prompts) -> Prediction:
             masks = self._with_room(lambda: self._models.decode(image.tensors, part.tensors(family), wanted), reply)
-            return self._calls.read_masks(masks, part, request.multimask_output)
+            return self._pair.read_masks(masks, part, request.multimask_output)
 
         # One object alone needs no filling up.
-        alone = prompts.filled_up and not family.hides_no_points
+        alone = prompts.has_padding and not family.masks_out_padding
         with reply.timed("decode"):
             answers = [decode(part) for part in prompts.parts(1 if alone else self._models.objects_at_a_time)]
         reply.figures.update(decodes=1, decode_seconds=reply.seconds["decode"])

@@ -31,7 +31,7 @@ from ...errors import InferenceError, InputError, ServerBusyError, ServerError, 
 from ...families import get_family
 from ...families.base import Family, FloatArray
 from ...wire import contract
-from ...wire.pair import Calls
+from ...wire.pair import ModelPair
 from ..cache import ImageCache
 from ..metrics import TritonMetrics
 from .answers import write_json_error
@@ -62,7 +62,7 @@ class TritonPythonModel:
         limit = _number(parameters, "cache_bytes", DEFAULT_CACHE_BYTES)
         cache = ImageCache(_fitting(limit, embedding_bytes(family), in_shared_memory=gpu is None))
         self._session = Session(
-            Calls(family, encoder.removesuffix("_encoder")),
+            ModelPair(family, encoder.removesuffix("_encoder")),
             BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
             cache,
             TritonMetrics(pb_utils, args["model_name"]),

@@ -233,7 +233,7 @@ def test_a_load_without_a_click_is_said(monkeypatch):
     monkeypatch.setattr(load, "crowd", lambda *_: Crowd([[]]))
     client = SimpleNamespace(set_image=lambda *_: None, predict=lambda *_: None)
     target = SimpleNamespace(
-        protocols=["http"], pid=None, calls=SimpleNamespace(decoder="d"), content=b"", points=lambda: iter([(1, 1)]),
+        protocols=["http"], pid=None, pair=SimpleNamespace(decoder="d"), content=b"", points=lambda: iter([(1, 1)]),
         place=lambda session: "client", client=lambda *_: contextlib.nullcontext(client),
         statistics=lambda model: {"count": 1.0, "queue": 0.0, "compute_infer": 0.0},
     )  # fmt: skip

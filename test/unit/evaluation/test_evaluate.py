@@ -359,7 +359,7 @@ def test_what_was_measured_is_kept(folder, monkeypatch, capsys, failure, code, t
     printed = capsys.readouterr()
     assert f"{folder.name} (partial)" in printed.out
     rows = {line[:34].strip(): line[34:].strip() for line in printed.out.splitlines()}
-    assert (rows["photographs"], rows["objects"], rows["mean IoU  1 click"]) == ("1", "2", "1.000")
+    assert (rows["pictures"], rows["objects"], rows["mean IoU  1 click"]) == ("1", "2", "1.000")
     assert text in printed.err
 
 

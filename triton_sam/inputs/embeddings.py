@@ -69,7 +69,8 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
             InputError: the file is missing, damaged or something else.
         """
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            # Opened here: NumPy leaves a damaged file open.
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 tensors = {
                     key.removeprefix("tensor:"): archive[key] for key in archive.files if key.startswith("tensor:")
                 }

@@ -8,17 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from support.nginx_proxy import free_ports
 
-from triton_sam._common.bundle import bundled, checkout
+from triton_sam._common.bundle import checkout
 from triton_sam.download import catalogue as checkpoints
 
 yaml = pytest.importorskip("yaml")
@@ -26,7 +21,6 @@ pytest.importorskip("jsonschema")
 from support import manifests  # noqa: E402
 
 ROOT = checkout()
-METRIC = re.compile(r"\b((?:nv|triton_sam)_[a-z0-9_]+|triton_sam:[a-z0-9_:]+)")
 
 
 @pytest.fixture(scope="module")
@@ -173,219 +167,6 @@ def test_a_patch_that_hits_nothing_is_an_error(tmp_path: Path) -> None:
     path.write_text(good.replace("name: triton-sam-models", "name: elsewhere"))
     with pytest.raises(ValueError, match="hits nothing"):
         manifests.render(overlay)
-
-
-# --- metrics: what a live server tells, and what dashboards, alerts and scaling ask for
-
-# A server tells these only where it has a GPU; their names are checked against its program.
-NOT_ON_THIS_SERVER = {
-    *("nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "nv_gpu_power_usage"),
-}
-
-
-@pytest.fixture(scope="module")
-def monitored() -> Iterator:
-    """A local Triton with the options of docker-compose.yml for metrics, after one click and one failure."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
-    from triton_sam import SAM2TritonClient
-
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    options = [option for option in compose["x-triton"]["command"] if option.startswith("--metrics-config")]
-    assert len(options) == 2
-    with local_server.LocalServer(
-        bundled("model_repository"), models=["sam2"], http_port=0, grpc_port=0, metrics_port=0, extra_args=options
-    ) as server:
-        with SAM2TritonClient(server.http_url, timeout=120) as client:
-            client.set_image(bundled("test/images/shapes.jpg"))
-            client.predict([[200, 180]], [1])
-        yield server
-
-
-def figures(server) -> set[str]:
-    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    return {re.split(r"[{ ]", line)[0] for line in lines if line and not line.startswith("#")}
-
-
-def queries() -> dict[str, str]:
-    """Every query of the dashboards, rules and the autoscaler, by where it stands."""
-    dashboard = json.loads((ROOT / "deploy/monitoring/grafana/dashboards/triton-sam.json").read_text())
-    found = {
-        f"panel {panel['title']} {target['refId']}": target["expr"]
-        for panel in dashboard["panels"]
-        for target in panel.get("targets", [])
-    }
-    for variable in dashboard["templating"]["list"]:
-        found[f"variable {variable['name']}"] = variable["definition"]
-    for group in yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]:
-        found.update({f"rule {rule.get('record') or rule['alert']}": rule["expr"] for rule in group["rules"]})
-    scaled = (ROOT / "deploy/kubernetes/overlays/autoscaled/scaled-object.yaml").read_text()
-    for trigger in yaml.safe_load(scaled)["spec"]["triggers"]:
-        found["autoscaler"] = trigger["metadata"]["query"]
-    return found
-
-
-def test_every_query_names_figures_that_the_server_tells(monitored) -> None:
-    there = figures(monitored) | NOT_ON_THIS_SERVER
-    rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]
-    there |= {rule["record"] for group in rules for rule in group["rules"] if "record" in rule}
-    asked = {place: set(METRIC.findall(query)) for place, query in queries().items()}
-    assert {place for place, names in asked.items() if not names} <= {"rule TritonDown"}
-    assert {place: names - there for place, names in asked.items() if names - there} == {}
-    assert len(asked) > 30
-
-
-def test_figures_of_gpus_are_those_of_triton() -> None:
-    """This server has none to tell; its program knows their names."""
-    spec = importlib.util.find_spec("pytriton")
-    if spec is None:
-        pytest.skip("no nvidia-pytriton")
-    (library,) = (Path(spec.origin).parent.parent / "nvidia_pytriton.libs").glob("libtritonserver*")
-    content = library.read_bytes()
-    # The compiler cuts what is longer than 16 bytes into pieces.
-    assert [name for name in NOT_ON_THIS_SERVER if name[:16].encode() not in content] == []
-
-
-PROMETHEUS = shutil.which("prometheus")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus program (Debian: apt install prometheus)")
-def test_prometheus_scrapes_the_server_with_our_configuration(monitored, tmp_path: Path) -> None:
-    """Only the discovery is another: DNS names of containers exist in the compose network alone."""
-    described = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yml").read_text())
-    (job,) = described["scrape_configs"]
-    del job["dns_sd_configs"]
-    target = monitored.metrics_url.removeprefix("http://").removesuffix("/metrics")
-    job["static_configs"] = [{"targets": [target]}]
-    described["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(described))
-    shutil.copy(ROOT / "deploy/monitoring/rules.yml", tmp_path)
-    (port,) = free_ports(1)
-    command = [
-        PROMETHEUS,
-        f"--config.file={tmp_path / 'prometheus.yml'}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-
-        def ask(query: str) -> list:
-            url = f"http://127.0.0.1:{port}/api/v1/{query}"
-            try:
-                with urllib.request.urlopen(url, timeout=10) as answer:
-                    return json.load(answer)["data"]
-            except OSError:
-                assert process.poll() is None, (tmp_path / "log").read_text()
-                return []
-
-        def wait_for(query: str, arrived) -> object:
-            deadline = time.monotonic() + 120
-            while time.monotonic() < deadline:
-                found = ask(query)
-                if found and arrived(found):
-                    return found
-                time.sleep(0.5)
-            raise AssertionError(f"{query}: {ask(query)}")
-
-        up = wait_for("query?query=up%7Bjob%3D%22triton%22%7D", lambda data: data["result"])
-        wait_for("query?query=nv_inference_request_success", lambda data: len(data["result"]) >= 3)
-        wait_for(
-            "query?query=triton_sam_encodes_total",
-            lambda data: data["result"][0]["value"][1] == "1" if data["result"] else False,
-        )
-        assert up["result"][0]["metric"]["instance"] == target
-        rules = wait_for(
-            "rules", lambda data: all(rule["health"] == "ok" for group in data["groups"] for rule in group["rules"])
-        )
-        assert sum(len(group["rules"]) for group in rules["groups"]) == 9
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-# --- documents name what is there
-
-
-def test_options_of_tritonserver_exist(tmp_path: Path) -> None:
-    """Every --option that a document or a manifest hands to tritonserver is one of the program's."""
-    from triton_sam.local_server.installation import prepare_triton
-
-    triton = prepare_triton(tmp_path, None, None)
-    done = subprocess.run(
-        [triton.executable, "--help"], env=triton.environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    known = set(re.findall(r"--[a-z][a-z-]+", done.stdout + done.stderr))
-    document = (ROOT / "docs" / "server-options.md").read_text()
-    rows = re.findall(r"(?m)^\| `(--[a-z-]+)", document.partition("## GPUs")[0])
-    assert len(rows) > 12
-    assert set(rows) <= known
-    sources = (ROOT / "docker-compose.yml").read_text() + (ROOT / "deploy/kubernetes/base/deployment.yaml").read_text()
-    assert set(re.findall(r"- (--(?:cache|metrics)-[a-z-]+)", sources)) <= known
-
-
-QUEUE_POLICY = """dynamic_batching { default_queue_policy {
-  timeout_action: REJECT, default_timeout_microseconds: 5000000, max_queue_size: 64 } }"""
-LIMITER = """instance_group [{ count: 1, kind: KIND_CPU,
-  rate_limiter { resources [{ name: "R" count: 1 }] priority: 1 } }]"""
-OPTIONS = [
-    "--rate-limit=execution_count",
-    "--rate-limit-resource=R:1:0",
-    "--http-restricted-api=shared-memory,logging,trace:admin-key=SECRET",
-    "--grpc-restricted-protocol=shared-memory,logging,trace:admin-key=SECRET",
-    "--cache-config=local,size=1073741824",
-    "--trace-config=mode=opentelemetry",
-    "--trace-config=rate=100",
-    "--trace-config=level=TIMESTAMPS",
-    "--trace-config=opentelemetry,url=http://127.0.0.1:9/v1/traces",
-    "--model-load-thread-count=2",
-    "--http-thread-count=8",
-    "--grpc-infer-response-compression-level=low",
-    "--grpc-keepalive-time=7200000",
-    "--pinned-memory-pool-byte-size=268435456",
-]
-
-
-def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
-    """As they stand in docs/server-options.md, on a real server, with the settings of config.pbtxt that it shows."""
-    local_server = pytest.importorskip("triton_sam.local_server")
-    pytest.importorskip("onnxruntime")
-    from triton_sam import SAM2TritonClient
-
-    document = " ".join((ROOT / "docs" / "server-options.md").read_text().split())
-    assert all(
-        " ".join(text.split()) in document
-        for text in (QUEUE_POLICY, 'rate_limiter { resources [{ name: "R" count: 1 }] priority: 1 }')
-    )
-    for option in OPTIONS:
-        assert option.partition("=")[0] in document
-    for name in ("sam2", "sam2_encoder", "sam2_decoder"):
-        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
-    path = tmp_path / "sam2_decoder" / "config.pbtxt"
-    text = path.read_text().replace("dynamic_batching {}", QUEUE_POLICY)
-    path.write_text(re.sub(r"(?m)^instance_group.*$", LIMITER, text))
-    with local_server.LocalServer(
-        tmp_path,
-        models=["sam2"],
-        http_port=0,
-        grpc_port=0,
-        metrics_port=0,
-        extra_args=OPTIONS,
-    ) as server:
-        for url in (server.http_url, server.grpc_url):
-            with SAM2TritonClient(url, timeout=120) as client:
-                client.set_image(bundled("test/images/shapes.jpg"))
-                masks, _ = client.predict([[200, 180]], [1])
-            assert (masks[0, 0] > 0).sum() > 100
-        request = urllib.request.Request(f"{server.http_url}/v2/logging")
-        with pytest.raises(urllib.error.HTTPError):
-            urllib.request.urlopen(request, timeout=60)
-        request.add_header("admin-key", "SECRET")
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert answer.status == 200
 
 
 # --- scripts of the images

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import platform
-import re
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from support.processes import all_gone, family_of, segments_of_log
 from support.tiny_models import ENSEMBLE, SCALE_CONFIG, add_graph, config_of, scale_graph, write_model, write_repository
 
 from triton_sam._common.bundle import bundled
-from triton_sam.cli import main
 from triton_sam.errors import (
     ConfigurationError,
     InferenceError,
@@ -30,10 +25,9 @@ from triton_sam.errors import (
     PortInUseError,
     RepositoryError,
 )
-from triton_sam.local_server import LocalServer, installation, supervisor
+from triton_sam.local_server import LocalServer, installation
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.local_server.probe import last_errors, tidy_reason
-from triton_sam.local_server.serve import _follow as follow_log
 from triton_sam.repository import selection
 
 psutil = pytest.importorskip("psutil")
@@ -44,38 +38,6 @@ def scale_only(tmp_path: Path) -> Path:
     """A repository with one model, which starts in a fraction of a second."""
     write_model(tmp_path / "models", "scale", scale_graph(), SCALE_CONFIG)
     return tmp_path / "models"
-
-
-def family_of(pid: int) -> list[psutil.Process]:
-    """A tritonserver with its supervisor and its stubs."""
-    triton = psutil.Process(pid)
-    return [triton, triton.parent(), *triton.children(recursive=True)]
-
-
-def all_gone(processes: list[psutil.Process], seconds: float = 8.0) -> bool:
-    """A zombie is gone too: its parent has not looked yet."""
-    deadline = time.monotonic() + seconds
-    while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def segments() -> set[str]:
-    return {path.name for path in supervisor.SHARED_MEMORY.glob(f"{supervisor.SHM_FAMILY}*")}
-
-
-def segments_of_log(log: str) -> set[str]:
-    """The segments of the server that wrote a log; other servers may run on this machine."""
-    identity = re.search(r"triton-sam-([0-9a-f]{8})", log)
-    return {name for name in segments() if name.startswith(supervisor.SHM_FAMILY + identity[1])}
-
-
-def segments_of(pid: int) -> str:
-    """The prefix that the segments of one server have in common."""
-    flag = next(word for word in psutil.Process(pid).cmdline() if "shm-region-prefix-name" in word)
-    return flag.rpartition("=")[2]
 
 
 # --- which models
@@ -252,139 +214,6 @@ def test_a_forked_child_does_not_stop_its_parents_server(scale_only: Path) -> No
         time.sleep(0.3)
         assert server.is_alive()
         assert server.log_path.exists()
-
-
-# --- no orphans
-
-PARENT = """
-import sys, time
-from triton_sam.local_server import LocalServer
-server = LocalServer(sys.argv[1]).start()
-print(server.pid, flush=True)
-time.sleep(100)
-"""
-
-
-def start_in_another_program(repository: Path) -> tuple[subprocess.Popen[str], int]:
-    program = subprocess.Popen([sys.executable, "-c", PARENT, str(repository)], stdout=subprocess.PIPE, text=True)
-    return program, int(program.stdout.readline())
-
-
-def test_a_killed_program_leaves_no_process_no_segment_and_no_folder(scale_only: Path) -> None:
-    program, pid = start_in_another_program(scale_only)
-    processes, prefix = family_of(pid), segments_of(pid)
-    run_directory = Path(processes[2].exe()).parents[2]
-    assert any(name.startswith(prefix) for name in segments())
-    assert run_directory.is_dir()
-    program.kill()
-    program.communicate()
-    assert all_gone(processes)
-    assert not any(name.startswith(prefix) for name in segments())
-    assert not run_directory.exists()
-
-
-def test_a_killed_supervisor_takes_triton_along_and_the_next_start_cleans_up(scale_only: Path) -> None:
-    program, pid = start_in_another_program(scale_only)
-    processes, prefix = family_of(pid), segments_of(pid)
-    run_directory = Path(processes[2].exe()).parents[2]
-    processes[1].kill()
-    assert all_gone(processes)
-    program.kill()
-    program.communicate()
-    assert any(name.startswith(prefix) for name in segments())
-    with LocalServer(scale_only) as server:
-        assert not any(name.startswith(prefix) for name in segments())
-        assert not run_directory.exists()
-        assert server.is_alive()
-
-
-# --- triton-sam serve
-
-SERVE = """
-import json, sys
-from triton_sam.local_server import serve
-sys.exit(serve(sys.argv[1], http_port=0, grpc_port=0, metrics_port=0, **json.loads(sys.argv[2])))
-"""
-
-
-def serve_in_foreground(repository: Path, **options: object) -> tuple[subprocess.Popen[str], str, list[psutil.Process]]:
-    command = [sys.executable, "-c", SERVE, str(repository), json.dumps(options)]
-    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    summary = ""
-    while "Ctrl-C stops it" not in summary:
-        line = program.stdout.readline()
-        assert line, program.stderr.read()
-        summary += line
-    return program, summary, psutil.Process(program.pid).children(recursive=True)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_stops_once_and_silently(scale_only: Path, number: signal.Signals) -> None:
-    program, summary, processes = serve_in_foreground(scale_only)
-    assert "HTTP     http://127.0.0.1:" in summary
-    assert "READY    scale  CPU" in summary
-    program.send_signal(number)
-    output, errors = program.communicate(timeout=10)
-    assert (program.returncode, output, errors) == (0, "Stopped.\n", "")
-    assert all_gone(processes, 0)
-
-
-def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only: Path, tmp_path: Path) -> None:
-    log = tmp_path / "triton.log"
-    log.write_text("of an earlier server\n")
-    program, _, _ = serve_in_foreground(scale_only, verbose=True, log_file=str(log))
-    program.send_signal(signal.SIGTERM)
-    _, errors = program.communicate(timeout=10)
-    assert "successfully loaded 'scale'" in errors
-    assert "of an earlier server" not in errors
-    assert log.read_text() == "of an earlier server\n" + errors
-
-
-def test_the_log_that_is_copied_is_that_of_the_last_attempt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = tmp_path / "first.log", tmp_path / "second.log"
-    first.write_text("of an earlier server\nport taken\n")
-    server, finished = SimpleNamespace(log_place=None), threading.Event()
-    thread = threading.Thread(target=follow_log, args=(server, finished))
-    thread.start()
-    said = ""
-
-    def wait_for(text: str) -> None:
-        nonlocal said
-        deadline = time.monotonic() + 60
-        while text not in said and time.monotonic() < deadline:
-            time.sleep(0.02)
-            said += capsys.readouterr().err
-
-    server.log_place = (first, len("of an earlier server\n"))
-    wait_for("port taken\n")
-    first.unlink()
-    server.log_place = (second, 0)  # the server is about to make the file
-    time.sleep(0.15)
-    second.write_text("ready\n")
-    wait_for("ready\n")
-    with second.open("a") as log:
-        log.write("the end\n")
-    finished.set()
-    thread.join()
-    assert said + capsys.readouterr().err == "port taken\nready\nthe end\n"
-
-
-def test_a_start_that_fails_is_one_line_and_nothing_has_stopped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["serve", "--model-repository", str(tmp_path)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-
-
-def test_serve_ends_with_1_when_the_server_dies(scale_only: Path) -> None:
-    program, _, processes = serve_in_foreground(scale_only)
-    next(process for process in processes if process.name() == "tritonserver").kill()
-    _, errors = program.communicate(timeout=10)
-    assert program.returncode == 1
-    assert "the server ended by itself" in errors
-    assert all_gone(processes, 0)
 
 
 # --- which Triton

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from .._common.files import atomic_path
 from ..errors import ConfigurationError
-from ..scenes.scenes import HELD_OUT_SEED, Scene, generate_scene
+from ..scenes.canvas import Scene
+from ..scenes.scenes import HELD_OUT_SEED, generate_scene
 
 SHARD = 32
 """Scenes in a shard file."""

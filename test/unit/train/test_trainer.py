@@ -21,19 +21,6 @@ SCRIPT = checkout() / "scripts/train_micro.py"
 SCENE = scenes.HELD_OUT_SEED + 503
 
 
-@pytest.fixture(scope="module")
-def trainer_module():
-    pytest.importorskip("sam2")
-    import torch
-
-    from triton_sam.train import trainer
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tiny tensors: threads only wait for each other
-    yield trainer
-    torch.set_num_threads(threads)
-
-
 def stage(size, steps, prompts=2):
     from triton_sam.train.stages import Stage, View
 
@@ -187,133 +174,6 @@ class TestTrainer:
 
 
 @pytest.mark.export
-class TestLosses:
-    """By hand: of 4 pixels with certain answers, the object covers the first two."""
-
-    TARGET = ((1.0, 1.0), (0.0, 0.0))
-
-    @pytest.fixture
-    def losses(self, trainer_module):
-        from triton_sam.train import losses
-
-        return losses
-
-    def logits(self, *answers, sure=20.0):
-        """Return logits (1, N, 2, 2) of masks that are given by 0 and 1."""
-        import torch
-
-        return (torch.tensor(answers, dtype=torch.float32).reshape(1, -1, 2, 2) * 2 - 1) * sure
-
-    def loss(self, losses, logits, scores, object_logit=0.0, present=1.0, ambiguous=True):
-        import torch
-
-        from triton_sam.train.network import Prediction
-
-        prediction = Prediction(logits, torch.tensor([scores]), torch.tensor([object_logit]))
-        loss, iou = losses.prompt_loss(
-            prediction, torch.tensor([self.TARGET]), torch.tensor([present]), torch.tensor([ambiguous])
-        )
-        return float(loss), iou[0].tolist()
-
-    def test_each_loss(self, losses):
-        import torch
-
-        target = torch.tensor(self.TARGET)[None]
-        right, half = self.logits((1, 1, 0, 0))[0], self.logits((1, 0, 0, 0))[0]
-        assert float(losses.focal_loss(right, target)) == pytest.approx(0, abs=1e-6)
-        assert float(losses.focal_loss(half, target)) == pytest.approx(0.25 * 20 / 4, rel=1e-3)  # one of four, BCE 20
-        unsure = torch.zeros(1, 2, 2)
-        assert float(losses.focal_loss(unsure, target)) == pytest.approx(0.5 * 0.25 * np.log(2))  # alpha's mean 1/2
-        assert float(losses.dice_loss(right, target)) == pytest.approx(0, abs=1e-6)
-        assert float(losses.dice_loss(half, target)) == pytest.approx(1 - 3 / 4)
-        assert losses.mask_iou(torch.cat([right, half]), target.expand(2, 2, 2)).tolist() == [1.0, 0.5]
-        assert float(losses.mask_iou(unsure, unsure)[0]) == 1.0
-        outline = torch.tensor([[[1.0, 0.4], [0.0, 0.0]]])  # a cell that is covered by less than half is not wanted
-        assert losses.mask_iou(right, outline).tolist() == [0.5]
-
-    def test_only_the_best_multimask_counts_and_half_where_the_prompt_is_clear(self, losses):
-        right, half, none = (1, 1, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0)
-        scores = [1.0, 0.0, 0.5, 0.5]  # the true IoUs: no loss of the scores
-        logits = self.logits(right, none, half, half)
-        wrong = losses.FOCAL_WEIGHT * 0.25 * 20 / 4 + losses.DICE_WEIGHT * 0.25  # of `half`
-        object_loss = np.log(2)
-        loss, iou = self.loss(losses, logits, scores)
-        assert iou == [1.0, 0.0, 0.5, 0.5]
-        assert loss == pytest.approx(wrong + object_loss, rel=1e-3)
-        clear, _ = self.loss(losses, logits, scores, ambiguous=False)
-        assert clear == pytest.approx(losses.MULTIMASK_WEIGHT_LATER * wrong + object_loss, rel=1e-3)
-
-    def test_scores_are_compared_with_the_true_iou(self, losses):
-        logits = self.logits(*[(1, 1, 0, 0)] * 4)
-        loss, _ = self.loss(losses, logits, [1.0, 1.0, 1.0, 0.2], object_logit=20.0)
-        assert loss == pytest.approx(0.8 / 4, abs=1e-3)
-
-    def test_without_an_object_the_object_score_alone_learns(self, losses):
-        logits = self.logits(*[(0, 1, 1, 1)] * 4)
-        for score, wanted in ((20.0, 20.0), (-20.0, 0.0)):
-            loss, _ = self.loss(losses, logits, [0.3] * 4, object_logit=score, present=0.0)
-            assert loss == pytest.approx(wanted, abs=1e-3)
-
-
-@pytest.mark.export
-class TestOptimizer:
-    def test_matrices_are_muons_and_codes_are_not_decayed(self, trainer_module):
-        from triton_sam.export.sam2.model import build_model
-        from triton_sam.train import network
-        from triton_sam.train.optimizer import Optimizer
-
-        named = list(network.trained_parameters(build_model("sam2.1_hiera_micro.yaml")))
-        names = {id(parameter): name for name, parameter in named}
-        adamw, muon = Optimizer("muon", named, 1e-3, 0.05)._all
-        decayed, kept = ({names[id(p)] for p in group["params"]} for group in adamw.param_groups)
-        matrices = {names[id(p)] for p in muon.param_groups[0]["params"]}
-        assert decayed | kept | matrices == set(names.values())
-        assert [group["weight_decay"] for group in (*adamw.param_groups, *muon.param_groups)] == [0.05, 0.0, 0.05]
-        attention = {n for n in names.values() if "sam_mask_decoder.transformer" in n and n.endswith("proj.weight")}
-        assert len(attention) == 28
-        assert attention <= matrices
-        assert "sam_mask_decoder.mask_tokens.weight" in kept
-        assert "image_encoder.trunk.pos_embed" in kept
-        assert not any(dict(named)[name].ndim > 1 for name in kept if "embed" not in name and "token" not in name)
-
-
-@pytest.mark.export
-class TestMuon:
-    @pytest.mark.parametrize("shape", [(32, 96), (96, 32)])
-    def test_singular_values_come_near_one(self, trainer_module, shape):
-        import torch
-
-        from triton_sam.train.optimizer import orthogonal
-
-        torch.manual_seed(0)
-        values = torch.linalg.svdvals(orthogonal(torch.randn(shape) * 1e-3))
-        assert 0.5 < values.min() <= values.max() < 1.3
-
-    def test_steps_are_those_of_torch_up_to_its_bfloat16(self, trainer_module):
-        import torch
-
-        from triton_sam.train.optimizer import Muon
-
-        if not hasattr(torch.optim, "Muon"):
-            pytest.skip("torch older than 2.9")
-        torch.manual_seed(0)
-        start = torch.randn(64, 128) * 0.1
-        ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
-        optimizers = (
-            Muon([ours], 0.02, 0.1),
-            torch.optim.Muon([theirs], 0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-        )
-        for _ in range(3):
-            ours.grad = torch.randn_like(start)
-            theirs.grad = ours.grad.clone()
-            for optimizer in optimizers:
-                optimizer.step()
-        moved = (ours - start).abs().mean()
-        assert (ours - theirs).abs().mean() < 0.05 * moved
-        assert moved > 0.005
-
-
-@pytest.mark.export
 class TestStages:
     @pytest.fixture
     def stages(self, trainer_module):
@@ -339,39 +199,6 @@ class TestStages:
     def test_bad_stages_are_refused(self, stages, text):
         with pytest.raises(ConfigurationError):
             stages.parse_stages(text)
-
-
-@pytest.mark.export
-class TestAffinity:
-    def test_pixels_of_one_object_come_together(self, trainer_module):
-        import torch
-
-        from triton_sam.train import dense, network
-
-        torch.manual_seed(0)
-        labels = np.zeros((1, 16, 16), np.uint8)
-        labels[0, :, 4:8], labels[0, :, 10:15] = 1, 2
-        shown = torch.from_numpy(labels.astype(np.float32))[:, None] + torch.zeros(1, 32, 1, 1)
-        features = network.Features(torch.zeros(1, 256, 4, 4), (shown, torch.zeros(1, 64, 8, 8)))
-        affinity = dense.Affinity()
-        optimizer = torch.optim.Adam(affinity.parameters(), 0.05)
-        losses = []
-        for step in range(60):
-            loss = affinity.loss(features, labels, np.random.default_rng(step))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-        assert losses[-1] < 0.2 * losses[0]
-
-    def test_a_picture_without_objects_costs_nothing(self, trainer_module):
-        import torch
-
-        from triton_sam.train import dense, network
-
-        features = network.Features(torch.zeros(1, 256, 4, 4), (torch.zeros(1, 32, 16, 16), torch.zeros(1, 64, 8, 8)))
-        loss = dense.Affinity().loss(features, np.zeros((1, 16, 16), np.uint8), np.random.default_rng(0))
-        assert float(loss) == 0
 
 
 @pytest.mark.export

@@ -1,0 +1,154 @@
+"""Metrics: names that a live server tells, and names that dashboards, alerts and scaling ask for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.nginx_proxy import free_ports
+
+from triton_sam._common.bundle import bundled, checkout
+
+yaml = pytest.importorskip("yaml")
+ROOT = checkout()
+
+METRIC = re.compile(r"\b((?:nv|triton_sam)_[a-z0-9_]+|triton_sam:[a-z0-9_:]+)")
+
+
+# A server tells these only where it has a GPU; their names are checked against its program.
+NOT_ON_THIS_SERVER = {
+    *("nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "nv_gpu_power_usage"),
+}
+
+
+@pytest.fixture(scope="module")
+def monitored() -> Iterator:
+    """A local Triton with the options of docker-compose.yml for metrics, after one click and one failure."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    from triton_sam import SAM2TritonClient
+
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    options = [option for option in compose["x-triton"]["command"] if option.startswith("--metrics-config")]
+    assert len(options) == 2
+    with local_server.LocalServer(
+        bundled("model_repository"), models=["sam2"], http_port=0, grpc_port=0, metrics_port=0, extra_args=options
+    ) as server:
+        with SAM2TritonClient(server.http_url, timeout=120) as client:
+            client.set_image(bundled("test/images/shapes.jpg"))
+            client.predict([[200, 180]], [1])
+        yield server
+
+
+def figures(server) -> set[str]:
+    with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return {re.split(r"[{ ]", line)[0] for line in lines if line and not line.startswith("#")}
+
+
+def queries() -> dict[str, str]:
+    """Every query of the dashboards, rules and the autoscaler, by where it stands."""
+    dashboard = json.loads((ROOT / "deploy/monitoring/grafana/dashboards/triton-sam.json").read_text())
+    found = {
+        f"panel {panel['title']} {target['refId']}": target["expr"]
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", [])
+    }
+    for variable in dashboard["templating"]["list"]:
+        found[f"variable {variable['name']}"] = variable["definition"]
+    for group in yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]:
+        found.update({f"rule {rule.get('record') or rule['alert']}": rule["expr"] for rule in group["rules"]})
+    scaled = (ROOT / "deploy/kubernetes/overlays/autoscaled/scaled-object.yaml").read_text()
+    for trigger in yaml.safe_load(scaled)["spec"]["triggers"]:
+        found["autoscaler"] = trigger["metadata"]["query"]
+    return found
+
+
+def test_every_query_names_figures_that_the_server_tells(monitored) -> None:
+    there = figures(monitored) | NOT_ON_THIS_SERVER
+    rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]
+    there |= {rule["record"] for group in rules for rule in group["rules"] if "record" in rule}
+    asked = {place: set(METRIC.findall(query)) for place, query in queries().items()}
+    assert {place for place, names in asked.items() if not names} <= {"rule TritonDown"}
+    assert {place: names - there for place, names in asked.items() if names - there} == {}
+    assert len(asked) > 30
+
+
+def test_figures_of_gpus_are_those_of_triton() -> None:
+    """This server has none to tell; its program knows their names."""
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None:
+        pytest.skip("no nvidia-pytriton")
+    (library,) = (Path(spec.origin).parent.parent / "nvidia_pytriton.libs").glob("libtritonserver*")
+    content = library.read_bytes()
+    # The compiler cuts what is longer than 16 bytes into pieces.
+    assert [name for name in NOT_ON_THIS_SERVER if name[:16].encode() not in content] == []
+
+
+PROMETHEUS = shutil.which("prometheus")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus program (Debian: apt install prometheus)")
+def test_prometheus_scrapes_the_server_with_our_configuration(monitored, tmp_path: Path) -> None:
+    """Only the discovery is another: DNS names of containers exist in the compose network alone."""
+    described = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yml").read_text())
+    (job,) = described["scrape_configs"]
+    del job["dns_sd_configs"]
+    target = monitored.metrics_url.removeprefix("http://").removesuffix("/metrics")
+    job["static_configs"] = [{"targets": [target]}]
+    described["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(described))
+    shutil.copy(ROOT / "deploy/monitoring/rules.yml", tmp_path)
+    (port,) = free_ports(1)
+    command = [
+        PROMETHEUS,
+        f"--config.file={tmp_path / 'prometheus.yml'}",
+        f"--storage.tsdb.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+
+        def ask(query: str) -> list:
+            url = f"http://127.0.0.1:{port}/api/v1/{query}"
+            try:
+                with urllib.request.urlopen(url, timeout=10) as answer:
+                    return json.load(answer)["data"]
+            except OSError:
+                assert process.poll() is None, (tmp_path / "log").read_text()
+                return []
+
+        def wait_for(query: str, arrived) -> object:
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                found = ask(query)
+                if found and arrived(found):
+                    return found
+                time.sleep(0.5)
+            raise AssertionError(f"{query}: {ask(query)}")
+
+        up = wait_for("query?query=up%7Bjob%3D%22triton%22%7D", lambda data: data["result"])
+        wait_for("query?query=nv_inference_request_success", lambda data: len(data["result"]) >= 3)
+        wait_for(
+            "query?query=triton_sam_encodes_total",
+            lambda data: data["result"][0]["value"][1] == "1" if data["result"] else False,
+        )
+        assert up["result"][0]["metric"]["instance"] == target
+        rules = wait_for(
+            "rules", lambda data: all(rule["health"] == "ok" for group in data["groups"] for rule in group["rules"])
+        )
+        assert sum(len(group["rules"]) for group in rules["groups"]) == 9
+    finally:
+        process.terminate()
+        process.wait(30)

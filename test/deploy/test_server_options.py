@@ -1,0 +1,98 @@
+"""Options of tritonserver that the documents name exist and work together."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from triton_sam._common.bundle import bundled, checkout
+
+ROOT = checkout()
+
+
+def test_options_of_tritonserver_exist(tmp_path: Path) -> None:
+    """Every --option that a document or a manifest hands to tritonserver is one of the program's."""
+    from triton_sam.local_server.installation import prepare_triton
+
+    triton = prepare_triton(tmp_path, None, None)
+    done = subprocess.run(
+        [triton.executable, "--help"], env=triton.environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    known = set(re.findall(r"--[a-z][a-z-]+", done.stdout + done.stderr))
+    document = (ROOT / "docs" / "server-options.md").read_text()
+    rows = re.findall(r"(?m)^\| `(--[a-z-]+)", document.partition("## GPUs")[0])
+    assert len(rows) > 12
+    assert set(rows) <= known
+    sources = (ROOT / "docker-compose.yml").read_text() + (ROOT / "deploy/kubernetes/base/deployment.yaml").read_text()
+    assert set(re.findall(r"- (--(?:cache|metrics)-[a-z-]+)", sources)) <= known
+
+
+QUEUE_POLICY = """dynamic_batching { default_queue_policy {
+  timeout_action: REJECT, default_timeout_microseconds: 5000000, max_queue_size: 64 } }"""
+
+
+LIMITER = """instance_group [{ count: 1, kind: KIND_CPU,
+  rate_limiter { resources [{ name: "R" count: 1 }] priority: 1 } }]"""
+
+
+OPTIONS = [
+    "--rate-limit=execution_count",
+    "--rate-limit-resource=R:1:0",
+    "--http-restricted-api=shared-memory,logging,trace:admin-key=SECRET",
+    "--grpc-restricted-protocol=shared-memory,logging,trace:admin-key=SECRET",
+    "--cache-config=local,size=1073741824",
+    "--trace-config=mode=opentelemetry",
+    "--trace-config=rate=100",
+    "--trace-config=level=TIMESTAMPS",
+    "--trace-config=opentelemetry,url=http://127.0.0.1:9/v1/traces",
+    "--model-load-thread-count=2",
+    "--http-thread-count=8",
+    "--grpc-infer-response-compression-level=low",
+    "--grpc-keepalive-time=7200000",
+    "--pinned-memory-pool-byte-size=268435456",
+]
+
+
+def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
+    """As they stand in docs/server-options.md, on a real server, with the settings of config.pbtxt that it shows."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    from triton_sam import SAM2TritonClient
+
+    document = " ".join((ROOT / "docs" / "server-options.md").read_text().split())
+    assert all(
+        " ".join(text.split()) in document
+        for text in (QUEUE_POLICY, 'rate_limiter { resources [{ name: "R" count: 1 }] priority: 1 }')
+    )
+    for option in OPTIONS:
+        assert option.partition("=")[0] in document
+    for name in ("sam2", "sam2_encoder", "sam2_decoder"):
+        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
+    path = tmp_path / "sam2_decoder" / "config.pbtxt"
+    text = path.read_text().replace("dynamic_batching {}", QUEUE_POLICY)
+    path.write_text(re.sub(r"(?m)^instance_group.*$", LIMITER, text))
+    with local_server.LocalServer(
+        tmp_path,
+        models=["sam2"],
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
+        extra_args=OPTIONS,
+    ) as server:
+        for url in (server.http_url, server.grpc_url):
+            with SAM2TritonClient(url, timeout=120) as client:
+                client.set_image(bundled("test/images/shapes.jpg"))
+                masks, _ = client.predict([[200, 180]], [1])
+            assert (masks[0, 0] > 0).sum() > 100
+        request = urllib.request.Request(f"{server.http_url}/v2/logging")
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(request, timeout=60)
+        request.add_header("admin-key", "SECRET")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.status == 200

@@ -1,0 +1,190 @@
+"""A running server: accelerators on a CPU, reload, the devices that `doctor` tells."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
+from triton_sam.commands._devices import placement, server_gpus, usual_metrics_url
+from triton_sam.commands.reload import reload
+from triton_sam.errors import InferenceError
+from triton_sam.local_server.serve import cpu_fallbacks
+from triton_sam.repository.accelerators import Tuning, tune
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
+
+
+def _committed(model: str) -> str:
+    return (bundled("model_repository") / model / "config.pbtxt").read_text()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A local Triton with SAM2's models, tuned for a GPU that it does not have, in a repository of its own."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    folder = tmp_path_factory.mktemp("repository")
+    for name in ("sam2", "sam2_encoder", "sam2_decoder", "sam1_encoder"):
+        shutil.copytree(
+            bundled("model_repository") / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*", "__pycache__")
+        )
+    for name in ("sam2_encoder", "sam2_decoder"):
+        (folder / name / "config.pbtxt").write_text(tune(_committed(name), Tuning("cuda", "cuda")))
+    with local_server.LocalServer(folder, models=["sam2"], admin=True) as server:
+        yield SimpleNamespace(server=server, repository=folder)
+
+
+def test_settings_for_gpus_do_not_break_a_server_without_one(running, images: Path) -> None:
+    from triton_sam import SAM2TritonClient
+
+    with SAM2TritonClient(running.server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        masks, _ = client.predict([[200, 180]], [1])
+    assert (masks[0, 0] > 0).sum() > 100
+
+
+def test_doctor_names_device_and_accelerators(running, capsys: pytest.CaptureFixture[str]) -> None:
+    for url in (running.server.http_url, running.server.grpc_url):
+        assert main(["doctor", "--url", url, "--json"]) == 0
+        findings = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+        assert findings["model sam2_encoder"]["text"].endswith("; with cuda")
+    assert main(["doctor", "--url", running.server.http_url, "--metrics-url", "http://127.0.0.1:9/metrics"]) == 0
+    assert "no answer at http://127.0.0.1:9/metrics" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_reload_serves_new_files_and_renews_the_session_model(running, protocol: str, images: Path) -> None:
+    """A changed number of instances is what a new config.pbtxt brings; the cache starts empty with its encoder."""
+    from triton_sam import SAM2TritonClient
+
+    url = running.server.http_url if protocol == "http" else running.server.grpc_url
+    transport = Transport(parse_url(url), timeout=120)
+    path = running.repository / "sam2_decoder" / "config.pbtxt"
+    with SAM2TritonClient(url, timeout=120) as client:
+        client.set_image(images / "shapes.jpg")
+        before, _ = client.predict([[200, 180]], [1])
+        count = 2 if protocol == "http" else 1
+        path.write_text(tune(path.read_text(), Tuning("cuda", "cuda", instances=count)))
+        assert reload(transport, ["sam2"]) == ["sam2_encoder", "sam2_decoder", "sam2"]
+        assert transport.model_config("sam2_decoder")["instance_group"][0]["count"] == count
+        assert "reloaded" in transport.model_config("sam2")["parameters"]
+        after, _ = client.predict([[200, 180]], [1])  # the image is sent again by itself
+    np.testing.assert_array_equal(before, after)
+    assert reload(transport, ["sam2_encoder"]) == ["sam2_encoder", "sam2"]
+    transport.close()
+
+
+def test_reload_of_what_is_not_there_is_one_line(running, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, words in (("nope", "no model or variant 'nope', but"), ("sam1", "sam1_encoder")):
+        assert main(["reload", name, "--url", running.server.http_url]) == 1
+        error = capsys.readouterr().err
+        assert words in error
+        assert error.count("\n") == 1
+    assert main(["reload", "sam2_decoder", "--url", running.server.grpc_url]) == 0
+    assert capsys.readouterr().out == "sam2_decoder version 1\n"
+
+
+def test_a_model_that_does_not_load_leaves_the_old_one(running) -> None:
+    transport = Transport(parse_url(running.server.http_url), timeout=120)
+    path = running.repository / "sam2_decoder" / "config.pbtxt"
+    good = path.read_text()
+    path.write_text(good.replace('"masks"', '"nonsense"', 1))
+    try:
+        with pytest.raises(InferenceError, match="nonsense"):
+            transport.load_model("sam2_decoder")
+        assert "sam2_decoder" in transport.ready_models()
+    finally:
+        path.write_text(good)
+        transport.load_model("sam2_decoder")
+        transport.close()
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("version", ["1", "2"], ids=["replaced", "newer"])
+def test_a_damaged_file_leaves_the_old_model_serving(running, protocol: str, version: str, images: Path) -> None:
+    """Half of an ONNX file in place of the one that is served, or as a newer version."""
+    from triton_sam import SAM2TritonClient
+
+    url = running.server.http_url if protocol == "http" else running.server.grpc_url
+    transport = Transport(parse_url(url), timeout=120)
+    with SAM2TritonClient(url, timeout=120) as client, contextlib.ExitStack() as undo:
+        undo.callback(transport.close)
+        client.set_image(images / "shapes.jpg")
+        before, _ = client.predict([[200, 180]], [1])
+        for role in ("encoder", "decoder"):
+            folder = running.repository / f"sam2_{role}"
+            content = (folder / "1" / "model.onnx").read_bytes()
+            if version == "1":
+                undo.callback((folder / "1" / "model.onnx").write_bytes, content)
+            else:
+                undo.callback(shutil.rmtree, folder / version)
+                (folder / version).mkdir()
+            (folder / version / "model.onnx").write_bytes(content[: len(content) // 2])
+            with pytest.raises(InferenceError, match=r"model\.onnx"):
+                transport.load_model(folder.name)
+            client.set_image(images / "shapes.jpg")
+            np.testing.assert_array_equal(client.predict([[200, 180]], [1])[0], before)
+        with pytest.raises(InferenceError):
+            reload(transport, ["sam2"])
+        np.testing.assert_array_equal(client.predict([[200, 180]], [1])[0], before)
+    with SAM2TritonClient(url, timeout=120) as client:
+        again = Transport(parse_url(url), timeout=120)
+        assert reload(again, ["sam2"]) == ["sam2_encoder", "sam2_decoder", "sam2"]
+        again.close()
+        client.set_image(images / "shapes.jpg")
+        np.testing.assert_array_equal(client.predict([[200, 180]], [1])[0], before)
+
+
+def test_placement_of_models() -> None:
+    gpu = {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU", "count": 2, "gpus": [0, 1]}]}
+    assert placement(gpu).text == "2 instance(s) on GPU 0,1"
+    assert (placement(gpu).on_gpu, placement(gpu).on_cpu, placement(gpu).computes) == (True, False, True)
+    cpu = placement({"backend": "python", "instance_group": [{"kind": "KIND_CPU", "count": 1}]})
+    assert (cpu.on_gpu, cpu.on_cpu, cpu.computes) == (False, True, False)
+    assert placement({"platform": "ensemble"}).text == "device not told"
+
+
+def test_a_silent_fallback_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton_sam.commands import doctor
+
+    configs = {
+        "on_gpu": {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_GPU", "gpus": [0]}]},
+        "fallen": {"backend": "onnxruntime", "instance_group": [{"kind": "KIND_CPU"}]},
+        "python": {"backend": "python", "instance_group": [{"kind": "KIND_CPU"}]},
+    }
+    transport = SimpleNamespace(model_config=configs.get)
+    findings = {finding.subject: finding.status for finding in doctor._devices(transport, list(configs), False)}
+    assert findings == {"model on_gpu": "ok", "model fallen": "note", "model python": "ok"}
+    del configs["on_gpu"]  # all on the CPU: only the server's own figures tell that there is a GPU
+    assert [finding.status for finding in doctor._devices(transport, list(configs), False)] == ["ok", "ok"]
+    assert [finding.status for finding in doctor._devices(transport, list(configs), True)] == ["note", "ok"]
+
+
+def test_figures_of_a_server_tell_its_gpus(running) -> None:
+    assert usual_metrics_url(parse_url("grpc://host:8001")) == "http://host:8002/metrics"
+    assert usual_metrics_url(parse_url("[::1]:8000")) == "http://[::1]:8002/metrics"
+    assert usual_metrics_url(parse_url("https://host")) is None
+    assert usual_metrics_url(parse_url("host:9000")) is None
+    has_gpu = any(Path("/dev").glob("nvidia[0-9]*"))
+    assert server_gpus(running.server.metrics_url) is has_gpu
+    assert server_gpus("http://127.0.0.1:9/metrics") is None
+    assert server_gpus(None) is None
+
+
+def test_serve_repeats_what_the_backend_says_about_the_cpu() -> None:
+    log = "\n".join(
+        [
+            'I1121 11:15:28.5 1 model.cc:1] "sam2_decoder_0: model.onnx on CPUExecutionProvider"',
+            *['W1121 11:15:28.5 1 model.cc:1] "sam2_encoder runs on the CPU: this ONNX Runtime has no CUDA: x"'] * 2,
+        ]
+    )
+    assert cpu_fallbacks(log) == ["sam2_encoder runs on the CPU: this ONNX Runtime has no CUDA: x"]

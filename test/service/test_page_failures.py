@@ -1,0 +1,131 @@
+"""The page when Triton or the service goes away, and pages that need a token or another model."""
+
+import shutil
+
+import pytest
+
+from triton_sam.local_server import LocalServer
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
+
+pytest.importorskip("fastapi")
+from support.running_browser import WIDE, Page
+from support.running_service import running_service, wait_until
+
+from triton_sam._common.bundle import bundled
+
+
+def test_a_token_is_asked_for(browser, service_triton):
+    with running_service(service_triton.grpc_url, token="open sesame") as guarded:
+        context = browser.new_context(viewport=WIDE)
+        page = Page(context.new_page())
+        page.page.goto(guarded.url)
+        page.page.wait_for_selector("#token-dialog[open]")
+        page.page.fill("#token", "open sesame")
+        page.page.keyboard.press("Enter")
+        page.ready()
+        page.page.click('[data-sample="shapes.jpg"]')
+        page.opened("shapes.jpg")
+        page.click(200, 180)
+        page.settled()
+        context.close()
+
+
+def test_another_model_answers_after_a_switch(browser, images, tmp_path):
+    """The same objects, asked of the other pair, which gets the picture by itself; and back again."""
+    for role in ("encoder", "decoder"):
+        folder = shutil.copytree(bundled("model_repository") / f"sam2_{role}", tmp_path / "models" / f"twin_{role}")
+        config = folder / "config.pbtxt"
+        config.write_text(config.read_text().replace(f'"sam2_{role}"', f'"twin_{role}"'))
+        shutil.copytree(bundled("model_repository") / f"sam2_{role}", tmp_path / "models" / f"sam2_{role}")
+    shutil.copytree(bundled("model_repository") / "sam2", tmp_path / "models" / "sam2")
+    with LocalServer(tmp_path / "models") as triton, running_service(triton.grpc_url) as service:
+        transport = Transport(parse_url(triton.grpc_url))
+
+        def decodes(model):
+            return int(transport.statistics(f"{model}_decoder").get("inference_count", 0))
+
+        context = browser.new_context(viewport=WIDE)
+        page = Page(context.new_page())
+        page.page.goto(service.url)
+        page.ready()
+        assert page.page.locator("#model option").all_inner_texts() == ["sam2", "twin"]
+        page.open(images / "shapes.jpg")
+        page.click(200, 180)
+        page.settled()
+        facts = page.facts()
+        before = decodes("twin")
+        page.page.select_option("#model", "twin")
+        wait_until(lambda: decodes("twin") > before)
+        page.settled()
+        assert page.facts() == facts  # the same weights
+        page.page.select_option("#model", "sam2")
+        page.wait("document.getElementById('busy').hidden")
+        page.click(230, 200)
+        page.settled()
+        wait_until(lambda: page.facts()[0].startswith("2 points · score"))
+        before = decodes("twin")
+        page.click(250, 220)
+        wait_until(lambda: page.facts()[0].startswith("3 points · score"))
+        assert decodes("twin") == before
+        assert page.faults == []
+        context.close()
+        transport.close()
+
+
+def test_triton_dies_and_comes_back(browser, images, tmp_path):
+    """Banner while it is gone; then the same page, the same picture, and a mask, without a restart of anything else."""
+    repository = bundled("model_repository")
+    with LocalServer(repository, models=["sam2"]) as triton, running_service(triton.grpc_url) as service:
+        ports = {f"{name}_port": port for name, port in triton._ports.items()}
+        context = browser.new_context(viewport=WIDE)
+        page = Page(context.new_page())
+        page.page.goto(service.url)
+        page.ready()
+        page.open(images / "shapes.jpg")
+        page.click(200, 180)
+        page.settled()
+
+        triton.stop()
+        page.page.wait_for_selector('#state[data-state="down"]')
+        assert "Triton does not answer" in page.page.inner_text("#banner")
+        answer = service.http.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
+        refused = service.http.post("/prediction", files={"image": b"GIF89a"}, data={"x": "1", "y": "1"})
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        page.click(230, 200)  # asked for now, answered when it is back
+
+        with LocalServer(repository, models=["sam2"], **ports):
+            page.ready()
+            page.page.wait_for_selector("#banner", state="hidden")
+            wait_until(lambda: service.http.get("/health").status_code == 200)
+            page.settled()
+            assert page.facts()[0].startswith("2 points · score")
+            page.click(250, 220)
+            page.settled()
+            assert page.facts()[0].startswith("3 points · score")
+        context.close()
+
+
+def test_the_service_dies_and_the_page_says_so(browser, service_triton):
+    context = browser.new_context(viewport=WIDE)
+    page = Page(context.new_page())
+    with running_service(service_triton.grpc_url) as service:
+        page.page.goto(service.url)
+        page.ready()
+    page.page.wait_for_selector('#state[data-state="down"]')
+    assert "Trying again" in page.page.inner_text("#banner")
+    context.close()
+
+
+def test_the_api_page(browser, service):
+    context = browser.new_context(viewport=WIDE)
+    page = Page(context.new_page())
+    page.page.goto(f"{service.url}/docs")
+    page.page.wait_for_selector("details")
+    text = page.page.inner_text("article")
+    assert "/v1/images/{image_id}/segment" in text
+    assert "/embedded_model" in text
+    assert page.faults == []
+    context.close()

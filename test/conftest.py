@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import signal
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from support.micro_export import MicroExport
 from triton_sam._common.bundle import bundled
 
 IMAGES = bundled("test/images")
+
+# Some virtual machines announce AMX and end a program that uses it. torch uses it for products of bfloat16 matrices,
+# which one test computes; oneDNN reads the variable before its first product.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support.manifest import pixi_tasks, project
 
-from triton_sam._common import extras as _extras
+from triton_sam._common import extras
 from triton_sam._common.bundle import checkout
 from triton_sam.errors import MissingDependencyError
 
@@ -74,13 +74,13 @@ def test_pixi_need_not_ask_in_which_environment_a_task_runs():
 
 
 def test_pixi_extras_are_those_of_the_project():
-    extras = set(PYPROJECT["project"]["optional-dependencies"])
+    known = set(PYPROJECT["project"]["optional-dependencies"])
     tables = [
         PIXI["pypi-dependencies"],
         *(feature.get("pypi-dependencies", {}) for feature in PIXI["feature"].values()),
     ]
     for table in tables:
-        assert set(table.get("triton-sam", {}).get("extras", [])) <= extras
+        assert set(table.get("triton-sam", {}).get("extras", [])) <= known
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -180,23 +180,23 @@ def test_constraints_name_no_url():
 def test_the_command_that_installs_an_extra_is_one_that_works(monkeypatch, tmp_path):
     """The package is in no index: from a checkout its extras are installed from there, wherever the user stands."""
     monkeypatch.chdir(ROOT)
-    assert _extras.install("export,local") == 'pip install -c constraints.txt -e ".[export,local]"'
+    assert extras.install("export,local") == 'pip install -c constraints.txt -e ".[export,local]"'
     monkeypatch.chdir(tmp_path)
-    parts = shlex.split(_extras.install("export"))
+    parts = shlex.split(extras.install("export"))
     assert parts[:3] == ["pip", "install", "-c"]
     assert Path(parts[3]).is_file()
     assert parts[4:] == ["-e", f"{ROOT}[export]"]
-    monkeypatch.setattr(_extras, "checkout", lambda: None)
-    assert _extras.install("export") == 'pip install "triton-sam[export]"'
+    monkeypatch.setattr(extras, "checkout", lambda: None)
+    assert extras.install("export") == 'pip install "triton-sam[export]"'
 
 
 def test_a_missing_package_is_named_with_its_extra():
-    error = _extras.missing("the plots need", "benchmark", ImportError("No module named 'a.b'", name="a.b"))
+    error = extras.missing("the plots need", "benchmark", ImportError("No module named 'a.b'", name="a.b"))
     assert isinstance(error, MissingDependencyError)
     assert str(error).startswith("the plots need the benchmark extra (a is missing): pip install ")
 
 
 def test_no_other_place_says_how_to_install_an_extra():
     for path in (ROOT / "triton_sam").rglob("*.py"):
-        if "tests" not in path.parts and path.name != "_extras.py":
+        if path != ROOT / "triton_sam" / "_common" / "extras.py":
             assert not re.search(r"""-e ['"]?\.\[|triton-sam\[""", path.read_text()), path

@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Three images of one source; docker-compose.yml and scripts/build_image.sh say which they want.
 #   triton   NVIDIA's Triton with the light core of triton_sam, which the session models (sam2, ...) run. The default.
-#   export   downloads official checkpoints and exports them, for hosts without Python: docs/deploy.md
+#   export   downloads official checkpoints and exports them, for hosts without Python: docs/how-to/deploy.md
 #   service  the REST service and its web page
 # The GPU path has not been run on a build machine.
 ARG TRITON_TAG=25.01-py3

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print the table of models in README.md: sizes, and encoder and decoder latency through a local Triton.
+"""Print the table of models in docs/reference/models.md: sizes, and latencies of encoder and decoder on a local Triton.
 
 Every size is exported with seeded random weights, which weigh and compute what official ones do. Examples:
 

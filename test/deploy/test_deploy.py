@@ -198,7 +198,7 @@ def test_the_export_image_fills_a_volume_once(tmp_path: Path) -> None:
         return called.read_text().splitlines().count("setup sam2 base_plus --precision fp16")
 
     assert [calls(), calls(), calls(FORCE="1"), calls()] == [1, 1, 2, 2]
-    shutil.rmtree(exported.parent)  # as README goes back to the small model
+    shutil.rmtree(exported.parent)  # as docs/how-to/official-weights.md goes back to the demo model
     assert [calls(), calls()] == [3, 3]
     assert exported.is_file()
     assert (models / "sam2_encoder" / "1" / "model.onnx").is_file()

@@ -25,7 +25,7 @@ def test_options_of_tritonserver_exist(tmp_path: Path) -> None:
         [triton.executable, "--help"], env=triton.environment, capture_output=True, text=True, timeout=60, check=False
     )
     known = set(re.findall(r"--[a-z][a-z-]+", done.stdout + done.stderr))
-    document = (ROOT / "docs" / "server-options.md").read_text()
+    document = (ROOT / "docs" / "how-to" / "server-options.md").read_text()
     rows = re.findall(r"(?m)^\| `(--[a-z-]+)", document.partition("## GPUs")[0])
     assert len(rows) > 12
     assert set(rows) <= known
@@ -60,12 +60,12 @@ OPTIONS = [
 
 
 def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
-    """As they stand in docs/server-options.md, on a real server, with the settings of config.pbtxt that it shows."""
+    """The options of docs/how-to/server-options.md, on a real server, with the config.pbtxt settings that it shows."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     from triton_sam import SAM2TritonClient
 
-    document = " ".join((ROOT / "docs" / "server-options.md").read_text().split())
+    document = " ".join((ROOT / "docs" / "how-to" / "server-options.md").read_text().split())
     assert all(
         " ".join(text.split()) in document
         for text in (QUEUE_POLICY, 'rate_limiter { resources [{ name: "R" count: 1 }] priority: 1 }')

@@ -27,7 +27,7 @@ SECONDS = 300.0 if FULL else 12.0
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol):
-    """What `triton-sam benchmark --only overload` measures. The bars of a quiet machine are in docs/reliability.md."""
+    """The command `triton-sam benchmark --only overload`; docs/background/reliability.md has the thresholds."""
     pytest.importorskip("psutil")
     from triton_sam.benchmark.report import summary
     from triton_sam.benchmark.run import begin, measure

@@ -163,7 +163,8 @@ def test_a_report_tells_growth_from_a_plateau():
 
 @pytest.mark.skipif(shutil.which("curl") is None or os.name != "posix", reason="no curl")
 def test_the_lines_of_the_documentation_work(service, tmp_path):
-    text = (checkout() / "docs" / "service.md").read_text(encoding="utf-8")
+    pages = ("how-to/service.md", "reference/rest.md")
+    text = "".join((checkout() / "docs" / page).read_text(encoding="utf-8") for page in pages)
     blocks = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "curl" in block]
     assert len(blocks) == 2
     (tmp_path / "test").symlink_to(checkout() / "test")

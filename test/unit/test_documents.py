@@ -25,8 +25,10 @@ ROOT = checkout()
 if ROOT is None:
     pytest.skip("documents are in the checkout only", allow_module_level=True)
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CLAUDE.md", *sorted((ROOT / "docs").glob("*.md"))]
-DOCUMENTS += [ROOT / "checkpoints" / "README.md", ROOT / "test" / "images" / "README.md"]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "test").rglob("*.md"))]
+DOCUMENTS += [ROOT / "checkpoints" / "README.md", *sorted((ROOT / "triton_sam").rglob("*.md"))]
+COMMANDS_PAGE = ROOT / "docs" / "reference" / "commands.md"
+NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 BLOCK = re.compile(r"(?ms)^( *)```(\w*)\n(.*?)^\1```$")
 COMMAND = re.compile(r"\btriton-sam ([a-z]+)((?: [^\n`|;&#)]+)?)")
 
@@ -122,7 +124,7 @@ def test_there_are_commands_to_check():
     assert len(PYTHON) >= 5
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_named_commands_and_options_exist(path):
     known = commands()
     # A kubectl namespace has the name of the project, too.
@@ -135,22 +137,22 @@ def test_named_commands_and_options_exist(path):
             assert option in options, f"{option} in {match[0]!r}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_links_and_named_files_exist(path):
     text = path.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)", text):
+    for target in re.findall(r"\]\(([^)#]+)", text) + re.findall(r' (?:src|srcset)="([^"]+)"', text):
         assert "://" in target or (path.parent / target).exists(), target
-    for name in re.findall(r"(?<![\w/.-])((?:scripts|deploy|examples|test/images)/[\w./-]*\w)", text):
-        if name.startswith("deploy/nginx/tls/"):  # scripts/make_certificates.sh makes them
+    for name in re.findall(r"(?<![\w/.-])((?:scripts|deploy|docs|examples|test|triton_sam)/[\w./-]*\w)", text):
+        if name.startswith(("deploy/nginx/tls/", "test/output")):  # programs make them
             continue
         assert (ROOT / name).exists() or list((ROOT / Path(name).parent).glob(f"{Path(name).name}*")), name
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_named_tasks_exist(path):
     text = path.read_text(encoding="utf-8")
     named = re.findall(r"pixi run (?:-e \w+ )?([a-z][\w-]*)", text)
-    if path.name == "README.md" and path.parent == ROOT:  # the table's second column, whose short forms begin with "-"
+    if path == COMMANDS_PAGE:  # the table's second column, whose short forms begin with "-"
         column = re.findall(r"(?m)^\|[^|]*\| ([^|]*) \|", text.partition("| `pixi run ...` |")[2])
         named += [name for cell in column for name in re.findall(r"`([a-z][\w-]*)`", cell)]
         assert len(named) > 20
@@ -160,7 +162,7 @@ def test_named_tasks_exist(path):
 SCRIPT_OPTIONS = re.compile(r"(?:python )?((?:scripts|examples)/\w+\.py)((?: [^\n`|;&#)]+)?)")
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
 def test_options_of_named_scripts_exist(path):
     text = path.read_text(encoding="utf-8").replace("\\\n", " ")
     for match in SCRIPT_OPTIONS.finditer(text):
@@ -174,6 +176,49 @@ def script_help(script: str) -> str:
     return done.stdout
 
 
-def test_every_command_is_in_the_readme():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [name for name in commands() if not re.search(rf"`{name}\b|triton-sam {name}\b", readme)] == []
+def test_every_command_is_in_the_table_of_commands():
+    page = COMMANDS_PAGE.read_text(encoding="utf-8")
+    assert [name for name in commands() if not re.search(rf"`{name}\b|triton-sam {name}\b", page)] == []
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
+
+
+def test_every_page_of_the_site_is_in_its_navigation():
+    navigation = re.findall(r"(?m)^ +- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert sorted(navigation) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+
+
+def test_the_repository_has_one_address():
+    """pyproject.toml says it; README and other documents repeat it for people who copy a line."""
+    projects = [*DOCUMENTS, ROOT / "pyproject.toml"]
+    clones = [url for path in projects for url in re.findall(r"git clone (http\S+)", path.read_text(encoding="utf-8"))]
+    ours = {url for url in clones if "facebookresearch" not in url}
+    match = re.search(r'(?m)^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert match is not None
+    assert ours == {match[1]}
+    assert f"git clone {match[1]}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_named_tests_exist():
+    """docs/background/reliability.md names the tests that hold each promise."""
+    files = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "test").rglob("test_*.py")}
+    text = (ROOT / "docs" / "background" / "reliability.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(test_\w+)(?:::([\w.]+))?`", text)
+    assert len(named) > 40
+    for stem, function in named:
+        assert stem in files, stem
+        for part in filter(None, function.split("...")):
+            assert part.strip("_") in files[stem], f"{stem}::{function}"
+
+
+WORDS = ("picture", "pictures", "mends", "kit", "kits")
+"""CONTRIBUTING.md says which words stand for these."""
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=NAMES)
+def test_one_word_for_one_thing(path):
+    text = path.read_text(encoding="utf-8").partition("### One word for one thing")[0]
+    prose = re.sub(r"(?s)```.*?```|`[^`]*`|<[^>]*>|https?://\S+", "", text)
+    assert [word for word in re.findall(r"[a-z]+", prose.lower()) if word in WORDS] == []

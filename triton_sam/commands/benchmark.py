@@ -7,7 +7,7 @@ Examples:
   triton-sam benchmark --diff before/result.json after/result.json
 
 --out gets result.json, result.csv, report.md, report.html and the plots. Ctrl-C keeps what was measured. The server
-should have nothing else to do meanwhile. docs/benchmarks.md says what each figure means.
+should have nothing else to do meanwhile. docs/how-to/benchmark.md explains each metric.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each call replaces all earlier settings of its models: name all that you want at once. `--accelerator none` alone takes
 them out. Without a variant, all of the repository. An export writes config.pbtxt anew, so run this after it. A running
-server takes the change with `triton-sam reload`. What each option does is in docs/server-options.md.
+server takes the change with `triton-sam reload`. What each option does is in docs/how-to/server-options.md.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Examples:
   triton-sam evaluate --local
-  triton-sam evaluate --url grpc://gpu-host:8001 --name sam2.1_large --dataset coins --dataset my_pictures --out results
+  triton-sam evaluate --url grpc://gpu-host:8001 --name sam2.1_large --dataset coins --dataset my_images --out results
 
 A folder holds NAME.jpg (png, tif, ...) with NAME_labels.png (tif) beside it or labels/NAME.png (tif): integers, 0 is
-background. docs/evaluation.md says how clicks are simulated and what each figure means. Ctrl-C shows what was measured
-so far.
+background. docs/how-to/evaluate.md says how clicks are simulated and what each metric means. Ctrl-C stops and shows the
+results so far.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """The session model: a Triton model that keeps the embeddings, so that a click carries only an id and a prompt.
 
-`contract` is what both sides know, `triton_model` is what runs inside Triton; docs/session-models.md explains it.
+`wire.contract` holds the names that both sides know, `image.triton_model` runs inside Triton.
+docs/reference/session-models.md explains it.
 """

@@ -1,4 +1,4 @@
-"""SAM1 with the images kept on the server; see docs/session-models.md."""
+"""SAM1 with the images kept on the server; see docs/reference/session-models.md."""
 
 try:
     from triton_sam.sessions.image.triton_model import TritonPythonModel

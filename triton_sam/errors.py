@@ -1,28 +1,28 @@
 """Every error that triton_sam raises on purpose.
 
-SamError
-├── ConfigurationError          an option or a URL that cannot work (also a ValueError)
-├── InputError                  what the caller handed in cannot be used (also a ValueError)
-│   ├── ImageError              not an image, empty, damaged, too large
-│   └── PromptError             points, labels, boxes or mask of the wrong shape, type or range
-├── NoImageError                predict() before set_image()
-├── MissingDependencyError      an optional package is not installed (also an ImportError)
-├── ServerError                 anything between the client and Triton
-│   ├── ServerUnreachableError  nothing answers at the URL, or the connection broke
-│   ├── ServerTimeoutError      no answer in time
-│   ├── ModelNotReadyError      the server answers, the model is not loaded there
-│   ├── ServerBusyError         too many requests wait there already: try again in a moment
-│   └── InferenceError          the server took the request and refused or failed it
-│       └── UnknownImageError   the server does not hold the image of that id (any more): send it again
-├── CheckpointError             a checkpoint file that is missing, damaged or of another model
-│   └── DownloadError           the download failed
-│       └── ChecksumError       the file arrived, but with the wrong SHA-256 or size
-├── ExportError                 a checkpoint could not be turned into ONNX files
-├── RepositoryError             a model repository or a config.pbtxt that Triton would refuse
-└── LocalServerError            the local Triton could not be started or died
-    └── PortInUseError          another process listens on the port already
+    SamError
+    ├── ConfigurationError          an option or a URL that cannot work (also a ValueError)
+    ├── InputError                  what the caller handed in cannot be used (also a ValueError)
+    │   ├── ImageError              not an image, empty, damaged, too large
+    │   └── PromptError             points, labels, boxes or mask of the wrong shape, type or range
+    ├── NoImageError                predict() before set_image()
+    ├── MissingDependencyError      an optional package is not installed (also an ImportError)
+    ├── ServerError                 anything between the client and Triton
+    │   ├── ServerUnreachableError  nothing answers at the URL, or the connection broke
+    │   ├── ServerTimeoutError      no answer in time
+    │   ├── ModelNotReadyError      the server answers, the model is not loaded there
+    │   ├── ServerBusyError         too many requests wait there already: try again in a moment
+    │   └── InferenceError          the server took the request and refused or failed it
+    │       └── UnknownImageError   the server does not hold the image of that id (any more): send it again
+    ├── CheckpointError             a checkpoint file that is missing, damaged or of another model
+    │   └── DownloadError           the download failed
+    │       └── ChecksumError       the file arrived, but with the wrong SHA-256 or size
+    ├── ExportError                 a checkpoint could not be turned into ONNX files
+    ├── RepositoryError             a model repository or a config.pbtxt that Triton would refuse
+    └── LocalServerError            the local Triton could not be started or died
+        └── PortInUseError          another process listens on the port already
 
-The message of each says what is wrong and, where there is one, the command that mends it.
+The message of each says what is wrong and, where there is one, the command that fixes it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises:
         OSError: the directory is missing or may not be written to, the disk is full, ``path`` is a directory.
 
-    Example:
+    Examples:
         >>> with atomic_path("model.onnx") as temporary:
         ...     temporary.write_bytes(content)
     """

@@ -43,7 +43,7 @@ class SpeculativeSAM2Client(ClientCore):
 
     All I/O runs in one thread of its own: use a client from any thread and any event loop.
 
-    Example:
+    Examples:
         >>> async with SpeculativeSAM2Client("localhost:8000") as client:
         ...     await client.set_image_async("image.jpg")
         ...     for x, y in mouse_positions:

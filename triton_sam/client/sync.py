@@ -29,7 +29,7 @@ class SamTritonClient(ClientCore):
     One client may be used from several threads. ``set_image`` sets the image for all of them; threads that work on
     different images use ``encode`` and hand the result to ``predict(..., image=...)``.
 
-    Example:
+    Examples:
         >>> with SAM2TritonClient("localhost:8000") as client:
         ...     client.set_image("image.jpg")
         ...     masks, iou = client.predict(point_coords=[[512, 512]], point_labels=[1])

@@ -31,7 +31,7 @@ size at 860 MiB in place of 1,480."""
 class LocalServer:
     """A Triton server on this machine that lives no longer than this program.
 
-    Example:
+    Examples:
         ```python
         with LocalServer("model_repository") as server:
             client = SAM2TritonClient(server.http_url)

@@ -213,6 +213,18 @@ def test_named_tests_exist():
             assert part.strip("_") in files[stem], f"{stem}::{function}"
 
 
+def test_documents_that_the_code_names_exist():
+    named = [
+        (path.relative_to(ROOT), name)
+        for folder in ("triton_sam", "scripts", "deploy", "model_repository", "examples")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.suffix in {".py", ".sh", ".js", ".html", ".pbtxt", ".yaml", ".yml", ".conf"}
+        for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 10
+    assert [(str(path), name) for path, name in named if not (ROOT / name).exists()] == []
+
+
 WORDS = ("picture", "pictures", "mend", "mends", "mended", "kit", "kits", "figure", "figures", "bar", "bars")
 """CONTRIBUTING.md says which words stand for these."""
 

@@ -7,7 +7,8 @@
 """
 
 from ._version import __version__
-from .client.speculative import SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+from .client.paths import queue_multiple_requests, wait_for_latest_result
+from .client.speculative import SpeculativeSAM2Client
 from .client.sync import SAM2TritonClient, SamTritonClient
 from .errors import (
     CheckpointError,

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support.fake_transport import FakeTransport
 
 from triton_sam import __version__
 from triton_sam._common.bundle import bundled
@@ -244,9 +245,12 @@ def test_verify_refuses_options_that_count_for_nothing(capsys, given, words):
 
 def test_verify_without_a_server_does_not_look_where_one_is(monkeypatch):
     monkeypatch.setenv("TRITON_URL", "ftp://nonsense")
-    monkeypatch.setattr("triton_sam.verify.compare.OnnxTransport", lambda files: files)
+    loaded, transport = [], FakeTransport()
+    monkeypatch.setattr("triton_sam.verify.compare.OnnxTransport", lambda files: loaded.append(files) or transport)
     files = {role: Path(role) for role in ("encoder", "decoder")}
-    assert OnnxClient(files)._transport == {f"sam2_{role}": path for role, path in files.items()}
+    OnnxClient(files).close()
+    assert transport.is_closed
+    assert loaded == [{f"sam2_{role}": path for role, path in files.items()}]
 
 
 def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):

@@ -16,7 +16,7 @@ from support.busy_machine import standstill
 from support.faulty_proxy import FAULTS, PAUSE, FaultyProxy
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.client.session import RemoteImage
+from triton_sam.client.session_image import RemoteImage
 from triton_sam.errors import ServerError, ServerTimeoutError, ServerUnreachableError
 
 POINT = [[200, 180]]

@@ -8,7 +8,7 @@ from support import family_exports
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
-from triton_sam.client.session import SessionImage
+from triton_sam.client.session_image import SessionImage
 
 pytestmark = pytest.mark.export
 

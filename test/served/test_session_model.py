@@ -18,7 +18,7 @@ from support.session_requests import IMAGE_BYTES, ask, bomb, colored, metrics, p
 
 from triton_sam import ImageEmbeddings, ImageError, SAM2TritonClient, SamError, SpeculativeSAM2Client
 from triton_sam._common.bundle import bundled
-from triton_sam.client.session import SessionImage
+from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.transport import Transport

@@ -31,7 +31,7 @@ from triton_sam import (
 )
 from triton_sam._common.bundle import bundled
 from triton_sam.benchmark.mouse import mouse_path, stress
-from triton_sam.client.session import LazyTensors, RemoteImage, SessionImage
+from triton_sam.client.session_image import LazyTensors, RemoteImage, SessionImage
 from triton_sam.families import get_family
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url

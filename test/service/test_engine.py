@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from triton_sam.client.session import SessionImage
+from triton_sam.client.session_image import SessionImage
 from triton_sam.inputs.embeddings import ImageEmbeddings
 
 pytest.importorskip("fastapi")

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..client.speculative import Queued, Result, SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+from ..client.paths import queue_multiple_requests, wait_for_latest_result
+from ..client.speculative import Queued, Result, SpeculativeSAM2Client
 from ..client.sync import SAM2TritonClient
 from ..inputs.embeddings import ImageEmbeddings
 from ..transport.triton import Transport

@@ -1,8 +1,9 @@
 """The clients: `SAM2TritonClient` waits for each answer, `SpeculativeSAM2Client` answers while the mouse moves."""
 
+from .paths import queue_multiple_requests, wait_for_latest_result
 from .segmenter import Segmenter
 from .server_models import ServerModels
-from .speculative import SpeculativeSAM2Client, queue_multiple_requests, wait_for_latest_result
+from .speculative import SpeculativeSAM2Client
 from .sync import SAM2TritonClient, SamTritonClient
 
 __all__ = [

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from ..errors import ConfigurationError, InferenceError, ModelNotReadyError, NoImageError
+from ..errors import ConfigurationError, NoImageError
 from ..families import get_family
 from ..families.base import Family
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.prompts import Prompts
 from ..transport.url import ServerUrl, parse_url
-from ..wire.contract import OutputFormat, read_error
-from ..wire.pair import ModelPair, Request
-from .session import SessionCalls, SessionImage
+from ..wire.pair import ModelPair
+from .clicks import Click, EmbeddingsClick, SessionClick
+from .flows import EncodeFlows
+from .session_image import SessionImage
+from .session_model import fits
 
 EmbeddingsPlace = Literal["auto", "server", "client"]
 
@@ -35,9 +36,9 @@ class ClientCore:
         if embeddings not in get_args(EmbeddingsPlace):
             raise ConfigurationError(f"embeddings={embeddings!r}: one of {', '.join(get_args(EmbeddingsPlace))}")
         self._pair = ModelPair(get_family(model_type), model_name)
-        self._session = SessionCalls(self._pair)
-        self._uses_session: bool | None = {"auto": None, "server": True, "client": False}[embeddings]
-        self._may_fall_back = embeddings == "auto"
+        self._flows = EncodeFlows(
+            self._pair, uses_session_model=embeddings != "client", may_fall_back=embeddings == "auto"
+        )
         self._server: ServerUrl = parse_url(url)
         self._embeddings: ImageEmbeddings | None = None
 
@@ -71,19 +72,6 @@ class ClientCore:
             embeddings.check()
         self._embeddings = embeddings
 
-    def _session_failed(self, error: InferenceError | ModelNotReadyError) -> None:
-        """Go on with the encoder when a server turns out to have no session model and need not have one.
-
-        Raises:
-            SamError: what else the failed upload of an image means.
-        """
-        if isinstance(error, InferenceError):
-            meant = read_error(error)
-            raise meant from (None if meant is error else error)
-        if not self._may_fall_back:
-            raise error
-        self._uses_session = False
-
     def _click(
         self,
         image: ImageEmbeddings | None,
@@ -92,16 +80,9 @@ class ClientCore:
         box: Any,
         mask_input: Any,
         multimask_output: bool,
-        output_format: OutputFormat = "logits",
-    ) -> tuple[Request, Prompts]:
-        """Check a prediction's arguments and build its request; see _checked() and _request()."""
-        embeddings, prompts = self._checked(image, point_coords, point_labels, box, mask_input)
-        return self._request(embeddings, prompts, multimask_output, output_format), prompts
-
-    def _checked(
-        self, image: ImageEmbeddings | None, point_coords: Any, point_labels: Any, box: Any, mask_input: Any
-    ) -> tuple[ImageEmbeddings, Prompts]:
-        """Check a prediction's arguments; image None is the current one.
+        logits: bool = True,
+    ) -> Click:
+        """Check a prediction's arguments; image None is the current one. The click is yet to be prepared.
 
         Raises:
             NoImageError: no image has been set.
@@ -111,19 +92,13 @@ class ClientCore:
         if embeddings is None:
             raise NoImageError("no image yet: call set_image() first")
         self._pair.check_origin(embeddings)
-        return embeddings, self._pair.prompts(embeddings, point_coords, point_labels, box, mask_input)
+        prompts = self._pair.prompts(embeddings, point_coords, point_labels, box, mask_input)
+        if isinstance(embeddings, SessionImage) and fits(prompts):
+            return SessionClick(self._pair, embeddings, prompts, multimask_output, logits)
+        return EmbeddingsClick(self._pair, embeddings, prompts, multimask_output, logits)
 
-    def _request(
-        self,
-        embeddings: ImageEmbeddings,
-        prompts: Prompts,
-        multimask_output: bool,
-        output_format: OutputFormat = "logits",
-    ) -> Request:
-        """Build a prediction's request; where the prompt is too large for the session model, embeddings are waited for.
-
-        Only a session model knows other formats than logits: whoever asks for one looks at the kind of the request.
-        """
-        if isinstance(embeddings, SessionImage) and self._session.fits(prompts):
-            return self._session.click(embeddings, prompts, multimask_output, output_format)
-        return self._pair.decode(embeddings, prompts, multimask_output)
+    def _prepared_click(self, *arguments: Any, **options: Any) -> Click:
+        """Return a click that can be sent; see _click(). It may wait for the server."""
+        click = self._click(*arguments, **options)
+        click.prepare()
+        return click

@@ -1,4 +1,4 @@
-"""Carries out what `Sessions` decides: requests on the I/O loop, results into futures that any thread may wait for."""
+"""Carries out what `Lanes` decide: requests on the I/O loop, results into futures that any thread may wait for."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-import numpy.typing as npt
-
-from ..errors import ConfigurationError, InferenceError, InputError
-from ..transport.aio import AsyncTransport
+from ..errors import ConfigurationError, InputError
+from ..transport.base import AsyncBaseTransport, Tensors
 from ..wire.pair import Request
+from .drivers import carry_async
+from .flows import Flow
 from .io_loop import IO_LOOP
-from .lanes import Job, Sessions, State, Step
-from .session import SessionClick
+from .lanes import Job, Lanes, State, Step
 
 Outcome = TypeVar("Outcome")
 
@@ -28,25 +27,24 @@ SECONDS_TO_CLOSE = 5.0
 
 @dataclass(eq=False)
 class Work(Generic[Outcome]):
-    """One inference: the request, what makes a result of its answer, and the future that gets it."""
+    """One prediction: its flow, whose steps are light, and the future that gets the result."""
 
-    request: Request
-    read: Callable[[dict[str, npt.NDArray[Any]]], Outcome]
+    flow: Flow[Outcome]
     future: concurrent.futures.Future[Outcome] = field(default_factory=concurrent.futures.Future)
     task: asyncio.Task[None] | None = None
 
 
 class Dispatcher:
-    """Sends requests in the order of `Sessions`. Every method may be called from any thread.
+    """Sends requests in the order of `Lanes`. Every method may be called from any thread.
 
     Args:
         transport: used on the I/O loop alone.
-        sessions: used under this object's lock alone.
+        lanes: used under this object's lock alone.
     """
 
-    def __init__(self, transport: AsyncTransport, sessions: Sessions[Work[Any]]) -> None:
+    def __init__(self, transport: AsyncBaseTransport, lanes: Lanes[Work[Any]]) -> None:
         self._transport = transport
-        self._sessions = sessions
+        self._lanes = lanes
         # Re-entrant: a future that is cancelled reports back in the thread that cancels it.
         self._lock = threading.RLock()
         self._loop = IO_LOOP.acquire()
@@ -54,9 +52,9 @@ class Dispatcher:
         self._closing: concurrent.futures.Future[None] | None = None
 
     def submit(
-        self, works: Sequence[Work[Outcome]], session: str | None, request_id: str | None = None
+        self, works: Sequence[Work[Outcome]], lane: str | None, request_id: str | None = None
     ) -> list[Job[Work[Any]]]:
-        """Queue requests of one session, the newest last; ``request_id`` names the only one. start() sends them.
+        """Queue requests of one lane, the newest last; ``request_id`` names the only one. start() sends them.
 
         Raises:
             InputError: a request of this id has not ended yet.
@@ -64,23 +62,21 @@ class Dispatcher:
         """
         with self._lock:
             self._check_open()
-            if request_id is not None and self._sessions.get(request_id) is not None:
+            if request_id is not None and self._lanes.get(request_id) is not None:
                 raise InputError(f"a request with the id {request_id!r} has not ended yet")
-            jobs: list[Job[Work[Any]]] = [Job(request_id or uuid.uuid4().hex, session, work) for work in works]
+            jobs: list[Job[Work[Any]]] = [Job(request_id or uuid.uuid4().hex, lane, work) for work in works]
             for job in jobs:
                 job.work.future.add_done_callback(partial(self._forward_cancel, job))
-            step = self._sessions.submit(jobs)
+            step = self._lanes.submit(jobs)
         self._carry_out(step)
         return jobs
 
     def start(self) -> None:
         """Send what may be sent."""
-        self.change(Sessions.start)
+        self.change(Lanes.start)
 
-    def infer(
-        self, request: Request, end: float | None = None
-    ) -> concurrent.futures.Future[dict[str, npt.NDArray[Any]]]:
-        """Run an inference outside of all sessions, until ``end`` of the monotonic clock, None: as long as a call may.
+    def infer(self, request: Request, end: float | None = None) -> concurrent.futures.Future[Tensors]:
+        """Run an inference outside of all lanes, until ``end`` of the monotonic clock, None: as long as a call may.
 
         Raises:
             ConfigurationError: the client is closed.
@@ -89,30 +85,30 @@ class Dispatcher:
             self._check_open()
             return asyncio.run_coroutine_threadsafe(self._infer(request, end), self._loop)
 
-    def change(self, act: Callable[[Sessions[Work[Any]]], Step[Work[Any]]]) -> int:
-        """Change the sessions; return how many requests were cancelled by it."""
+    def change(self, act: Callable[[Lanes[Work[Any]]], Step[Work[Any]]]) -> int:
+        """Change the lanes; return how many requests were cancelled by it."""
         with self._lock:
-            step = act(self._sessions)
+            step = act(self._lanes)
         self._carry_out(step)
         return len(step.cancelled)
 
-    def counts(self, session: str) -> dict[str, int]:
-        """See Sessions.counts()."""
+    def counts(self, lane: str) -> dict[str, int]:
+        """See Lanes.counts()."""
         with self._lock:
-            return self._sessions.counts(session)
+            return self._lanes.counts(lane)
 
     @property
     def sent(self) -> int:
         """Requests that were started so far."""
         with self._lock:
-            return self._sessions.sent
+            return self._lanes.sent
 
     def close(self) -> concurrent.futures.Future[None]:
         """Cancel everything and close the connections; the future ends when that is done. May be called again."""
         with self._lock:
             if self._closing is not None:
                 return self._closing
-            step = self._sessions.cancel_everything()
+            step = self._lanes.cancel_everything()
             self._closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
         self._carry_out(step)
         return self._closing
@@ -152,7 +148,7 @@ class Dispatcher:
     async def _send(self, job: Job[Work[Any]]) -> None:
         work = job.work
         try:
-            result = work.read(await self._transport.in_time(self._call(work.request)))
+            result = await self._transport.in_time(carry_async(work.flow, self._ask))
         except asyncio.CancelledError:
             self._finish(job, State.CANCELLED, work.future.cancel)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller who waits gets it
@@ -163,7 +159,7 @@ class Dispatcher:
 
     def _finish(self, job: Job[Work[Any]], state: State, resolve: Callable[[], object]) -> None:
         with self._lock:
-            step = self._sessions.finish(job, state)
+            step = self._lanes.finish(job, state)
         # From here on nobody cancels the future but its owner, and after this line not even he.
         if step is not None and (state is State.CANCELLED or job.work.future.set_running_or_notify_cancel()):
             resolve()
@@ -172,23 +168,13 @@ class Dispatcher:
 
     def _forward_cancel(self, job: Job[Work[Any]], future: concurrent.futures.Future[Any]) -> None:
         if future.cancelled():
-            self.change(lambda sessions: sessions.cancel(job.id) if sessions.get(job.id) is job else Step())
+            self.change(lambda lanes: lanes.cancel(job.id) if lanes.get(job.id) is job else Step())
 
-    async def _infer(self, request: Request, end: float | None) -> dict[str, npt.NDArray[Any]]:
-        return await self._start(self._transport.in_time(self._call(request), end))
+    async def _infer(self, request: Request, end: float | None) -> Tensors:
+        return await self._start(self._transport.in_time(self._ask(request), end))
 
-    async def _call(self, request: Request) -> dict[str, npt.NDArray[Any]]:
-        try:
-            outputs = await self._transport.infer(request)
-        except InferenceError as error:
-            if not isinstance(request, SessionClick):
-                raise
-            for again in request.again(error):
-                outputs = await self._transport.infer(again)
-        else:
-            if isinstance(request, SessionClick):
-                request.hit()
-        return outputs
+    async def _ask(self, request: Request) -> Tensors:
+        return await self._transport.infer(request.model, request.inputs, request.outputs)
 
     async def _close(self) -> None:
         try:

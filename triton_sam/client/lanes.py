@@ -1,7 +1,7 @@
-"""Which request of which session goes to the server next: a state machine without I/O, threads or clocks.
+"""Which request of which lane goes to the server next: a state machine without I/O, threads or clocks.
 
-Within a session only the newest request matters: a new one replaces the one that waits. Between sessions it is one
-after the other. The caller carries out what each change asks for, a `Step`.
+A lane is the queue of one mouse. In it only the newest request matters: a new one replaces the one that waits. Lanes
+take turns. The caller carries out what each change asks for, a `Step`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Job(Generic[Work]):
 
     Args:
         id: its name, unique among those alive.
-        session: name of the session; None for a request that stands alone, which nothing replaces.
+        lane_name: name of its lane; None for a request that stands alone, which nothing replaces.
         work: what the caller needs to carry it out.
     """
 
     id: str
-    session: str | None
+    lane_name: str | None
     work: Work
     state: State = State.PENDING
     lane: _Lane[Work] = field(init=False, repr=False)
@@ -58,7 +58,7 @@ class Step(Generic[Work]):
 
 @dataclass(eq=False)
 class _Lane(Generic[Work]):
-    """A session's requests: at most one waits, a few run, the oldest first."""
+    """Requests of one mouse: at most one waits, a few run, the oldest first."""
 
     name: str | None
     waiting: Job[Work] | None = None
@@ -74,22 +74,20 @@ class _Lane(Generic[Work]):
         return self.newest is None
 
 
-class Sessions(Generic[Work]):
+class Lanes(Generic[Work]):
     """All requests of a client. Not safe for threads: the caller locks.
 
     Args:
-        per_session: requests of one session that may be on the wire at a time.
-        total: requests of all sessions that may be.
-        cancel_running: a new request takes the place of a running one when its session has no free one. With more
-            than one place it is the youngest that gives way: the oldest is nearest to its answer, and were it to go,
-            a session whose requests come faster than answers would never see one.
-        history: idle sessions whose counts are remembered; the longest idle one is forgotten first.
+        per_lane: requests of one lane that may be on the wire at a time.
+        total: requests of all lanes that may be.
+        cancel_running: a new request takes the place of a running one when its lane has no free one. With more than
+            one place it is the youngest that gives way: the oldest is nearest to its answer, and were it to go, a lane
+            whose requests come faster than answers would never see one.
+        history: idle lanes whose counts are remembered; the longest idle one is forgotten first.
     """
 
-    def __init__(
-        self, *, per_session: int = 1, total: int = 8, cancel_running: bool = False, history: int = 256
-    ) -> None:
-        self._per_session = per_session
+    def __init__(self, *, per_lane: int = 1, total: int = 8, cancel_running: bool = False, history: int = 256) -> None:
+        self._per_lane = per_lane
         self._total = total
         self._cancel_running = cancel_running
         self._history = history
@@ -111,13 +109,13 @@ class Sessions(Generic[Work]):
         """Add requests, the newest last; what they replace is never sent. Starts none: see start()."""
         step: Step[Work] = Step()
         for job in jobs:
-            job.lane = self._lane(job.session)
+            job.lane = self._lane(job.lane_name)
             self._jobs[job.id] = job
             self._replace(job, step)
         return step
 
     def start(self) -> Step[Work]:
-        """Start what may be started; sessions take turns."""
+        """Start what may be started; lanes take turns."""
         return self._fill(Step())
 
     def finish(self, job: Job[Work], state: State) -> Step[Work] | None:
@@ -137,26 +135,26 @@ class Sessions(Generic[Work]):
         job = self._jobs.get(request_id)
         return self._cancel_all([job] if job is not None else [])
 
-    def cancel_session(self, session: str, *, keep_latest: bool) -> Step[Work]:
-        """Cancel a session's requests, all or all but the newest."""
-        lane = self._lanes.get(session)
+    def cancel_lane(self, name: str, *, keep_latest: bool) -> Step[Work]:
+        """Cancel a lane's requests, all or all but the newest."""
+        lane = self._lanes.get(name)
         jobs = [] if lane is None else _alive(lane)
         return self._cancel_all([job for job in jobs if not (keep_latest and lane and job is lane.newest)])
 
     def cancel_everything(self) -> Step[Work]:
-        """Cancel every request of every session."""
+        """Cancel every request of every lane."""
         return self._cancel_all(list(self._jobs.values()))
 
-    def forget(self, session: str) -> Step[Work]:
-        """Cancel a session's requests and drop its counts."""
-        step = self.cancel_session(session, keep_latest=False)
-        self._lanes.pop(session, None)
-        self._idle.pop(session, None)
+    def forget(self, name: str) -> Step[Work]:
+        """Cancel a lane's requests and drop its counts."""
+        step = self.cancel_lane(name, keep_latest=False)
+        self._lanes.pop(name, None)
+        self._idle.pop(name, None)
         return step
 
-    def counts(self, session: str) -> dict[str, int]:
-        """Number of a session's requests by state; zeros for one that is unknown."""
-        lane = self._lanes.get(session) or _Lane(session)
+    def counts(self, name: str) -> dict[str, int]:
+        """Number of a lane's requests by state; zeros for one that is unknown."""
+        lane = self._lanes.get(name) or _Lane(name)
         alive = {State.PENDING: int(lane.waiting is not None), State.RUNNING: len(lane.running)}
         return {state.value: alive.get(state, lane.ended[state]) for state in State}
 
@@ -168,7 +166,7 @@ class Sessions(Generic[Work]):
             step.dropped.append(older)
         else:
             self._queue.append(lane)
-        if self._cancel_running and len(lane.running) == self._per_session:
+        if self._cancel_running and len(lane.running) == self._per_lane:
             self._cancel(lane.running[-1], step)
 
     def _cancel_all(self, jobs: Iterable[Job[Work]]) -> Step[Work]:
@@ -206,7 +204,7 @@ class Sessions(Generic[Work]):
                 break
             lane = self._queue.popleft()
             job = lane.waiting
-            if job is None or len(lane.running) >= self._per_session:
+            if job is None or len(lane.running) >= self._per_lane:
                 self._queue.append(lane)
                 continue
             lane.waiting = None
@@ -217,11 +215,11 @@ class Sessions(Generic[Work]):
             step.start.append(job)
         return step
 
-    def _lane(self, session: str | None) -> _Lane[Work]:
-        if session is None:
+    def _lane(self, name: str | None) -> _Lane[Work]:
+        if name is None:
             return _Lane(None)
-        self._idle.pop(session, None)
-        return self._lanes.setdefault(session, _Lane(session))
+        self._idle.pop(name, None)
+        return self._lanes.setdefault(name, _Lane(name))
 
 
 def _alive(lane: _Lane[Work]) -> list[Job[Work]]:

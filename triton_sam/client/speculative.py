@@ -7,25 +7,25 @@ import concurrent.futures
 import os
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy.typing as npt
-
-from ..errors import ConfigurationError, InferenceError, ModelNotReadyError, PromptError
+from ..errors import ConfigurationError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
-from ..inputs.prompts import Prompts
 from ..masks.segment import Segment
 from ..transport.aio import AsyncTransport
-from ..wire.pair import Prediction, Request
+from ..transport.base import AsyncBaseTransport, Tensors
+from ..wire.pair import Request
 from .base import ClientCore, EmbeddingsPlace
+from .clicks import Click
 from .dispatcher import Dispatcher, Work
-from .lanes import Job, Sessions
-from .session import SessionCalls, SessionImage
+from .drivers import carry, carry_async
+from .flows import ask, predict
+from .lanes import Job, Lanes
 
 Result = tuple[FloatArray, FloatArray]
 """(masks, iou) as SAM2TritonClient.predict() returns them."""
@@ -34,12 +34,12 @@ Queued = tuple[str, "asyncio.Task[Result]"]
 
 
 class SpeculativeSAM2Client(ClientCore):
-    """Predicts masks while the mouse moves: in each session only the newest position matters.
+    """Predicts masks while the mouse moves: of each mouse, only the newest position matters.
 
-    A prediction belongs to a session, say, a user or a window. Within it a new one replaces the one that waits, which
-    is then never sent; its task ends in CancelledError. One that is on its way to the server goes on, so that masks
-    keep coming while positions do, until you cancel it: then it is cancelled on the wire and the newest one goes at
-    once. Sessions take turns.
+    A prediction belongs to a lane, which ``session_id`` names: say, a user or a window. Within it a new one replaces
+    the one that waits, which is then never sent; its task ends in CancelledError. One that is on its way to the server
+    goes on, so that masks keep coming while positions do, until you cancel it: then it is cancelled on the wire and the
+    newest one goes at once. Lanes take turns.
 
     All I/O runs in one thread of its own: use a client from any thread and any event loop.
 
@@ -61,12 +61,14 @@ class SpeculativeSAM2Client(ClientCore):
         retries: how often a call is repeated when the connection could not be made or broke.
         headers: sent with every call.
         ca_certs: PEM file with certificates to trust, for https and grpcs.
-        max_in_flight: requests of one session on the wire at a time.
-        max_in_flight_total: requests of all sessions on the wire at a time.
-        cancel_running: True: a new position also cancels what its session has on the wire, when all places are
-            taken. Good where only the last mask counts: with ``max_in_flight=1`` none appears while positions come
-            faster than masks. For gRPC: over HTTP, Triton computes what it has read, wanted or not.
+        max_in_flight: requests of one lane on the wire at a time.
+        max_in_flight_total: requests of all lanes on the wire at a time.
+        cancel_running: True: a new position also cancels what its lane has on the wire, when all places are taken.
+            Good where only the last mask counts: with ``max_in_flight=1`` none appears while positions come faster than
+            masks. For gRPC: over HTTP, Triton computes what it has read, wanted or not.
         embeddings: where they are kept, see SAM2TritonClient.
+        transport: carries the requests in place of a connection to ``url``, as in SAM2TritonClient; it is used on the
+            client's own event loop alone. `triton_sam.transport.AsyncBaseTransport` says what it has to offer.
 
     Raises:
         ConfigurationError: an argument that cannot work. No connection is made yet.
@@ -86,23 +88,25 @@ class SpeculativeSAM2Client(ClientCore):
         max_in_flight_total: int = 8,
         cancel_running: bool = False,
         embeddings: EmbeddingsPlace = "auto",
+        transport: AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(url, model_type, model_name, embeddings=embeddings)
         if max_in_flight < 1 or max_in_flight_total < 1:
             raise ConfigurationError("max_in_flight and max_in_flight_total must be at least 1")
         self._timeout = timeout
-        transport = AsyncTransport(
-            self._server,
-            timeout=timeout,
-            retries=retries,
-            headers=headers,
-            ca_certs=ca_certs,
-            connections=max_in_flight_total + 1,  # and one for the encoder
+        if transport is None:
+            transport = AsyncTransport(
+                self._server,
+                timeout=timeout,
+                retries=retries,
+                headers=headers,
+                ca_certs=ca_certs,
+                connections=max_in_flight_total + 1,  # and one for the encoder
+            )
+        lanes: Lanes[Work[Any]] = Lanes(
+            per_lane=max_in_flight, total=max_in_flight_total, cancel_running=cancel_running
         )
-        sessions: Sessions[Work[Any]] = Sessions(
-            per_session=max_in_flight, total=max_in_flight_total, cancel_running=cancel_running
-        )
-        self._dispatcher = Dispatcher(transport, sessions)
+        self._dispatcher = Dispatcher(transport, lanes)
         weakref.finalize(self, self._dispatcher.close_when_forgotten)
 
     @property
@@ -111,7 +115,7 @@ class SpeculativeSAM2Client(ClientCore):
         return self._dispatcher.sent
 
     def set_image(self, image: ImageSource) -> None:
-        """Encode an image and make it the current one of all sessions; after an error the earlier image stays.
+        """Encode an image and make it the current one of all lanes; after an error the earlier image stays.
 
         Blocks, also inside an event loop: there use set_image_async().
 
@@ -122,19 +126,11 @@ class SpeculativeSAM2Client(ClientCore):
             ImageError: not a usable image.
             ServerError: see triton_sam.errors.
         """
-        end = time.monotonic() + self._timeout
-        if self._uses_session is not False:
-            upload, content = self._session.upload(image)
-            try:
-                outputs = self._dispatcher.infer(upload, end).result()
-                self._embeddings = self._session.read_upload(outputs, content, self._encode_here)
-                return
-            except (InferenceError, ModelNotReadyError) as error:
-                self._session_failed(error)
-        self._embeddings = self._encode_here(image, end)
+        send = self._sender(time.monotonic() + self._timeout)
+        self._embeddings = carry(self._flows.encode(image, self._encode_here), send)
 
     async def set_image_async(self, image: ImageSource) -> None:
-        """Encode an image and make it the current one of all sessions. See set_image()."""
+        """Encode an image and make it the current one of all lanes. See set_image()."""
         self._embeddings = await self.encode_async(image)
 
     async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
@@ -147,16 +143,12 @@ class SpeculativeSAM2Client(ClientCore):
             ServerError: see triton_sam.errors.
         """
         end = time.monotonic() + self._timeout
-        if self._uses_session is not False:
-            upload, content = await asyncio.to_thread(self._session.upload, image)
-            try:
-                outputs = await asyncio.wrap_future(self._dispatcher.infer(upload, end))
-                return self._session.read_upload(outputs, content, self._encode_here)
-            except (InferenceError, ModelNotReadyError) as error:
-                self._session_failed(error)
-        request, size = await asyncio.to_thread(self._pair.encode, image)
-        outputs = await asyncio.wrap_future(self._dispatcher.infer(request, end))
-        return self._pair.read_embeddings(outputs, size)
+
+        async def send(request: Request) -> Tensors:
+            return await asyncio.wrap_future(self._dispatcher.infer(request, end))
+
+        # In a thread, since a step may have to prepare an image, which takes its time.
+        return await carry_async(self._flows.encode(image, self._encode_here), send, asyncio.to_thread)
 
     async def segment_async(
         self,
@@ -168,17 +160,16 @@ class SpeculativeSAM2Client(ClientCore):
         *,
         image: ImageEmbeddings | None = None,
     ) -> list[Segment]:
-        """Predict full-size masks; it stands alone, no session replaces it. Cancelling the task cancels the call.
+        """Predict full-size masks; it stands alone, and nothing replaces it. Cancelling the task cancels the call.
 
         Arguments and errors as predict_async(); the result is that of SAM2TritonClient.segment().
         """
-        request, prompts = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
-        read = partial(self._session.read, request, prompts=prompts, multimask_output=multimask_output)
-        work: Work[Prediction] = Work(request, read)
+        click = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
+        work = Work(ask(click))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
-        prediction = await asyncio.wrap_future(work.future)
-        return await asyncio.to_thread(lambda: list(self._pair.segments(prediction)))
+        outputs = await asyncio.wrap_future(work.future)
+        return await asyncio.to_thread(click.segments, outputs)
 
     async def predict_async(
         self,
@@ -192,7 +183,7 @@ class SpeculativeSAM2Client(ClientCore):
         *,
         image: ImageEmbeddings | None = None,
     ) -> Queued:
-        """Queue a prediction; it replaces the one of its session that waits. Returns at once.
+        """Queue a prediction; it replaces the one of its lane that waits. Returns at once.
 
         Like any asyncio task it starts when the caller next waits for something.
 
@@ -200,7 +191,7 @@ class SpeculativeSAM2Client(ClientCore):
             coords: (N,2) points of one object, (P,N,2) of several, or P lists of different length; x, y in pixels of
                 the original image.
             labels: (N,) or (P,N): 1 foreground, 0 background, -2 no point. None: all foreground.
-            session_id: session of which this is the newest position. None: it stands alone and nothing replaces it.
+            session_id: lane of which this is the newest position. None: it stands alone and nothing replaces it.
             request_id: a name for cancel_request(); None: one is made up.
             box: (4,) or (P,4) as x1,y1,x2,y2 in pixels of the original image.
             mask_input: logits of an earlier prediction, to refine it.
@@ -218,8 +209,7 @@ class SpeculativeSAM2Client(ClientCore):
             InputError: a request of that id has not ended yet.
         """
         click = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
-        work = self._work(*click, multimask_output)
-        (job,) = self._dispatcher.submit([work], session_id, request_id)
+        (job,) = self._dispatcher.submit([Work(predict(click))], session_id, request_id)
         return self._queued(job)
 
     def predict_sync(
@@ -239,7 +229,7 @@ class SpeculativeSAM2Client(ClientCore):
         Raises:
             concurrent.futures.CancelledError: another thread replaced or cancelled the request.
         """
-        work = self._work(*self._click(image, coords, labels, box, mask_input, multimask_output), multimask_output)
+        work = Work(predict(self._prepared_click(image, coords, labels, box, mask_input, multimask_output)))
         self._dispatcher.submit([work], session_id, request_id)
         self._dispatcher.start()
         try:
@@ -250,30 +240,30 @@ class SpeculativeSAM2Client(ClientCore):
 
     def cancel_request(self, request_id: str) -> bool:
         """Cancel one request, on the wire if it is there; False when there is none or it has ended."""
-        return self._dispatcher.change(lambda sessions: sessions.cancel(request_id)) > 0
+        return self._dispatcher.change(lambda lanes: lanes.cancel(request_id)) > 0
 
     def cancel_session_requests(self, session_id: str, keep_latest: bool = True) -> int:
-        """Cancel the requests of a session, on the wire if they are there; the newest then goes at once.
+        """Cancel the requests of a lane, on the wire if they are there; the newest then goes at once.
 
         Args:
-            session_id: the session; an unknown one has no requests.
+            session_id: the lane; an unknown one has no requests.
             keep_latest: spare the newest, so that its mask is still answered.
 
         Returns:
             How many requests were cancelled. Those replaced before are not among them.
         """
-        return self._dispatcher.change(lambda sessions: sessions.cancel_session(session_id, keep_latest=keep_latest))
+        return self._dispatcher.change(lambda lanes: lanes.cancel_lane(session_id, keep_latest=keep_latest))
 
     def get_session_status(self, session_id: str) -> dict[str, int]:
-        """Return how many of a session's requests are "pending", "running", "completed", "cancelled" and "failed".
+        """Return how many of a lane's requests are "pending", "running", "completed", "cancelled" and "failed".
 
-        All zero for an unknown session. Of sessions without requests the 256 that were used last are remembered.
+        All zero for an unknown lane. Of lanes without requests the 256 that were used last are remembered.
         """
         return self._dispatcher.counts(session_id)
 
     def cleanup_session(self, session_id: str) -> int:
-        """Cancel all requests of a session and forget it; return how many were cancelled."""
-        return self._dispatcher.change(lambda sessions: sessions.forget(session_id))
+        """Cancel all requests of a lane and forget it; return how many were cancelled."""
+        return self._dispatcher.change(lambda lanes: lanes.forget(session_id))
 
     def close(self) -> None:
         """Cancel all requests and close the connections. Blocks; inside an event loop use aclose()."""
@@ -299,20 +289,21 @@ class SpeculativeSAM2Client(ClientCore):
     ) -> None:
         self.close()
 
-    def _work(self, request: Request, prompts: Prompts, multimask_output: bool) -> Work[Result]:
-        return Work(request, partial(_read, self._session, request, prompts, multimask_output))
+    async def _click_async(self, image: ImageEmbeddings | None, *arguments: Any) -> Click:
+        """Return a click that can be sent, see _click(); one that waits for the server is prepared in a thread."""
+        click = self._click(image, *arguments)
+        if click.waits:
+            await asyncio.to_thread(click.prepare)
+        else:
+            click.prepare()
+        return click
 
-    async def _click_async(self, image: ImageEmbeddings | None, *arguments: Any) -> tuple[Request, Prompts]:
-        """See _click(); a request that waits for the encoder is built in a thread."""
-        *prompt, multimask_output = arguments
-        embeddings, prompts = self._checked(image, *prompt)
-        if isinstance(embeddings, SessionImage) and not self._session.fits(prompts):
-            return await asyncio.to_thread(self._request, embeddings, prompts, multimask_output), prompts
-        return self._request(embeddings, prompts, multimask_output), prompts
+    def _encode_here(self, content: bytes) -> ImageEmbeddings:
+        return carry(self._flows.encode_here(content), self._sender(None))
 
-    def _encode_here(self, image: ImageSource, end: float | None = None) -> ImageEmbeddings:
-        request, size = self._pair.encode(image)
-        return self._pair.read_embeddings(self._dispatcher.infer(request, end).result(), size)
+    def _sender(self, end: float | None) -> Callable[[Request], Tensors]:
+        """Return what sends a request and waits for the answer, until ``end`` as Dispatcher.infer() has it."""
+        return lambda request: self._dispatcher.infer(request, end).result()
 
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
         return [self._queued(job) for job in self._dispatcher.submit(works, session_id)]
@@ -328,69 +319,6 @@ class SpeculativeSAM2Client(ClientCore):
     async def _answer(self, future: concurrent.futures.Future[Result]) -> Result:
         # A method, so that a task keeps its client alive.
         return await asyncio.wrap_future(future)
-
-
-async def queue_multiple_requests(
-    client: SpeculativeSAM2Client, coords_list: Sequence[Any], labels_list: Sequence[Any], session_id: str
-) -> list[Queued]:
-    """Queue predictions for a path of positions, the newest last, at one stroke: only that one is sent.
-
-    Args:
-        client: the client; an image is set.
-        coords_list: points of each position, as predict_async() takes them.
-        labels_list: labels of each position.
-        session_id: their session.
-
-    Returns:
-        (request_id, task) of each position, in order.
-
-    Raises:
-        PromptError: the lists differ in length, or a prompt of the wrong shape, type or range; nothing is queued.
-        NoImageError: no image has been set.
-    """
-    if len(coords_list) != len(labels_list):
-        raise PromptError(f"{len(coords_list)} coords, but {len(labels_list)} labels")
-    works = [
-        client._work(*await client._click_async(None, coords, labels, None, None, False), False)  # noqa: SLF001
-        for coords, labels in zip(coords_list, labels_list, strict=True)
-    ]
-    return client._queue(works, session_id)  # noqa: SLF001
-
-
-async def wait_for_latest_result(
-    tasks: Sequence[Queued], client: SpeculativeSAM2Client, session_id: str
-) -> Result | None:
-    """Wait for the mask of the newest position.
-
-    Nothing that the session still has on the wire is waited for but its newest request; the rest is cancelled.
-
-    Args:
-        tasks: what queue_multiple_requests() or predict_async() returned, the newest last.
-        client: the client.
-        session_id: their session.
-
-    Returns:
-        (masks, iou) of the last of ``tasks``; None when it was cancelled or replaced, or when there is none.
-
-    Raises:
-        ServerError: it failed.
-    """
-    client.cancel_session_requests(session_id, keep_latest=True)
-    if not tasks:
-        return None
-    _, newest = tasks[-1]
-    await asyncio.wait([newest])
-    return None if newest.cancelled() else newest.result()
-
-
-def _read(
-    session: SessionCalls,
-    request: Request,
-    prompts: Prompts,
-    multimask_output: bool,
-    outputs: Mapping[str, npt.NDArray[Any]],
-) -> Result:
-    return session.pair.low_res(session.read(request, outputs, prompts, multimask_output))
 
 
 def _settle(future: concurrent.futures.Future[Result], task: asyncio.Task[Result]) -> None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-import numpy.typing as npt
-
-from ..errors import InferenceError, ModelNotReadyError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
 from ..masks.segment import Segment
+from ..transport.base import BaseTransport, Tensors
 from ..transport.triton import Transport
-from ..wire.contract import OutputFormat
 from ..wire.pair import Request
 from .base import ClientCore, EmbeddingsPlace
+from .clicks import Click
+from .drivers import carry
+from .flows import ask
 from .server_models import ServerModels, sort_models
-from .session import SessionClick
 
 
 class SamTritonClient(ClientCore):
@@ -50,6 +48,9 @@ class SamTritonClient(ClientCore):
             prompt, under 1 KB; an image that the server has lost is sent again by itself. "client": here, and they go
             along with every click, 16.8 MB for SAM2. "auto": the server, if it has the session model ready when the
             first image is encoded. Masks are the same either way.
+        transport: carries the requests in place of a connection to ``url``, which then only gives the client its name;
+            ``timeout``, ``retries``, ``headers`` and ``ca_certs`` are its own matter. For tests, and for models in this
+            process: `triton_sam.transport.BaseTransport` says what it has to offer.
 
     Raises:
         ConfigurationError: an argument that cannot work. No connection is made yet.
@@ -66,9 +67,12 @@ class SamTritonClient(ClientCore):
         headers: Mapping[str, str] | None = None,
         ca_certs: str | os.PathLike[str] | None = None,
         embeddings: EmbeddingsPlace = "auto",
+        transport: BaseTransport | None = None,
     ) -> None:
         super().__init__(url, model_type, model_name, embeddings=embeddings)
-        self._transport = Transport(self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs)
+        if transport is None:
+            transport = Transport(self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs)
+        self._transport: BaseTransport = transport
 
     def encode(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image without making it the current one.
@@ -81,15 +85,7 @@ class SamTritonClient(ClientCore):
             ServerError: see triton_sam.errors.
         """
         with self._transport.one_call():
-            if not self._session_ready():
-                return self._encode_here(image)
-            request, content = self._session.upload(image)
-            try:
-                outputs = self._transport.infer(request.model, request.inputs, request.outputs)
-            except (InferenceError, ModelNotReadyError) as error:
-                self._session_failed(error)
-                return self._encode_here(content)
-            return self._session.read_upload(outputs, content, self._encode_here)
+            return carry(self._flows.encode(image, self._encode_here), self._send)
 
     def set_image(self, image: ImageSource) -> None:
         """Encode an image and make it the current one; after an error the earlier image stays. See encode()."""
@@ -126,9 +122,8 @@ class SamTritonClient(ClientCore):
             PromptError: a prompt of the wrong shape, type or range.
             ServerError: see triton_sam.errors.
         """
-        request, prompts = self._click(image, point_coords, point_labels, box, mask_input, multimask_output)
-        outputs = self._infer(request)
-        return self._pair.low_res(self._session.read(request, outputs, prompts, multimask_output))
+        click = self._prepared_click(image, point_coords, point_labels, box, mask_input, multimask_output)
+        return click.low_res(self._ask(click))
 
     def segment(
         self,
@@ -157,13 +152,8 @@ class SamTritonClient(ClientCore):
             One Segment an object, or three with multimask_output, object by object. Masks equal those of the official
             predictor: logits resized bilinearly to the image, foreground where > 0.
         """
-        form: OutputFormat = "logits" if logits else "rle"
-        request, prompts = self._click(image, point_coords, point_labels, box, mask_input, multimask_output, form)
-        outputs = self._infer(request)
-        if isinstance(request, SessionClick) and not logits:
-            return self._session.read_segments(request, outputs, prompts)
-        segments = list(self._pair.segments(self._session.read(request, outputs, prompts, multimask_output)))
-        return segments if logits else [replace(segment, logits=None) for segment in segments]
+        click = self._prepared_click(image, point_coords, point_labels, box, mask_input, multimask_output, logits)
+        return click.segments(self._ask(click))
 
     def is_ready(self) -> bool:
         """Whether the server answers and has both models of this client ready."""
@@ -193,31 +183,15 @@ class SamTritonClient(ClientCore):
     ) -> None:
         self.close()
 
-    def _session_ready(self) -> bool:
-        """Whether images go to the session model; asks the server once."""
-        if self._uses_session is None:
-            self._uses_session = self._session.model in self._transport.ready_models()
-        return self._uses_session
+    def _ask(self, click: Click) -> Tensors:
+        with self._transport.one_call():
+            return carry(ask(click), self._send)
 
     def _encode_here(self, image: ImageSource) -> ImageEmbeddings:
-        request, size = self._pair.encode(image)
-        outputs = self._transport.infer(request.model, request.inputs, request.outputs)
-        return self._pair.read_embeddings(outputs, size)
+        return carry(self._flows.encode_here(image), self._send)
 
-    def _infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
-        """Send a request; once more, with the image, when the server that held the image has lost it."""
-        with self._transport.one_call():
-            try:
-                outputs = self._transport.infer(request.model, request.inputs, request.outputs)
-            except InferenceError as error:
-                if not isinstance(request, SessionClick):
-                    raise
-                for again in request.again(error):
-                    outputs = self._transport.infer(again.model, again.inputs, again.outputs)
-            else:
-                if isinstance(request, SessionClick):
-                    request.hit()
-            return outputs
+    def _send(self, request: Request) -> Tensors:
+        return self._transport.infer(request.model, request.inputs, request.outputs)
 
 
 SAM2TritonClient = SamTritonClient

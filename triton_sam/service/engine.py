@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from ..client.server_models import sort_models
-from ..client.session import SessionImage
+from ..client.session_image import SessionImage
 from ..client.speculative import SpeculativeSAM2Client
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import FAMILIES, get_family

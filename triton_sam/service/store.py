@@ -6,7 +6,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from ..client.session import SessionImage
+from ..client.session_image import SessionImage
 from ..families.base import Size
 from ..inputs.embeddings import ImageEmbeddings
 

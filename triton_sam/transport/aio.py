@@ -8,17 +8,17 @@ import os
 import ssl
 import time
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from .._common.backoff import spread
 from ..errors import ServerTimeoutError, ServerUnreachableError
-from ..wire.pair import Request
+from .base import Tensors
 from .options import certificates, check_times, grpc_options, request_headers
-from .triton import RETRY_PAUSE, infer_input, map_error, read_outputs
+from .retry import Attempts
+from .triton import infer_input, map_error, read_outputs
 from .url import ServerUrl
 
 Result = TypeVar("Result")
@@ -82,29 +82,24 @@ class AsyncTransport:
         except asyncio.TimeoutError:
             raise ServerTimeoutError(f"no answer from {self._url} in time") from None
 
-    async def infer(self, request: Request) -> dict[str, npt.NDArray[Any]]:
-        """Run one inference; the newest version of the model answers.
+    async def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Run one inference; the newest version of the model answers. See Transport.infer.
 
         Raises:
             ServerError: see triton_sam.errors.
         """
-        left, pause = self._retries, RETRY_PAUSE
+        attempts = Attempts(self._retries)
         while True:
             client = self._client = self._client or self._connect()
             try:
-                return await self._infer_once(client, request)
-            except Exception as error:
-                mapped = map_error(error, self._url, request.model)
-                # See _access._GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
+                return await self._infer_once(client, model, inputs, outputs)
+            except Exception as error:  # noqa: BLE001 - pause_after() raises it again
+                mapped = map_error(error, self._url, model)
+                # See options._GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
                 if self._url.is_grpc and self._client is client and isinstance(mapped, ServerUnreachableError):
                     self._client = None
-                if mapped is None:
-                    raise
-                if not isinstance(mapped, ServerUnreachableError) or left <= 0:
-                    raise mapped from (None if mapped is error else error)
-            left -= 1
-            await asyncio.sleep(spread(pause))
-            pause *= 2
+                pause = attempts.pause_after(error, mapped)  # in_time() watches over the time of the whole call
+            await asyncio.sleep(pause)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -112,19 +107,21 @@ class AsyncTransport:
         if client is not None:
             await client.close()
 
-    async def _infer_once(self, client: Any, request: Request) -> dict[str, npt.NDArray[Any]]:
+    async def _infer_once(
+        self, client: Any, model: str, inputs: Tensors, outputs: Sequence[str]
+    ) -> dict[str, npt.NDArray[Any]]:
         module = self._inputs.module
         # tritonclient adds its own to the headers, hence a new dictionary for each call.
         options: dict[str, Any] = {"headers": dict(self._headers)}
         if self._url.is_grpc:
             options["client_timeout"] = self._timeout
         answer = await client.infer(
-            request.model,
-            [self._inputs.get(name, array) for name, array in request.inputs.items()],
-            outputs=[module.InferRequestedOutput(name) for name in request.outputs],
+            model,
+            [self._inputs.get(name, array) for name, array in inputs.items()],
+            outputs=[module.InferRequestedOutput(name) for name in outputs],
             **options,
         )
-        return read_outputs(answer, request.model, request.outputs)
+        return read_outputs(answer, model, outputs)
 
     def _connect(self) -> Any:
         if self._url.is_grpc:

@@ -12,10 +12,19 @@ import numpy.typing as npt
 
 from .._common.extras import missing
 from ..errors import ExportError, ModelNotReadyError
+from .base import Tensors
 
 
 class OnnxTransport:
-    """The part of Transport that a prediction needs."""
+    """A BaseTransport that runs models in this process.
+
+    Args:
+        files: ONNX files by model name.
+
+    Raises:
+        MissingDependencyError: onnxruntime is missing.
+        ExportError: ONNX Runtime refuses a file.
+    """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         try:
@@ -29,7 +38,7 @@ class OnnxTransport:
         # ONNX Runtime sets that for the calling thread as well, and there it would change torch's arithmetic.
         self._thread = ThreadPoolExecutor(1, "onnxruntime")
         try:
-            self._sessions = {
+            self._runtime_sessions = {
                 model: self._thread.submit(
                     onnxruntime.InferenceSession, file, options, providers=["CPUExecutionProvider"]
                 ).result()
@@ -39,19 +48,38 @@ class OnnxTransport:
             raise ExportError(f"ONNX Runtime cannot load the model: {str(error).splitlines()[0]}") from error
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing waits for a network here; see Transport.one_call."""
+        """Nothing waits for a network here; see BaseTransport.one_call."""
         return contextlib.nullcontext()
 
-    def infer(
-        self, model: str, inputs: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
-    ) -> dict[str, npt.NDArray[Any]]:
-        """Run one inference; see Transport.infer."""
-        if model not in self._sessions:
-            raise ModelNotReadyError(f"no model {model} in this process")
-        answers = self._thread.submit(self._sessions[model].run, list(outputs), dict(inputs)).result()
+    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Run one inference; see BaseTransport.infer."""
+        session = self._session(model)
+        answers = self._thread.submit(session.run, list(outputs), dict(inputs)).result()
         return dict(zip(outputs, answers, strict=True))
 
+    def is_ready(self) -> bool:
+        """Whether models are loaded, as they are until close()."""
+        return bool(self._runtime_sessions)
+
+    def ready_models(self) -> dict[str, str]:
+        """Return name -> version of the models; a file has no versions, so that each is 1."""
+        return dict.fromkeys(self._runtime_sessions, "1")
+
+    def model_config(self, model: str) -> dict[str, Any]:
+        """Return the names of a model's tensors in the form of BaseTransport.model_config."""
+        session = self._session(model)
+        inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
+        return {
+            "input": [{"name": node.name} for node in inputs],
+            "output": [{"name": node.name} for node in session.get_outputs()],
+        }
+
     def close(self) -> None:
-        """Forget the sessions."""
+        """Forget the models."""
         self._thread.shutdown()
-        self._sessions = {}
+        self._runtime_sessions = {}
+
+    def _session(self, model: str) -> Any:
+        if model not in self._runtime_sessions:
+            raise ModelNotReadyError(f"no model {model} in this process")
+        return self._runtime_sessions[model]

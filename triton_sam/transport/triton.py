@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from .._common.backoff import spread
 from ..errors import (
     InferenceError,
     ModelNotReadyError,
@@ -32,20 +31,19 @@ from ..errors import (
     ServerUnreachableError,
 )
 from ..wire.contract import QUEUE_IS_FULL
+from .base import Tensors
 from .connections import Connections, SharedClient, ThreadClients
 from .options import certificates, check_times, grpc_options, request_headers
+from .retry import Attempts
 from .url import ServerUrl
 
 _PROCESS_IS_GONE = "is not healthy"  # the Python backend's "Stub process 'sam2_decoder_0_0' is not healthy."
 
-Tensors = Mapping[str, npt.NDArray[Any]]
 Result = TypeVar("Result")
 
 CONNECT_TIMEOUT = 10.0
 GRPC_GRACE = 0.25
 """Seconds beyond its deadline after which a call is given up."""
-RETRY_PAUSE = 0.2
-"""Seconds before the first repetition of a call; doubled for each further one."""
 
 
 def map_error(error: BaseException, url: ServerUrl, model: str | None = None) -> SamError | None:
@@ -192,7 +190,7 @@ class Transport:
             ServerError: see triton_sam.errors.
         """
         wanted = [self._module.InferRequestedOutput(name) for name in outputs]
-        given = [infer_input(self._module, name, array) for name, array in inputs.items()]
+        given = [self._input(name, array) for name, array in inputs.items()]
 
         def call(client: Any) -> dict[str, npt.NDArray[Any]]:
             infer = partial(self._infer_in_time, client) if self.url.is_grpc else client.infer
@@ -255,30 +253,28 @@ class Transport:
         """Close all connections. Later calls raise."""
         self._connections.close()
 
+    def _input(self, name: str, array: npt.NDArray[Any]) -> Any:
+        return infer_input(self._module, name, array)
+
     def _call(self, call: Callable[[Any], Result], model: str | None, retries: int | None = None) -> Result:
         with self.one_call():
             return self._call_until(self._ends.end, call, model, self._retries if retries is None else retries)
 
     def _call_until(self, end: float, call: Callable[[Any], Result], model: str | None, retries: int) -> Result:
-        pause = RETRY_PAUSE
+        attempts = Attempts(retries)
         while True:
-            client, wait = None, spread(pause)
+            client = None
             try:
                 client = self._connections.get()
                 with self._deadline(end):
                     return call(client)
-            except BaseException as error:  # also Ctrl-C: an HTTP client has half a request on its connection
+            # Also Ctrl-C: an HTTP client has half a request on its connection.
+            except BaseException as error:  # noqa: BLE001 - pause_after() raises it again
                 mapped = map_error(error, self.url, model)
                 if not self.url.is_grpc or isinstance(mapped, ServerUnreachableError):
                     self._connections.drop(client)
-                if mapped is None:
-                    raise
-                too_late = time.monotonic() + wait >= end
-                if not isinstance(mapped, ServerUnreachableError) or retries <= 0 or too_late:
-                    raise mapped from (None if mapped is error else error)
-            retries -= 1
-            time.sleep(wait)
-            pause *= 2
+                pause = attempts.pause_after(error, mapped, end - time.monotonic())
+            time.sleep(pause)
 
     def _infer_in_time(self, client: Any, *arguments: Any, client_timeout: float, **options: Any) -> Any:
         """client.infer(), ended at its timeout: gRPC (1.85) once waited minutes for a server that stopped reading."""

@@ -13,9 +13,11 @@ from ..client.segmenter import Segmenter
 from ..client.sync import SAM2TritonClient
 from ..export.reference import Answer, BoolArray, Prompt, Reference
 from ..export.sam2.reference import Sam2Reference
+from ..families import get_family
 from ..families.base import FloatArray, Size
 from ..inputs.images import ImageSource, open_image
 from ..transport.onnx import OnnxTransport
+from ..wire.pair import ModelPair
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,10 @@ class OnnxClient(SAM2TritonClient):
     """
 
     def __init__(self, models: Mapping[str, Path], model_type: str = "sam2") -> None:
+        pair = ModelPair(get_family(model_type))
+        transport = OnnxTransport({pair.encoder: models["encoder"], pair.decoder: models["decoder"]})
         # No server is asked. Without a URL, that of the environment would have to be one that works.
-        super().__init__("localhost", model_type, embeddings="client")
-        roles = {self._pair.encoder: models["encoder"], self._pair.decoder: models["decoder"]}
-        self._sessions = OnnxTransport(roles)
-        self._transport = self._sessions  # type: ignore[assignment]
+        super().__init__("localhost", model_type, embeddings="client", transport=transport)
 
 
 def verify(reference: Reference, image: ImageSource, clients: Mapping[str, Segmenter]) -> list[Row]:

@@ -58,6 +58,11 @@ class ModelPair:
         """Triton name of the decoder."""
         return self.family.model_name("decoder", self.variant)
 
+    @property
+    def session_model(self) -> str:
+        """Triton name of the session model: ``sam2``, or the variant's name."""
+        return self.variant or self.family.name
+
     def encode(self, source: ImageSource) -> tuple[Request, tuple[int, int]]:
         """Build the encoder's request; also return width and height of the original image.
 

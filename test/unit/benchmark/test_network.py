@@ -16,6 +16,7 @@ import pytest
 from triton_sam import errors
 from triton_sam._common.bundle import bundled
 from triton_sam.inputs.embeddings import ImageEmbeddings
+from triton_sam.transport import Transport
 
 pytest.importorskip("psutil")
 from triton_sam.benchmark import compare, shared_memory, speculative, stages
@@ -178,19 +179,18 @@ def test_a_server_that_dies_under_shared_memory_is_one_of_our_errors(dying):
 
 
 def test_what_was_begun_is_undone_where_shared_memory_is_refused(dying, monkeypatch):
-    class Server(shared_memory._Server):
-        closed = 0
+    closed, close = [], Transport.close
 
-        def close(self):
-            Server.closed += 1
-            super().close()
+    def counted(transport):
+        closed.append(transport)
+        close(transport)
 
-    monkeypatch.setattr(shared_memory, "_Server", Server)
+    monkeypatch.setattr(Transport, "close", counted)
     dying.status, before = 400, regions()
     with pytest.raises(errors.ServerError):
         share(dying)
     assert regions() <= before
-    assert Server.closed == 1
+    assert len(closed) == 1
 
 
 def test_a_machine_without_shared_memory(monkeypatch):

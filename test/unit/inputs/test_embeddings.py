@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from triton_sam import ImageEmbeddings, InputError, SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.client.session import LazyTensors, RemoteImage, SessionImage
+from triton_sam.client.session_image import LazyTensors, RemoteImage, SessionImage
 from triton_sam.errors import ConfigurationError
 from triton_sam.families import get_family
 

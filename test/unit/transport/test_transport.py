@@ -20,7 +20,8 @@ from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.transport import Transport
 from triton_sam.transport.connections import ThreadClients
-from triton_sam.transport.triton import RETRY_PAUSE, map_error
+from triton_sam.transport.retry import RETRY_PAUSE
+from triton_sam.transport.triton import map_error
 from triton_sam.transport.url import parse_url
 
 INPUT = {"image": np.zeros((1, 3), np.float32)}
@@ -201,7 +202,7 @@ def test_pauses_grow_and_no_two_clients_come_back_together(pauses, scheme):
 
 def test_the_async_client_repeats_as_often(monkeypatch):
     waited = []
-    monkeypatch.setattr("triton_sam.transport.aio.spread", lambda pause: waited.append(pause) or 0.0)
+    monkeypatch.setattr("triton_sam.transport.retry.spread", lambda pause: waited.append(pause) or 0.0)
     with (
         listener(drop) as (port, connections),
         SpeculativeSAM2Client(f"http://127.0.0.1:{port}", retries=3, embeddings="server") as client,

@@ -1,0 +1,182 @@
+"""Clicks: a prompt on an image, how it is asked, what heals it after an error, and how its answer is read.
+
+There are two kinds, by the place of the embeddings: `EmbeddingsClick` sends them along, `SessionClick` names an image
+that the server keeps.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InferenceError, UnknownImageError
+from ..families.base import FloatArray
+from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.prompts import Prompts
+from ..masks.rle import rle_to_mask
+from ..masks.segment import Segment
+from ..transport.base import Tensors
+from ..wire import contract
+from ..wire.pair import ModelPair, Prediction, Request
+from .session_image import SessionImage, text
+
+
+@dataclass(eq=False)
+class Click(ABC):
+    """A checked prompt on an image.
+
+    Args:
+        pair: the models that answer.
+        image: the image, or its name on the server.
+        prompts: the prompt.
+        multimask_output: three candidates an object instead of one.
+        logits: whether segments carry their logits.
+    """
+
+    pair: ModelPair
+    image: ImageEmbeddings
+    prompts: Prompts
+    multimask_output: bool = False
+    logits: bool = True
+    request: Request = field(init=False, repr=False)
+    """What is sent first; there is none before prepare()."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether prepare() may wait for the server, so that it must not run on an event loop."""
+        return False
+
+    def prepare(self) -> None:
+        """Build the request."""
+        self.request = self._build()
+
+    @abstractmethod
+    def _build(self) -> Request: ...
+
+    def answered(self) -> None:  # noqa: B027 - a click on embeddings has nothing to note
+        """Note that the request was answered."""
+
+    def again(self, error: InferenceError) -> tuple[Request, ...]:
+        """Return the requests that follow a failure; the answer to the last one counts.
+
+        Raises:
+            SamError: ``error`` in its proper type, where no further request helps.
+        """
+        raise error
+
+    def low_res(self, outputs: Tensors) -> tuple[FloatArray, FloatArray]:
+        """Read the answer: float32 logits (P,M,h,w), clamped as the family does, and scores (P,M).
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        return self.pair.low_res(self._read(outputs))
+
+    def segments(self, outputs: Tensors) -> list[Segment]:
+        """Read the answer as full-size masks, object by object; with large images this takes its time.
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        segments = list(self.pair.segments(self._read(outputs)))
+        return segments if self.logits else [replace(segment, logits=None) for segment in segments]
+
+    @abstractmethod
+    def _read(self, outputs: Tensors) -> Prediction: ...
+
+
+@dataclass(eq=False)
+class EmbeddingsClick(Click):
+    """A click whose request carries the embeddings to the decoder."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether the embeddings may have to be fetched first: the server keeps them, and the prompt is too large."""
+        return isinstance(self.image, SessionImage)
+
+    def _build(self) -> Request:
+        return self.pair.decode(self.image, self.prompts, self.multimask_output)
+
+    def _read(self, outputs: Tensors) -> Prediction:
+        return self.pair.read_masks(outputs, self.prompts, self.multimask_output)
+
+
+@dataclass(eq=False)
+class SessionClick(Click):
+    """A click whose request names an image that the session model keeps."""
+
+    image: SessionImage
+
+    def answered(self) -> None:
+        """Note that the server had the image."""
+        self.image.remote.misses = 0
+
+    def again(self, error: InferenceError) -> tuple[Request, ...]:
+        """Return the requests that follow a miss: the same prompt, with the image itself.
+
+        It is one request, but two when one did not help the click before: where servers behind a proxy take turns, one
+        got every id and the other every image. Then both get it. Not at every miss, should the cache be too small.
+
+        Raises:
+            SamError: ``error`` in its proper type, when it says anything but that the server lacks the image.
+        """
+        meant = contract.read_error(error)
+        if not isinstance(meant, UnknownImageError):
+            raise meant from (None if meant is error else error)
+        remote = self.image.remote
+        remote.misses += 1
+        inputs = {name: array for name, array in self.request.inputs.items() if name != contract.IMAGE_ID}
+        request = replace(self.request, inputs={contract.IMAGE: text(remote.content), **inputs})
+        takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # 2, 4, 8, ...
+        return (request, request) if takes_turns else (request,)
+
+    def segments(self, outputs: Tensors) -> list[Segment]:
+        """Read the answer; without logits the server has made the full-size masks, and they come as COCO RLE."""
+        if self.logits:
+            return super().segments(outputs)
+        texts, scores = outputs[contract.ENCODED_MASKS], outputs[contract.IOU_PREDICTIONS]
+        if texts.ndim != 2 or len(texts) != len(self.prompts) or texts.shape != scores.shape:
+            raise self._broken_contract(texts)
+        self.image.keep_id(outputs)
+        try:
+            masks = [rle_to_mask(json.loads(text)) for text in texts.flat]
+        except ValueError as error:
+            raise InferenceError(f"{self.pair.session_model} answered what is no COCO RLE: {error}") from error
+        places = np.ndindex(texts.shape)
+        return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
+
+    def _build(self) -> Request:
+        prompts = self.prompts
+        inputs: dict[str, npt.NDArray[Any]] = {
+            contract.IMAGE_ID: text(self.image.remote.image_id.encode()),
+            contract.MULTIMASK_OUTPUT: np.array([self.multimask_output]),
+        }
+        if prompts.coords.size:
+            inputs[contract.POINT_COORDS] = prompts.coords
+            inputs[contract.POINT_LABELS] = prompts.labels.astype(np.float32)
+        if prompts.boxes is not None:
+            inputs[contract.BOXES] = prompts.boxes
+        if prompts.mask is not None:
+            inputs[contract.MASK_INPUT] = prompts.mask
+        masks = contract.MASKS
+        if not self.logits:
+            masks = contract.ENCODED_MASKS
+            inputs[contract.OUTPUT_FORMAT] = text(b"rle")
+        return Request(self.pair.session_model, inputs, (masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID))
+
+    def _read(self, outputs: Tensors) -> Prediction:
+        logits, scores = outputs[contract.MASKS], outputs[contract.IOU_PREDICTIONS]
+        if logits.ndim != 4 or len(logits) != len(self.prompts) or logits.shape[:2] != scores.shape:
+            raise self._broken_contract(logits)
+        self.image.keep_id(outputs)
+        return Prediction(logits, scores, self.prompts)
+
+    def _broken_contract(self, masks: npt.NDArray[Any]) -> InferenceError:
+        return InferenceError(
+            f"{self.pair.session_model} answered masks {masks.shape} for {len(self.prompts)} object(s)"
+        )

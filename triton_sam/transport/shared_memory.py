@@ -1,0 +1,98 @@
+"""A transport to a server on this machine that reads large inputs from system shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ServerError
+from ..families.base import FloatArray
+from .triton import Transport
+from .url import ServerUrl
+
+
+class SharedMemoryTransport(Transport):
+    """Puts arrays into shared memory once; a request that names one of them carries its place instead of its bytes.
+
+    Args:
+        url: see Transport, as the options that are not listed here.
+        held: float32 arrays by tensor name: every request's input of that name is taken from shared memory.
+        region: name of the region, one that nothing else on the machine has.
+
+    Raises:
+        ServerError: the server does not take shared memory or is on another machine, or this machine has none left.
+    """
+
+    def __init__(
+        self,
+        url: ServerUrl,
+        held: Mapping[str, FloatArray],
+        *,
+        region: str,
+        timeout: float = 60.0,
+        retries: int = 2,
+        headers: Mapping[str, str] | None = None,
+        ca_certs: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(url, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs)
+        self._region = region
+        arrays = {name: np.ascontiguousarray(array) for name, array in held.items()}
+        ends = np.cumsum([array.nbytes for array in arrays.values()]).tolist()
+        self._places = {
+            name: (array.nbytes, end - array.nbytes) for (name, array), end in zip(arrays.items(), ends, strict=True)
+        }
+        with contextlib.ExitStack() as stack:
+            stack.callback(super().close)
+            size = stack.enter_context(_shared(region, list(arrays.values())))
+            self._register(size)
+            stack.callback(self._unregister)
+            self._held = stack.pop_all()
+
+    def close(self) -> None:
+        """Let the server forget the region, remove it, and close all connections."""
+        self._held.close()
+
+    def _input(self, name: str, array: npt.NDArray[Any]) -> Any:
+        if name not in self._places:
+            return super()._input(name, array)
+        size, offset = self._places[name]
+        tensor = self._module.InferInput(name, list(array.shape), "FP32")
+        tensor.set_shared_memory(self._region, size, offset)
+        return tensor
+
+    def _register(self, size: int) -> None:
+        def call(client: Any) -> None:
+            client.register_system_shared_memory(self._region, f"/{self._region}", size, **self._metadata())
+
+        self._call(call, None, retries=0)
+
+    def _unregister(self) -> None:
+        def call(client: Any) -> None:
+            client.unregister_system_shared_memory(self._region, **self._metadata())
+
+        with contextlib.suppress(ServerError):  # the server may be gone itself
+            self._call(call, None, retries=0)
+
+
+@contextlib.contextmanager
+def _shared(name: str, arrays: list[FloatArray]) -> Iterator[int]:
+    """Keep arrays in a region of shared memory, one behind the other; yield its size."""
+    import tritonclient.utils.shared_memory as regions
+
+    size = sum(array.nbytes for array in arrays)
+    region = None
+    try:
+        region = regions.create_shared_memory_region(name, f"/{name}", size)
+        regions.set_shared_memory_region(region, arrays)
+        yield size
+    except regions.SharedMemoryException as error:
+        raise ServerError(f"no {size / 1e6:.0f} MB of shared memory on this machine: {error}") from error
+    finally:
+        if region is not None:
+            with contextlib.suppress(Exception):  # another program has removed it
+                regions.destroy_shared_memory_region(region)

@@ -8,6 +8,7 @@ from .registry import (
     get_family,
     register,
     roles,
+    spec_of,
     split_model_name,
     unregister,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "pair_names",
     "register",
     "roles",
+    "spec_of",
     "split_model_name",
     "unregister",
 ]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from ..errors import ConfigurationError
 from .base import Family
 from .names import split_name
-from .tables import DECODER, ENCODER
+from .tables import DECODER, ENCODER, ModelSpec
 
 FAMILIES: dict[str, Family] = {}
 """The registered families by name; use register() to add one."""
@@ -63,6 +64,13 @@ def family_of_name(model: str) -> Family | None:
 def split_model_name(model: str) -> tuple[str, str] | None:
     """Return variant and role of a model's name; None when the name ends in no role of any family."""
     return split_name(model, roles())
+
+
+def spec_of(inputs: Iterable[str]) -> ModelSpec | None:
+    """Return the first model of any family that has these inputs, in any order; None when there is none."""
+    wanted = set(inputs)
+    specs = (spec for family in FAMILIES.values() for spec in family.models.values())
+    return next((spec for spec in specs if set(spec.input_names) == wanted), None)
 
 
 def roles() -> tuple[str, ...]:

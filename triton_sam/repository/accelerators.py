@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigurationError, RepositoryError
-from ..families import model_name, roles, split_model_name
+from ..families import model_name, roles, spec_of, split_model_name
 from ..families.tables import DECODER, ENCODER
 from .config import parse_config
 from .names import CONFIG_NAME
@@ -191,21 +191,18 @@ def _tensorrt(config: Any, tuning: Tuning, fp16: bool) -> dict[str, str]:
 
 def _profile(config: Any, images: int, prompts: int, points: int) -> str:
     """Return `name:1x2x3,...` for every input, dynamic dimensions filled in by what they count."""
-    decoder = _is_decoder(config)
+    # A decoder takes one image with many prompts.
+    counts = {"images": 1 if _is_decoder(config) else images, "prompts": prompts, "points": points}
+    symbols = _symbols(config)
     shapes = []
     for tensor in config.input:
-        counts = _counts(tensor.name, decoder, images, prompts, points)
-        dims = [dim if dim >= 0 else next(counts) for dim in tensor.dims]
+        free = symbols.get(tensor.name, ("images",) * len(tensor.dims))
+        dims = [dim if dim >= 0 else counts.get(str(free[axis]), prompts) for axis, dim in enumerate(tensor.dims)]
         shapes.append(f"{tensor.name}:{'x'.join(map(str, dims))}")
     return ",".join(shapes)
 
 
-def _counts(name: str, decoder: bool, images: int, prompts: int, points: int) -> Any:
-    """Yield what the dynamic dimensions of an input count, in order."""
-    if not decoder:
-        return iter((images,))
-    if name.startswith("input_"):  # SAM3: images x prompts x points, images x boxes
-        return iter((1, prompts, points))
-    if name.startswith(("point_", "mask_", "has_mask")):
-        return iter((prompts, points))
-    return iter((1,))  # embeddings: one image, many prompts
+def _symbols(config: Any) -> dict[str, tuple[int | str, ...]]:
+    """Return the shapes that the model's inputs have in the table of its family; empty for a model of no family."""
+    spec = spec_of(tensor.name for tensor in config.input)
+    return {} if spec is None else {tensor.name: tensor.shape for tensor in spec.inputs}

@@ -11,6 +11,7 @@ from .registry import (
     spec_of,
     split_model_name,
     unregister,
+    variant_of,
 )
 from .sam1 import Sam1
 from .sam2 import Sam2
@@ -31,4 +32,5 @@ __all__ = [
     "spec_of",
     "split_model_name",
     "unregister",
+    "variant_of",
 ]

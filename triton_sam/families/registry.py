@@ -66,6 +66,12 @@ def split_model_name(model: str) -> tuple[str, str] | None:
     return split_name(model, roles())
 
 
+def variant_of(model: str) -> str:
+    """Return the variant that a model belongs to: its name without the role, if it ends in one."""
+    split = split_model_name(model)
+    return model if split is None else split[0]
+
+
 def spec_of(inputs: Iterable[str]) -> ModelSpec | None:
     """Return the first model of any family that has these inputs, in any order; None when there is none."""
     wanted = set(inputs)

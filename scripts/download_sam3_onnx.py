@@ -11,11 +11,11 @@ from triton_sam.commands import _hub, _options
 
 def main() -> int:
     """Parse the command line and download."""
-    parser = _hub.script_parser(__doc__)
+    parser = _hub.script_parser(__doc__, "sam3")
     parser.add_argument(
         "--precision", choices=("fp32", "fp16"), default="fp32", help="fp16 is for GPUs (default: fp32)"
     )
-    parser.add_argument("--name", metavar="VARIANT", help="models VARIANT_encoder, VARIANT_decoder (default: sam3)")
+    _options.add_name(parser, "models VARIANT_encoder, VARIANT_decoder (default: sam3)")
     _options.add_repository(parser)
     args = parser.parse_args()
     return _options.run_script(lambda: _hub.run_onnx(args, args.precision))

@@ -3,7 +3,7 @@
 
 The same as `triton-sam export sam1`. Example:
 
-    python scripts/export_sam1_to_onnx.py --checkpoint checkpoints/sam_vit_b_01ec64.pth --model-type vit_b
+    python scripts/export_sam1_to_onnx.py --checkpoint checkpoints/sam_vit_b_01ec64.pth --size vit_b
 """
 
 import sys

@@ -41,7 +41,8 @@ import sys
 from pathlib import Path
 from triton_sam.repository import list_models
 models = list_models(Path(sys.argv[1])) if Path(sys.argv[1]).is_dir() else []
-print(next((model.metadata.get("triton_sam.checkpoint_sha256", "") for model in models if model.name == "sam2_encoder"), ""))
+metadata = {model.name: model.metadata for model in models}
+print(metadata.get("sam2_encoder", {}).get("triton_sam.checkpoint_sha256", ""))
 PYTHON
 }
 

@@ -275,7 +275,7 @@ def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
 
     given = {}
     monkeypatch.setattr(registry, "exporter", lambda family: None)
-    monkeypatch.setattr(registry, "export", lambda *arguments, **options: given.update(options))
+    monkeypatch.setattr(registry, "export", lambda family, settings: given.update(settings.options))
     monkeypatch.setattr(checkpoints, "download", lambda *arguments, **options: tmp_path)  # 156 MB
     assert run(capsys, "setup", "sam2", "tiny", "--standard-operators")[0] == 0
     assert given["standard_operators"] is True

@@ -16,7 +16,7 @@ import triton_sam
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import checkout
 from triton_sam.cli import main
-from triton_sam.download.catalogue import CATALOGUE
+from triton_sam.download.catalogue import catalogue
 from triton_sam.errors import CheckpointError, SamError
 from triton_sam.inputs.embeddings import ImageEmbeddings
 
@@ -98,7 +98,7 @@ def test_saved_embeddings_run_nothing(tmp_path: Path) -> None:
 
 
 def test_every_download_is_encrypted_and_has_a_hash() -> None:
-    for checkpoint in CATALOGUE:
+    for checkpoint in catalogue():
         assert checkpoint.url.startswith("https://")
         assert re.fullmatch("[0-9a-f]{64}", checkpoint.sha256)
         assert re.fullmatch(r"[\w.-]+", checkpoint.file_name)

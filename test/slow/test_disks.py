@@ -72,17 +72,18 @@ def old_pair(repository):
 def test_an_export_that_cannot_be_written_changes_nothing(disk, traced_micro, options, words):
     from support.micro_export import CONFIG
 
-    from triton_sam.export.sam2 import recipe as sam2
+    from triton_sam.export import registry
+    from triton_sam.export.settings import Settings
 
     repository = disk("size=20m") / "models"
     before = old_pair(repository)
     disk(options)
     with pytest.raises(ExportError, match=words) as caught:
-        sam2.export_sam2(None, CONFIG, repository, random_seed=0, progress=False)
+        registry.export("sam2", Settings(repository, model=CONFIG, random_seed=0, progress=False))
     assert "\n" not in str(caught.value)
     assert files(repository) == before
     disk("size=40m,rw")
-    sam2.export_sam2(None, CONFIG, repository, random_seed=0, progress=False)
+    registry.export("sam2", Settings(repository, model=CONFIG, random_seed=0, progress=False))
     assert files(repository).keys() >= before.keys()
     assert b"old decoder" not in files(repository).values()
 

@@ -39,20 +39,22 @@ def repository() -> Path:
 @functools.cache
 def sam1_micro() -> FamilyExport:
     """SAM1 with two blocks: one of windows, one global."""
+    from triton_sam.export.registry import export
     from triton_sam.export.sam1.model import load_model
-    from triton_sam.export.sam1.recipe import export_sam1
+    from triton_sam.export.settings import Settings
 
-    exported = export_sam1(None, "micro", repository(), random_seed=0, progress=False)
+    exported = export("sam1", Settings(repository(), model="micro", random_seed=0, progress=False))
     return FamilyExport(load_model(None, "micro", random_seed=0), repository(), exported.files)
 
 
 @functools.cache
 def sam3_reduced() -> FamilyExport:
     """SAM3's tracker with two layers: one of windows, one global."""
+    from triton_sam.export.registry import export
     from triton_sam.export.sam3.model import load_model
-    from triton_sam.export.sam3.recipe import export_sam3
+    from triton_sam.export.settings import Settings
 
-    exported = export_sam3(None, "reduced", repository(), random_seed=0, progress=False)
+    exported = export("sam3", Settings(repository(), model="reduced", random_seed=0, progress=False))
     return FamilyExport(load_model(None, "reduced", random_seed=0), repository(), exported.files)
 
 

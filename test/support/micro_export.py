@@ -35,6 +35,9 @@ class MicroExport:
 
 def export_micro(sam2: ModuleType, repository: Path) -> MicroExport:
     """Export the micro model with ``triton_sam.export.sam2.recipe`` and keep the traced graphs."""
+    from triton_sam.export import registry
+    from triton_sam.export.settings import Settings
+
     graphs: dict[str, Any] = {}
     tracers = {"encoder": sam2._trace_encoder, "decoder": sam2._trace_decoder}
 
@@ -47,7 +50,7 @@ def export_micro(sam2: ModuleType, repository: Path) -> MicroExport:
         sam2._trace_encoder = lambda *arguments: keep("encoder", *arguments)
         sam2._trace_decoder = lambda *arguments: keep("decoder", *arguments)
         with contextlib.redirect_stderr(said):
-            exported = sam2.export_sam2(None, CONFIG, repository, random_seed=SEED)
+            exported = registry.export("sam2", Settings(repository, model=CONFIG, random_seed=SEED))
     finally:
         sam2._trace_encoder, sam2._trace_decoder = tracers["encoder"], tracers["decoder"]
     model = sam2.load_model(None, CONFIG, random_seed=SEED)

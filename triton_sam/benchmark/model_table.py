@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._common.bundle import bundled
-from ..download.catalogue import CATALOGUE
+from ..download.catalogue import catalogue
 from ..errors import ConfigurationError
-from ..export import options, registry
-from ..families import FAMILIES
+from ..export import registry
+from ..families import FAMILIES, get_family
 from ..local_server import LocalServer
 from .results import Times
 from .target import Target
@@ -18,8 +18,6 @@ from .timing import take_turns
 from .weights import Weights, find_weights, make_weights
 
 MEGA = 1_000_000
-TITLES = {"sam1": "SAM1", "sam2": "SAM2.1", "sam3": "SAM3 tracker"}
-NO_OFFICIAL_SIZES = ("micro", "reduced")
 ENCODE_SECONDS, CLICK_SECONDS = 6.0, 3.0
 """After which no further round begins, once the least number of rounds is done."""
 MAX_ENCODES, MAX_CLICKS = 9, 25
@@ -68,8 +66,7 @@ class Row:
 
 def official_sizes() -> list[Size]:
     """Return all official sizes, family by family, smallest first."""
-    return [Size(family, name) for family in FAMILIES for name in options.SIZES[family]
-            if name not in NO_OFFICIAL_SIZES]  # fmt: skip
+    return [Size(name, size.name) for name, family in FAMILIES.items() for size in family.sizes if size.official]
 
 
 def parse_size(text: str) -> Size:
@@ -79,7 +76,7 @@ def parse_size(text: str) -> Size:
         ConfigurationError: there is no such size.
     """
     family, _, name = text.partition("/")
-    if family not in FAMILIES or name not in options.SIZES[family]:
+    if family not in FAMILIES or name not in {size.name for size in FAMILIES[family].sizes}:
         known = ", ".join(map(str, official_sizes()))
         raise ConfigurationError(f"there is no {text!r}: choose of {known}")
     return Size(family, name)
@@ -118,7 +115,7 @@ def measure(size: Size, weights: Weights, *, rounds: int) -> Row:
     return Row(
         size,
         registry.parameters(size.family, size.name),
-        next((c.bytes for c in CATALOGUE if (c.family, c.size) == (size.family, size.name)), None),
+        next((c.bytes for c in catalogue() if (c.family, c.size) == (size.family, size.name)), None),
         sum(file.stat().st_size for model in weights.files.values() for file in model.parent.iterdir()),
         encode,
         click,
@@ -145,9 +142,10 @@ def _times(target: Target, rounds: int) -> tuple[Times, Times]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    checkpoint = f"{row.checkpoint / MEGA:.0f}" if row.checkpoint else "gated" if row.size.family == "sam3" else "none"
+    family = get_family(row.size.family)
+    checkpoint = f"{row.checkpoint / MEGA:.0f}" if row.checkpoint else "gated" if family.hub else "none"
     weights = f"{row.parameters / MEGA:.1f}", checkpoint, f"{row.onnx / MEGA:.0f}"
-    return TITLES[row.size.family], row.size.name, *weights, _shown(row.encode), _shown(row.click)
+    return family.title or family.label, row.size.name, *weights, _shown(row.encode), _shown(row.click)
 
 
 def _shown(times: Times) -> str:

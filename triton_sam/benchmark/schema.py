@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from .._common.extras import missing
+from ..families import FAMILIES
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema."""
+    """Return the schema, with the families that are registered."""
     read: dict[str, Any] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
+    read["properties"]["model"]["properties"]["family"]["enum"] = list(FAMILIES)
     return read
 
 

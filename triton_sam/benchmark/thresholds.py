@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..families import get_family
 from .results import NOT_RECOVERED, RECOVERED, Results
 from .settings import OVER_LINK, Settings
 
@@ -44,8 +45,8 @@ def _median(results: Results, what: str, who: str, protocol: str | None = None) 
 
 
 def _against_others(results: Results) -> Iterator[Bar]:
-    family = results.about["model"]["family"]
-    limits = {"encode": 3.0 if family == "sam1" else 1.7, "click, full-size mask": 1.6}
+    family = get_family(results.about["model"]["family"])
+    limits = {"encode": family.encode_speedup, "click, full-size mask": 1.6}
     for protocol in ("http", "grpc"):
         click, encode = (_median(results, what, "session", protocol) for what in ("click", "encode"))
         alone, encode_alone = (_median(results, what, "inprocess") for what in ("click", "encode"))

@@ -7,19 +7,19 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from .._common.bundle import bundled
 from ..errors import ConfigurationError, MissingDependencyError, RepositoryError
-from ..families import get_family
+from ..families import Family, get_family
 from ..repository.folder import list_models
 
 if TYPE_CHECKING:
     from ..export.reference import Reference
 
 RANDOM_SEED = 0
-Role = Literal["encoder", "decoder"]
-ROLES: tuple[Role, ...] = ("encoder", "decoder")
+BUILT_IN = "micro"
+"""Word for the built-in model of a family, or for its quickest size with random weights."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Weights:
             raise MissingDependencyError(f"the checkpoint of {self.describe()} is not here: give --weights FILE")
         from ..export import registry
 
-        config = _model_argument(family, self.config) if self.config else None
-        return registry.reference(family, self.checkpoint, config, self.seed)
+        model = get_family(family).model_of_config(self.config) if self.config else None
+        return registry.reference(family, self.checkpoint, model, self.seed)
 
 
 def find_weights(family: str, repository: Path, name: str | None) -> Weights | None:
@@ -74,12 +74,11 @@ def find_weights(family: str, repository: Path, name: str | None) -> Weights | N
     models = {model.name: model for model in list_models(repository)}
     files: dict[str, Path] = {}
     metadata: dict[str, str] = {}
-    for role in ROLES:
+    for role, model_spec in spec.models.items():
         model = models.get(spec.model_name(role, name))
         if model is None or not model.has_weights:
             return None
-        filename = getattr(spec, role).filename
-        files[role] = repository / model.name / str(model.versions[-1]) / filename
+        files[role] = repository / model.name / str(model.versions[-1]) / model_spec.filename
         metadata = metadata or model.metadata
     made_of, config = metadata.get("triton_sam.checkpoint", ""), metadata.get("triton_sam.config")
     seed = re.fullmatch(r"random seed (\d+)", made_of)
@@ -92,7 +91,7 @@ def make_weights(family: str, text: str, folder: Path, progress: bool) -> Weight
     """Make a repository of one pair with its session model.
 
     Args:
-        family: sam1, sam2 or sam3.
+        family: name of the family, for example "sam2".
         text: "micro", "random:SIZE", or the path of a checkpoint.
         folder: an empty one.
         progress: say on stderr what is going on.
@@ -102,52 +101,41 @@ def make_weights(family: str, text: str, folder: Path, progress: bool) -> Weight
         SamError: the export failed, see export.registry.export().
     """
     session = bundled("model_repository") / family
-    if text == "micro" and family == "sam2":
-        _copy_built_in(folder)
+    if text == BUILT_IN and get_family(family).built_in:
+        _copy_built_in(get_family(family), folder)
     else:
         _export(family, text, folder, progress)
     shutil.copytree(session, folder / family, ignore=shutil.ignore_patterns("__pycache__"))
     weights = find_weights(family, folder, None)
     if weights is None:
         raise RepositoryError(f"the export of {text} left no models in {folder}")
-    if weights.seed is None and text != "micro":
+    if weights.seed is None and text != BUILT_IN:
         return Weights(folder, None, weights.files, weights.metadata, Path(text), None)
     return weights
 
 
-def _copy_built_in(folder: Path) -> None:
-    for role in ROLES:
-        source = bundled("model_repository") / f"sam2_{role}"
+def _copy_built_in(family: Family, folder: Path) -> None:
+    for role in family.models:
+        source = bundled("model_repository") / family.model_name(role)
         (folder / source.name).mkdir(parents=True)
         shutil.copytree(source / "1", folder / source.name / "1")
         shutil.copy2(source / "config.pbtxt", folder / source.name)
 
 
 def _export(family: str, text: str, folder: Path, progress: bool) -> None:
-    from ..export import options, registry
+    from ..export import registry
+    from ..export.settings import Settings
 
     kind, _, size = text.partition(":")
-    if text == "micro":
-        kind, size = "random", "micro" if "micro" in options.SIZES[family] else options.DEFAULT_SIZES[family]
+    if text == BUILT_IN:
+        kind, size = "random", get_family(family).quick_size
     if kind == "random":
-        size = size or options.DEFAULT_SIZES[family]
-        if size not in options.SIZES[family]:
-            raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(options.SIZES[family])}")
-        model = registry.model_of_size(family, size)
-        registry.export(family, None, model, folder, random_seed=RANDOM_SEED, progress=progress)
+        model = get_family(family).find_size(size).model
+        registry.export(family, Settings(folder, model=model, random_seed=RANDOM_SEED, progress=progress))
         return
     if not Path(text).exists():
-        raise ConfigurationError(f"--weights {text}: no such file; or micro, or random:SIZE")
-    registry.export(family, Path(text), None, folder, progress=progress)
-
-
-def _model_argument(family: str, config: str) -> str:
-    """Turn the ``triton_sam.config`` of a file's metadata into the exporters' name of the model."""
-    from ..export import options, registry
-
-    sizes = {Path(registry.model_of_size(family, size)).stem: size for size in options.SIZES[family]}
-    size = sizes.get(config.removeprefix("sam1_").removeprefix("sam3_tracker_"))
-    return config if size is None else registry.model_of_size(family, size)
+        raise ConfigurationError(f"--weights {text}: no such file; or {BUILT_IN}, or random:SIZE")
+    registry.export(family, Settings(folder, checkpoint=Path(text), progress=progress))
 
 
 def _checkpoint(name: str) -> Path | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..families import FAMILIES
-from ..families.base import Family, ModelSpec
+from ..families import FAMILIES, Family, model_name, split_model_name
+from ..families.tables import DECODER, ENCODER, ModelSpec
 
 
 class ServerModels(dict[str, str]):
@@ -32,9 +32,9 @@ def sort_models(versions: Mapping[str, str], config_of: Callable[[str], Mapping[
     """
     variants: dict[str, list[str]] = {name: [] for name in FAMILIES}
     for encoder in sorted(versions):
-        variant = encoder.removesuffix("_encoder")
-        decoder = f"{variant}_decoder"
-        if variant == encoder or decoder not in versions:
+        variant, role = split_model_name(encoder) or ("", "")
+        decoder = model_name(variant, DECODER)
+        if role != ENCODER or decoder not in versions:
             continue
         family = _family(config_of(encoder), config_of(decoder))
         if family is not None:

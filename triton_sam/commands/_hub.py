@@ -1,4 +1,4 @@
-"""What the commands and scripts around the Hugging Face hub share."""
+"""Steps that the commands and scripts around the Hugging Face hub share."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from pathlib import Path
 
 from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
+from ..families import get_family
+from ..families.tables import HubFiles
 from . import _options
+
+CHECKPOINT = "checkpoint"
+"""The size on the command line that stands for a hub's checkpoint instead of its published models."""
+
+
+def is_published(family: str, size: str | None) -> bool:
+    """Whether a size on the command line stands for ONNX models that the family has on the hub."""
+    return get_family(family).hub is not None and size != CHECKPOINT
 
 
 def run_onnx(args: argparse.Namespace, precision: str) -> int:
-    """Download the published SAM3 ONNX pair into the model repository; prints the paths.
+    """Download the ONNX models that a family has on the hub into the model repository; prints the paths.
 
     Raises:
         ConfigurationError: --directory is given.
@@ -21,37 +31,45 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
 
     if getattr(args, "directory", None) is not None:
         raise ConfigurationError("--directory is for checkpoints: the published ONNX files go to --model-repository")
-    hub = Hub(args.mirror, not args.quiet)
-    name = getattr(args, "name", None) or "sam3"
-    for path in download_onnx(_options.repository(args), precision=precision, name=name, hub=hub).values():
+    family, hub = get_family(args.family), Hub(args.mirror, not args.quiet)
+    name = getattr(args, "name", None) or None
+    for path in download_onnx(family, _options.repository(args), precision=precision, name=name, hub=hub).values():
         print(path)
     return 0
 
 
-def precision_of(size: str | None) -> str | None:
-    """Return the precision of the published pair that a size of SAM3 stands for; None for no size.
+def precision_of(family: str, size: str | None) -> str:
+    """Return the precision of a family's published models that a size stands for; None: the default one.
 
     Raises:
-        ConfigurationError: there is no such size.
+        ConfigurationError: there is no such size, or nothing on the hub.
     """
-    from ..download.hub import PRECISIONS
-
-    if size is not None and size not in PRECISIONS:
-        raise ConfigurationError(f"sam3 has no size {size!r}: one of {', '.join(PRECISIONS)}, checkpoint")
-    return size
+    precisions = list(_files(family).precisions)
+    if size is not None and size not in precisions:
+        raise ConfigurationError(f"{family} has no size {size!r}: one of {', '.join(precisions)}, {CHECKPOINT}")
+    return size or precisions[0]
 
 
 def run_checkpoint(args: argparse.Namespace) -> Path:
-    """Download the gated SAM3 checkpoint; return its folder."""
+    """Download the gated checkpoint that a family has on the hub; return its folder."""
     from ..download.hub import Hub, download_checkpoint
 
     directory = args.directory or checkpoints.DIRECTORY
-    return download_checkpoint(directory / "sam3", hub=Hub(args.mirror, not args.quiet))
+    family = get_family(args.family)
+    return download_checkpoint(family, directory / family.name, hub=Hub(args.mirror, not args.quiet))
 
 
-def script_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with what the scripts have in common."""
+def script_parser(description: str | None, family: str) -> argparse.ArgumentParser:
+    """Return a parser with the options that the scripts have in common."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mirror", metavar="URL", help="another hub than https://huggingface.co (also $HF_ENDPOINT)")
     _options.add_quiet(parser)
+    parser.set_defaults(family=family)
     return parser
+
+
+def _files(family: str) -> HubFiles:
+    files = get_family(family).hub
+    if files is None:
+        raise ConfigurationError(f"{family} has nothing on the Hugging Face hub")
+    return files

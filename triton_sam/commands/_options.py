@@ -53,13 +53,31 @@ def add_local(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repository(parser: argparse.ArgumentParser) -> None:
-    """Add --model-repository."""
-    parser.add_argument(
+    """Add --model-repository, also spelled --output-dir."""
+    add_spellings(
+        parser,
         "--model-repository",
+        "--output-dir",
         type=Path,
         metavar="DIR",
         help="model repository (default: $TRITON_SAM_REPOSITORY, ./model_repository, or the one of this installation)",
     )
+
+
+def add_name(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add --name, also spelled --model-name: a variant's name.
+
+    Args:
+        parser: changed in place.
+        text: the line for --help.
+    """
+    add_spellings(parser, "--name", "--model-name", metavar="VARIANT", help=text)
+
+
+def add_spellings(parser: argparse.ArgumentParser, flag: str, *others: str, **settings: Any) -> None:
+    """Add an option with further spellings, which --help does not show."""
+    action = parser.add_argument(flag, *others, **settings)
+    action.option_strings = [flag]
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +88,7 @@ def add_family(parser: argparse.ArgumentParser) -> None:
 def add_client(parser: argparse.ArgumentParser) -> None:
     """Add what says which model answers, and where: --model, --name, --timeout, --url, --token, --local, and so on."""
     parser.add_argument("--model", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)")
-    parser.add_argument("--name", metavar="VARIANT", help="variant to use, for example sam2.1_large")
+    add_name(parser, "variant to use, for example sam2.1_large")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each call (default: 60)")
     add_url(parser)
     add_access(parser)

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_access(parser)
     _options.add_local(parser)
     _options.add_repository(parser)
-    parser.add_argument("--name", metavar="VARIANT", help="variant to measure, for example sam2.1_large")
+    _options.add_name(parser, "variant to measure, for example sam2.1_large")
     parser.add_argument(
         "--weights",
         metavar="micro|random:SIZE|FILE",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..download import catalogue as checkpoints
 from ..errors import ConfigurationError
+from ..families import FAMILIES, Family
 from . import _hub, _options
 
 
@@ -23,13 +24,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:
-    """Add the positional size."""
-    parser.add_argument(
-        "size",
-        nargs="?",
-        help="SAM1: vit_b (default), vit_l or vit_h; SAM2: tiny, small, base_plus (default) or large; SAM3: fp32 "
-        "(default) or fp16, the published ONNX files, or checkpoint",
-    )
+    """Add the size, as a word behind the family or as --size."""
+    known = [line for family in FAMILIES.values() if (line := _sizes(family))]
+    parser.add_argument("size", nargs="?", help="; ".join(known))
+    parser.add_argument("--size", dest="named_size", metavar="SIZE", help="the same as the word SIZE")
+
+
+def chosen_size(args: argparse.Namespace) -> str | None:
+    """Return the size that the options name, if any.
+
+    Raises:
+        ConfigurationError: they name two.
+    """
+    if None not in (args.size, args.named_size) and args.size != args.named_size:
+        raise ConfigurationError(f"{args.size} with --size {args.named_size}: give one of them")
+    size: str | None = args.size if args.named_size is None else args.named_size
+    return size
 
 
 def add_download_options(parser: argparse.ArgumentParser) -> None:
@@ -38,22 +48,24 @@ def add_download_options(parser: argparse.ArgumentParser) -> None:
         "--directory",
         type=Path,
         metavar="DIR",
-        help=f"where checkpoints go (default: {checkpoints.DIRECTORY}); SAM3's ONNX files go to --model-repository",
+        help=f"where checkpoints go (default: {checkpoints.DIRECTORY}); {_on_hub()}'s ONNX files go to "
+        "--model-repository",
     )
     parser.add_argument(
         "--mirror",
         metavar="URL",
-        help=f"SAM1, SAM2: get the file from URL/FILENAME instead (also ${checkpoints.MIRROR_VARIABLE}); SAM3: another "
+        help=f"get checkpoints from URL/FILENAME instead (also ${checkpoints.MIRROR_VARIABLE}); {_on_hub()}: another "
         "hub than https://huggingface.co (also $HF_ENDPOINT)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; prints the path of the file."""
-    if args.family == "sam3" and args.size != "checkpoint":
-        return _hub.run_onnx(args, _hub.precision_of(args.size) or "fp32")
+    size = chosen_size(args)
+    if _hub.is_published(args.family, size):
+        return _hub.run_onnx(args, _hub.precision_of(args.family, size))
     if args.model_repository is not None:
-        raise ConfigurationError("--model-repository is for SAM3's ONNX files: checkpoints go to --directory")
+        raise ConfigurationError(f"--model-repository is for {_on_hub()}'s ONNX files: checkpoints go to --directory")
     print(fetch_checkpoint(args))
     return 0
 
@@ -65,8 +77,24 @@ def fetch_checkpoint(args: argparse.Namespace) -> Path:
         ConfigurationError: there is no such size.
         DownloadError: see triton_sam.download.catalogue.download() and triton_sam.download.hub.download_checkpoint().
     """
-    if args.family == "sam3":
+    if FAMILIES[args.family].hub is not None:
         return _hub.run_checkpoint(args)
-    checkpoint = checkpoints.find(args.family, args.size or checkpoints.default_size(args.family))
+    checkpoint = checkpoints.find(args.family, chosen_size(args) or checkpoints.default_size(args.family))
     directory = args.directory or checkpoints.DIRECTORY
     return checkpoints.download(checkpoint, directory, mirror=args.mirror, progress=not args.quiet)
+
+
+def _on_hub() -> str:
+    """Return the labels of the families that publish models on the hub."""
+    return ", ".join(family.label for family in FAMILIES.values() if family.hub is not None)
+
+
+def _sizes(family: Family) -> str:
+    """Return the words for a family's downloads; empty when there are none."""
+    if family.hub is not None:
+        default, *others = family.hub.precisions
+        return (
+            f"{family.label}: {default} (default), {', '.join(others)} (the published ONNX files) or {_hub.CHECKPOINT}"
+        )
+    sizes = [f"{c.size} (default)" if c.size == family.default_size else c.size for c in family.checkpoints]
+    return f"{family.label}: {', '.join(sizes)}" if sizes else ""

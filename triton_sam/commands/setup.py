@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from ..errors import ConfigurationError
-from ..export import options, registry
-from . import _hub, _options
-from .download import add_download_options, add_size, fetch_checkpoint
-from .export import family_options
+from ..export import registry
+from ..export.settings import PRECISIONS, Settings
+from ..families import FAMILIES
+from . import _families, _hub, _options
+from .download import add_download_options, add_size, chosen_size, fetch_checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,41 +18,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_size(parser)
     add_download_options(parser)
     _options.add_repository(parser)
-    parser.add_argument("--precision", choices=options.PRECISIONS, help="default: fp32")
-    parser.add_argument(
-        "--standard-operators", action="store_true", help="SAM2: as `triton-sam export` has it, for TensorRT"
-    )
-    parser.add_argument("--name", metavar="VARIANT", help="serve beside the default, for example as sam2.1_large")
+    parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32")
+    _families.add_options(parser, "setup", FAMILIES)
+    _options.add_name(parser, "serve beside the default, for example as sam2.1_large")
     _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if args.standard_operators and args.family != "sam2":
-        raise ConfigurationError(f"--standard-operators is for sam2, not for {args.family}")
-    if args.family == "sam3" and args.size != "checkpoint":
+    _families.refuse_foreign(args, "setup")
+    if _hub.is_published(args.family, chosen_size(args)):
         return _hub.run_onnx(args, _published_precision(args))
     registry.exporter(args.family)  # before the download: no gigabyte for an export that cannot start
-    registry.export(
-        args.family,
-        fetch_checkpoint(args),
-        None,
+    settings = Settings(
         _options.repository(args),
-        name=args.name,
+        checkpoint=fetch_checkpoint(args),
+        name=args.name or None,
         precision=args.precision or "fp32",
         progress=not args.quiet,
-        **family_options(args),
+        options=_families.exporter_options(args, "setup"),
     )
+    registry.export(args.family, settings)
     return 0
 
 
 def _published_precision(args: argparse.Namespace) -> str:
-    """Return the precision of SAM3's published pair that size and --precision stand for.
+    """Return the precision of the published models that size and --precision stand for.
 
     Raises:
         ConfigurationError: there is no such size, or they contradict each other.
     """
-    size = _hub.precision_of(args.size)
-    if size is not None and args.precision not in (None, size):
-        raise ConfigurationError(f"sam3 {size} with --precision {args.precision}: give one of them")
-    return size or args.precision or "fp32"
+    size = chosen_size(args)
+    if size is None and args.precision is not None:
+        return str(args.precision)
+    precision = _hub.precision_of(args.family, size)
+    if args.precision not in (None, precision):
+        raise ConfigurationError(f"{args.family} {size} with --precision {args.precision}: give one of them")
+    return precision

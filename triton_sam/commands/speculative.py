@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_access(parser)
     _options.add_local(parser)
     _options.add_repository(parser)
-    parser.add_argument("--model-name", metavar="NAME", help="another pair of models, for example sam2.1_tiny")
+    _options.add_name(parser, "another pair of models, for example sam2.1_tiny")
     parser.add_argument("--positions", type=int, default=50, metavar="N", help="length of the mouse path (default 50)")
     parser.add_argument("--sessions", type=int, default=20, metavar="N", help="concurrent sessions (default 20)")
     parser.add_argument(
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     with _servers(args) as urls:
         for url in urls:
             _options.say(args, f"{url or 'the default server'} ...")
-            rows += asyncio.run(stress(url, args.model_name, picture, access=_options.access(args), **amount))
+            rows += asyncio.run(stress(url, args.name, picture, access=_options.access(args), **amount))
     if args.json:
         print(json.dumps([row.as_dict() for row in rows]))
     else:
@@ -64,7 +64,7 @@ def _servers(args: argparse.Namespace) -> Iterator[list[str | None]]:
     from ..local_server import LocalServer
 
     _options.say(args, "starting a local Triton ...")
-    models = pair_names(args.model_name or "sam2")
+    models = pair_names(args.name or "sam2")
     with LocalServer(_options.repository(args), models=models) as server:
         yield [server.http_url, server.grpc_url]
 

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from .._common.bundle import bundled
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, ModelNotReadyError
-from ..export import options, registry
+from ..export import registry
+from ..export.settings import PRECISIONS, Settings
+from ..families import FAMILIES
 from ..inputs.images import open_image
 from ..repository.folder import models_to_load
-from . import _options
+from . import _families, _options
 
 if TYPE_CHECKING:
     from ..verify.compare import Bars, Row
@@ -31,16 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     source.add_argument("--random", action="store_true", help="seeded random weights: needs no checkpoint")
-    parser.add_argument("--size", help=options.SIZE_HELP)
-    parser.add_argument("--full", action="store_true", help="SAM3: the same as --size full")
+    _families.add_size(parser, FAMILIES)
+    _families.add_options(parser, "verify", FAMILIES)
     parser.add_argument("--seed", type=int, metavar="N", help="seed for --random (default: 0)")
-    parser.add_argument(
-        "--model-cfg",
-        metavar="NAME_OR_FILE",
-        help="SAM2 configuration, SAM1 model type (default: by size or the checkpoint's name)",
-    )
     parser.add_argument("--image", metavar="FILE", help="picture to compare on (default: a photo of this project)")
-    parser.add_argument("--precision", choices=options.PRECISIONS, default="fp32", help="of the export (default: fp32)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the export (default: fp32)")
     parser.add_argument(
         "--exported",
         type=Path,
@@ -50,9 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server = parser.add_mutually_exclusive_group()
     server.add_argument("--url", help="also compare what this server serves; it must have the same weights")
     server.add_argument("--local", action="store_true", help="also serve the export with a local Triton and compare")
-    parser.add_argument(
-        "--name", metavar="VARIANT", help="models of --exported and at --url (default: the family's name)"
-    )
+    _options.add_name(parser, "models of --exported and at --url (default: the family's name)")
     _options.add_access(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _options.add_quiet(parser)
@@ -66,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     image = args.image or bundled("test/images") / "coffee.jpg"
     picture = open_image(image)  # before the export: no minute of waiting for a wrong path
     with contextlib.ExitStack() as stack:
-        family, model = args.family, _model(args)
+        family, model = args.family, _families.model(args, "verify", is_random=args.random)
         seed = (args.seed or 0) if args.random else None
         folder, files = _models(args, model, seed, stack)
         clients: dict[str, SAM2TritonClient] = {"onnxruntime": stack.enter_context(OnnxClient(files, family))}
@@ -92,26 +87,10 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         ConfigurationError: there is one.
     """
-    if (args.size or args.full) and not args.random:
-        option = "--size" if args.size else "--full"
-        raise ConfigurationError(f"{option} is for --random: a checkpoint's size follows from its name, or --model-cfg")
-    if sum(map(bool, (args.size, args.full, args.model_cfg))) > 1:
-        raise ConfigurationError("--size, --full and --model-cfg say the same: give one of them")
     if args.seed is not None and not args.random:
         raise ConfigurationError("--seed is for --random: a checkpoint's weights are not drawn")
     if args.name and args.exported is None and args.url is None:
         raise ConfigurationError("--name is for models that are there already: give --exported or --url, too")
-
-
-def _model(args: argparse.Namespace) -> str | None:
-    """Return the configuration to build; None: by the checkpoint's name.
-
-    Raises:
-        ConfigurationError: the family has no such size.
-    """
-    if args.model_cfg is not None or not args.random:
-        return str(args.model_cfg) if args.model_cfg is not None else None
-    return registry.random_model(args.family, args.size or ("full" if args.full else None))
 
 
 def _models(
@@ -132,8 +111,10 @@ def _models(
             raise ModelNotReadyError(f"{args.exported} holds no weights for {wanted}: see `triton-sam export`")
         return args.exported, found.files
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
-    settings = {"precision": args.precision, "random_seed": seed, "progress": not args.quiet}
-    return folder, registry.export(args.family, args.checkpoint, model, folder, **settings).files
+    settings = Settings(
+        folder, args.checkpoint, model, random_seed=seed, precision=args.precision, progress=not args.quiet
+    )
+    return folder, registry.export(args.family, settings).files
 
 
 def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> str:

@@ -1,14 +1,15 @@
-"""The official checkpoints: where they are, how large, which SHA-256; and a verified download of them."""
+"""The official checkpoints of all families, and a verified download of them."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import urllib3
 
 from ..errors import ConfigurationError
+from ..families import FAMILIES, get_family
+from ..families.tables import Checkpoint
 from .fetch import fetch
 
 DIRECTORY = Path("checkpoints")
@@ -17,90 +18,10 @@ DIRECTORY = Path("checkpoints")
 MIRROR_VARIABLE = "TRITON_SAM_MIRROR"
 """Environment variable with the URL of a mirror, for networks without access to the official host."""
 
-_SAM1 = "https://dl.fbaipublicfiles.com/segment_anything"
-_SAM2 = "https://dl.fbaipublicfiles.com/segment_anything_2/092824"
 
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """One official checkpoint file.
-
-    Args:
-        family: model family, for example "sam2".
-        size: size of the model, for example "base_plus".
-        url: where the file is published.
-        bytes: size of the file; None where unknown.
-        sha256: SHA-256 of the file, 64 lower-case hexadecimal digits.
-    """
-
-    family: str
-    size: str
-    url: str
-    bytes: int | None
-    sha256: str
-
-    @property
-    def key(self) -> str:
-        """Family and size, for example "sam2/base_plus"."""
-        return f"{self.family}/{self.size}"
-
-    @property
-    def file_name(self) -> str:
-        """Name of the file, for example "sam2.1_hiera_tiny.pt"."""
-        return self.url.rpartition("/")[2]
-
-
-CATALOGUE: tuple[Checkpoint, ...] = (
-    Checkpoint(
-        "sam1",
-        "vit_b",
-        f"{_SAM1}/sam_vit_b_01ec64.pth",
-        375042383,
-        "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912",
-    ),
-    Checkpoint(
-        "sam1",
-        "vit_l",
-        f"{_SAM1}/sam_vit_l_0b3195.pth",
-        1249524607,
-        "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622",
-    ),
-    Checkpoint(
-        "sam1",
-        "vit_h",
-        f"{_SAM1}/sam_vit_h_4b8939.pth",
-        2564550879,
-        "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e",
-    ),
-    Checkpoint(
-        "sam2",
-        "tiny",
-        f"{_SAM2}/sam2.1_hiera_tiny.pt",
-        156008466,
-        "7402e0d864fa82708a20fbd15bc84245c2f26dff0eb43a4b5b93452deb34be69",
-    ),
-    Checkpoint(
-        "sam2",
-        "small",
-        f"{_SAM2}/sam2.1_hiera_small.pt",
-        184416285,
-        "6d1aa6f30de5c92224f8172114de081d104bbd23dd9dc5c58996f0cad5dc4d38",
-    ),
-    Checkpoint(
-        "sam2",
-        "base_plus",
-        f"{_SAM2}/sam2.1_hiera_base_plus.pt",
-        323606802,
-        "a2345aede8715ab1d5d31b4a509fb160c5a4af1970f199d9054ccfb746c004c5",
-    ),
-    Checkpoint(
-        "sam2",
-        "large",
-        f"{_SAM2}/sam2.1_hiera_large.pt",
-        898083611,
-        "2647878d5dfa5098f2f8649825738a9345572bae2d4350a2468587ece47dd318",
-    ),
-)
+def catalogue() -> tuple[Checkpoint, ...]:
+    """Return the checkpoints of all families, as their tables have them."""
+    return tuple(checkpoint for family in FAMILIES.values() for checkpoint in family.checkpoints)
 
 
 def sizes(family: str) -> tuple[str, ...]:
@@ -109,9 +30,9 @@ def sizes(family: str) -> tuple[str, ...]:
     Raises:
         ConfigurationError: the catalogue has nothing of this family.
     """
-    found = tuple(checkpoint.size for checkpoint in CATALOGUE if checkpoint.family == family)
+    found = tuple(checkpoint.size for checkpoint in catalogue() if checkpoint.family == family)
     if not found:
-        families = ", ".join(sorted({checkpoint.family for checkpoint in CATALOGUE}))
+        families = ", ".join(sorted({checkpoint.family for checkpoint in catalogue()}))
         raise ConfigurationError(f"no checkpoints of {family!r} in the catalogue: choose one of {families}")
     return found
 
@@ -122,7 +43,8 @@ def default_size(family: str) -> str:
     Raises:
         ConfigurationError: the catalogue has nothing of this family.
     """
-    return {"sam2": "base_plus"}.get(family) or sizes(family)[0]
+    known = sizes(family)
+    return get_family(family).default_size or known[0]
 
 
 def find(family: str, size: str) -> Checkpoint:
@@ -132,8 +54,9 @@ def find(family: str, size: str) -> Checkpoint:
         ConfigurationError: there is none; the message lists what there is.
     """
     known = sizes(family)
-    for checkpoint in CATALOGUE:
-        if (checkpoint.family, checkpoint.size) == (family, size):
+    names = {size, *(row.name for row in get_family(family).sizes if size in row.aliases)}
+    for checkpoint in catalogue():
+        if checkpoint.family == family and checkpoint.size in names:
             return checkpoint
     raise ConfigurationError(f"{family} has no checkpoint of size {size!r}: choose one of {', '.join(known)}")
 

@@ -1,4 +1,4 @@
-"""SAM3's files on the Hugging Face hub: the published ONNX pair, and the gated checkpoint. Needs huggingface_hub."""
+"""A family's files on the Hugging Face hub: published ONNX models, and a gated checkpoint. Needs huggingface_hub."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .._common.extras import missing
 from .._common.progress import Progress
 from .._common.text import first_line
 from ..errors import ConfigurationError, DownloadError
-from ..families.base import ModelSpec
-from ..families.sam3 import Sam3
+from ..families import Family
+from ..families.tables import HubFiles
 from ..repository.config import config_for
 from ..repository.install import install, not_served, write_flushed
 from ..repository.names import CONFIG_NAME, check_name
@@ -27,11 +27,6 @@ try:
     from huggingface_hub import errors
 except ImportError as error:
     raise missing("SAM3 comes from the Hugging Face hub, which needs", "export", error) from error
-
-ONNX_REPOSITORY = "onnx-community/sam3-tracker-ONNX"
-CHECKPOINT_REPOSITORY = "facebook/sam3"
-PRECISIONS = {"fp32": "", "fp16": "_fp16"}
-"""Precision -> ending of the published file names."""
 
 _VERSION = 1
 
@@ -129,18 +124,19 @@ def login(token: str) -> None:
 
 
 def download_onnx(
-    repository: Path, *, precision: str = "fp32", name: str = "sam3", hub: Hub | None = None
+    family: Family, repository: Path, *, precision: str = "fp32", name: str | None = None, hub: Hub | None = None
 ) -> dict[str, Path]:
-    """Download the published encoder and decoder into a model repository, under the names that Triton asks for.
+    """Download a family's published ONNX models into a model repository, under the names that Triton asks for.
 
     A graph goes to the file that config.pbtxt names, whatever its precision; its external data stays beside it under
-    the name that is written in the graph. Both models appear at once, or neither; what has arrived is kept for the next
+    the name that is written in the graph. All models appear at once, or none; what has arrived is kept for the next
     try, and what is in place already is not fetched again.
 
     Args:
+        family: one that has files on the hub.
         repository: the model repository.
         precision: "fp32", or "fp16" for GPUs.
-        name: variant; the models are `<name>_encoder` and `<name>_decoder`.
+        name: variant; the models are `<name>_encoder` and `<name>_decoder`. None: the family's name.
         hub: where from.
 
     Returns:
@@ -150,34 +146,43 @@ def download_onnx(
         ConfigurationError: an option that cannot work.
         DownloadError: see Hub.ask() and Hub.fetch().
     """
-    if precision not in PRECISIONS:
-        raise ConfigurationError(f"precision {precision!r}: one of {', '.join(PRECISIONS)}")
+    files = _files(family)
+    if precision not in files.precisions:
+        raise ConfigurationError(f"precision {precision!r}: one of {', '.join(files.precisions)}")
+    variant = check_name(family.name if name is None else name)
     source = hub or Hub()
     graphs: dict[str, Path] = {}
     moves: list[tuple[Path, Path]] = []
     rooms: list[Path] = []
-    for spec in (Sam3.encoder, Sam3.decoder):
-        folder = repository / Sam3().model_name(spec.role, check_name(name))
+    for spec in family.models.values():
+        folder = repository / family.model_name(spec.role, variant)
         rooms.append(folder / f".download-{precision}")
-        moves += _fetch_model(source, spec, precision, folder, rooms[-1])
+        published = _Published(files.onnx, Path(spec.filename).stem + files.precisions[precision] + ".onnx")
+        moves += _fetch_model(source, published, spec.filename, folder, rooms[-1])
         graphs[spec.role] = folder / str(_VERSION) / spec.filename
     install(moves, repository)
     for room in rooms:
         shutil.rmtree(room, ignore_errors=True)
     if warning := not_served([graph.parent.parent for graph in graphs.values()], _VERSION):
-        Progress(name, source.progress).line(warning)
+        Progress(variant, source.progress).line(warning)
     return graphs
 
 
-def _fetch_model(source: Hub, spec: ModelSpec, precision: str, folder: Path, room: Path) -> list[tuple[Path, Path]]:
+@dataclass(frozen=True)
+class _Published:
+    """A graph on the hub: the repository, and the file's name in the folder `onnx`."""
+
+    repository: str
+    file: str
+
+
+def _fetch_model(source: Hub, published: _Published, name: str, folder: Path, room: Path) -> list[tuple[Path, Path]]:
     """Bring the files of one model into its room, unless they are in place already; return the moves for install()."""
-    version = folder / str(_VERSION)
-    published = Path(spec.filename).stem + PRECISIONS[precision] + ".onnx"
-    name = spec.filename
-    files = [source.fetch(ONNX_REPOSITORY, f"onnx/{published}", room / name, installed=version / name)]
-    data = f"{published}_data"
+    version, wanted = folder / str(_VERSION), published.repository
+    files = [source.fetch(wanted, f"onnx/{published.file}", room / name, installed=version / name)]
+    data = f"{published.file}_data"
     if data.encode() in files[0].read_bytes():
-        files.append(source.fetch(ONNX_REPOSITORY, f"onnx/{data}", room / data, installed=version / data))
+        files.append(source.fetch(wanted, f"onnx/{data}", room / data, installed=version / data))
     moves = [(file, version / file.name) for file in files]
     text = _config(files[0], folder)
     if text is not None:
@@ -187,32 +192,38 @@ def _fetch_model(source: Hub, spec: ModelSpec, precision: str, folder: Path, roo
     return moves
 
 
-def download_checkpoint(directory: Path, *, hub: Hub | None = None) -> Path:
-    """Download the gated SAM3 checkpoint in transformers' format; what has arrived is kept for the next try.
+def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = None) -> Path:
+    """Download a family's gated checkpoint in transformers' format; what has arrived is kept for the next try.
 
     Returns:
-        The folder, for `triton-sam export sam3 --checkpoint`.
+        The folder, for `triton-sam export FAMILY --checkpoint`.
 
     Raises:
         DownloadError: not logged in, not admitted, or no answer; the message says what to do.
         ChecksumError: what came is not the file that the hub described; it is removed.
     """
-    source = hub or Hub()
+    source, wanted = hub or Hub(), _files(family).checkpoint
     api = huggingface_hub.HfApi(endpoint=source.where, token=_token())
-    info = source.ask(CHECKPOINT_REPOSITORY, lambda: api.model_info(CHECKPOINT_REPOSITORY, files_metadata=True))
+    info = source.ask(wanted, lambda: api.model_info(wanted, files_metadata=True))
     files = [file for file in info.siblings or () if "/" not in file.rfilename]
     if not any(file.rfilename.endswith(".safetensors") for file in files):
-        raise DownloadError(f"{CHECKPOINT_REPOSITORY} holds no *.safetensors file: is {source.where} a hub?")
+        raise DownloadError(f"{wanted} holds no *.safetensors file: is {source.where} a hub?")
     for file in sorted(files, key=lambda file: file.lfs is None):  # large ones first: a refusal comes at once
         name = file.rfilename
         if not name.endswith((".json", ".safetensors")):
             continue
         if file.lfs is not None:
-            source.fetch(CHECKPOINT_REPOSITORY, name, directory / name, info.sha)
+            source.fetch(wanted, name, directory / name, info.sha)
         else:  # small, and known by git's own hash alone, which the library understands
-            get = partial(api.hf_hub_download, CHECKPOINT_REPOSITORY, name, revision=info.sha, local_dir=directory)
-            source.ask(CHECKPOINT_REPOSITORY, get)
+            get = partial(api.hf_hub_download, wanted, name, revision=info.sha, local_dir=directory)
+            source.ask(wanted, get)
     return directory
+
+
+def _files(family: Family) -> HubFiles:
+    if family.hub is None:
+        raise ConfigurationError(f"{family.name} has nothing on the Hugging Face hub")
+    return family.hub
 
 
 def _token() -> str | bool:

@@ -1,1 +1,1 @@
-"""Checkpoint to ONNX. All but `registry`, `install` and `progress` needs the export extra (torch, sam2, onnx)."""
+"""Checkpoint to ONNX. All but `registry`, `exporter` and `settings` needs the export extra (torch, sam2, onnx)."""

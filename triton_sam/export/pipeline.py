@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from .._common.extras import missing
 from .._common.progress import Progress
 from ..errors import ConfigurationError, ExportError
-from ..families.base import Family, ModelSpec
+from ..families.base import Family
+from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import config_for
-from ..repository.folder import BUILT_IN_CHECKPOINT
 from ..repository.install import install, not_served, staging, write_flushed
-from ..repository.names import CONFIG_NAME, check_name
+from ..repository.names import CONFIG_NAME
 from ..repository.onnx_header import read_metadata
-from .options import PRECISIONS
+from .exporter import Exporter
+from .settings import Settings
 
 try:
     import onnx
@@ -35,64 +35,13 @@ _HASH = "triton_sam.checkpoint_sha256"
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a family brings along.
-
-    Args:
-        family: names, shapes and file names of the pair.
-        stride: the image side must be a multiple of it.
-        load: builds the official model with its weights on the CPU.
-        trace: traces one half of the pair; names of inputs and outputs are those of the spec.
-        config: name of the model's configuration, for the metadata.
-        metadata: further `triton_sam.*` keys.
-    """
-
-    family: Family
-    stride: int
-    load: Callable[[], torch.nn.Module]
-    trace: Callable[[Any, ModelSpec], onnx.ModelProto]
-    config: str
-    metadata: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the caller of an export may choose, whatever the family.
-
-    Args:
-        output_dir: the model repository.
-        name: variant; the models are `<name>_encoder` and `<name>_decoder`.
-        image_size: side of the square that the encoder sees, pixels.
-        checkpoint: file or folder with the weights, for the metadata; None for random ones.
-        random_seed: seed of random weights, for the metadata.
-        device: torch device that traces the graphs.
-        precision: "fp32"; "fp16": FP16 weights and arithmetic for GPUs, FP32 inputs and outputs; "int8": dynamic
-            quantisation of the encoder's matrix products, for CPUs, the decoder stays FP32.
-        half_storage: weights rounded to FP16 in the file, arithmetic in FP32: half the size. Only with "fp32".
-        version: version folder; None: 1, or 2 where version 1 is the built-in micro model and this is another one.
-        progress: say on stderr what is going on.
-    """
-
-    output_dir: Path
-    name: str
-    image_size: int
-    checkpoint: Path | None = None
-    random_seed: int | None = None
-    device: str = "cpu"
-    precision: str = "fp32"
-    half_storage: bool = False
-    version: int | None = None
-    progress: bool = True
-
-
-@dataclass(frozen=True)
 class Exported:
     """What an export wrote.
 
     Args:
         files: model files by role, as they lie in the repository now.
         version: version folder that holds them.
-        metadata: the `triton_sam.*` keys that both ONNX files carry.
+        metadata: the `triton_sam.*` keys that all ONNX files carry.
     """
 
     files: dict[str, Path]
@@ -100,64 +49,54 @@ class Exported:
     metadata: dict[str, str]
 
 
-def check_settings(settings: Settings, stride: int) -> None:
-    """Refuse what cannot work, before anything is built.
+def export_models(exporter: Exporter, settings: Settings) -> Exported:
+    """Export all models of a family, check that ONNX Runtime runs them, and put them into a model repository.
 
-    Raises:
-        ConfigurationError: an option that cannot work.
-    """
-    check_name(settings.name)
-    if settings.image_size < stride or settings.image_size % stride:
-        raise ConfigurationError(f"image size {settings.image_size}: it must be a positive multiple of {stride}")
-    if settings.precision not in PRECISIONS:
-        raise ConfigurationError(f"precision {settings.precision!r}: one of {', '.join(PRECISIONS)}")
-    if settings.half_storage and settings.precision != "fp32":
-        raise ConfigurationError("half storage is for precision fp32: the others store small weights anyway")
-    if settings.version is not None and settings.version < 1:
-        raise ConfigurationError(f"version {settings.version}: Triton counts versions from 1")
-    if (settings.checkpoint is None) == (settings.random_seed is None):
-        raise ConfigurationError("give a checkpoint, or ask for random weights")
+    All models appear at once, or none: a failure leaves the old files as they were.
 
-
-def export_pair(recipe: Recipe, settings: Settings) -> Exported:
-    """Export a pair, check that ONNX Runtime runs it, and put it into a model repository.
-
-    Both models appear at once, or neither: a failure leaves the old files as they were.
+    Args:
+        exporter: the family's.
+        settings: the caller's choices.
 
     Raises:
         ConfigurationError: an option that cannot work.
         CheckpointError: a checkpoint that is missing, damaged or of another model.
         ExportError: torch or ONNX Runtime refused, or the files cannot be written.
     """
-    check_settings(settings, recipe.stride)
-    tell = Progress(settings.name, settings.progress)
-    with tell.step("building the model"):
-        model = _to_device(recipe.load(), settings.device)
-    metadata = _metadata(recipe, settings)
+    family = exporter.family
+    settings = exporter.prepare(settings.complete(family))
     repository = settings.output_dir
-    chosen = settings.version if settings.version is not None else _choose_version(recipe, settings, metadata)
-    specs = (recipe.family.encoder, recipe.family.decoder)
-    folders = {spec.role: repository / recipe.family.model_name(spec.role, settings.name) for spec in specs}
+    tell = Progress(settings.variant, settings.progress)
+    metadata = _metadata(exporter, settings)
+    with tell.step("building the model"):
+        loaded = exporter.load(
+            settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
+        )
+        model = _to_device(loaded, settings.device)
+    metadata.update(_origin(settings))
+    chosen = settings.version if settings.version is not None else _choose_version(family, settings, metadata)
+    folders = {role: repository / family.model_name(role, settings.variant) for role in family.models}
     try:
         with contextlib.ExitStack() as stack:
             moves: list[tuple[Path, Path]] = []
-            for spec in specs:
-                folder = folders[spec.role]
+            for role, spec in family.models.items():
+                folder = folders[role]
                 workspace = stack.enter_context(staging(folder))
-                with tell.step(f"exporting the {spec.role}"):
-                    graph = finish_graph(recipe.trace(model, spec), spec, settings.precision, settings.half_storage)
+                with tell.step(f"exporting the {_spoken(role)}"):
+                    traced = exporter.trace(model, spec, settings.options)
+                    graph = finish_graph(traced, spec, settings.precision, settings.half_storage)
                     onnx_tools.set_metadata(graph, metadata)
                     files = onnx_tools.save(graph, workspace / spec.filename)
-                with tell.step(f"checking the {spec.role}"):
+                with tell.step(f"checking the {_spoken(role)}"):
                     onnx_tools.try_out(workspace / spec.filename)
                     text = config_for(graph, folder.name, spec.filename)
                 moves += [(file, folder / str(chosen) / file.name) for file in files]
                 moves += _config_move(text, workspace, folder)
-                del graph
+                del graph, traced
             install(moves, repository)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
-    models: dict[str, Path] = {spec.role: folders[spec.role] / str(chosen) / spec.filename for spec in specs}
+    models = {role: folders[role] / str(chosen) / spec.filename for role, spec in family.models.items()}
     for path in models.values():
         tell.line(f"{path} ({_size(path):.1f} MB)")
     if warning := not_served(folders.values(), chosen):
@@ -176,7 +115,7 @@ def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_s
     onnx_tools.label_dimensions(graph, spec)
     if precision == "fp16":
         graph = precisions.to_half(graph)
-    elif precision == "int8" and spec.role == "encoder":
+    elif precision == "int8" and spec.role == ENCODER:
         graph = precisions.quantise(graph)
     elif half_storage:
         onnx_tools.store_half(graph)
@@ -197,23 +136,30 @@ def _to_device(model: torch.nn.Module, device: str) -> torch.nn.Module:
         raise ConfigurationError(f"torch cannot use the device {device!r}: {reason}") from error
 
 
-def _metadata(recipe: Recipe, settings: Settings) -> dict[str, str]:
-    """Say in the ONNX file what it was made from; `triton-sam models` shows it."""
-    metadata = {
-        "triton_sam.family": recipe.family.name,
+def _spoken(role: str) -> str:
+    return role.replace("_", " ")
+
+
+def _metadata(exporter: Exporter, settings: Settings) -> dict[str, str]:
+    """Return what the ONNX file says about its model; `triton-sam models` shows it."""
+    return {
+        "triton_sam.family": exporter.family.name,
         "triton_sam.version": __version__,
-        "triton_sam.config": recipe.config,
+        "triton_sam.config": exporter.config(settings),
         "triton_sam.image_size": str(settings.image_size),
         "triton_sam.precision": settings.precision,
         "triton_sam.storage": "fp16" if settings.half_storage else settings.precision,
         "triton_sam.checkpoint": f"random seed {settings.random_seed}",
-        **recipe.metadata,
+        **exporter.metadata(settings),
     }
-    if settings.checkpoint is not None:
-        metadata["triton_sam.checkpoint"] = settings.checkpoint.stem
-        if settings.checkpoint.is_file():
-            metadata[_HASH] = _sha256(settings.checkpoint)
-    return metadata
+
+
+def _origin(settings: Settings) -> dict[str, str]:
+    """Return the metadata of the checkpoint; nothing for random weights."""
+    if settings.checkpoint is None:
+        return {}
+    digest = {_HASH: _sha256(settings.checkpoint)} if settings.checkpoint.is_file() else {}
+    return {"triton_sam.checkpoint": settings.checkpoint.stem, **digest}
 
 
 def _sha256(path: Path) -> str:
@@ -224,17 +170,17 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _choose_version(recipe: Recipe, settings: Settings, metadata: Mapping[str, str]) -> int:
+def _choose_version(family: Family, settings: Settings, metadata: Mapping[str, str]) -> int:
     """1, but 2 where version 1 is the built-in micro model, which is committed and stays: Triton serves the newest.
 
     The same checkpoint once more replaces it, other weights do so on demand alone, whatever their size.
     """
-    folder = recipe.family.model_name("encoder", settings.name)
+    folder = family.model_name(ENCODER, settings.variant)
     try:
-        present = read_metadata(settings.output_dir / folder / "1" / recipe.family.encoder.filename)
+        present = read_metadata(settings.output_dir / folder / "1" / family.encoder.filename)
     except (OSError, ValueError):  # nothing there, or nothing worth keeping
         return 1
-    built_in = present.get("triton_sam.checkpoint") == BUILT_IN_CHECKPOINT
+    built_in = bool(family.built_in) and present.get("triton_sam.checkpoint") == family.built_in
     return 2 if built_in and present.get(_HASH, "") != metadata.get(_HASH) else 1
 
 

@@ -1,18 +1,34 @@
-"""What every SAM family has to say about itself: tensors, shapes, frames. Data and pure functions, no I/O.
+"""A family is a table of itself: models, tensors, frames, sizes, checkpoints, options. Data and pure functions, no I/O.
 
-The names and shapes here are the wire contract. The exporters, the model repository, the clients and the tests all
-read them from here.
+The names and shapes here are the wire contract. The exporters, the model repository, the clients, the commands and the
+tests all read them from here. The heavy half of a family, which needs torch, is named by a string: ``exporter``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from ..errors import ConfigurationError
+from .names import model_name
+from .tables import DECODER, ENCODER, Checkpoint, HubFiles, ModelSize, ModelSpec, Option, Tensor
+
+__all__ = [
+    "LABEL_BACKGROUND",
+    "LABEL_BOX_BOTTOM_RIGHT",
+    "LABEL_BOX_TOP_LEFT",
+    "LABEL_FOREGROUND",
+    "LABEL_NO_POINT",
+    "Family",
+    "FloatArray",
+    "ModelSpec",
+    "Size",
+    "Tensor",
+]
 
 FloatArray = npt.NDArray[np.float32]
 Size = tuple[int, int]
@@ -26,57 +42,37 @@ LABEL_NO_POINT = -2
 """Fills up prompts of different length in one batch; exported decoders mask it out of every attention."""
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """One input or output of a model as it stands on the wire.
+class _ModelOf:
+    """Makes a model of a family's table an attribute of the family, of the class as well as of an instance."""
 
-    Args:
-        name: tensor name in the ONNX graph and in config.pbtxt.
-        dtype: Triton's name of the type, for example "FP32".
-        shape: a number for a fixed dimension, a symbol for a free one. Dimensions that share a symbol are equal.
-        optional: the graph has a default, the request may leave it out.
-    """
+    def __init__(self, role: str) -> None:
+        self._role = role
 
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    optional: bool = False
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """One half of an encoder/decoder pair."""
-
-    role: Literal["encoder", "decoder"]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    filename: str = "model.onnx"
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in graph order."""
-        return tuple(tensor.name for tensor in self.inputs)
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs, in graph order."""
-        return tuple(tensor.name for tensor in self.outputs)
+    def __get__(self, family: Family | None, kind: type[Family]) -> ModelSpec:
+        return kind.models[self._role]
 
 
 class Family(ABC):
-    """Everything that differs between SAM1, SAM2 and SAM3. One stateless instance a family."""
+    """Everything that differs between families. One stateless instance a family, see triton_sam.families.register()."""
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""
+    """The family's name in tables for people, for example "SAM2.1"; empty: the label."""
+    models: ClassVar[Mapping[str, ModelSpec]]
+    """The family's models by role: "encoder" and "decoder", and further roles, which a family names as it likes."""
+    encoder = _ModelOf(ENCODER)
+    decoder = _ModelOf(DECODER)
+
     image_size: ClassVar[int]
     """Side of the square that the encoder sees, pixels."""
     mask_size: ClassVar[int]
     """Side of the low-resolution logits, pixels."""
     value_range: ClassVar[tuple[float, float]]
-    """What black and white of an 8-bit picture become in the encoder's input."""
+    """Values in the encoder's input that stand for black and white of an 8-bit image."""
     keep_aspect: ClassVar[bool]
     """True: the longest side is scaled and the rest padded. False: both sides are squashed to the square."""
     pad_color: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
-    """RGB, in ``value_range``, of what lies outside the picture when ``keep_aspect`` leaves room."""
+    """RGB, in ``value_range``, of the room outside the image when ``keep_aspect`` leaves some."""
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "float"
     """Numbers in which the official predictor resizes, antialiased and bilinear: floating point; bytes as Pillow rounds
     them; bytes as torch rounds them."""
@@ -86,15 +82,61 @@ class Family(ABC):
     """Whether the decoder takes the logits of an earlier answer as a prompt."""
     logit_limit: ClassVar[float | None] = None
     """Bound of the low-resolution logits that the official predictor hands out."""
-    encoder: ClassVar[ModelSpec]
-    decoder: ClassVar[ModelSpec]
 
-    def model_name(self, role: Literal["encoder", "decoder"], variant: str | None = None) -> str:
+    sizes: ClassVar[tuple[ModelSize, ...]] = ()
+    """Sizes of the model, smallest official one first."""
+    default_size: ClassVar[str] = ""
+    """Size of the official checkpoint that a download fetches when none is named."""
+    random_size: ClassVar[str] = ""
+    """Size of random weights when none is named."""
+    quick_size: ClassVar[str] = ""
+    """The size that is exported and served fastest, for tests and measurements."""
+    built_in: ClassVar[str] = ""
+    """Name of the checkpoint whose export this package brings along as version 1; empty: there is none."""
+    checkpoints: ClassVar[tuple[Checkpoint, ...]] = ()
+    """Official checkpoint files, smallest first."""
+    checkpoint_takes_size: ClassVar[bool] = True
+    """Whether the caller may name the size of a checkpoint. False: the checkpoint itself says it."""
+    hub: ClassVar[HubFiles | None] = None
+    """Published models and a gated checkpoint on the Hugging Face hub."""
+
+    options: ClassVar[tuple[Option, ...]] = ()
+    """Options of the command line that this family alone has."""
+    exporter: ClassVar[str] = ""
+    """The triton_sam.export.exporter.Exporter as "package.module:NAME", imported when it is asked for."""
+    export_script: ClassVar[str] = ""
+    """A script of this project that does the same as `triton-sam export`, for messages."""
+    encode_speedup: ClassVar[float] = 1.7
+    """How many times as fast as PyTorch a served encode must at least be on a processor."""
+
+    @property
+    def label(self) -> str:
+        """The family's name in sentences for people, for example "SAM2"."""
+        return self.name.upper()
+
+    def model_name(self, role: str, variant: str | None = None) -> str:
         """Triton model name, for example ``sam2_encoder`` or, for a variant, ``sam2.1_large_encoder``."""
-        return f"{variant or self.name}_{role}"
+        return model_name(variant or self.name, role)
+
+    def find_size(self, name: str | None = None) -> ModelSize:
+        """Return a size by its name or an alias; None: the size of random weights.
+
+        Raises:
+            ConfigurationError: the family has no such size.
+        """
+        wanted = name or self.random_size
+        for size in self.sizes:
+            if wanted in (size.name, *size.aliases):
+                return size
+        known = ", ".join(size.name for size in self.sizes)
+        raise ConfigurationError(f"{self.name} has no size {wanted!r}: one of {known}")
+
+    def model_of_config(self, config: str) -> str:
+        """Return the exporter's name of the model that files with this ``triton_sam.config`` were made from."""
+        return next((size.model for size in self.sizes if size.config == config), config)
 
     def resized(self, size: Size) -> Size:
-        """Size that a picture has in the model's frame: the whole square, or, for ``keep_aspect``, a part of it.
+        """Size that an image has in the model's frame: the whole square, or, for ``keep_aspect``, a part of it.
 
         Sides are rounded half up, as segment_anything.utils.transforms.ResizeLongestSide.get_preprocess_shape does, but
         never to 0, where the official predictor fails.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .base import ModelSpec, Tensor
 from .points import MASK_OUTPUTS, PROMPT_INPUTS, PointFamily
+from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role
 
 PIXEL_MEAN = (123.675 / 255, 116.28 / 255, 103.53 / 255)
 """Mean of RGB in 0..1; segment_anything.build_sam."""
 PIXEL_STD = (58.395 / 255, 57.12 / 255, 57.375 / 255)
 """Standard deviation of RGB in 0..1; segment_anything.build_sam."""
+
+_FILES = "https://dl.fbaipublicfiles.com/segment_anything"
 
 EMBEDDINGS = (Tensor("image_embeddings", "FP32", ("images", 256, 64, 64)),)
 
@@ -23,19 +26,61 @@ class Sam1(PointFamily):
     """
 
     name: ClassVar[str] = "sam1"
+    title: ClassVar[str] = "SAM1"
     image_size: ClassVar[int] = 1024
     mask_size: ClassVar[int] = 256
     value_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     keep_aspect: ClassVar[bool] = True
     pad_color: ClassVar[tuple[float, float, float]] = PIXEL_MEAN
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "pillow"
-    encoder: ClassVar[ModelSpec] = ModelSpec(
-        role="encoder",
-        inputs=(Tensor("image", "FP32", ("images", 3, 1024, 1024)),),
-        outputs=EMBEDDINGS,
+    models: ClassVar[Mapping[str, ModelSpec]] = by_role(
+        ModelSpec(
+            role=ENCODER,
+            inputs=(Tensor("image", "FP32", ("images", 3, 1024, 1024)),),
+            outputs=EMBEDDINGS,
+        ),
+        ModelSpec(
+            role=DECODER,
+            inputs=(*EMBEDDINGS, *PROMPT_INPUTS),
+            outputs=MASK_OUTPUTS,
+        ),
     )
-    decoder: ClassVar[ModelSpec] = ModelSpec(
-        role="decoder",
-        inputs=(*EMBEDDINGS, *PROMPT_INPUTS),
-        outputs=MASK_OUTPUTS,
+    sizes: ClassVar[tuple[ModelSize, ...]] = (
+        ModelSize("vit_b", config="sam1_vit_b"),
+        ModelSize("vit_l", config="sam1_vit_l"),
+        ModelSize("vit_h", config="sam1_vit_h"),
+        ModelSize("micro", official=False, config="sam1_micro"),
     )
+    default_size: ClassVar[str] = "vit_b"
+    random_size: ClassVar[str] = "vit_b"
+    quick_size: ClassVar[str] = "micro"
+    checkpoints: ClassVar[tuple[Checkpoint, ...]] = (
+        Checkpoint(
+            "sam1",
+            "vit_b",
+            f"{_FILES}/sam_vit_b_01ec64.pth",
+            375042383,
+            "ec2df62732614e57411cdcf32a23ffdf28910380d03139ee0f4fcbe91eb8c912",
+        ),
+        Checkpoint(
+            "sam1",
+            "vit_l",
+            f"{_FILES}/sam_vit_l_0b3195.pth",
+            1249524607,
+            "3adcc4315b642a4d2101128f611684e8734c41232a17c648ed1693702a49a622",
+        ),
+        Checkpoint(
+            "sam1",
+            "vit_h",
+            f"{_FILES}/sam_vit_h_4b8939.pth",
+            2564550879,
+            "a7bf3b02f3ebf1267aba913ff637d9a2d5c33d3173bb679e46d9f338c26f262e",
+        ),
+    )
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("--model-type", "the same as --size", choices=("vit_b", "vit_l", "vit_h"), names_model=True),
+        Option("--model-cfg", "the same as --size", commands=("verify",), metavar="NAME_OR_FILE", names_model=True),
+    )
+    exporter: ClassVar[str] = "triton_sam.export.sam1.recipe:EXPORTER"
+    export_script: ClassVar[str] = "scripts/export_sam1_to_onnx.py"
+    encode_speedup: ClassVar[float] = 3.0

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .base import LABEL_NO_POINT, Family, FloatArray, ModelSpec, Tensor
+from .base import LABEL_NO_POINT, Family, FloatArray
+from .tables import DECODER, ENCODER, HubFiles, ModelSize, ModelSpec, Option, Tensor, by_role
 
 LABEL_PADDED = -10
 """What transformers' own processor writes where LABEL_NO_POINT stands for the other families."""
@@ -28,6 +29,7 @@ class Sam3(Family):
     """
 
     name: ClassVar[str] = "sam3"
+    title: ClassVar[str] = "SAM3 tracker"
     image_size: ClassVar[int] = 1008
     mask_size: ClassVar[int] = 288
     value_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
@@ -36,28 +38,50 @@ class Sam3(Family):
     # In transformers, where the published decoder comes from, LABEL_PADDED is a token of zeros that attention reads.
     masks_out_padding: ClassVar[bool] = False
     takes_mask: ClassVar[bool] = False
-    encoder: ClassVar[ModelSpec] = ModelSpec(
-        role="encoder",
-        inputs=(Tensor("pixel_values", "FP32", ("images", 3, 1008, 1008)),),
-        outputs=EMBEDDINGS,
-        filename="vision_encoder.onnx",
-    )
-    decoder: ClassVar[ModelSpec] = ModelSpec(
-        role="decoder",
-        inputs=(
-            *EMBEDDINGS,
-            Tensor("input_points", "FP32", ("images", "prompts", "points", 2)),
-            Tensor("input_labels", "INT64", ("images", "prompts", "points")),
-            # 0, or one for each prompt.
-            Tensor("input_boxes", "FP32", ("images", "boxes", 4)),
+    models: ClassVar[Mapping[str, ModelSpec]] = by_role(
+        ModelSpec(
+            role=ENCODER,
+            inputs=(Tensor("pixel_values", "FP32", ("images", 3, 1008, 1008)),),
+            outputs=EMBEDDINGS,
+            filename="vision_encoder.onnx",
         ),
-        outputs=(
-            Tensor("iou_scores", "FP32", ("images", "prompts", 3)),
-            Tensor("pred_masks", "FP32", ("images", "prompts", 3, 288, 288)),
-            Tensor("object_score_logits", "FP32", ("images", "prompts", 1)),
+        ModelSpec(
+            role=DECODER,
+            inputs=(
+                *EMBEDDINGS,
+                Tensor("input_points", "FP32", ("images", "prompts", "points", 2)),
+                Tensor("input_labels", "INT64", ("images", "prompts", "points")),
+                # 0, or one for each prompt.
+                Tensor("input_boxes", "FP32", ("images", "boxes", 4)),
+            ),
+            outputs=(
+                Tensor("iou_scores", "FP32", ("images", "prompts", 3)),
+                Tensor("pred_masks", "FP32", ("images", "prompts", 3, 288, 288)),
+                Tensor("object_score_logits", "FP32", ("images", "prompts", 1)),
+            ),
+            filename="prompt_encoder_mask_decoder.onnx",
         ),
-        filename="prompt_encoder_mask_decoder.onnx",
     )
+    sizes: ClassVar[tuple[ModelSize, ...]] = (
+        ModelSize("reduced", official=False, config="sam3_tracker_reduced"),
+        ModelSize("full", config="sam3_tracker_full"),
+    )
+    random_size: ClassVar[str] = "reduced"
+    quick_size: ClassVar[str] = "reduced"
+    checkpoint_takes_size: ClassVar[bool] = False
+    hub: ClassVar[HubFiles | None] = HubFiles(onnx="onnx-community/sam3-tracker-ONNX", checkpoint="facebook/sam3")
+    options: ClassVar[tuple[Option, ...]] = (
+        Option("--full", "the same as --size full", commands=("verify",), is_switch=True, size="full"),
+        Option("--model-cfg", "the same as --size", commands=("verify",), metavar="NAME_OR_FILE", names_model=True),
+        Option(
+            "--no-memory",
+            "leave no_memory_embedding out, as transformers and the published ONNX files do (default), or add it to "
+            "the coarsest map, as Meta's own code does",
+            choices=("published", "meta"),
+        ),
+    )
+    exporter: ClassVar[str] = "triton_sam.export.sam3.recipe:EXPORTER"
+    export_script: ClassVar[str] = "scripts/export_sam3_to_onnx.py"
 
     def decoder_inputs(
         self,

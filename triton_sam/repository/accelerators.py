@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigurationError, RepositoryError
+from ..families import model_name, roles, spec_of, split_model_name
+from ..families.tables import DECODER, ENCODER
 from .config import parse_config
-from .names import CONFIG_NAME, pair_names
+from .names import CONFIG_NAME
 
 Accelerator = Literal["none", "cuda", "tensorrt"]
 ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt")
@@ -87,7 +89,7 @@ def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
     if "encoder" in config.parameters:
         return _INSTANCES.sub(_session_instances(tuning), plain)
     tuned = _INSTANCES.sub(_instances(tuning.gpus, tuning.instances), plain)
-    accelerator = tuning.decoder_accelerator if config.name.endswith("_decoder") else tuning.accelerator
+    accelerator = tuning.decoder_accelerator if _is_decoder(config) else tuning.accelerator
     lines = _accelerators(config, accelerator, tuning, fp16)
     if lines:
         tuned += "\n".join([_BEGIN, *lines, _END]) + "\n"
@@ -96,19 +98,36 @@ def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
 
 
 def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
-    """Return the encoders, decoders and session models of a repository, of some variants or of all.
+    """Return the models of a repository, of some variants or of all: those of the family's roles, and session models.
 
     Raises:
         RepositoryError: a variant is not there, or a config.pbtxt cannot be read.
     """
-    encoders = sorted(path.parent.name for path in repository.glob(f"*_encoder/{CONFIG_NAME}"))
-    here = [name.removesuffix("_encoder") for name in encoders if _backend(repository, name) == "onnxruntime"]
+    found: dict[str, dict[str, str]] = {}
+    for folder in sorted(path.parent for path in repository.glob(f"*/{CONFIG_NAME}")):
+        if split := split_model_name(folder.name):
+            found.setdefault(split[0], {})[split[1]] = folder.name
+    here = [name for name, models in found.items() if ENCODER in models and _is_graph(repository, models[ENCODER])]
     for variant in variants:
         if variant not in here:
-            raise RepositoryError(f"no {variant}_encoder in {repository}, but {', '.join(here) or 'nothing'}")
-    wanted = variants or tuple(here)
-    names = [name for variant in wanted for name in (*pair_names(variant), variant)]
+            wanted = model_name(variant, ENCODER)
+            raise RepositoryError(f"no {wanted} in {repository}, but {', '.join(here) or 'nothing'}")
+    names = [name for variant in variants or here for name in (*_in_order(found[variant]), variant)]
     return [name for name in names if (repository / name / CONFIG_NAME).is_file()]
+
+
+def _in_order(models: dict[str, str]) -> list[str]:
+    """Return the names of a variant's models, the pair first."""
+    return [models[role] for role in roles() if role in models]
+
+
+def _is_decoder(config: Any) -> bool:
+    split = split_model_name(config.name)
+    return split is not None and split[1] == DECODER
+
+
+def _is_graph(repository: Path, model: str) -> bool:
+    return _backend(repository, model) == "onnxruntime"
 
 
 def _backend(repository: Path, model: str) -> str:
@@ -172,21 +191,18 @@ def _tensorrt(config: Any, tuning: Tuning, fp16: bool) -> dict[str, str]:
 
 def _profile(config: Any, images: int, prompts: int, points: int) -> str:
     """Return `name:1x2x3,...` for every input, dynamic dimensions filled in by what they count."""
-    decoder = config.name.endswith("_decoder")
+    # A decoder takes one image with many prompts.
+    counts = {"images": 1 if _is_decoder(config) else images, "prompts": prompts, "points": points}
+    symbols = _symbols(config)
     shapes = []
     for tensor in config.input:
-        counts = _counts(tensor.name, decoder, images, prompts, points)
-        dims = [dim if dim >= 0 else next(counts) for dim in tensor.dims]
+        free = symbols.get(tensor.name, ("images",) * len(tensor.dims))
+        dims = [dim if dim >= 0 else counts.get(str(free[axis]), prompts) for axis, dim in enumerate(tensor.dims)]
         shapes.append(f"{tensor.name}:{'x'.join(map(str, dims))}")
     return ",".join(shapes)
 
 
-def _counts(name: str, decoder: bool, images: int, prompts: int, points: int) -> Any:
-    """Yield what the dynamic dimensions of an input count, in order."""
-    if not decoder:
-        return iter((images,))
-    if name.startswith("input_"):  # SAM3: images x prompts x points, images x boxes
-        return iter((1, prompts, points))
-    if name.startswith(("point_", "mask_", "has_mask")):
-        return iter((prompts, points))
-    return iter((1,))  # embeddings: one image, many prompts
+def _symbols(config: Any) -> dict[str, tuple[int | str, ...]]:
+    """Return the shapes that the model's inputs have in the table of its family; empty for a model of no family."""
+    spec = spec_of(tensor.name for tensor in config.input)
+    return {} if spec is None else {tensor.name: tensor.shape for tensor in spec.inputs}

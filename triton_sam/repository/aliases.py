@@ -13,6 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from .._common.files import atomic_write
 from ..errors import RepositoryError
+from ..families import model_name
+from ..families.tables import ENCODER
 from .config import parse_config
 from .names import CONFIG_NAME, check_name, pair_names
 from .selection import read_repository, select_models, unloadable
@@ -48,8 +50,8 @@ def paintera(sam2: str = "sam2", sam3: str = "sam3") -> tuple[Alias, ...]:
         sam3: variant to stand behind sam3_tracker_encoder_fp16.
     """
     return (
-        Alias("sam2.1_large_encoder", f"{sam2}_encoder", {"image_embeddings": "image_embed"}),
-        Alias("sam3_tracker_encoder_fp16", f"{sam3}_encoder"),
+        Alias("sam2.1_large_encoder", model_name(sam2, ENCODER), {"image_embeddings": "image_embed"}),
+        Alias("sam3_tracker_encoder_fp16", model_name(sam3, ENCODER)),
     )
 
 
@@ -65,7 +67,7 @@ def is_served(repository: Path, model: str) -> bool:
         RepositoryError: there is no such repository.
     """
     models = read_repository(repository)
-    return model in models and bool(models[model].config) and model not in unloadable(models)
+    return model in models and models[model].has_config and model not in unloadable(models)
 
 
 def write_alias(repository: Path, alias: Alias) -> Path:

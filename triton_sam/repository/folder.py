@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from .._common.bundle import bundled
 from ..errors import RepositoryError
+from ..families import split_model_name
+from ..families.sam2 import Sam2
 from .config import parse_config
 from .names import CONFIG_NAME, NAME, pair_names
 from .onnx_header import read_metadata
 
-if TYPE_CHECKING:
-    pass
-
 REPOSITORY_VARIABLE = "TRITON_SAM_REPOSITORY"
 
-BUILT_IN_CHECKPOINT = "sam2.1_hiera_micro"
+BUILT_IN_CHECKPOINT = Sam2.built_in
 """Name of the small default model, whose version 1 is committed."""
 
 
@@ -28,7 +27,7 @@ class RepositoryModel:
 
     Args:
         name: name of the folder, which is the model's name in Triton.
-        role: encoder or decoder by the name's ending, None for other models.
+        role: the role in a family that the name ends in, for example "encoder"; None for other models.
         versions: numeric version folders, ascending.
         has_weights: see weights_in(); an ensemble has none.
         problem: what Triton would refuse, one line; empty when nothing is wrong.
@@ -36,7 +35,7 @@ class RepositoryModel:
     """
 
     name: str
-    role: Literal["encoder", "decoder"] | None
+    role: str | None
     versions: tuple[int, ...]
     has_weights: bool
     problem: str = ""
@@ -98,7 +97,7 @@ def _inspect(folder: Path) -> RepositoryModel:
     metadata, fault = _metadata(versions[-1] / wanted) if versions else ({}, None)
     return RepositoryModel(
         name=folder.name,
-        role=next((role for role in ("encoder", "decoder") if folder.name.endswith(f"_{role}")), None),
+        role=split[1] if (split := split_model_name(folder.name)) else None,
         versions=tuple(int(version.name) for version in versions),
         has_weights=bool(files),
         problem="; ".join([*problems, *([fault] if fault else [])]),

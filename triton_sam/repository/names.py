@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 
 from ..errors import ConfigurationError
+from ..families import pair_names
+
+__all__ = ["CONFIG_NAME", "NAME", "check_name", "pair_names"]
 
 CONFIG_NAME = "config.pbtxt"
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def pair_names(variant: str) -> tuple[str, str]:
-    """Return the names of a variant's encoder and decoder."""
-    return f"{variant}_encoder", f"{variant}_decoder"
 
 
 def check_name(name: str) -> str:

@@ -5,34 +5,36 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from triton_sam.errors import RepositoryError
-from triton_sam.repository.folder import version_folders, weights_in
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from ..errors import RepositoryError
+from ..families import family_of_name, roles, split_model_name
+from ..families.sam2 import Sam2
+from .config import parse_config
+from .folder import version_folders, weights_in
+from .names import CONFIG_NAME
 
 logger = logging.getLogger(__name__)
-
-_COMMENT = re.compile(r'(?m)(?:^\s*#.*|#[^"\n]*)$')
-_ENSEMBLE = re.compile(r'platform\s*:\s*"ensemble"|\bensemble_scheduling\b')
-_STEP = re.compile(r'\bmodel_name\s*:\s*"([^"]+)"')
-_STRING = re.compile(r'\b(?:model_name|string_value)\s*:\s*"([^"]*)"')
-_PAIR = re.compile(
-    r'\bkey\s*:\s*"(?:encoder|decoder)"[\s,]*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]+_(?:encoder|decoder))"'
-)
-"""What a session model calls."""
-_WEIGHTS = re.compile(r'\bdefault_model_filename\s*:\s*"([^"]+)"')
-_FAMILY = re.compile(r"(sam[1-9])")
-_HAS_INPUT = re.compile(r"\binput\s*[:\[{]")
-_HAS_OUTPUT = re.compile(r"\boutput\s*[:\[{]")
 
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """One folder of a model repository, as far as starting a server needs to know it."""
+    """One folder of a model repository, as far as starting a server needs to know it.
+
+    Args:
+        path: the folder.
+        config: its config.pbtxt, parsed; an empty one where there is none, or where it cannot be parsed.
+        problem: why the config.pbtxt cannot be parsed, one line; empty when nothing is wrong. The folder counts all the
+            same, so that the server itself says why it refuses the model.
+    """
 
     path: Path
-    config: str
+    config: Any = field(default_factory=ModelConfig, compare=False)
+    problem: str = ""
 
     @property
     def name(self) -> str:
@@ -40,9 +42,14 @@ class ModelFolder:
         return self.path.name
 
     @property
+    def has_config(self) -> bool:
+        """True when there is a config.pbtxt that says something."""
+        return bool(self.problem) or self.config.ByteSize() > 0
+
+    @property
     def is_ensemble(self) -> bool:
         """True for a model that only chains others and has no weights of its own."""
-        return bool(_ENSEMBLE.search(self.config))
+        return self.config.platform == "ensemble" or bool(self.config.HasField("ensemble_scheduling"))
 
     @property
     def versions(self) -> list[Path]:
@@ -57,21 +64,21 @@ class ModelFolder:
     @property
     def expected_weights(self) -> Path:
         """Where Triton would look for the weights: in the newest version."""
-        named = _WEIGHTS.search(self.config)
         version = self.versions[-1] if self.versions else self.path / "1"
-        return version / (named.group(1) if named else "model.onnx")
+        return version / (self.config.default_model_filename or "model.onnx")
 
     @property
     def config_is_complete(self) -> bool:
         """True when the config names inputs and outputs, so that nothing is left to derive from the weights."""
-        return bool(_HAS_INPUT.search(self.config) and _HAS_OUTPUT.search(self.config))
+        return bool(self.config.input and self.config.output)
 
     def dependencies(self, known: Iterable[str]) -> set[str]:
         """Models that this one calls: an ensemble's steps, a session model's pair, known ones in a parameter."""
-        strings = _STRING.findall(self.config)
-        words = {word for text in strings for word in re.split(r"[\s,]+", text)}
-        needed = [*_PAIR.findall(self.config), *(_STEP.findall(self.config) if self.is_ensemble else ())]
-        return words.intersection(known).union(needed) - {self.name}
+        steps = {step.model_name for step in self.config.ensemble_scheduling.step}
+        values = {key: parameter.string_value for key, parameter in self.config.parameters.items()}
+        words = {word for text in values.values() for word in re.split(r"[\s,]+", text)}
+        called = {value for key, value in values.items() if key in roles() and split_model_name(value)}
+        return (words.intersection(known) | called | steps) - {self.name}
 
 
 def read_repository(repository: Path) -> dict[str, ModelFolder]:
@@ -83,8 +90,8 @@ def read_repository(repository: Path) -> dict[str, ModelFolder]:
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: name one with --model-repository DIR")
     folders = (path for path in sorted(repository.iterdir()) if path.is_dir() and not path.name.startswith("."))
-    models = (ModelFolder(path, _read_config(path)) for path in folders)
-    return {model.name: model for model in models if model.config or model.versions}
+    models = map(_read_folder, folders)
+    return {model.name: model for model in models if model.has_config or model.versions}
 
 
 def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelFolder]:
@@ -125,7 +132,7 @@ def _everything_with_weights(repository: Path, models: dict[str, ModelFolder]) -
         logger.info("%s is left out: %s", name, reason)
     usable = [model for name, model in models.items() if name not in reasons]
     if not usable:
-        hint = _hint(models or ["sam2"])
+        hint = _hint(models or [Sam2.name])
         raise RepositoryError(f"no model in {repository} has weights (there: {_listing(models)}){hint}")
     return usable
 
@@ -136,19 +143,23 @@ def _no_weights(model: ModelFolder) -> str:
 
 
 def _hint(names: Iterable[str]) -> str:
-    families = [match.group(1) for match in map(_FAMILY.match, names) if match]
-    if not families:
+    family = next(filter(None, map(family_of_name, names)), None)
+    if family is None:
         return ""
-    return f": write them with `triton-sam setup {families[0]}` or `python scripts/export_{families[0]}_to_onnx.py`"
+    script = f"python {family.export_script}" if family.export_script else f"triton-sam export {family.name}"
+    return f": write them with `triton-sam setup {family.name}` or `{script}`"
 
 
 def _listing(models: Iterable[str]) -> str:
     return ", ".join(sorted(models)) or "none"
 
 
-def _read_config(folder: Path) -> str:
+def _read_folder(path: Path) -> ModelFolder:
     try:
-        text = (folder / "config.pbtxt").read_text(encoding="utf-8", errors="replace")
+        text = (path / CONFIG_NAME).read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
-    return _COMMENT.sub("", text)
+        return ModelFolder(path)
+    try:
+        return ModelFolder(path, parse_config(text))
+    except RepositoryError as error:
+        return ModelFolder(path, problem=f"{CONFIG_NAME}: {error}")

@@ -14,8 +14,9 @@ from ..client.server_models import sort_models
 from ..client.session_image import SessionImage
 from ..client.speculative import SpeculativeSAM2Client
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
-from ..families import FAMILIES, get_family
+from ..families import FAMILIES, get_family, model_name
 from ..families.base import Family, Size
+from ..families.tables import ENCODER
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import FORMATS, TURNED, orientation
 from ..masks.segment import Segment
@@ -279,10 +280,10 @@ class Engine:
             self._variants = sort_models(versions, self._control.model_config).variants
             self._versions = dict(versions)
         pairs = {
-            name: Pair(name, get_family(family), versions[f"{name}_encoder"], name in versions)
+            name: Pair(name, get_family(family), versions[model_name(name, ENCODER)], name in versions)
             for family in FAMILIES
             for name in self._variants.get(family, ())
-            if f"{name}_encoder" in versions
+            if model_name(name, ENCODER) in versions
         }
         if not pairs:
             raise ModelNotReadyError(f"Triton at {self.settings.url} has no SAM model ready")

@@ -26,9 +26,10 @@ import pytest
 from triton_sam import cli
 from triton_sam.download import catalogue as checkpoints
 from triton_sam.download import fetch as download
-from triton_sam.download.catalogue import CATALOGUE, Checkpoint, find
+from triton_sam.download.catalogue import Checkpoint, catalogue, find
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError
 from triton_sam.export import registry
+from triton_sam.export.settings import Settings
 
 CONTENT = random.Random(0).randbytes(700_000)
 NAME = "model.pt"
@@ -159,16 +160,16 @@ def names(directory: Path) -> list[str]:
 
 
 def test_catalogue() -> None:
-    assert len({checkpoint.key for checkpoint in CATALOGUE}) == len(CATALOGUE) == 7
-    assert len({checkpoint.sha256 for checkpoint in CATALOGUE}) == len(CATALOGUE)
-    assert len({checkpoint.file_name for checkpoint in CATALOGUE}) == len(CATALOGUE)
-    for checkpoint in CATALOGUE:
+    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 7
+    assert len({checkpoint.sha256 for checkpoint in catalogue()}) == len(catalogue())
+    assert len({checkpoint.file_name for checkpoint in catalogue()}) == len(catalogue())
+    for checkpoint in catalogue():
         assert re.fullmatch("[0-9a-f]{64}", checkpoint.sha256)
         assert re.fullmatch(r"https://dl\.fbaipublicfiles\.com/segment_anything[\w./]*\.pth?", checkpoint.url)
         assert checkpoint.bytes is None or checkpoint.bytes > 100_000_000
     assert checkpoints.sizes("sam2") == ("tiny", "small", "base_plus", "large")
     for family in ("sam1", "sam2"):
-        known = [checkpoint.bytes or 0 for checkpoint in CATALOGUE if checkpoint.family == family]
+        known = [checkpoint.bytes or 0 for checkpoint in catalogue() if checkpoint.family == family]
         assert known == sorted(known)
 
 
@@ -456,8 +457,8 @@ def test_a_proxy_that_cannot_work_is_named_without_its_password(
 def small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     """CONTENT under the name of every official file."""
     digest = hashlib.sha256(CONTENT).hexdigest()
-    known = tuple(replace(checkpoint, bytes=len(CONTENT), sha256=digest) for checkpoint in CATALOGUE)
-    monkeypatch.setattr(checkpoints, "CATALOGUE", known)
+    known = tuple(replace(checkpoint, bytes=len(CONTENT), sha256=digest) for checkpoint in catalogue())
+    monkeypatch.setattr(checkpoints, "catalogue", lambda: known)
 
 
 SIZES = [
@@ -486,15 +487,14 @@ def test_setup_command_up_to_the_export(
 ) -> None:
     exported: list[object] = []
     monkeypatch.setattr(registry, "exporter", lambda family: None)
-    monkeypatch.setattr(registry, "export", lambda *given, **options: exported.append((given, options)))
+    monkeypatch.setattr(registry, "export", lambda *given: exported.append(given))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{server.url}/files")
     server.where = f"/files/{name}"
     assert cli.main(["setup", *size.split(), "--model-repository", "models", "-q"]) == 0
     family, path = size[:4], Path("checkpoints") / name
     assert path.read_bytes() == CONTENT
-    options = {"name": None, "precision": "fp32", "progress": False}
-    assert exported == [((family, path, None, Path("models")), options)]
+    assert exported == [(family, Settings(Path("models"), path, name=None, precision="fp32", progress=False))]
 
 
 def test_a_checkpoint_does_not_go_to_the_model_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

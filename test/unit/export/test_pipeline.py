@@ -19,9 +19,11 @@ pytest.importorskip("onnxruntime")
 from triton_sam.commands import export as export_command  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, registry  # noqa: E402
-from triton_sam.export.pipeline import Recipe, Settings, export_pair  # noqa: E402
+from triton_sam.export.exporter import Exporter  # noqa: E402
+from triton_sam.export.pipeline import export_models  # noqa: E402
 from triton_sam.export.sam1.graphs import Sam1Encoder  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Encoder  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.export.weights import read_state_dict  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
@@ -45,12 +47,27 @@ def zeros(_: Any, spec: Any) -> Any:
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", onnx_tools.OPSET)])
 
 
+class Zeros(Exporter):
+    """Exports graphs that answer zeros as if they were the micro model."""
+
+    name = "sam2"
+    stride = 32
+
+    def load(self, *_: Any, **__: Any) -> Any:
+        return torch.nn.Linear(1, 1)
+
+    def trace(self, model: Any, spec: Any, options: Any) -> Any:
+        return zeros(model, spec)
+
+    def config(self, settings: Settings) -> str:
+        return BUILT_IN_CHECKPOINT
+
+
 def export(repository: Path, checkpoint: Path | None = None, name: str = "sam2", **options: Any) -> int:
     """Export zeros as if they were the micro model; return the version."""
     seed = 0 if checkpoint is None else None
-    recipe = Recipe(Sam2(), 32, lambda: torch.nn.Linear(1, 1), zeros, BUILT_IN_CHECKPOINT)
-    settings = Settings(repository, name, 1024, checkpoint=checkpoint, random_seed=seed, **options)
-    return export_pair(recipe, settings).version
+    settings = Settings(repository, checkpoint, name=name, random_seed=seed, **options)
+    return export_models(Zeros(), settings).version
 
 
 def built_in(folder: Path, content: bytes) -> Path:
@@ -140,11 +157,11 @@ def test_scripts_tell_errors_of_the_disk_in_one_line(
     assert capsys.readouterr().err == "error: /models: Read-only file system\n"
 
 
-def test_sam1_names_the_option_of_each_command() -> None:
+def test_sam1_names_the_option_of_every_command() -> None:
     pytest.importorskip("segment_anything")
     from triton_sam.export.sam1.model import guess_size
 
-    with pytest.raises(ConfigurationError, match=r"--model-type \(`triton-sam verify`: --model-cfg\)"):
+    with pytest.raises(ConfigurationError, match="give --size vit_b, vit_l or vit_h"):
         guess_size(Path("mine.pth"))
 
 

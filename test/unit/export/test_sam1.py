@@ -28,8 +28,8 @@ from triton_sam.export import onnx_tools, registry  # noqa: E402
 from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.export.precision import quantise, to_half  # noqa: E402
 from triton_sam.export.sam1.model import SIZES, build_model, guess_size, load_model  # noqa: E402
-from triton_sam.export.sam1.recipe import export_sam1  # noqa: E402
 from triton_sam.export.sam1.reference import Sam1Reference  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.sam1 import PIXEL_MEAN, Sam1  # noqa: E402
 from triton_sam.inputs.images import encoder_input  # noqa: E402
 from triton_sam.masks.resize import full_size_logits  # noqa: E402
@@ -187,7 +187,7 @@ def test_official_sizes_are_those_of_the_package() -> None:
 def test_checkpoint_and_other_image_size(micro: FamilyExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sam_vit_b_01ec64.pth"
     torch.save(micro.model.state_dict(), path)
-    with pytest.raises(CheckpointError, match="--model-type"):
+    with pytest.raises(CheckpointError, match="--size"):
         load_model(path, None)
     monkeypatch.setitem(SIZES, "vit_b", SIZES["micro"])
     loaded = load_model(path, None)
@@ -198,7 +198,7 @@ def test_checkpoint_and_other_image_size(micro: FamilyExport, tmp_path: Path, mo
 
 def test_size_by_file_name() -> None:
     assert guess_size(Path("sam_vit_h_4b8939.pth")) == "vit_h"
-    with pytest.raises(ConfigurationError, match="--model-type"):
+    with pytest.raises(ConfigurationError, match="--size"):
         guess_size(Path("mine.pth"))
 
 
@@ -206,16 +206,16 @@ def test_size_by_file_name() -> None:
     ("options", "text"),
     [
         ({"image_size": 1000}, "multiple of 16"),
-        ({"model_type": "vit_x"}, "vit_b, vit_l, vit_h"),
-        ({"model_type": None}, "--model-type"),
+        ({"model": "vit_x"}, "vit_b, vit_l, vit_h"),
+        ({"model": None}, "--size"),
         ({"random_seed": None}, "checkpoint"),
         ({"name": "../evil"}, "model name"),
     ],
 )
 def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], text: str) -> None:
-    arguments = {"model_type": "micro", "random_seed": 0, "progress": False, **options}
+    arguments = {"model": "micro", "random_seed": 0, "progress": False, **options}
     with pytest.raises(ConfigurationError, match=text):
-        export_sam1(None, output_dir=tmp_path / "repository", **arguments)
+        registry.export("sam1", Settings(tmp_path / "repository", **arguments))
     assert not (tmp_path / "repository").exists()
 
 
@@ -240,14 +240,15 @@ def test_verify_of_what_a_repository_holds(
 
 def test_sizes_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(registry, "export", lambda *given, **_: asked.append(given[:3]) or Exported({}, 1, {}))
+    monkeypatch.setattr(registry, "export", lambda *given: asked.append(given) or Exported({}, 1, {}))
     for family in ("sam1", "sam2", "sam3"):
         assert main(["export", family, "--random", "0"]) == 0
     assert main(["export", "sam1", "--random", "0", "--size", "vit_h"]) == 0
     assert main(["export", "sam3", "--random", "0", "--size", "full"]) == 0
     sam2 = "configs/sam2.1/sam2.1_hiera_t.yaml"
     expected = [("sam1", "vit_b"), ("sam2", sam2), ("sam3", "reduced"), ("sam1", "vit_h"), ("sam3", "full")]
-    assert asked == [(family, None, model) for family, model in expected]
+    assert [(family, settings.model) for family, settings in asked] == expected
+    assert {settings.checkpoint for _, settings in asked} == {None}
 
 
 @pytest.mark.parametrize(
@@ -258,9 +259,11 @@ def test_sizes_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
         (["export", "sam1", "--random", "0", "--size", "tiny", "-q"], "no size 'tiny': one of vit_b, vit_l"),
         (
             ["export", "sam1", "--random", "0", "--size", "vit_b", "--model-type", "vit_b", "-q"],
-            "--size is for --random",
+            "--size and --model-type say the same: give one of them",
         ),
-        (["export", "sam1", "--checkpoint", "sam_vit_b.pth", "--size", "vit_b", "-q"], "--size is for --random"),
+        (["export", "sam3", "--checkpoint", "sam3", "--size", "full", "-q"], "--size is for --random"),
+        (["export", "sam1", "--checkpoint", "mine.pth", "--size", "vit_l", "-q"], "triton-sam download sam1 vit_l"),
+        (["export", "sam1", "--checkpoint", "mine.pth", "--model-type", "vit_l", "-q"], "download sam1 vit_l"),
         (["verify", "sam1", "--random", "--exported", ".", "-q"], "no weights for sam1"),
         (["export", "sam1", "--checkpoint", "no_such_vit_b.pth", "-q"], "triton-sam download sam1 vit_b"),
         (["download", "sam1", "base", "-q"], "vit_b, vit_l, vit_h"),

@@ -23,10 +23,11 @@ from support.warm_up import run_warm_up  # noqa: E402
 
 from triton_sam._common.bundle import bundled, checkout  # noqa: E402
 from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
-from triton_sam.export import onnx_tools  # noqa: E402
+from triton_sam.export import onnx_tools, registry  # noqa: E402
 from triton_sam.export.sam2 import model as sam2_model  # noqa: E402
 from triton_sam.export.sam2 import recipe as sam2  # noqa: E402
 from triton_sam.export.sam2.graphs import Sam2Decoder  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
 from triton_sam.repository import install as install_module  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
@@ -111,7 +112,9 @@ def test_metadata_says_what_it_is(micro_export: MicroExport) -> None:
 def test_checkpoint_is_named_with_its_hash(micro_export: MicroExport, traced_micro: None, tmp_path: Path) -> None:
     checkpoint = tmp_path / "sam2.1_hiera_micro.pt"
     torch.save({"model": micro_export.model.state_dict()}, checkpoint)
-    metadata = sam2.export_sam2(checkpoint, None, tmp_path / "repository", progress=False).metadata
+    metadata = registry.export(
+        "sam2", Settings(tmp_path / "repository", checkpoint=checkpoint, progress=False)
+    ).metadata
     assert metadata["triton_sam.checkpoint"] == "sam2.1_hiera_micro"
     assert len(metadata["triton_sam.checkpoint_sha256"]) == 64
 
@@ -196,7 +199,9 @@ def test_single_mask_choice_is_the_official_one(micro_export: MicroExport) -> No
 def test_smaller_numbers_keep_the_masks(
     micro_export: MicroExport, traced_micro: None, images: Path, tmp_path: Path, precision: str, bar: float
 ) -> None:
-    files = sam2.export_sam2(None, CONFIG, tmp_path, random_seed=0, precision=precision, progress=False).files
+    files = registry.export(
+        "sam2", Settings(tmp_path, model=CONFIG, random_seed=0, precision=precision, progress=False)
+    ).files
     assert files["encoder"].stat().st_size < 0.6 * micro_export.files["encoder"].stat().st_size
     for path in files.values():
         model = onnx.load(path)
@@ -207,7 +212,9 @@ def test_smaller_numbers_keep_the_masks(
 
 
 def test_half_storage_halves_the_file(micro_export: MicroExport, traced_micro: None, tmp_path: Path) -> None:
-    files = sam2.export_sam2(None, CONFIG, tmp_path, random_seed=0, half_storage=True, progress=False).files
+    files = registry.export(
+        "sam2", Settings(tmp_path, model=CONFIG, random_seed=0, half_storage=True, progress=False)
+    ).files
     image = np.random.default_rng(0).random((1, 3, 1024, 1024), np.float32)
     for role, path in files.items():
         assert path.stat().st_size < 0.55 * micro_export.files[role].stat().st_size
@@ -241,14 +248,14 @@ def test_random_weights_follow_the_seed() -> None:
         ({"version": 0}, "from 1"),
         ({"device": "nonsense"}, "nonsense"),
         ({"random_seed": None}, "checkpoint"),
-        ({"model_cfg": "no_such_config"}, "no_such_config"),
-        ({"model_cfg": None}, "--model-cfg"),
+        ({"model": "no_such_config"}, "no_such_config"),
+        ({"model": None}, "--model-cfg"),
     ],
 )
 def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], text: str) -> None:
-    arguments = {"model_cfg": CONFIG, "random_seed": 0, "progress": False, **options}
+    arguments = {"model": CONFIG, "random_seed": 0, "progress": False, **options}
     with pytest.raises(ConfigurationError, match=text):
-        sam2.export_sam2(None, output_dir=tmp_path / "repository", **arguments)
+        registry.export("sam2", Settings(tmp_path / "repository", **arguments))
     assert not (tmp_path / "repository").exists()
 
 
@@ -277,7 +284,7 @@ def truncated(tmp_path: Path, model: Any) -> Path:
 def test_corrupt_checkpoint_changes_nothing(micro_export: MicroExport, old: Path, tmp_path: Path) -> None:
     before = snapshot(old)
     with pytest.raises(CheckpointError, match="damaged") as caught:
-        sam2.export_sam2(truncated(tmp_path, micro_export.model), None, old, progress=False)
+        registry.export("sam2", Settings(old, checkpoint=truncated(tmp_path, micro_export.model), progress=False))
     assert "\n" not in str(caught.value)
     assert snapshot(old) == before
 
@@ -319,7 +326,7 @@ def test_checkpoint_of_another_size_changes_nothing(micro_export: MicroExport, o
     checkpoint, before = tmp_path / "sam2.1_hiera_tiny.pt", snapshot(old)
     torch.save({"model": micro_export.model.state_dict()}, checkpoint)
     with pytest.raises(CheckpointError, match="--model-cfg"):
-        sam2.export_sam2(checkpoint, None, old, progress=False)
+        registry.export("sam2", Settings(old, checkpoint=checkpoint, progress=False))
     assert snapshot(old) == before
 
 
@@ -333,7 +340,7 @@ def test_full_disk_while_writing_changes_nothing(
     before = snapshot(old)
     monkeypatch.setattr(onnx, "save_model", full_disk)
     with pytest.raises(ExportError, match="No space left") as caught:
-        sam2.export_sam2(None, CONFIG, old, random_seed=0, progress=False)
+        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
     assert "\n" not in str(caught.value)
     assert snapshot(old) == before
 
@@ -351,7 +358,7 @@ def test_failure_in_the_middle_of_installing_is_undone(
 
     monkeypatch.setattr(Path, "replace", fail_once)
     with pytest.raises(ExportError, match="No space left"):
-        sam2.export_sam2(None, CONFIG, old, random_seed=0, progress=False)
+        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
     assert calls >= failing
     assert snapshot(old) == before
 
@@ -369,7 +376,7 @@ def test_model_that_does_not_run_changes_nothing(
 
     monkeypatch.setattr(onnx_tools, "try_out", refuse)
     with pytest.raises(ExportError, match="ONNX Runtime refuses"):
-        sam2.export_sam2(None, CONFIG, old, random_seed=0, progress=False)
+        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
     assert snapshot(old) == before
 
 
@@ -378,16 +385,16 @@ def test_failure_without_a_repository_leaves_none(
 ) -> None:
     monkeypatch.setattr(install_module, "_flush_folder", full_disk)
     with pytest.raises(ExportError, match="No space left"):
-        sam2.export_sam2(None, CONFIG, tmp_path / "a" / "b", random_seed=0, progress=False)
+        registry.export("sam2", Settings(tmp_path / "a" / "b", model=CONFIG, random_seed=0, progress=False))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_exporting_again_leaves_the_config_alone(traced_micro: None, tmp_path: Path) -> None:
-    sam2.export_sam2(None, CONFIG, tmp_path, random_seed=0, progress=False)
+    registry.export("sam2", Settings(tmp_path, model=CONFIG, random_seed=0, progress=False))
     config = tmp_path / "sam2_decoder" / "config.pbtxt"
     os.utime(config, (1, 1))
     before = (tmp_path / "sam2_decoder/1/model.onnx").read_bytes()
-    sam2.export_sam2(None, CONFIG, tmp_path, random_seed=0, progress=False)
+    registry.export("sam2", Settings(tmp_path, model=CONFIG, random_seed=0, progress=False))
     assert config.stat().st_mtime == 1
     assert (tmp_path / "sam2_decoder/1/model.onnx").read_bytes() == before
 
@@ -414,7 +421,9 @@ def test_large_weights_go_to_a_file_of_their_own(
 
 @pytest.mark.slow
 def test_other_image_size(tmp_path: Path) -> None:
-    files = sam2.export_sam2(None, CONFIG, tmp_path, image_size=256, random_seed=0, progress=False).files
+    files = registry.export(
+        "sam2", Settings(tmp_path, model=CONFIG, image_size=256, random_seed=0, progress=False)
+    ).files
     model = sam2.load_model(None, CONFIG, image_size=256, random_seed=0)
     image = torch.rand(2, 3, 256, 256)
     encoder = onnxruntime.InferenceSession(files["encoder"])

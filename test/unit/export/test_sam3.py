@@ -29,8 +29,8 @@ from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.export.sam3.graphs import Sam3Encoder  # noqa: E402
 from triton_sam.export.sam3.model import load_model  # noqa: E402
-from triton_sam.export.sam3.recipe import export_sam3  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.sam3 import Sam3  # noqa: E402
 from triton_sam.inputs.images import encoder_input  # noqa: E402
 from triton_sam.inputs.resample import resize_bytes  # noqa: E402
@@ -191,12 +191,16 @@ def test_checkpoint_folder(reduced: FamilyExport, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [({"image_size": 1024}, "1008 only"), ({"size": "tiny"}, "full, reduced"), ({"no_memory": "x"}, "published, meta")],
+    [
+        ({"image_size": 1024}, "1008 only"),
+        ({"model": "tiny"}, "full, reduced"),
+        ({"options": {"no_memory": "x"}}, "published, meta"),
+    ],
 )
 def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], text: str) -> None:
-    arguments = {"size": "reduced", "random_seed": 0, "progress": False, **options}
+    arguments = {"model": "reduced", "random_seed": 0, "progress": False, **options}
     with pytest.raises(ConfigurationError, match=text):
-        export_sam3(None, output_dir=tmp_path / "repository", **arguments)
+        registry.export("sam3", Settings(tmp_path / "repository", **arguments))
     assert not (tmp_path / "repository").exists()
 
 

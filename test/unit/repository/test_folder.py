@@ -13,6 +13,7 @@ from triton_sam.repository.config import config_for, parse_config
 from triton_sam.repository.folder import default_repository, list_models, weights_in
 from triton_sam.repository.names import check_name
 from triton_sam.repository.onnx_header import read_metadata
+from triton_sam.repository.selection import read_repository, select_models
 
 COMMITTED = bundled("model_repository")
 CONFIG = 'backend: "onnxruntime"\nmax_batch_size: 0\n'
@@ -202,3 +203,18 @@ class TestConfigFor:
     def test_bad_name(self) -> None:
         with pytest.raises(ConfigurationError):
             config_for(self.model(), "../m")  # type: ignore[arg-type]
+
+
+def test_a_config_that_cannot_be_parsed_is_a_problem_and_no_crash(tmp_path: Path) -> None:
+    for name, text in (("broken", "input [{"), ("plain", 'backend: "python"'), ("empty", "# nothing\n")):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.py").touch()
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    models = read_repository(tmp_path)
+    assert {name: bool(model.problem) for name, model in models.items()} == {
+        "broken": True, "plain": False, "empty": False
+    }  # fmt: skip
+    assert [models[name].has_config for name in ("broken", "plain", "empty")] == [True, True, False]
+    assert [model.name for model in select_models(tmp_path, None)] == ["broken", "empty", "plain"]
+    assert not models["broken"].config_is_complete
+    assert models["broken"].dependencies(models) == set()

@@ -100,7 +100,7 @@ def test_command_fails_outside_the_bars(traced_micro: None, images: Path, capsys
     ("arguments", "text"),
     [
         (["--checkpoint", "no_such_hiera_tiny.pt"], "no checkpoint at"),
-        (["--checkpoint", "x.pt", "--size", "tiny"], "--size"),
+        (["--checkpoint", "x.pt", "--size", "tiny"], "no checkpoint at x.pt"),
         (["--random", "--size", "micro", "--image", "no_such.jpg"], "no image at"),
     ],
 )

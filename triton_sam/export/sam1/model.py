@@ -19,8 +19,6 @@ try:
 except ImportError as error:
     raise missing("exporting and verifying SAM1 needs", "export", error) from error
 
-_SIZE_OPTION = "--model-type (`triton-sam verify`: --model-cfg)"
-
 CHANNELS = 256
 PATCH = 16
 
@@ -60,7 +58,7 @@ def guess_size(checkpoint: Path) -> str:
     match = re.search(r"vit_[blh]", checkpoint.name)
     if match is None:
         raise ConfigurationError(
-            f"cannot tell the SAM1 size from the name {checkpoint.name!r}: give vit_b, vit_l or vit_h as {_SIZE_OPTION}"
+            f"cannot tell the SAM1 size from the name {checkpoint.name!r}: give --size vit_b, vit_l or vit_h"
         )
     return match[0]
 
@@ -94,7 +92,7 @@ def load_model(
         path = Path(checkpoint)
         state = dict(read_state_dict(path, f"triton-sam download sam1 {chosen}"))
         _fit_positions(state, model)
-        load_strictly(model, state, path, f"is it a {chosen}? {_SIZE_OPTION} says so")
+        load_strictly(model, state, path, f"is it a {chosen}? --size says so")
     return model.requires_grad_(False)
 
 
@@ -106,7 +104,7 @@ def choose_size(checkpoint: str | Path | None, size: str | None) -> str:
     """
     if size is None:
         if checkpoint is None:
-            raise ConfigurationError("random weights need --model-type vit_b, vit_l or vit_h")
+            raise ConfigurationError("random weights need --size vit_b, vit_l or vit_h")
         return guess_size(Path(checkpoint))
     if size not in SIZES:
         raise ConfigurationError(f"no SAM1 size {size!r}: one of vit_b, vit_l, vit_h")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
+from ...families.sam2 import Sam2
 
 try:
     import sam2
@@ -28,10 +29,7 @@ OWN_CONFIGS = Path(__file__).parent / "configs"
 _LETTERS = {"tiny": "t", "small": "s", "base_plus": "b+", "large": "l"}
 _FOLDERS = ("configs/sam2.1", "configs/sam2")
 
-CONFIG_OF_SIZE = {
-    **{size: f"configs/sam2.1/sam2.1_hiera_{letter}.yaml" for size, letter in _LETTERS.items()},
-    "micro": "sam2.1_hiera_micro.yaml",
-}
+CONFIG_OF_SIZE = {size.name: size.model for size in Sam2.sizes}
 """Size name -> configuration of SAM2.1, relative to the `sam2` package or to our own configs folder."""
 
 _CONFIG_OF_SAM20_SIZE = {size: f"configs/sam2/sam2_hiera_{letter}.yaml" for size, letter in _LETTERS.items()}
@@ -55,7 +53,7 @@ def guess_config(checkpoint: Path) -> str:
     if match is None or match[2] not in known:
         raise ConfigurationError(
             f"cannot tell the SAM2 size from the file name {checkpoint.name!r}: give --model-cfg, "
-            f"one of {', '.join(CONFIG_OF_SIZE.values())} or a file path"
+            f"one of {', '.join(CONFIG_OF_SIZE.values())} or a file path, or --size"
         )
     return known[match[2]]
 
@@ -109,4 +107,4 @@ def load_checkpoint(model: torch.nn.Module, checkpoint: str | Path) -> None:
     """
     path = Path(checkpoint)
     state = read_state_dict(path, "triton-sam download sam2 base_plus")
-    load_strictly(model, state, path, "is --model-cfg the one of this checkpoint?")
+    load_strictly(model, state, path, "is --size or --model-cfg the one of this checkpoint?")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
-from ...families.base import ModelSpec
 from ...families.sam2 import Sam2
-from ..pipeline import Exported, Recipe, Settings, check_settings, export_pair
+from ...families.tables import ENCODER, ModelSpec
+from ..exporter import Exporter
+from ..settings import Settings
 from . import model as sam2_model
+from .reference import Sam2Reference
 
 try:
     import onnx
@@ -28,67 +30,38 @@ STRIDE = 32
 """An image side must be a multiple of it: the coarsest feature map has one pixel for 32."""
 
 
-def export_sam2(
-    checkpoint: str | Path | None,
-    model_cfg: str | Path | None,
-    output_dir: str | Path,
-    *,
-    name: str = "sam2",
-    image_size: int = 1024,
-    device: str = "cpu",
-    precision: str = "fp32",
-    random_seed: int | None = None,
-    half_storage: bool = False,
-    standard_operators: bool = False,
-    version: int | None = None,
-    progress: bool = True,
-) -> Exported:
-    """Export a checkpoint, check that ONNX Runtime runs it, and put the pair into a model repository.
+class Sam2Exporter(Exporter):
+    """Exports SAM2.1 from a state dict.
 
-    Both models appear at once, or neither: a failure leaves the old files as they were.
-
-    Args:
-        checkpoint: SAM2.1 state dict, or None with ``random_seed``.
-        model_cfg: configuration by name inside the sam2 package, one of our own, or a path; None: by the checkpoint's
-            file name.
-        output_dir: the model repository.
-        name: variant; the models are `<name>_encoder` and `<name>_decoder`.
-        image_size: side of the square that the encoder sees, pixels, a multiple of 32. Clients send 1024.
-        device: torch device that traces the graphs.
-        precision: "fp32", "fp16" or "int8", see triton_sam.export.pipeline.Settings.
-        random_seed: seeded random weights in place of a checkpoint, for tests.
-        half_storage: weights rounded to FP16 in the file, arithmetic in FP32: half the size. Only with "fp32".
-        standard_operators: operators of the ONNX standard alone, for TensorRT and other runtimes than ONNX Runtime,
-            whose own attention encodes faster.
-        version: version folder; None: see triton_sam.export.pipeline.Settings.
-        progress: say on stderr what is going on.
-
-    Raises:
-        ConfigurationError: an option that cannot work.
-        CheckpointError: a checkpoint that is missing, damaged or of another configuration.
-        ExportError: torch or ONNX Runtime refused, or the files cannot be written.
+    The model's configuration is a name inside the sam2 package, one of our own, or a path. The option
+    ``standard_operators`` leaves out ONNX Runtime's own attention, which encodes faster, for TensorRT and others.
     """
-    settings = Settings(
-        Path(output_dir),
-        name,
-        image_size,
-        checkpoint=None if checkpoint is None else Path(checkpoint),
-        random_seed=random_seed,
-        device=device,
-        precision=precision,
-        half_storage=half_storage,
-        version=version,
-        progress=progress,
-    )
-    check_settings(settings, STRIDE)
-    recipe = Recipe(
-        family=Sam2(),
-        stride=STRIDE,
-        load=lambda: load_model(checkpoint, model_cfg, image_size=image_size, random_seed=random_seed),
-        trace=partial(trace, standard_operators=standard_operators),
-        config=sam2_model.find_config(_config(checkpoint, model_cfg)).stem,
-    )
-    return export_pair(recipe, settings)
+
+    name = "sam2"
+    stride = STRIDE
+    counting_device = "cpu"  # SAM2's backbone reads numbers off tensors while it is built
+
+    def load(
+        self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
+    ) -> torch.nn.Module:
+        """See Exporter.load."""
+        return load_model(checkpoint, model, image_size=image_size, random_seed=random_seed)
+
+    def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
+        """See Exporter.trace."""
+        return trace(model, spec, bool(options.get("standard_operators")))
+
+    def config(self, settings: Settings) -> str:
+        """See Exporter.config."""
+        return sam2_model.find_config(_config(settings.checkpoint, settings.model)).stem
+
+    def build(self, model: str) -> torch.nn.Module:
+        """See Exporter.build."""
+        return sam2_model.build_model(model)
+
+    def reference(self, model: Any) -> Sam2Reference:
+        """See Exporter.reference."""
+        return Sam2Reference(model)
 
 
 def load_model(
@@ -126,7 +99,7 @@ def trace(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx
     Raises:
         ExportError: torch cannot export it.
     """
-    return _trace_encoder(model, standard_operators) if spec.role == "encoder" else _trace_decoder(model)
+    return _trace_encoder(model, standard_operators) if spec.role == ENCODER else _trace_decoder(model)
 
 
 def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:
@@ -161,5 +134,8 @@ def _config(checkpoint: str | Path | None, model_cfg: str | Path | None) -> str 
     if model_cfg is not None:
         return model_cfg
     if checkpoint is None:
-        raise ConfigurationError("random weights need --model-cfg")
+        raise ConfigurationError("random weights need --size or --model-cfg")
     return sam2_model.guess_config(Path(checkpoint))
+
+
+EXPORTER = Sam2Exporter()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
-from ...families.base import ModelSpec
 from ...families.sam3 import Sam3
-from ..pipeline import Exported, Recipe, Settings, check_settings, export_pair
-from .model import checkpoint_folder, load_model
+from ...families.tables import ENCODER, ModelSpec
+from ..exporter import Exporter
+from ..settings import Settings
+from .model import build_model, checkpoint_folder, load_model
+from .reference import Sam3Reference
 
 try:
     import onnx
@@ -25,72 +28,63 @@ except ImportError as error:
 NO_MEMORY_PLACEMENTS = ("published", "meta")
 
 
-def export_sam3(
-    checkpoint: str | Path | None,
-    size: str | None,
-    output_dir: str | Path,
-    *,
-    name: str = "sam3",
-    image_size: int = Sam3.image_size,
-    device: str = "cpu",
-    precision: str = "fp32",
-    random_seed: int | None = None,
-    half_storage: bool = False,
-    version: int | None = None,
-    progress: bool = True,
-    no_memory: str = "published",
-) -> Exported:
-    """Export a checkpoint, check that ONNX Runtime runs it, and put the pair into a model repository.
+class Sam3Exporter(Exporter):
+    """Exports SAM3's tracker from a folder of facebook/sam3 in transformers' format, or from a file inside it.
 
-    Both models appear at once, or neither: a failure leaves the old files as they were. Names, shapes and ranges are
-    those of onnx-community/sam3-tracker-ONNX.
-
-    Args:
-        checkpoint: folder of facebook/sam3 in transformers' format, or a file inside it; None with ``random_seed``.
-        size: "full" or "reduced", for random weights.
-        output_dir: the model repository.
-        name: variant; the models are `<name>_encoder` and `<name>_decoder`.
-        image_size: 1008, which the position embeddings and the wire contract fix.
-        device: torch device that traces the graphs.
-        precision: "fp32", "fp16" or "int8", see triton_sam.export.pipeline.Settings.
-        random_seed: seeded random weights in place of a checkpoint, for tests.
-        half_storage: weights rounded to FP16 in the file, arithmetic in FP32: half the size. Only with "fp32".
-        version: version folder; None: 1.
-        progress: say on stderr what is going on.
-        no_memory: "published": no_memory_embedding is left out, as in transformers and in the published ONNX files;
-            "meta": it is added to the coarsest map, as in Meta's own code.
-
-    Raises:
-        ConfigurationError: an option that cannot work.
-        CheckpointError: a checkpoint that is missing, damaged or of another model.
-        ExportError: torch or ONNX Runtime refused, or the files cannot be written.
+    Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX. The model's configuration is "full" or
+    "reduced", for random weights. The option ``no_memory`` is "published": no_memory_embedding is left out, as in
+    transformers and in the published ONNX files; or "meta": it is added to the coarsest map, as in Meta's own code.
     """
-    settings = Settings(
-        Path(output_dir),
-        name,
-        image_size,
-        checkpoint=None if checkpoint is None else checkpoint_folder(Path(checkpoint)),
-        random_seed=random_seed,
-        device=device,
-        precision=precision,
-        half_storage=half_storage,
-        version=version,
-        progress=progress,
-    )
-    if image_size != Sam3.image_size:
-        raise ConfigurationError(f"image size {image_size}: SAM3 knows {Sam3.image_size} only")
-    if no_memory not in NO_MEMORY_PLACEMENTS:
-        raise ConfigurationError(f"placement {no_memory!r}: one of {', '.join(NO_MEMORY_PLACEMENTS)}")
-    check_settings(settings, Sam3.image_size)
-    recipe = Recipe(
-        family=Sam3(),
-        stride=Sam3.image_size,
-        load=lambda: load_model(checkpoint, size, random_seed=random_seed),
-        trace=partial(trace, add_no_memory=no_memory == "meta"),
-        config="sam3_tracker" if checkpoint is not None else f"sam3_tracker_{size or 'full'}",
-        metadata={"triton_sam.no_memory_embedding": no_memory},
-    )
-    return export_pair(recipe, settings)
+
+    name = "sam3"
+    stride = Sam3.image_size
+
+    def prepare(self, settings: Settings) -> Settings:
+        """See Exporter.prepare. The position embeddings and the wire contract fix the image size."""
+        if settings.image_size != Sam3.image_size:
+            raise ConfigurationError(f"image size {settings.image_size}: SAM3 knows {Sam3.image_size} only")
+        if _placement(settings) not in NO_MEMORY_PLACEMENTS:
+            raise ConfigurationError(f"placement {_placement(settings)!r}: one of {', '.join(NO_MEMORY_PLACEMENTS)}")
+        if settings.checkpoint is not None:
+            settings = replace(settings, checkpoint=checkpoint_folder(settings.checkpoint))
+        return super().prepare(settings)
+
+    def load(
+        self,
+        checkpoint: Path | None,
+        model: str | None,
+        *,
+        image_size: int,  # noqa: ARG002 - there is one only
+        random_seed: int | None,
+    ) -> torch.nn.Module:
+        """See Exporter.load."""
+        return load_model(checkpoint, model, random_seed=random_seed)
+
+    def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
+        """See Exporter.trace."""
+        return trace(model, spec, options.get("no_memory") == "meta")
+
+    def config(self, settings: Settings) -> str:
+        """See Exporter.config."""
+        if settings.checkpoint is not None:
+            return "sam3_tracker"
+        return f"sam3_tracker_{settings.model or 'full'}"
+
+    def metadata(self, settings: Settings) -> Mapping[str, str]:
+        """See Exporter.metadata."""
+        return {"triton_sam.no_memory_embedding": _placement(settings)}
+
+    def build(self, model: str) -> torch.nn.Module:
+        """See Exporter.build."""
+        return build_model(model)
+
+    def reference(self, model: Any) -> Sam3Reference:
+        """See Exporter.reference."""
+        return Sam3Reference(model)
+
+
+def _placement(settings: Settings) -> str:
+    return str(settings.options.get("no_memory") or NO_MEMORY_PLACEMENTS[0])
 
 
 def trace(model: Any, spec: ModelSpec, add_no_memory: bool = False) -> onnx.ModelProto:
@@ -99,7 +93,7 @@ def trace(model: Any, spec: ModelSpec, add_no_memory: bool = False) -> onnx.Mode
     Raises:
         ExportError: torch cannot export it.
     """
-    if spec.role == "encoder":
+    if spec.role == ENCODER:
         return _trace_encoder(Sam3Encoder(model, add_no_memory), model.device)
     return _trace_decoder(Sam3Decoder(model), model.device)
 
@@ -123,3 +117,6 @@ def _trace_decoder(decoder: torch.nn.Module, device: torch.device) -> onnx.Model
         free = {"images": images, "prompts": prompts, "points": points, "boxes": boxes}
         dynamic[tensor.name] = {axis: free[side] for axis, side in enumerate(tensor.shape) if isinstance(side, str)}
     return onnx_tools.trace(decoder, Sam3.decoder, example, dynamic)
+
+
+EXPORTER = Sam3Exporter()

@@ -18,6 +18,8 @@ from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from ...errors import InputError
+from ...families import model_name, variant_of
+from ...families.tables import ENCODER
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.segment import Segment
 from ..cancellation import CancellableRequests
@@ -137,8 +139,8 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
         async def work() -> Response:
             if isinstance(embeddings, ImageEmbeddings):
-                pair = await engine.pair(embeddings.model.removesuffix("_encoder"))
-                if (embeddings.family, embeddings.model) != (pair.family.name, f"{pair.name}_encoder"):
+                pair = await engine.pair(variant_of(embeddings.model))
+                if (embeddings.family, embeddings.model) != (pair.family.name, model_name(pair.name, ENCODER)):
                     raise Problem(404, f"the model of these embeddings, {embeddings.model!r:.80}, is not served here")
                 found = embeddings
             else:
@@ -208,7 +210,7 @@ async def _recover(
         pair = await engine.pair(name)
         return pair, await engine.embed(await engine.store(content), pair)
     pair = await engine.pair(model_version or "sam1")
-    if pair.family.name != "sam1" or len(raw) != PLAIN_BYTES:
+    if len(pair.family.encoder.outputs) > 1 or len(raw) != PLAIN_BYTES:
         raise Problem(
             422,
             f"this embedding is not known here (any more), and {pair.family.name} needs more than this map: ask "
@@ -217,7 +219,7 @@ async def _recover(
         )
     name = pair.family.encoder.output_names[0]
     tensor = np.frombuffer(raw, "<f4").astype(np.float32).reshape(PLAIN_SHAPE)
-    return pair, ImageEmbeddings("sam1", f"{pair.name}_encoder", size, {name: tensor})
+    return pair, ImageEmbeddings(pair.family.name, model_name(pair.name, ENCODER), size, {name: tensor})
 
 
 def _plain(embeddings: ImageEmbeddings) -> bytes:

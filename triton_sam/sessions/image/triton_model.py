@@ -28,7 +28,7 @@ import triton_python_backend_utils as pb_utils
 
 from ..._common.text import one_line
 from ...errors import InferenceError, InputError, ServerBusyError, ServerError, UnknownImageError
-from ...families import get_family
+from ...families import get_family, variant_of
 from ...families.base import Family, FloatArray
 from ...wire import contract
 from ...wire.pair import ModelPair
@@ -62,7 +62,7 @@ class TritonPythonModel:
         limit = _number(parameters, "cache_bytes", DEFAULT_CACHE_BYTES)
         cache = ImageCache(_fitting(limit, embedding_bytes(family), in_shared_memory=gpu is None))
         self._session = Session(
-            ModelPair(family, encoder.removesuffix("_encoder")),
+            ModelPair(family, variant_of(encoder)),
             BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
             cache,
             TritonMetrics(pb_utils, args["model_name"]),

@@ -18,6 +18,9 @@ import numpy as np
 from ..client.paths import queue_multiple_requests, wait_for_latest_result
 from ..client.speculative import Queued, Result, SpeculativeSAM2Client
 from ..client.sync import SAM2TritonClient
+from ..families import model_name as triton_name
+from ..families import variant_of
+from ..families.tables import DECODER
 from ..inputs.embeddings import ImageEmbeddings
 from ..transport.triton import Transport
 from ..transport.url import parse_url
@@ -145,7 +148,7 @@ async def stress(
     with SAM2TritonClient(url, model_type, model_name=model_name, **access) as sync:
         sync.set_image(picture)
         assert sync.image_embeddings is not None  # noqa: S101 - set by set_image
-        decoder = sync.image_embeddings.model.removesuffix("encoder") + "decoder"
+        decoder = triton_name(variant_of(sync.image_embeddings.model), DECODER)
         bench = _Bench(sync.url, model_type, model_name, sync.image_embeddings, sync, transport, decoder, access)
         try:
             return await _scenarios(bench, positions, sessions, repeat)

@@ -79,6 +79,24 @@ def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(scope="session")
+def families_server(tmp_path_factory: pytest.TempPathFactory):
+    """A local Triton with all three families, small ones for SAM1 and SAM3, under their own names and under aliases."""
+    for package in ("segment_anything", "transformers", "onnxruntime"):
+        pytest.importorskip(package)
+    local_server = pytest.importorskip("triton_sam.local_server")
+    from support.family_exports import three_families
+
+    from triton_sam.cli import main
+
+    repository = three_families(tmp_path_factory.mktemp("families"))
+    options = ["--model-repository", str(repository), "-q"]
+    assert main(["alias", "paintera", *options]) == 0
+    assert main(["alias", "my_sam", "--of", "sam2", *options]) == 0
+    with local_server.LocalServer(repository) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def service_triton():
     """A local Triton with the session model, as the service's tests need it."""
     local_server = pytest.importorskip("triton_sam.local_server")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ local_server = pytest.importorskip("triton_sam.local_server")
 pytest.importorskip("onnxruntime")
 grpc = pytest.importorskip("tritonclient.grpc")
 
-from support.family_exports import sam1_micro, sam3_reduced, three_families  # noqa: E402
+from support.family_exports import sam1_micro, sam3_reduced  # noqa: E402
 
 from triton_sam import SAM2TritonClient, SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -42,13 +41,8 @@ BOX = [90, 70, 310, 290]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    repository = three_families(tmp_path_factory.mktemp("families"))
-    options = ["--model-repository", str(repository), "-q"]
-    assert main(["alias", "paintera", *options]) == 0
-    assert main(["alias", "my_sam", "--of", "sam2", *options]) == 0
-    with local_server.LocalServer(repository) as running:
-        yield running
+def server(families_server: Any) -> Any:
+    return families_server
 
 
 def test_all_are_ready_and_sorted(server: Any) -> None:

@@ -1,31 +1,19 @@
 """The session models of SAM1 and SAM3: the same masks as through encoder and decoder."""
 
-import shutil
-
 import numpy as np
 import pytest
-from support import family_exports
 
 from triton_sam import SAM2TritonClient
-from triton_sam._common.bundle import bundled
 from triton_sam.client.session_image import SessionImage
 
 pytestmark = pytest.mark.export
 
 
 @pytest.mark.parametrize("family", ["sam1", "sam3"])
-def test_masks_are_those_of_encoder_and_decoder(family, images, tmp_path):
-    pytest.importorskip("transformers" if family == "sam3" else "segment_anything")
-    local_server = pytest.importorskip("triton_sam.local_server")
-    exported = family_exports.sam1_micro() if family == "sam1" else family_exports.sam3_reduced()
-    for role in ("encoder", "decoder"):
-        shutil.copytree(exported.repository / f"{family}_{role}", tmp_path / f"{family}_{role}")
-    shutil.copytree(bundled("model_repository") / family, tmp_path / family)
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+def test_masks_are_those_of_encoder_and_decoder(family, images, families_server):
     with (
-        local_server.LocalServer(tmp_path, models=[family], **ports) as server,
-        SAM2TritonClient(server.http_url, family, embeddings="client") as near,
-        SAM2TritonClient(server.http_url, family) as far,
+        SAM2TritonClient(families_server.http_url, family, embeddings="client") as near,
+        SAM2TritonClient(families_server.http_url, family) as far,
     ):
         for client in (near, far):
             client.set_image(images / "shapes.jpg")

@@ -16,7 +16,6 @@ pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 local_server = pytest.importorskip("triton_sam.local_server")
 
-from support.family_exports import three_families  # noqa: E402
 from support.running_service import running_service  # noqa: E402
 
 from triton_sam import SamTritonClient  # noqa: E402
@@ -28,9 +27,8 @@ BOX = [180, 60, 420, 330]
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory):
-    with local_server.LocalServer(three_families(tmp_path_factory.mktemp("service"))) as running:
-        yield running
+def triton(families_server):
+    return families_server
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +51,10 @@ def client_of(triton, family, photo):
 def test_models_are_listed(service):
     listed = service.http.get("/v1/models").json()["models"]
     assert [(model["name"], model["family"], model["keeps_images"]) for model in listed] == [
-        (family, family, True) for family in FAMILIES
+        ("sam1", "sam1", True),
+        ("sam2", "sam2", True),
+        ("my_sam", "sam2", False),  # an alias has no session model of its own
+        ("sam3", "sam3", True),
     ]
     assert [model["name"] for model in listed if model["default"]] == ["sam2"]
     assert {model["family"]: model["takes_mask"] for model in listed} == {"sam1": True, "sam2": True, "sam3": False}

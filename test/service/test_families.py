@@ -58,7 +58,11 @@ def test_models_are_listed(service):
     ]
     assert [model["name"] for model in listed if model["default"]] == ["sam2"]
     assert {model["family"]: model["takes_mask"] for model in listed} == {"sam1": True, "sam2": True, "sam3": False}
-    assert service.http.get("/models").json()["models"] == {family: [family] for family in FAMILIES}
+    assert service.http.get("/models").json()["models"] == {
+        "sam1": ["sam1"],
+        "sam2": ["sam2", "my_sam"],
+        "sam3": ["sam3"],
+    }
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -359,10 +359,11 @@ def test_threads_and_event_loops_share_one_client(sync):
 
 
 def test_predict_sync_is_cancelled_from_another_thread(sync):
+    many = [[[100 + n, 100]] for n in range(60)]  # objects: the first is not answered before the second comes
     with SpeculativeSAM2Client(sync.url, max_in_flight_total=1) as client:
         client.image_embeddings = sync.image_embeddings
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            jobs = [pool.submit(client.predict_sync, POINT, None, "s") for _ in range(2)]
+            jobs = [pool.submit(client.predict_sync, many, None, "s") for _ in range(2)]
             while client.get_session_status("s")["pending"] == 0 and not any(job.done() for job in jobs):
                 time.sleep(0.001)
             client.cancel_session_requests("s", keep_latest=False)

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from ..families.base import Size
+from ..masks.compare import best_of
 from ..masks.polygons import FloatPoints, trace_polygons
 from ..masks.segment import Segment, mask_to_png
 from ..wire.contract import MAX_POINTS
@@ -152,16 +153,6 @@ def geojson(segments: Sequence[Segment], tolerance: float) -> dict[str, Any]:
             for segment in segments
         ],
     }
-
-
-def best_of(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the best scored candidate of each object, in order."""
-    best: dict[int, Segment] = {}
-    for segment in segments:
-        kept = best.get(segment.object_index)
-        if kept is None or segment.score > kept.score:
-            best[segment.object_index] = segment
-    return [best[index] for index in sorted(best)]
 
 
 def _accepted(accept: str) -> list[str]:

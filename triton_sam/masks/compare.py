@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .rle import BoolArray
-from .segment import Segment
+
+if TYPE_CHECKING:
+    from .segment import Segment
 
 
 def intersection_over_union(one: BoolArray, other: BoolArray) -> float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from ..errors import ImageError, InferenceError, PromptError, SamError, ServerBusyError, UnknownImageError
+from ..masks.formats import formats_of
 
 IMAGE = "image"
 IMAGE_ID = "image_id"
@@ -23,8 +22,10 @@ ENCODED_MASKS = "encoded_masks"
 IOU_PREDICTIONS = "iou_predictions"
 RESULT_JSON = "result_json"
 
-OutputFormat = Literal["logits", "png", "rle"]
-FORMATS: tuple[OutputFormat, ...] = ("logits", "png", "rle")
+LOGITS = "logits"
+"""The output format of masks as the decoder gives them, which is the default; all others are encoded masks."""
+OutputFormat = str
+"""A name out of output_formats()."""
 
 MAX_POINTS = 1024
 """Points that one request may carry, boxes counting as two each, objects and padding included."""
@@ -43,6 +44,11 @@ CODES: dict[str, type[SamError]] = {
     "BUSY": ServerBusyError,
 }
 """First word of an error's text on the wire -> the error that it is for a client."""
+
+
+def output_formats() -> tuple[OutputFormat, ...]:
+    """Return the values that ``output_format`` may have; the first is the default."""
+    return LOGITS, *formats_of("session model")
 
 
 def code_of(error: Exception) -> str:

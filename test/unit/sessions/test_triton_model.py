@@ -26,6 +26,7 @@ from triton_sam.sessions.cache import HeldImage, ImageCache
 from triton_sam.sessions.image.answers import write_json, write_masks
 from triton_sam.sessions.image.requests import SessionRequest
 from triton_sam.sessions.image.session import Session
+from triton_sam.wire import contract
 from triton_sam.wire.pair import ModelPair, Prediction
 
 POINT = {"point_coords": np.float32([[[3, 3]]]), "point_labels": np.float32([[1]])}
@@ -324,7 +325,7 @@ def test_parameters_that_cannot_work(module, name: str, value: str) -> None:
 
 
 def test_a_cache_for_less_than_one_image_is_refused(module) -> None:
-    size = module.embedding_bytes(get_family("sam2"))
+    size = contract.embedding_bytes(get_family("sam2"))
     assert size == 16_777_216
     with pytest.raises(module.pb_utils.TritonModelException, match="the embeddings of one image take 16777216"):
         module.TritonPythonModel().initialize(arguments(cache_bytes=str(size - 1)))

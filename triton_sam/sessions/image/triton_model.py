@@ -38,9 +38,6 @@ from .answers import write_json_error
 from .requests import wants_json
 from .session import NoRoomError, Reply, Session
 
-DEFAULT_CACHE_BYTES = 512 << 20
-DEFAULT_THREADS = 8
-DEFAULT_MAX_PENDING = 24
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
 """Bytes that requests under way take there besides the cache, in the processes of the three models."""
@@ -59,8 +56,8 @@ class TritonPythonModel:
         family = get_family(parameters["family"].lower())
         encoder, decoder = parameters["encoder"], parameters["decoder"]
         gpu = _gpu(args)
-        limit = _number(parameters, "cache_bytes", DEFAULT_CACHE_BYTES)
-        cache = ImageCache(_fitting(limit, embedding_bytes(family), in_shared_memory=gpu is None))
+        limit = _number(parameters, "cache_bytes", contract.DEFAULT_CACHE_BYTES)
+        cache = ImageCache(_fitting(limit, contract.embedding_bytes(family), in_shared_memory=gpu is None))
         self._session = Session(
             ModelPair(family, variant_of(encoder)),
             BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
@@ -68,10 +65,10 @@ class TritonPythonModel:
             TritonMetrics(pb_utils, args["model_name"]),
             weights_identity(Path(args["model_repository"]).parent / encoder),
         )
-        threads = _number(parameters, "threads", DEFAULT_THREADS)
+        threads = _number(parameters, "threads", contract.DEFAULT_THREADS)
         self._clicks = ThreadPoolExecutor(threads, "click")
         self._images = ThreadPoolExecutor(threads, "image")
-        self._places = threading.BoundedSemaphore(_number(parameters, "max_pending", DEFAULT_MAX_PENDING))
+        self._places = threading.BoundedSemaphore(_number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING))
         self._refused = self._refused_reported = 0
         self._report_waits = threading.Event()
         # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
@@ -174,11 +171,6 @@ class BlsModels:
     def nbytes(self, embeddings: Mapping[str, Any]) -> int:
         """See session.Models. The wire contract has float32 alone."""
         return sum(4 * math.prod(tensor.shape()) for tensor in embeddings.values())
-
-
-def embedding_bytes(family: Family) -> int:
-    """Return the size of one image's embeddings."""
-    return sum(4 * math.prod(side for side in spec.shape if isinstance(side, int)) for spec in family.encoder.outputs)
 
 
 def weights_identity(folder: Path) -> str:

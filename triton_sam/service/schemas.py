@@ -173,7 +173,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         404: "No such image or model.",
         406: "No such form of masks.",
         413: "Too many bytes or pixels.",
-        415: "Not a picture.",
+        415: "Not an image.",
         422: "Something in the request cannot be used.",
         499: "Cancelled by the client; header `Cancelled-By-Client: 1`.",
         502: "Triton failed on the request.",

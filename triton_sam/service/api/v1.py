@@ -106,7 +106,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
     ) -> Response:
         """Return masks of an image.
 
-        As JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as the picture itself: 255
+        As JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as one image: 255
         inside, and for several objects the number of the object. A call whose client goes away is dropped.
         """
         started = time.monotonic()
@@ -138,15 +138,15 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
 
 
 def to_jpeg(content: bytes) -> bytes:
-    """Return a picture as JPEG, no side longer than PREVIEW_SIDE.
+    """Return an image as JPEG, no side longer than PREVIEW_SIDE.
 
     Raises:
-        ImageError: the picture is damaged.
+        ImageError: the image is damaged.
     """
-    picture = open_image(content)
-    picture.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+    image = open_image(content)
+    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=90)
+    image.save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
 
 

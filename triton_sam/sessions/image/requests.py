@@ -34,7 +34,7 @@ class SessionRequest:
     """What one request asks for. Either ``image`` or ``image_id`` is there; without a prompt it only encodes.
 
     Args:
-        image: encoded bytes of a picture.
+        image: encoded bytes of an image.
         image_id: id of one that was sent earlier.
         point_coords: pixels of the original image, as prompts.check_prompts takes them; also the next three.
         point_labels: labels.

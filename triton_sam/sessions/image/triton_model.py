@@ -36,7 +36,7 @@ from ..cache import ImageCache
 from ..metrics import TritonMetrics
 from .answers import write_json_error
 from .requests import wants_json
-from .session import NoRoomError, Reply, Session
+from .session import NoRoomError, Reply, SessionModel
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
@@ -58,7 +58,7 @@ class TritonPythonModel:
         gpu = _gpu(args)
         limit = _number(parameters, "cache_bytes", contract.DEFAULT_CACHE_BYTES)
         cache = ImageCache(_fitting(limit, contract.embedding_bytes(family), in_shared_memory=gpu is None))
-        self._session = Session(
+        self._model = SessionModel(
             ModelPair(family, variant_of(encoder)),
             BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
             cache,
@@ -104,7 +104,7 @@ class TritonPythonModel:
         reply, refused = Reply(), self._refused
         reply.figures["refusals"] = refused - self._refused_reported
         self._refused_reported = refused
-        self._session.report(reply)
+        self._model.report(reply)
 
     def finalize(self) -> None:
         """Wait for the requests under way."""
@@ -116,11 +116,11 @@ class TritonPythonModel:
             if sender.is_cancelled():
                 sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
                 return
-            reply = self._session.answer(tensors)
+            reply = self._model.answer(tensors)
         finally:
             self._places.release()
         self._send(reply, sender, wanted)
-        self._submit_report(self._session.report, reply)
+        self._submit_report(self._model.report, reply)
 
     def _send(self, reply: Reply, sender: Any, wanted: Container[str]) -> None:
         """Send an answer; if that fails, for example since shared memory is full, say so: somebody waits for it."""

@@ -148,7 +148,9 @@ class SessionClick(Click):
         try:
             masks = [FULL_SIZE.to_mask(text) for text in texts.flat]
         except ValueError as error:
-            raise InferenceError(f"{self.pair.session_model} answered no mask in the format {FULL_SIZE.name}: {error}") from error
+            raise InferenceError(
+                f"{self.pair.session_model} answered no mask in the format {FULL_SIZE.name}: {error}"
+            ) from error
         places = np.ndindex(texts.shape)
         return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What the page and the service say to each other over the WebSocket ``/live``; docs/service.md describes it.
+"""What the page and the service say to each other over the WebSocket ``/live``; docs/reference/rest.md describes it.
 
 A change that an open page could not follow raises VERSION here and in static/live.js: the service then asks pages of
 another version to reload.

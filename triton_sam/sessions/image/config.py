@@ -58,7 +58,7 @@ def session_config(family: Family, variant: str | None = None) -> str:
     """
     subject = f"{family.name.upper()} with the images kept on the server: an image once, then an id and a prompt."
     lines = [
-        f"# {subject} See docs/session-models.md.",
+        f"# {subject} See docs/reference/session-models.md.",
         f'name: "{variant or family.name}"',
         'backend: "python"',
         "# One request is one image; several objects are prompts of one request.",

@@ -32,7 +32,7 @@ def write_onnx_configs(repository: Path) -> list[Path]:
     """Write the config.pbtxt of the ONNX models of version 1; return the files that are different now."""
     changed = []
     for family in map(get_family, FAMILIES):
-        for spec in (family.encoder, family.decoder):
+        for spec in family.models.values():
             folder = repository / family.model_name(spec.role)
             graph = folder / "1" / spec.filename
             if graph.is_file():

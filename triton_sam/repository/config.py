@@ -12,7 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from .._common.extras import missing
 from ..errors import RepositoryError
-from ..families.base import Tensor
+from ..families.tables import Tensor
 from .names import CONFIG_NAME, check_name
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass, replace
 
 from ..errors import ImageError, InferenceError, PromptError, SamError, ServerBusyError, UnknownImageError
-from ..families.base import Family, Tensor
+from ..families.base import Family
+from ..families.tables import DECODER, ENCODER, Tensor
 from ..masks.formats import formats_of
 
 IMAGE = "image"
@@ -144,8 +145,8 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
     images = DEFAULT_CACHE_BYTES // embedding_bytes(family)
     return (
         Parameter("family", family.name.upper()),
-        Parameter("encoder", family.model_name("encoder", variant)),
-        Parameter("decoder", family.model_name("decoder", variant)),
+        Parameter("encoder", family.model_name(ENCODER, variant)),
+        Parameter("decoder", family.model_name(DECODER, variant)),
         Parameter(
             "cache_bytes",
             str(DEFAULT_CACHE_BYTES),

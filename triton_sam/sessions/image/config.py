@@ -10,11 +10,13 @@ from pathlib import Path
 
 from ..._common.files import atomic_write
 from ...families import FAMILIES, get_family
-from ...families.base import Family, Tensor
+from ...families.base import Family
+from ...families.tables import ENCODER, Tensor
 from ...repository.config import QUEUE, ConfigTensor, parse_config, tensor_list, tensor_text
 from ...repository.names import CONFIG_NAME
 from ...wire import contract
 from ...wire.contract import WireTensor
+from ...wire.pair import ModelPair
 
 ENCODING_FAMILIES = ("sam2",)
 """Families with models that only encode compressed images, for clients with a decoder of their own."""
@@ -59,7 +61,7 @@ def session_config(family: Family, variant: str | None = None) -> str:
     subject = f"{family.name.upper()} with the images kept on the server: an image once, then an id and a prompt."
     lines = [
         f"# {subject} See docs/reference/session-models.md.",
-        f'name: "{variant or family.name}"',
+        f'name: "{ModelPair(family, variant).session_model}"',
         'backend: "python"',
         "# One request is one image; several objects are prompts of one request.",
         "max_batch_size: 0",
@@ -79,7 +81,7 @@ def preprocess_config(family: Family) -> str:
     """Return the config.pbtxt of the model that turns a compressed image into the encoder's input."""
     (pixels,) = family.encoder.inputs
     one_image = ConfigTensor(pixels.name, pixels.dtype, (1, *pixels.shape[1:]))
-    subject = f"Any image -> the input of {family.model_name('encoder')}, resized as the official predictor does it."
+    subject = f"Any image -> the input of {family.model_name(ENCODER)}, resized as the official predictor does it."
     return _checked(
         [
             f"# {subject} A step of {family.name}_encoder_jpeg.",
@@ -100,7 +102,7 @@ def encoder_jpeg_config(family: Family) -> str:
     embeddings = [ConfigTensor(spec.name, spec.dtype, spec.shape) for spec in family.encoder.outputs]
     steps = (
         _step(f"{family.name}_preprocess", (contract.ENCODED_IMAGE,), (pixels, contract.IMAGE_SIZE)),
-        _step(family.model_name("encoder"), (pixels,), family.encoder.output_names),
+        _step(family.model_name(ENCODER), (pixels,), family.encoder.output_names),
     )
     return _checked(
         [

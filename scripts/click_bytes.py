@@ -90,10 +90,10 @@ def measure(url: str) -> dict[str, list[tuple[int, int]]]:
         direct.ready_models()  # the error of a server that is not there names the server, not the counter
     counter = Counter(str(parse_url(url)))
     transport = Transport(parse_url(counter.url))
-    found: dict[str, list[tuple[int, int]]] = {name: [] for name in contract.FORMATS}
+    found: dict[str, list[tuple[int, int]]] = {name: [] for name in contract.output_formats()}
     for content, prompt in clicks():
         uploaded = transport.infer("sam2", {contract.IMAGE: np.array([content], np.object_)}, [contract.IMAGE_ID])
-        for name in contract.FORMATS:
+        for name in contract.output_formats():
             masks = contract.MASKS if name == "logits" else contract.ENCODED_MASKS
             wanted = np.array([name.encode()], np.object_)
             inputs = {contract.IMAGE_ID: uploaded[contract.IMAGE_ID], contract.OUTPUT_FORMAT: wanted, **prompt}

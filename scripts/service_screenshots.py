@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from triton_sam._common.bundle import bundled
-from triton_sam.masks.rle import rle_to_mask
+from triton_sam.masks import intersection_over_union, rle_to_mask
 
 VIEWS = (
     ("page-dark.webp", (1280, 800), "dark"),
@@ -82,7 +82,7 @@ def _best(page: Any, x: int, y: int, truth: Any) -> int:
         {"points": [[x, y]], "multimask": True},
     )
     masks = [rle_to_mask(mask["rle"]) for mask in answer["masks"]]
-    return int(np.argmax([(mask & truth).sum() / (mask | truth).sum() for mask in masks]))
+    return int(np.argmax([intersection_over_union(mask, truth) for mask in masks]))
 
 
 def _wait(page: Any, expression: str) -> None:

@@ -13,6 +13,7 @@ from support.running_browser import WIDE, Page
 from support.running_service import running_service, wait_until
 
 from triton_sam._common.bundle import bundled
+from triton_sam.service.messages import VERSION
 
 
 def test_a_token_is_asked_for(browser, service_triton):
@@ -29,6 +30,23 @@ def test_a_token_is_asked_for(browser, service_triton):
         page.click(200, 180)
         page.settled()
         context.close()
+
+
+def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeypatch):
+    context = browser.new_context(viewport=WIDE)
+    page = Page(context.new_page())
+    page.page.goto(service.url)
+    page.ready()
+    with monkeypatch.context() as later:
+        later.setattr("triton_sam.service.messages.VERSION", VERSION + 1)
+        page.page.reload()  # the files of this page are still those of the old version
+        page.page.wait_for_selector("#banner:not([hidden])")
+        assert "reload the page" in page.page.inner_text("#banner")
+        assert page.page.get_attribute("#state", "data-state") == "down"
+    page.page.reload()
+    page.ready()
+    assert page.page.is_hidden("#banner")
+    context.close()
 
 
 def test_another_model_answers_after_a_switch(browser, images, tmp_path):

@@ -22,7 +22,7 @@ from triton_sam.masks.rle import rle_to_mask
 pytest.importorskip("fastapi")
 from support.running_service import running_service, wait_until
 
-from triton_sam.service.engine import check_picture
+from triton_sam.service.engine import check_image
 from triton_sam.service.logs import LOGGER, JsonFormatter
 from triton_sam.service.middleware import same_token
 from triton_sam.service.page import STATIC
@@ -291,7 +291,7 @@ def test_pictures_lie_upright(service, picture):
         exif[0x0112] = 6
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", exif=exif)
-    assert check_picture(buffer.getvalue(), 100) == (600, 800)
+    assert check_image(buffer.getvalue(), 100) == (600, 800)
     uploaded = service.upload(buffer.getvalue())
     assert (uploaded["width"], uploaded["height"]) == (600, 800)
     shown = service.http.get(f"/v1/images/{uploaded['id']}/preview")
@@ -443,5 +443,5 @@ def test_log_lines_are_json():
 
 def test_a_picture_is_judged_by_its_header_alone():
     with pytest.raises(Problem) as caught:
-        check_picture(png_of(60_000, 60_000), 1e9)
+        check_image(png_of(60_000, 60_000), 1e9)
     assert caught.value.status == 413

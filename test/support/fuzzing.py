@@ -20,7 +20,7 @@ from PIL import Image
 
 from triton_sam.families import get_family
 from triton_sam.sessions.cache import ImageCache
-from triton_sam.sessions.image.session import Reply, Session
+from triton_sam.sessions.image.session import Reply, SessionModel
 from triton_sam.wire import contract
 from triton_sam.wire.pair import ModelPair
 
@@ -67,9 +67,9 @@ class NoMetrics:
         """See metrics.Metrics."""
 
 
-def session() -> Session:
+def session() -> SessionModel:
     """A session model without Triton."""
-    return Session(ModelPair(get_family("sam2")), EmptyModels(), ImageCache(LIMIT), NoMetrics(), "weights")
+    return SessionModel(ModelPair(get_family("sam2")), EmptyModels(), ImageCache(LIMIT), NoMetrics(), "weights")
 
 
 def picture(form: str = "PNG") -> bytes:
@@ -104,7 +104,7 @@ def code(reply: Reply) -> str:
     return found
 
 
-def once(data: bytes, model: Session) -> str:
+def once(data: bytes, model: SessionModel) -> str:
     """Serve one request that bytes stand for: the first says which kind, the rest is its content."""
     kind, rest = (data[0] % 5, data[1:]) if data else (0, b"")
     prompt, _, image = rest.partition(b"\x00")

@@ -6,7 +6,6 @@ that the server keeps.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,12 +17,15 @@ from ..errors import InferenceError, UnknownImageError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import Prompts
-from ..masks.rle import rle_to_mask
+from ..masks.formats import FORMATS
 from ..masks.segment import Segment
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Prediction, Request
 from .session_image import SessionImage, text
+
+FULL_SIZE = FORMATS["rle"]
+"""The format in which the clients ask a session model for full-size masks: the one with the fewest bytes."""
 
 
 @dataclass(eq=False)
@@ -136,7 +138,7 @@ class SessionClick(Click):
         return (request, request) if takes_turns else (request,)
 
     def segments(self, outputs: Tensors) -> list[Segment]:
-        """Read the answer; without logits the server has made the full-size masks, and they come as COCO RLE."""
+        """Read the answer; without logits the server has made the full-size masks, and they come encoded."""
         if self.logits:
             return super().segments(outputs)
         texts, scores = outputs[contract.ENCODED_MASKS], outputs[contract.IOU_PREDICTIONS]
@@ -144,9 +146,11 @@ class SessionClick(Click):
             raise self._broken_contract(texts)
         self.image.keep_id(outputs)
         try:
-            masks = [rle_to_mask(json.loads(text)) for text in texts.flat]
+            masks = [FULL_SIZE.to_mask(text) for text in texts.flat]
         except ValueError as error:
-            raise InferenceError(f"{self.pair.session_model} answered what is no COCO RLE: {error}") from error
+            raise InferenceError(
+                f"{self.pair.session_model} answered no mask in the format {FULL_SIZE.name}: {error}"
+            ) from error
         places = np.ndindex(texts.shape)
         return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
 
@@ -166,7 +170,7 @@ class SessionClick(Click):
         masks = contract.MASKS
         if not self.logits:
             masks = contract.ENCODED_MASKS
-            inputs[contract.OUTPUT_FORMAT] = text(b"rle")
+            inputs[contract.OUTPUT_FORMAT] = text(FULL_SIZE.name.encode())
         return Request(self.pair.session_model, inputs, (masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID))
 
     def _read(self, outputs: Tensors) -> Prediction:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
 from .._common.bundle import bundled, checkout
@@ -25,6 +24,7 @@ from .._common.files import atomic_path
 from ..client.sync import SAM2TritonClient
 from ..errors import SamError
 from ..inputs.images import encoder_input, open_image
+from ..masks.compare import intersection_over_union
 from ..masks.drawing import overlay
 from ..repository.folder import models_to_load
 from . import _options
@@ -102,17 +102,13 @@ def _segment_picture(client: SAM2TritonClient, folder: Path, entry: dict[str, An
         row = {"image": entry["image"], "object": item["name"], "prompt": "box" if "box" in item else "point"}
         row |= {"score": round(segment.score, 3), "area": segment.area}
         if truth is not None:
-            row["iou"] = round(_iou(segment.mask, truth == item["label"]), 3)
+            row["iou"] = round(intersection_over_union(segment.mask, truth == item["label"]), 3)
         report.rows.append(row)
     drawn = overlay(image, [segment.mask for segment in segments], points=points or None, boxes=boxes or None)
     target = out / f"{path.stem}_overlay.png"
     with atomic_path(target) as temporary:
         drawn.save(temporary, format="PNG")
     report.overlays.append(str(target))
-
-
-def _iou(mask: npt.NDArray[np.bool_], truth: npt.NDArray[np.bool_]) -> float:
-    return float((mask & truth).sum() / max(1, (mask | truth).sum()))
 
 
 @contextlib.contextmanager

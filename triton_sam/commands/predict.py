@@ -18,6 +18,7 @@ from ..errors import ConfigurationError, PromptError
 from ..families import get_family
 from ..inputs.images import open_image
 from ..inputs.prompts import check_prompts
+from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
 from . import _options
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         segments = client.segment(coords, labels, boxes, multimask_output=args.multimask)
         done = time.perf_counter()
     timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
-    best = _best(segments)
+    best = best_of(segments)
     if masks:
         for segment, path in zip(best, masks, strict=True):
             segment.to_png(path)
@@ -91,15 +92,6 @@ def run(args: argparse.Namespace) -> int:
     for path in written:
         _options.say(args, f"wrote {path}")
     return 0
-
-
-def _best(segments: list[Segment]) -> list[Segment]:
-    """Keep the candidate with the highest score of each object."""
-    best: dict[int, Segment] = {}
-    for segment in segments:
-        if segment.object_index not in best or segment.score > best[segment.object_index].score:
-            best[segment.object_index] = segment
-    return list(best.values())
 
 
 def _mask_paths(out: Path | None, objects: int) -> list[Path]:

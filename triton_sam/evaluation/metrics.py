@@ -10,7 +10,6 @@ import numpy as np
 
 from .._common.extras import missing
 from ..errors import InputError
-from ..masks.rle import BoolArray
 from .clicks import Click
 
 try:
@@ -98,12 +97,6 @@ class Summary:
     shaken_box: float | None
     targets: tuple[Target, ...]
     spearman: dict[str, float | None]
-
-
-def intersection_over_union(mask: BoolArray, truth: BoolArray) -> float:
-    """Return the IoU (Jaccard index) of two masks bool (H,W), 0..1; 1 when both are empty."""
-    union = int(np.count_nonzero(mask | truth))
-    return int(np.count_nonzero(mask & truth)) / union if union else 1.0
 
 
 def clicks_to(target: float, ious: Sequence[float]) -> int | None:

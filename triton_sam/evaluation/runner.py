@@ -10,10 +10,11 @@ import numpy as np
 
 from ..client.segmenter import Segmenter
 from ..errors import ConfigurationError, InputError
+from ..masks.compare import intersection_over_union
 from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .clicks import Click, first_click, next_click, shaken_box, tight_box
-from .metrics import Answer, ObjectResult, intersection_over_union
+from .metrics import Answer, ObjectResult
 from .samples import Dataset, Sample
 
 MAX_CLICKS = 8

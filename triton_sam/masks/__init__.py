@@ -1,5 +1,6 @@
 """From the logits of a decoder to full-size masks, and to every format in which a mask is handed on."""
 
+from .compare import best_of, intersection_over_union
 from .drawing import overlay
 from .polygons import Polygon, mask_to_polygons, trace_polygons
 from .resize import full_size_logits, resize_logits
@@ -9,7 +10,9 @@ from .segment import Segment, mask_to_box, mask_to_png
 __all__ = [
     "Polygon",
     "Segment",
+    "best_of",
     "full_size_logits",
+    "intersection_over_union",
     "mask_to_box",
     "mask_to_png",
     "mask_to_polygons",

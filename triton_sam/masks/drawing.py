@@ -1,4 +1,4 @@
-"""Masks, points and boxes drawn into a picture, smooth and readable at any image size."""
+"""Masks, points and boxes drawn into an image, smooth and readable at any image size."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def overlay(
     alpha: float = 0.5,
     outline: bool = True,
 ) -> Image.Image:
-    """Draw masks, clicks and boxes into a copy of a picture.
+    """Draw masks, clicks and boxes into a copy of an image.
 
     Args:
-        image: the picture as the client got it, opened by the same rules: upright by its EXIF orientation, in 8 bits.
+        image: the image as the client got it, opened by the same rules: upright by its EXIF orientation, in 8 bits.
         masks: (H,W) each, foreground where not 0; the last one lies on top.
         points: (N,2) or (P,N,2) x, y in pixels: a green disc with a plus is foreground, red with a minus background.
         labels: (N,) or (P,N): 1 foreground, 0 background, others are not drawn. None: all foreground.
@@ -62,27 +62,27 @@ def overlay(
         RGB image of the same size. Line widths and markers grow with it.
 
     Raises:
-        ImageError: the picture cannot be opened.
+        ImageError: the image cannot be opened.
         InputError: a mask is not of the image's size, points or boxes have another shape or hold NaN or infinity, or
             alpha is outside 0..1.
     """
-    picture = open_image(image)  # always a new one: the caller's image stays as it is
+    canvas = open_image(image)  # always a new one: the caller's image stays as it is
     if not 0 <= alpha <= 1:
         raise InputError(f"alpha must be within 0..1, not {alpha}")
     chosen = tuple(colors) if colors else PALETTE
-    width = max(1.5, max(picture.size) / 600)
+    width = max(1.5, max(canvas.size) / 600)
     for index, mask in enumerate(masks):
-        _draw_mask(picture, mask, chosen[index % len(chosen)], alpha, width if outline else 0)
-    for index, box in enumerate(_nearby(_rows(boxes, 4, "boxes"), picture)):
-        _draw_box(picture, box, chosen[index % len(chosen)], round(width))
-    _draw_points(picture, points, labels)
-    return picture
+        _draw_mask(canvas, mask, chosen[index % len(chosen)], alpha, width if outline else 0)
+    for index, box in enumerate(_nearby(_rows(boxes, 4, "boxes"), canvas)):
+        _draw_box(canvas, box, chosen[index % len(chosen)], round(width))
+    _draw_points(canvas, points, labels)
+    return canvas
 
 
-def _draw_mask(picture: Image.Image, mask: npt.ArrayLike, color: Color, alpha: float, width: float) -> None:
+def _draw_mask(canvas: Image.Image, mask: npt.ArrayLike, color: Color, alpha: float, width: float) -> None:
     pixels = np.asarray(mask) != 0
-    if pixels.shape != (picture.height, picture.width):
-        raise InputError(f"the mask is {pixels.shape}, the image (H,W) {(picture.height, picture.width)}")
+    if pixels.shape != (canvas.height, canvas.width):
+        raise InputError(f"the mask is {pixels.shape}, the image (H,W) {(canvas.height, canvas.width)}")
     stencil = Image.fromarray(pixels.astype(np.uint8) * np.uint8(255))
     inner = stencil.getbbox()
     if inner is None:
@@ -91,16 +91,16 @@ def _draw_mask(picture: Image.Image, mask: npt.ArrayLike, color: Color, alpha: f
     region = (
         max(inner[0] - margin, 0),
         max(inner[1] - margin, 0),
-        min(inner[2] + margin, picture.width),
-        min(inner[3] + margin, picture.height),
+        min(inner[2] + margin, canvas.width),
+        min(inner[3] + margin, canvas.height),
     )
     stencil = stencil.crop(region)
-    picture.paste(color, region, stencil.point([round(value * alpha) for value in range(256)]))
+    canvas.paste(color, region, stencil.point([round(value * alpha) for value in range(256)]))
     if width > 0:
         sigma = width
         blurred = stencil.filter(ImageFilter.GaussianBlur(sigma))
-        picture.paste(_WHITE, region, blurred.point(_band(sigma, -1.0 * width, 0.2)))
-        picture.paste(color, region, blurred.point(_band(sigma, -0.2 * width, width)))
+        canvas.paste(_WHITE, region, blurred.point(_band(sigma, -1.0 * width, 0.2)))
+        canvas.paste(color, region, blurred.point(_band(sigma, -0.2 * width, width)))
 
 
 def _band(sigma: float, low: float, high: float) -> list[int]:
@@ -129,26 +129,26 @@ def _normal_quantile(probability: float) -> float:
     return (low + high) / 2
 
 
-def _draw_box(picture: Image.Image, box: npt.NDArray[np.float64], color: Color, width: int) -> None:
+def _draw_box(canvas: Image.Image, box: npt.NDArray[np.float64], color: Color, width: int) -> None:
     """Draw a box in colour inside a thin white one."""
-    draw = ImageDraw.Draw(picture)
+    draw = ImageDraw.Draw(canvas)
     x1, y1, x2, y2 = (round(float(value)) for value in (*np.minimum(box[:2], box[2:]), *np.maximum(box[:2], box[2:])))
     casing = max(1, width // 2)
     draw.rectangle((x1 - casing, y1 - casing, x2 + casing, y2 + casing), outline=_WHITE, width=width + 2 * casing)
     draw.rectangle((x1, y1, x2, y2), outline=color, width=width)
 
 
-def _draw_points(picture: Image.Image, points: Any, labels: Any) -> None:
-    coords = _nearby(_rows(points, 2, "points"), picture)
+def _draw_points(canvas: Image.Image, points: Any, labels: Any) -> None:
+    coords = _nearby(_rows(points, 2, "points"), canvas)
     marks = np.ones(len(coords)) if labels is None else _rows(labels, 1, "labels")[:, 0]
     if len(marks) != len(coords):
         raise InputError(f"{len(coords)} points need as many labels, not {len(marks)}")
-    radius = max(5.0, max(picture.size) / 110)
+    radius = max(5.0, max(canvas.size) / 110)
     for label, color in ((0, BACKGROUND), (1, FOREGROUND)):
         marker = _marker(color, radius, plus=label == 1)
         for x, y in coords[marks == label]:
             corner = (round(float(x) - marker.width / 2), round(float(y) - marker.height / 2))
-            picture.paste(marker, corner, marker)
+            canvas.paste(marker, corner, marker)
 
 
 def _marker(color: Color, radius: float, *, plus: bool) -> Image.Image:
@@ -181,7 +181,7 @@ def _rows(values: Any, columns: int, name: str) -> npt.NDArray[np.float64]:
     return rows
 
 
-def _nearby(coords: npt.NDArray[np.float64], picture: Image.Image) -> npt.NDArray[np.float64]:
+def _nearby(coords: npt.NDArray[np.float64], canvas: Image.Image) -> npt.NDArray[np.float64]:
     """Move what lies so far outside that nothing of it is seen to where Pillow can still count."""
-    side = max(*picture.size, 64)
+    side = max(*canvas.size, 64)
     return np.clip(coords, -side, 2 * side)

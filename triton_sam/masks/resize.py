@@ -43,7 +43,7 @@ def resize_logits(logits: npt.ArrayLike, size: Size) -> FloatArray:
 def full_size_logits(logits: npt.ArrayLike, size: Size, family: Family) -> FloatArray:
     """Bring low-resolution logits to the size of the original image, as the family's official predictor does.
 
-    A family that squashes the picture: one resize. One that pads it: up to the model's frame, the padding cut off,
+    A family that squashes the image: one resize. One that pads it: up to the model's frame, the padding cut off,
     then to the image (segment_anything.modeling.Sam.postprocess_masks).
 
     Args:

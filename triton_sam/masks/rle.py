@@ -8,6 +8,7 @@ says that more groups follow, the sum with 48 makes the character. Reference: co
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,14 @@ _MORE = 0x20
 _OFFSET = 48
 _MAX_GROUPS = 12
 """60 bits, more than any count has; also the limit that keeps damaged input from shifting beyond 64 bits."""
+
+
+@dataclass(frozen=True)
+class Rle:
+    """COCO run-length encoding, compressed; ``size`` is height and width."""
+
+    size: list[int]
+    counts: str
 
 
 def foreground(mask: npt.ArrayLike) -> BoolArray:

@@ -15,6 +15,7 @@ from .._common.files import atomic_write
 from ..families.base import FloatArray
 from ..inputs.images import ImageSource
 from .drawing import PALETTE, Color, overlay
+from .formats import TOLERANCE, find_format
 from .polygons import mask_to_polygons
 from .rle import BoolArray, foreground, mask_to_rle
 
@@ -48,6 +49,19 @@ class Segment:
         """Tight box, see mask_to_box()."""
         return mask_to_box(self.mask)
 
+    def encode(self, form: str, tolerance: float = TOLERANCE) -> bytes:
+        """Return the mask as the content of a file, in any format of triton_sam.masks.formats.FORMATS.
+
+        Args:
+            form: name of the format: "rle", "polygons", "geojson" or "png".
+            tolerance: how far, in pixels, polygons may stray from the exact outline.
+
+        Raises:
+            InputError: there is no such format.
+            MissingDependencyError: a polygon format, and contourpy is not installed.
+        """
+        return find_format(form, "client").to_bytes(self, tolerance)
+
     def to_png(self, path: str | os.PathLike[str] | None = None) -> bytes:
         """Return the mask as PNG, see mask_to_png(), and write it when a path is given; whole or not at all.
 
@@ -63,7 +77,7 @@ class Segment:
         """Return the mask as COCO RLE, see mask_to_rle()."""
         return mask_to_rle(self.mask, compressed)
 
-    def to_polygons(self, tolerance: float = 0.5) -> list[list[float]]:
+    def to_polygons(self, tolerance: float = TOLERANCE) -> list[list[float]]:
         """Return the mask as COCO polygons, holes filled, see mask_to_polygons().
 
         Raises:
@@ -81,7 +95,7 @@ class Segment:
         """Return the image with the mask drawn in, see triton_sam.masks.overlay().
 
         Args:
-            image: the picture that was segmented, as the client got it.
+            image: the image that was segmented, as the client got it.
             color: red, green, blue in 0..255; None: one for the object_index.
             alpha: opacity of the fill, 0..1.
             outline: draw the border too.

@@ -1,7 +1,9 @@
-"""The config.pbtxt of a model: written from the signature of an ONNX graph, and parsed."""
+"""The config.pbtxt of a model: written from the signature of an ONNX graph or of another model, and parsed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +12,43 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from .._common.extras import missing
 from ..errors import RepositoryError
+from ..families.tables import Tensor
 from .names import CONFIG_NAME, check_name
 
 if TYPE_CHECKING:
     import onnx
 
-# TensorProto.DataType -> Triton's name in config.pbtxt
+QUEUE = (
+    "# No batching, which a size of 0 rules out, but Triton's queue: what is cancelled there is never computed.",
+    "dynamic_batching {}",
+)
+"""Lines of every config.pbtxt whose model can be cancelled."""
+
+# TensorProto.DataType -> Triton's name
 _TYPES = {
-    1: "TYPE_FP32",
-    2: "TYPE_UINT8",
-    3: "TYPE_INT8",
-    6: "TYPE_INT32",
-    7: "TYPE_INT64",
-    8: "TYPE_STRING",
-    9: "TYPE_BOOL",
-    10: "TYPE_FP16",
-    11: "TYPE_FP64",
+    1: "FP32",
+    2: "UINT8",
+    3: "INT8",
+    6: "INT32",
+    7: "INT64",
+    8: "BYTES",
+    9: "BOOL",
+    10: "FP16",
+    11: "FP64",
 }
+
+
+@dataclass(frozen=True)
+class ConfigTensor(Tensor):
+    """One input or output with the words about it that stand in config.pbtxt.
+
+    Args:
+        comment: stands behind it.
+        heading: stands in a line above it.
+    """
+
+    comment: str = ""
+    heading: str = ""
 
 
 def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.onnx") -> str:
@@ -48,6 +70,7 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
     check_name(name)
     graph = (_load(model) if isinstance(model, Path) else model).graph
     defaults = {item.name for item in graph.initializer}
+    inputs = [_tensor(value, value.name in defaults) for value in graph.input]
     lines = [
         "# Written by the exporter from the signature of the ONNX graph; a change here must keep its dimensions.",
         f'name: "{name}"',
@@ -55,15 +78,14 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
         *([f'default_model_filename: "{filename}"'] if filename != "model.onnx" else []),
         "# The first dimension is the caller's business: one image serves many prompts.",
         "max_batch_size: 0",
-        "# No batching, which a size of 0 rules out, but Triton's queue: what is cancelled there is never computed.",
-        "dynamic_batching {}",
-        f"input {_tensors(graph.input, defaults)}",
-        f"output {_tensors(graph.output, set())}",
+        *QUEUE,
+        f"input {tensor_list(inputs)}",
+        f"output {tensor_list([_tensor(value) for value in graph.output])}",
         "# A GPU where there is one, else the CPU. One instance: Triton's two on a CPU would share its threads.",
         "instance_group [{ count: 1, kind: KIND_AUTO }]",
         "# One run when an instance starts, so that the first click does not wait for GPU kernels. `triton-sam serve`",
         "# leaves it out on a CPU, where it would only make the start longer.",
-        f'model_warmup [{{ name: "zeros", batch_size: 1, inputs {_warm_up(graph.input, defaults)} }}]',
+        f'model_warmup [{{ name: "zeros", batch_size: 1, inputs {_warm_up(inputs)} }}]',
     ]
     text = "\n".join(lines) + "\n"
     parse_config(text)
@@ -82,39 +104,48 @@ def parse_config(text: str) -> Any:
         raise RepositoryError(f"not a valid {CONFIG_NAME}: {error}") from error
 
 
-def _tensors(values: Any, defaults: set[str]) -> str:
-    lines = [
-        f"  {_tensor(value, value.name in defaults)}{'' if value is values[-1] else ','}  # {_symbols(value)}"
-        for value in values
-    ]
+def tensor_list(tensors: Sequence[ConfigTensor]) -> str:
+    """Return the value of ``input`` or ``output``: a line for each tensor, with its heading and its comment."""
+    lines = []
+    for tensor in tensors:
+        comma = "" if tensor is tensors[-1] else ","
+        comment = f"  # {tensor.comment}" if tensor.comment else ""
+        lines += [f"  # {tensor.heading}"] if tensor.heading else []
+        lines.append(f"  {tensor_text(tensor)}{comma}{comment}")
     return "\n".join(["[", *lines, "]"])
 
 
-def _tensor(value: onnx.ValueInfoProto, optional: bool) -> str:
-    tensor = value.type.tensor_type
-    if tensor.elem_type not in _TYPES:
-        raise RepositoryError(f"tensor {value.name} has ONNX type {tensor.elem_type}, which Triton does not know")
-    dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim] or [1]
-    ending = ", optional: true" if optional else ""
-    return f'{{ name: "{value.name}", data_type: {_TYPES[tensor.elem_type]}, dims: {dims}{ending} }}'
+def tensor_text(tensor: Tensor) -> str:
+    """Return one input or output, on one line."""
+    dims = [side if isinstance(side, int) else -1 for side in tensor.shape] or [1]
+    ending = ", optional: true" if tensor.optional else ""
+    return f'{{ name: "{tensor.name}", data_type: {_config_type(tensor)}, dims: {dims}{ending} }}'
 
 
-def _warm_up(values: Any, defaults: set[str]) -> str:
+def _tensor(value: onnx.ValueInfoProto, optional: bool = False) -> ConfigTensor:
+    kind = value.type.tensor_type
+    if kind.elem_type not in _TYPES:
+        raise RepositoryError(f"tensor {value.name} has ONNX type {kind.elem_type}, which Triton does not know")
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "any" for dim in kind.shape.dim)
+    comment = " x ".join(map(str, shape)) or "scalar"
+    return ConfigTensor(value.name, _TYPES[kind.elem_type], shape, optional, comment=comment)
+
+
+def _config_type(tensor: Tensor) -> str:
+    """Return the name of a type in config.pbtxt, which calls BYTES a string."""
+    return "TYPE_STRING" if tensor.dtype == "BYTES" else f"TYPE_{tensor.dtype}"
+
+
+def _warm_up(inputs: Sequence[Tensor]) -> str:
     """Return one sample of zeros: every needed input, one of everything that has no fixed number."""
-    samples = [_sample(value) for value in values if value.name not in defaults]
-    return "\n".join(["[", *(f"  {sample}{'' if sample is samples[-1] else ','}" for sample in samples), "]"])
+    samples = ",\n".join(f"  {_sample(tensor)}" for tensor in inputs if not tensor.optional)
+    return f"[\n{samples}\n]"
 
 
-def _sample(value: onnx.ValueInfoProto) -> str:
-    tensor = value.type.tensor_type
-    dims = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim] or [1]
-    meaning = f"data_type: {_TYPES[tensor.elem_type]}, dims: {dims}, zero_data: true"
-    return f'{{ key: "{value.name}", value: {{ {meaning} }} }}'
-
-
-def _symbols(value: onnx.ValueInfoProto) -> str:
-    symbols = [dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
-    return " x ".join(symbols) or "scalar"
+def _sample(tensor: Tensor) -> str:
+    dims = [side if isinstance(side, int) else 1 for side in tensor.shape] or [1]
+    meaning = f"data_type: {_config_type(tensor)}, dims: {dims}, zero_data: true"
+    return f'{{ key: "{tensor.name}", value: {{ {meaning} }} }}'
 
 
 def _load(path: Path) -> onnx.ModelProto:

@@ -1,37 +1,23 @@
-"""Prompts as the clients take them, and masks in the forms that /v1 answers."""
+"""Prompts as the clients take them, and masks in the formats that /v1 answers."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import io
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from ..families.base import Size
-from ..masks.polygons import FloatPoints, trace_polygons
-from ..masks.segment import Segment, mask_to_png
+from ..masks.formats import Format
+from ..masks.segment import Segment
 from ..wire.contract import MAX_POINTS
 from .problems import Problem
-from .schemas import Format, Mask, MaskInput, Prompt, Rle, SegmentRequest
+from .schemas import FORMATS, Mask, MaskInput, Prompt, SegmentRequest
 
-PNG = "image/png"
-GEOJSON = "application/geo+json"
 JSON = "application/json"
-
-KINDS: dict[str, Format] = {
-    PNG: "png",
-    "image/*": "png",
-    GEOJSON: "geojson",
-    JSON: "rle",
-    "application/*": "rle",
-    "*/*": "rle",
-}
-"""What a media type of the header Accept asks for."""
 _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
 MAX_MASK_PIXELS = 400_000_000
@@ -73,20 +59,22 @@ def check_amount(request: SegmentRequest, size: Size) -> None:
         raise Problem(422, f"{count} masks of {size[0]} x {size[1]} pixels are too much for one call")
 
 
-def choose_format(asked: Format | None, accept: str) -> tuple[Format, bool]:
-    """Return the form of the masks, and whether the answer is the picture itself.
+def choose_format(asked: str | None, accept: str) -> tuple[Format, bool]:
+    """Return the format of the masks, and whether the answer is one file of that format instead of JSON with masks.
+
+    Args:
+        asked: name of the format that the request names; None: the header decides.
+        accept: the header Accept.
 
     Raises:
         Problem: 406, the header Accept names nothing that there is.
     """
-    preferred = [KINDS[kind] for kind in _accepted(accept) if kind in KINDS]
-    if asked is not None:
-        return asked, asked == "png" and preferred[:1] == ["png"]
-    if preferred:
-        return preferred[0], preferred[0] == "png"
-    if not accept.strip():
-        return "rle", False
-    raise Problem(406, f"masks come as {JSON}, {GEOJSON} or {PNG}")
+    preferred = next(filter(None, map(_format_of, _accepted(accept))), None)
+    if asked is None and preferred is None and accept.strip():
+        *others, last = media_types()
+        raise Problem(406, f"masks come as {', '.join(others)} or {last}")
+    form = FORMATS[asked] if asked is not None else preferred or next(iter(FORMATS.values()))
+    return form, form.document is not None and (form.encode is None or form is preferred)
 
 
 def write_masks(segments: Sequence[Segment], form: Format, request: SegmentRequest) -> list[Mask]:
@@ -100,13 +88,8 @@ def write_masks(segments: Sequence[Segment], form: Format, request: SegmentReque
             score=segment.score,
             area=segment.area,
             bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+            **{form.name: form.to_json(segment, request.tolerance)},
         )
-        if form == "rle":
-            mask.rle = Rle(**segment.to_rle())
-        elif form == "polygons":
-            mask.polygons = segment.to_polygons(request.tolerance)
-        elif form == "png":
-            mask.png = base64.b64encode(segment.to_png()).decode()
         if request.logits and segment.logits is not None:
             mask.logits = MaskInput(
                 data=base64.b64encode(segment.logits.astype("<f4").tobytes()).decode(), size=segment.logits.shape[-1]
@@ -115,53 +98,18 @@ def write_masks(segments: Sequence[Segment], form: Format, request: SegmentReque
     return masks
 
 
-def picture(segments: Sequence[Segment]) -> bytes:
-    """Return the best masks as one PNG: 255 inside for one object, else the number of the object, from 1."""
-    best = best_of(segments)
-    if len(best) == 1:
-        return mask_to_png(best[0].mask)
-    labels = np.zeros(best[0].mask.shape, np.uint8)
-    for segment in best:
-        labels[segment.mask] = segment.object_index + 1
-    buffer = io.BytesIO()
-    Image.fromarray(labels).save(buffer, "PNG", compress_level=3)
-    return buffer.getvalue()
+def media_types() -> dict[str, dict[str, Any]]:
+    """Return the media types in which masks come, each with its schema: JSON with masks, and the files of formats."""
+    binary, text = {"type": "string", "format": "binary"}, {"type": "object"}
+    files = {form.media_type: binary if form.is_binary else text for form in FORMATS.values() if form.document}
+    return {JSON: {"$ref": "#/components/schemas/SegmentAnswer"}, **files}
 
 
-def geojson(segments: Sequence[Segment], tolerance: float) -> dict[str, Any]:
-    """Return the masks as a FeatureCollection; x, y in pixels, y downwards, holes as inner rings."""
-    return {
-        "type": "FeatureCollection",
-        "features": [
-            {
-                "type": "Feature",
-                "geometry": {
-                    "type": "MultiPolygon",
-                    "coordinates": [
-                        [_ring(polygon.exterior), *(_ring(hole) for hole in polygon.holes)]
-                        for polygon in trace_polygons(segment.mask, tolerance)
-                    ],
-                },
-                "properties": {
-                    "object": segment.object_index,
-                    "candidate": segment.candidate,
-                    "score": segment.score,
-                    "area": segment.area,
-                },
-            }
-            for segment in segments
-        ],
-    }
-
-
-def best_of(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the best scored candidate of each object, in order."""
-    best: dict[int, Segment] = {}
-    for segment in segments:
-        kept = best.get(segment.object_index)
-        if kept is None or segment.score > kept.score:
-            best[segment.object_index] = segment
-    return [best[index] for index in sorted(best)]
+def _format_of(media_type: str) -> Format | None:
+    """Return the first format that a media type of the header Accept asks for: it may be a pattern such as image/*."""
+    prefix = "" if media_type == "*/*" else media_type.removesuffix("*")
+    fits = str.startswith if media_type.endswith("/*") else str.__eq__
+    return next((form for form in FORMATS.values() if fits(form.media_type, prefix)), None)
 
 
 def _accepted(accept: str) -> list[str]:
@@ -196,11 +144,6 @@ def _check_points(objects: Sequence[Prompt], boxes: int) -> None:
             422,
             f"{count} points: one call takes {MAX_POINTS}, a box as two, and each object as many as the longest list",
         )
-
-
-def _ring(points: FloatPoints) -> list[list[float]]:
-    ring: list[list[float]] = points.tolist()
-    return [*ring, ring[0]]
 
 
 def _logits(mask: MaskInput) -> Any:

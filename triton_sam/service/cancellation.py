@@ -1,4 +1,4 @@
-"""Work that ends when its client goes away, cancels it by session, or the time is up."""
+"""Work that ends when its client goes away, cancels it by its session id, or the time is up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Result = TypeVar("Result")
 
 
 class CancellableRequests:
-    """All requests that are being worked on, some of them with a session by which they can be cancelled.
+    """All requests that are being worked on, some of them with a ``session_id`` by which they can be cancelled.
+
+    The ``session_id`` is the one of the 2024 API: a client makes it up and names it with its requests.
 
     Args:
         timeout: seconds that one may take.
@@ -26,19 +28,19 @@ class CancellableRequests:
     def __init__(self, timeout: float, metrics: Metrics) -> None:
         self._timeout = timeout
         self._metrics = metrics
-        self._sessions: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
+        self._tasks: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
 
-    async def run(self, request: Request, work: Coroutine[Any, Any, Result], session: str | None = None) -> Result:
+    async def run(self, request: Request, work: Coroutine[Any, Any, Result], session_id: str | None = None) -> Result:
         """Return the result of ``work``.
 
         Raises:
-            Problem: 499, the client went away or cancelled the session; 504, the time is up. The work is cancelled
+            Problem: 499, the client went away or cancelled its session id; 504, the time is up. The work is cancelled
                 then, down to Triton.
         """
         task = asyncio.create_task(work)
         gone = asyncio.create_task(_disconnected(request))
-        if session is not None:
-            self._sessions[session].add(task)
+        if session_id is not None:
+            self._tasks[session_id].add(task)
         try:
             await asyncio.wait({task, gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled():
@@ -48,24 +50,24 @@ class CancellableRequests:
                 raise cancelled()
             raise Problem(504, f"no result within {self._timeout:g} s", code="timeout")
         finally:
-            self._forget(session, task)
+            self._forget(session_id, task)
             for part in (task, gone):
                 part.cancel()
             await asyncio.gather(task, gone, return_exceptions=True)
 
-    def cancel(self, session: str) -> int:
-        """Cancel all requests of a session; return how many there were."""
-        tasks = list(self._sessions.get(session, ()))
+    def cancel(self, session_id: str) -> int:
+        """Cancel all requests with a session id; return how many there were."""
+        tasks = list(self._tasks.get(session_id, ()))
         for task in tasks:
             task.cancel()
         return len(tasks)
 
-    def _forget(self, session: str | None, task: asyncio.Task[Any]) -> None:
-        if session is None:
+    def _forget(self, session_id: str | None, task: asyncio.Task[Any]) -> None:
+        if session_id is None:
             return
-        self._sessions[session].discard(task)
-        if not self._sessions[session]:
-            del self._sessions[session]
+        self._tasks[session_id].discard(task)
+        if not self._tasks[session_id]:
+            del self._tasks[session_id]
 
 
 async def _disconnected(request: Request) -> None:

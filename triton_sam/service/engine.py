@@ -1,4 +1,4 @@
-"""What stands between the web and Triton: clients by model, pictures, and whether Triton is there."""
+"""What stands between the web and Triton: clients by model, images, and whether Triton is there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IN_FLIGHT = 16
 WATCH_SECONDS = 1.0
 PROBE_TIMEOUT = 5.0
 LEGACY_INDEX_SHARE = 4
-"""The part of the memory for pictures that embeddings in the old form may take besides: a quarter."""
+"""The part of the memory for images that embeddings in the old form may take besides: a quarter."""
 
 
 @dataclass(frozen=True)
@@ -180,18 +180,18 @@ class Engine:
         return self.client(pair, keeps_images=isinstance(embeddings, SessionImage))
 
     async def store(self, content: bytes) -> StoredImage:
-        """Check a picture's header and keep it.
+        """Check an image's header and keep it.
 
         Raises:
-            Problem: 4xx; not a picture, or one that is too large.
+            Problem: 4xx; not an image, or one that is too large.
         """
-        size = await asyncio.to_thread(check_picture, content, self.settings.max_megapixels)
+        size = await asyncio.to_thread(check_image, content, self.settings.max_megapixels)
         image = self.images.add(StoredImage(id_of(content), content, size))
         self._count()
         return image
 
     def image(self, image_id: str) -> StoredImage:
-        """Return an uploaded picture.
+        """Return an uploaded image.
 
         Raises:
             Problem: 404; it is not kept, or not any more.
@@ -202,7 +202,7 @@ class Engine:
         return image
 
     async def embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:
-        """Return a picture's embeddings, or their id at Triton; one that several ask for is encoded once."""
+        """Return an image's embeddings, or their id at Triton; one that several ask for is encoded once."""
         found = image.embeddings.get(pair.origin)
         if found is not None:
             return found
@@ -220,7 +220,7 @@ class Engine:
                 self._shared.pop(key, None)
 
     async def encode_here(self, content: bytes, pair: Pair) -> ImageEmbeddings:
-        """Encode a picture and return its embeddings; cancelling the caller's task cancels the call to Triton."""
+        """Encode an image and return its embeddings; cancelling the caller's task cancels the call to Triton."""
         client = self.client(pair, keeps_images=False)
         return await self._encode(lambda: client.encode_async(content))
 
@@ -290,11 +290,11 @@ class Engine:
         return pairs
 
 
-def check_picture(content: bytes, max_megapixels: float) -> Size:
-    """Read a picture's header only; return width and height, upright.
+def check_image(content: bytes, max_megapixels: float) -> Size:
+    """Read an image's header only; return width and height, upright.
 
     Raises:
-        Problem: 400, empty; 415, not a picture of a known format; 413, too many pixels.
+        Problem: 400, empty; 415, not an image of a known format; 413, too many pixels.
     """
     if not content:
         raise Problem(400, "the image is empty (0 bytes)")

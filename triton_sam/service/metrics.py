@@ -29,11 +29,11 @@ class Metrics:
             ["lane", "outcome"],
             registry=self.registry,
         )
-        self.encodes = Counter(f"{prefix}_encodes", "Pictures sent to an encoder", registry=self.registry)
+        self.encodes = Counter(f"{prefix}_encodes", "Images sent to an encoder", registry=self.registry)
         self.cancelled = Counter(f"{prefix}_cancelled", "Requests given up by their clients", registry=self.registry)
         self.triton_up = Gauge(f"{prefix}_triton_up", "1 when Triton answers and has models", registry=self.registry)
-        self.stored_bytes = Gauge(f"{prefix}_stored_bytes", "Memory of uploaded pictures", registry=self.registry)
-        self.stored_images = Gauge(f"{prefix}_stored_images", "Uploaded pictures in memory", registry=self.registry)
+        self.stored_bytes = Gauge(f"{prefix}_stored_bytes", "Memory of uploaded images", registry=self.registry)
+        self.stored_images = Gauge(f"{prefix}_stored_images", "Uploaded images in memory", registry=self.registry)
 
     def text(self) -> bytes:
         """Return the exposition text."""

@@ -47,7 +47,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
 
     port = choose_ports(resolve_host(host), {"service": port})["service"]
     logs.set_up()
-    # Large pictures are taken or refused by our own limit, with an answer instead of a warning.
+    # Large images are taken or refused by our own limit, with an answer instead of a warning.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
         app = create_app(replace(settings, url=url))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from ..masks.formats import TOLERANCE, formats_of
+from ..masks.formats import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
 
-Format = Literal["rle", "polygons", "png", "geojson"]
+FORMATS = formats_of("service")
+if TYPE_CHECKING:
+    Format = str
+else:
+    Format = Literal[tuple(FORMATS)]
 
 Coordinate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
@@ -103,30 +109,37 @@ class SegmentRequest(Prompt):
     model: str | None = Field(default=None, max_length=128, description="Name out of `GET /v1/models`.")
     format: Format | None = Field(default=None, description="Form of the masks; default: by the header Accept, or rle.")
     tolerance: float = Field(
-        default=0.5, ge=0, le=100, description="How far, in pixels, polygons may stray from the exact outline."
+        default=TOLERANCE, ge=0, le=100, description="How far, in pixels, polygons may stray from the exact outline."
     )
     logits: bool = Field(default=False, description="Send low-resolution logits along, for `mask` of a later call.")
 
 
-class Rle(BaseModel):
-    """COCO run-length encoding, compressed."""
-
-    size: list[int] = Field(description="Height, width.")
-    counts: str
-
-
-class Mask(BaseModel):
-    """One mask of one object."""
+class BareMask(BaseModel):
+    """One mask of one object, without the mask itself."""
 
     object: int = Field(description="Which of the objects asked for, from 0.")
     candidate: int = Field(description="Which candidate for it, from 0.")
     score: float = Field(description="IoU with the true mask, as the model predicts it.")
     area: int = Field(description="Foreground pixels.")
     bbox: list[int] | None = Field(description="COCO: x, y, width, height; null for an empty mask.")
-    rle: Rle | None = None
-    polygons: list[list[float]] | None = Field(default=None, description="COCO rings; holes are filled.")
-    png: str | None = Field(default=None, description="Base64 PNG, 255 inside.")
     logits: MaskInput | None = None
+
+
+def _encoded_mask(form: MaskFormat) -> tuple[Any, Any]:
+    """Return the field of a JSON answer that holds a mask in a format; bytes stand there in base64."""
+    value = str if form.is_binary else form.value
+    return value | None, Field(default=None, description=form.meaning)
+
+
+if TYPE_CHECKING:
+    Mask = BareMask
+else:
+    Mask = create_model(
+        "Mask",
+        __base__=BareMask,
+        __doc__="One mask of one object.",
+        **{name: _encoded_mask(form) for name, form in FORMATS.items() if form.encode},
+    )
 
 
 class SegmentAnswer(BaseModel):
@@ -160,7 +173,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         404: "No such image or model.",
         406: "No such form of masks.",
         413: "Too many bytes or pixels.",
-        415: "Not a picture.",
+        415: "Not an image.",
         422: "Something in the request cannot be used.",
         499: "Cancelled by the client; header `Cancelled-By-Client: 1`.",
         502: "Triton failed on the request.",

@@ -33,11 +33,11 @@ class Settings:
         token: who calls must send ``Authorization: Bearer TOKEN``; None: anybody may call.
         origins: web origins that browsers may call from (CORS), ``*`` for all; empty: only the service's own page.
         max_body: bytes that a request may carry.
-        max_megapixels: size of a picture, in millions of pixels.
+        max_megapixels: size of an image, in millions of pixels.
         max_requests: requests that are worked on at a time; more are answered 503.
-        max_encodes: pictures that are encoded at a time; more wait.
+        max_encodes: images that are encoded at a time; more wait.
         timeout: seconds that one request may take.
-        store_bytes: memory for uploaded pictures; the ones used longest ago go first.
+        store_bytes: memory for uploaded images; the ones used longest ago go first.
         static_max_age: seconds that a browser may keep the files of the page without asking.
 
     Raises:

@@ -1,18 +1,18 @@
-"""Pictures that were uploaded, within a number of bytes. Lives on the event loop alone: no locks."""
+"""Images that were uploaded, within a number of bytes. Lives on the event loop alone: no locks."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from .._common.lru import ByteLru
 from ..client.session_image import SessionImage
 from ..families.base import Size
 from ..inputs.embeddings import ImageEmbeddings
 
 ID_LENGTH = 32
 PER_IMAGE = 2048
-"""Bytes that a picture takes besides its content: 1400 measured, with an id at Triton."""
+"""Bytes that an image takes besides its content: 1400 measured, with an id at Triton."""
 
 Origin = tuple[str, str, bool]
 """What made embeddings, and where they are: name of the pair, version of its encoder, whether Triton keeps them."""
@@ -20,7 +20,7 @@ Origin = tuple[str, str, bool]
 
 @dataclass(eq=False)
 class StoredImage:
-    """One uploaded picture.
+    """One uploaded image.
 
     Args:
         image_id: hash of the bytes, so that equal uploads are one.
@@ -52,22 +52,19 @@ class StoredImage:
 
 
 def id_of(content: bytes) -> str:
-    """Return the id of an uploaded picture."""
+    """Return the id of an uploaded image."""
     return hashlib.sha256(content).hexdigest()[:ID_LENGTH]
 
 
 class ImageStore:
-    """The pictures used last; never more than ``limit`` bytes, one picture aside.
+    """The images used last; never more than ``limit`` bytes, a single image aside.
 
     Args:
         limit: bytes.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._images: OrderedDict[str, StoredImage] = OrderedDict()
-        self._counted: dict[str, int] = {}
-        self._nbytes = 0
+        self._images: ByteLru[str, StoredImage] = ByteLru(limit)
 
     def __len__(self) -> int:
         return len(self._images)
@@ -75,65 +72,44 @@ class ImageStore:
     @property
     def nbytes(self) -> int:
         """Memory that all take."""
-        return self._nbytes
+        return self._images.nbytes
 
     def get(self, image_id: str) -> StoredImage | None:
-        """Return a picture, which makes it the one used last."""
-        image = self._images.get(image_id)
-        if image is not None:
-            self._images.move_to_end(image_id)
-        return image
+        """Return an image, which makes it the one used last."""
+        return self._images.get(image_id)
 
     def add(self, image: StoredImage) -> StoredImage:
-        """Keep a picture and return the one that is kept under its id."""
-        kept = self._images.setdefault(image.image_id, image)
-        self._images.move_to_end(image.image_id)
-        self.grown(kept)
+        """Keep an image and return the one that is kept under its id."""
+        kept = self._images.peek(image.image_id) or image
+        self._images.put(kept.image_id, kept, kept.nbytes)
         return kept
 
     def remove(self, image_id: str) -> bool:
-        """Forget a picture; False when there is none."""
-        self._nbytes -= self._counted.pop(image_id, 0)
-        return self._images.pop(image_id, None) is not None
+        """Forget an image; False when there is none."""
+        return self._images.remove(image_id)
 
     def grown(self, image: StoredImage) -> None:
-        """Count a picture anew, unless it is forgotten, and forget what was used longest ago until the limit holds."""
-        if self._images.get(image.image_id) is not image:
-            return
-        self._nbytes += image.nbytes - self._counted.get(image.image_id, 0)
-        self._counted[image.image_id] = image.nbytes
-        while len(self._images) > 1 and self._nbytes > self._limit:
-            self.remove(next(iter(self._images)))
+        """Count an image anew, unless it is forgotten, and forget the images used longest ago until the limit holds."""
+        if self._images.peek(image.image_id) is image:
+            self._images.resize(image.image_id, image.nbytes)
 
 
 class LegacyEmbeddingIndex:
-    """Which picture an embedding came from that went out as plain numbers.
+    """Which image an embedding came from that went out as plain numbers.
 
-    The plain form holds one of SAM2's three embeddings; with the picture's bytes, the others can be made again.
+    The plain form holds one of SAM2's three embeddings; with the bytes of the image, the others can be made again.
 
     Args:
-        limit: bytes of pictures to remember.
+        limit: bytes of images to remember.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._sources: OrderedDict[bytes, tuple[str, bytes]] = OrderedDict()
-        self._nbytes = 0
+        self._sources: ByteLru[bytes, tuple[str, bytes]] = ByteLru(limit)
 
     def remember(self, embedding: bytes, model: str, content: bytes) -> None:
         """Note that ``content``, encoded by the pair ``model``, gave this embedding."""
-        key = hashlib.sha256(embedding).digest()
-        self._forget(key)
-        self._sources[key] = (model, content)
-        self._nbytes += PER_IMAGE + len(content)
-        while len(self._sources) > 1 and self._nbytes > self._limit:
-            self._forget(next(iter(self._sources)))
+        self._sources.put(hashlib.sha256(embedding).digest(), (model, content), PER_IMAGE + len(content))
 
     def source(self, embedding: bytes) -> tuple[str, bytes] | None:
-        """Return (name of the pair, bytes of the picture), None when it is not remembered."""
-        return self._sources.get(hashlib.sha256(embedding).digest())
-
-    def _forget(self, key: bytes) -> None:
-        if key in self._sources:
-            _, content = self._sources.pop(key)
-            self._nbytes -= PER_IMAGE + len(content)
+        """Return (name of the pair, bytes of the image), None when it is not remembered."""
+        return self._sources.peek(hashlib.sha256(embedding).digest())

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from .._common.lru import ByteLru
 from ..errors import ConfigurationError
 from ..families.base import Size
 
@@ -43,15 +43,18 @@ class ImageCache:
     def __init__(self, limit: int) -> None:
         if limit < 1:
             raise ConfigurationError(f"a cache of {limit} bytes holds nothing")
-        self.limit = limit
-        self._images: OrderedDict[str, HeldImage] = OrderedDict()
-        self._nbytes = 0
+        self._images: ByteLru[str, HeldImage] = ByteLru(limit)
         self._lock = threading.Lock()
+
+    @property
+    def limit(self) -> int:
+        """Bytes of embeddings that may be kept."""
+        return self._images.limit
 
     @property
     def nbytes(self) -> int:
         """Bytes of embeddings that are kept now."""
-        return self._nbytes
+        return self._images.nbytes
 
     def __len__(self) -> int:
         return len(self._images)
@@ -59,10 +62,7 @@ class ImageCache:
     def get(self, image_id: str) -> HeldImage | None:
         """Return an image, which makes it the one used last; None when it is not kept."""
         with self._lock:
-            image = self._images.get(image_id)
-            if image is not None:
-                self._images.move_to_end(image_id)
-            return image
+            return self._images.get(image_id)
 
     def put(self, image: HeldImage) -> int:
         """Keep an image; those unused for longest make room first. Return how many had to go.
@@ -75,16 +75,7 @@ class ImageCache:
                 f"the embeddings of one image take {image.nbytes} bytes, cache_bytes is {self.limit}"
             )
         with self._lock:
-            known = self._images.pop(image.image_id, None)
-            self._nbytes -= known.nbytes if known else 0
-            evicted = 0
-            while self._nbytes + image.nbytes > self.limit:
-                _, oldest = self._images.popitem(last=False)
-                self._nbytes -= oldest.nbytes
-                evicted += 1
-            self._images[image.image_id] = image
-            self._nbytes += image.nbytes
-            return evicted
+            return self._images.put(image.image_id, image, image.nbytes)
 
     def shrink(self) -> int:
         """Let the image go that was unused for longest, and keep no more than the others from now on.
@@ -93,11 +84,10 @@ class ImageCache:
             How many went: 0 when none was left.
         """
         with self._lock:
-            if not self._images:
+            if not len(self._images):
                 return 0
-            _, oldest = self._images.popitem(last=False)
-            self._nbytes -= oldest.nbytes
-            self.limit = max(self._nbytes, oldest.nbytes)
+            gone = self._images.remove_oldest()
+            self._images.limit = max(self._images.nbytes, gone)
             return 1
 
 

@@ -11,11 +11,12 @@ import numpy as np
 
 from ..client.segmenter import Segmenter
 from ..client.sync import SAM2TritonClient
-from ..export.reference import Answer, BoolArray, Prompt, Reference
+from ..export.reference import Answer, Prompt, Reference
 from ..export.sam2.reference import Sam2Reference
 from ..families import get_family
 from ..families.base import FloatArray, Size
 from ..inputs.images import ImageSource, open_image
+from ..masks.compare import intersection_over_union
 from ..transport.onnx import OnnxTransport
 from ..wire.pair import ModelPair
 
@@ -199,13 +200,7 @@ def _compare(runner: str, prompt: str, output: str, found: Answer, expected: Ans
         prompt,
         output,
         logit_diff=float(np.abs(found.logits - expected.logits).max()),
-        iou=min(_iou(one, other) for one, other in zip(found.masks, expected.masks, strict=True)),
+        iou=min(intersection_over_union(one, other) for one, other in zip(found.masks, expected.masks, strict=True)),
         score_diff=float(np.abs(found.scores - expected.scores).max()),
         pixels=max(int(np.count_nonzero(one != other)) for one, other in zip(found.masks, expected.masks, strict=True)),
     )
-
-
-def _iou(one: BoolArray, other: BoolArray) -> float:
-    """Intersection over union; two empty masks are equal."""
-    union = int(np.count_nonzero(one | other))
-    return int(np.count_nonzero(one & other)) / union if union else 1.0

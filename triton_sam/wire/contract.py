@@ -1,10 +1,17 @@
-"""The wire contract of the session models ``sam1``, ``sam2``, ``sam3``: tensor names, formats, errors."""
+"""The wire contract of the session models ``sam1``, ``sam2``, ``sam3``: tensors, parameters, formats, errors.
+
+Clients, the models themselves and the writer of their config.pbtxt (triton_sam.sessions.image.config) read it here.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from dataclasses import dataclass, replace
 
 from ..errors import ImageError, InferenceError, PromptError, SamError, ServerBusyError, UnknownImageError
+from ..families.base import Family
+from ..families.tables import DECODER, ENCODER, Tensor
+from ..masks.formats import formats_of
 
 IMAGE = "image"
 IMAGE_ID = "image_id"
@@ -22,9 +29,13 @@ MASKS = "masks"
 ENCODED_MASKS = "encoded_masks"
 IOU_PREDICTIONS = "iou_predictions"
 RESULT_JSON = "result_json"
+ENCODED_IMAGE = "encoded_image"
+"""The input of the models that only encode: ``*_preprocess`` and ``*_encoder_jpeg``."""
 
-OutputFormat = Literal["logits", "png", "rle"]
-FORMATS: tuple[OutputFormat, ...] = ("logits", "png", "rle")
+LOGITS = "logits"
+"""The output format of masks as the decoder gives them, which is the default; all others are encoded masks."""
+OutputFormat = str
+"""A name out of output_formats()."""
 
 MAX_POINTS = 1024
 """Points that one request may carry, boxes counting as two each, objects and padding included."""
@@ -43,6 +54,126 @@ CODES: dict[str, type[SamError]] = {
     "BUSY": ServerBusyError,
 }
 """First word of an error's text on the wire -> the error that it is for a client."""
+
+
+DEFAULT_CACHE_BYTES = 512 << 20
+DEFAULT_THREADS = 8
+DEFAULT_MAX_PENDING = 24
+
+
+@dataclass(frozen=True)
+class WireTensor(Tensor):
+    """One input or output, explained.
+
+    Args:
+        note: a few words about the values.
+        heading: a sentence about this tensor and those behind it.
+    """
+
+    note: str = ""
+    heading: str = ""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a session model.
+
+    Args:
+        name: key in config.pbtxt.
+        value: its default, as text.
+        meaning: a sentence; empty where the name says enough.
+    """
+
+    name: str
+    value: str
+    meaning: str = ""
+
+
+def inputs(family: Family) -> tuple[WireTensor, ...]:
+    """Return the inputs of a family's session model, none of which every request must have."""
+    *others, last = output_formats()
+    prompt = [
+        WireTensor(POINT_COORDS, "FP32", ("prompts", "points", 2), True),
+        WireTensor(POINT_LABELS, "FP32", ("prompts", "points"), True),
+        WireTensor(BOXES, "FP32", ("prompts", 4), True),
+    ]
+    if family.takes_mask:
+        prompt.append(WireTensor(MASK_INPUT, "FP32", ("1 or prompts", 1, family.mask_size, family.mask_size), True))
+    count = {3: "three", 4: "four"}[len(prompt)]
+    prompt[0] = replace(
+        prompt[0],
+        heading=f"Pixels of the original image. Without any of these {count} the image is encoded and no more.",
+    )
+    return (
+        WireTensor(
+            IMAGE,
+            "BYTES",
+            (1,),
+            True,
+            heading="Either the image, in whatever format Pillow reads, or the id that an earlier answer gave.",
+        ),
+        WireTensor(IMAGE_ID, "BYTES", (1,), True),
+        *prompt,
+        WireTensor(MULTIMASK_OUTPUT, "BOOL", (1,), True),
+        WireTensor(OUTPUT_FORMAT, "BYTES", (1,), True, f"{', '.join(others)} or {last}"),
+        WireTensor(
+            IMAGE_B64,
+            "BYTES",
+            (1,),
+            True,
+            heading="The same for people without a client library: base64 and JSON in, result_json out.",
+        ),
+        WireTensor(PROMPT_JSON, "BYTES", (1,), True),
+    )
+
+
+def outputs(family: Family) -> tuple[WireTensor, ...]:
+    """Return the outputs of a family's session model; an answer has those that the request asks for."""
+    side = family.mask_size
+    return (
+        WireTensor(IMAGE_ID, "BYTES", (1,)),
+        WireTensor(IMAGE_SIZE, "INT32", (2,), note="width, height"),
+        WireTensor(MASKS, "FP32", ("prompts", "candidates", side, side), note="logits"),
+        WireTensor(ENCODED_MASKS, "BYTES", ("prompts", "candidates"), note="full size"),
+        WireTensor(IOU_PREDICTIONS, "FP32", ("prompts", "candidates")),
+        WireTensor(RESULT_JSON, "BYTES", (1,)),
+    )
+
+
+def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, ...]:
+    """Return the parameters of a family's session model with their defaults."""
+    images = DEFAULT_CACHE_BYTES // embedding_bytes(family)
+    return (
+        Parameter("family", family.name.upper()),
+        Parameter("encoder", family.model_name(ENCODER, variant)),
+        Parameter("decoder", family.model_name(DECODER, variant)),
+        Parameter(
+            "cache_bytes",
+            str(DEFAULT_CACHE_BYTES),
+            f"{DEFAULT_CACHE_BYTES >> 20} MiB of embeddings, {images} images. On a CPU they lie in /dev/shm "
+            "(docker run --shm-size), on a GPU in its memory.",
+        ),
+        Parameter(
+            "threads",
+            str(DEFAULT_THREADS),
+            "Requests that are worked on at a time: as many clicks, and besides as many that bring an image.",
+        ),
+        Parameter(
+            "max_pending",
+            str(DEFAULT_MAX_PENDING),
+            "Requests that may be under way or wait; more are refused at once (BUSY).",
+        ),
+    )
+
+
+def embedding_bytes(family: Family) -> int:
+    """Return the size of one image's embeddings."""
+    return sum(4 * math.prod(side for side in spec.shape if isinstance(side, int)) for spec in family.encoder.outputs)
+
+
+def output_formats() -> tuple[OutputFormat, ...]:
+    """Return the values that ``output_format`` may have; the first is the default."""
+    return LOGITS, *formats_of("session model")
 
 
 def code_of(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Pictures into the input of the SAM2 encoder; see docs/reference/session-models.md."""
+"""Images into the input of the SAM2 encoder; see docs/reference/session-models.md."""
 
 try:
     from triton_sam.sessions.image.preprocess_model import TritonPythonModel

@@ -12,12 +12,12 @@ from PIL import Image
 from triton_sam.cli import main
 from triton_sam.commands import evaluate as command
 from triton_sam.errors import ConfigurationError, InputError, MissingDependencyError, ServerTimeoutError
-from triton_sam.masks import Segment
+from triton_sam.masks import Segment, intersection_over_union
 
 pytest.importorskip("scipy", reason="needs the evaluate extra")
 pytest.importorskip("skimage", reason="needs the evaluate extra")
 from triton_sam.evaluation.clicks import Click, first_click, next_click, shaken_box, tight_box
-from triton_sam.evaluation.metrics import Answer, ObjectResult, clicks_to, intersection_over_union, spearman, summarize
+from triton_sam.evaluation.metrics import Answer, ObjectResult, clicks_to, spearman, summarize
 from triton_sam.evaluation.report import Report, table
 from triton_sam.evaluation.runner import Settings, measure
 from triton_sam.evaluation.samples import Dataset, Sample

@@ -15,7 +15,7 @@ from PIL import Image
 from triton_sam.errors import InputError, MissingDependencyError
 from triton_sam.families import get_family
 from triton_sam.inputs.images import open_image
-from triton_sam.masks import Segment
+from triton_sam.masks import Segment, best_of, intersection_over_union
 from triton_sam.masks.drawing import PALETTE, overlay
 from triton_sam.masks.polygons import mask_to_polygons, trace_polygons
 from triton_sam.masks.resize import full_size_logits, resize_logits
@@ -251,7 +251,7 @@ def test_polygon_tolerance_saves_points() -> None:
     (fine,), (coarse,) = mask_to_polygons(disc, 0), mask_to_polygons(disc, 1)
     assert len(coarse) < len(fine) / 5
     covered = fill([coarse], disc.shape)
-    assert (covered & disc).sum() / (covered | disc).sum() > 0.98
+    assert intersection_over_union(covered, disc) > 0.98
     segment = Segment(disc, 0.5, None)
     assert segment.to_polygons(0) == [fine]
     assert segment.to_polygons() == mask_to_polygons(disc) == mask_to_polygons(disc, 0.5) != [coarse]
@@ -286,7 +286,7 @@ def test_polygons_are_valid_for_coco() -> None:
     mask = square()
     rle = coco.merge(coco.frPyObjects(mask_to_polygons(mask), *mask.shape))
     decoded = coco.decode(rle).astype(np.bool_)
-    assert (decoded & mask).sum() / (decoded | mask).sum() > 0.97
+    assert intersection_over_union(decoded, mask) > 0.97
 
 
 def test_polygons_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,3 +389,10 @@ def test_overlay_shows_16_bits_as_the_client_sees_them() -> None:
 def test_overlay_takes_any_image(mode: str) -> None:
     assert overlay(Image.new(mode, (80, 60)), [square()]).mode == "RGB"
     assert overlay(np.zeros((60, 80, 3), np.uint8), [np.zeros((60, 80))]).size == (80, 60)
+
+
+def test_the_best_candidate_of_each_object_in_the_order_of_objects() -> None:
+    scores = {(1, 0): 0.5, (1, 1): 0.7, (0, 0): 0.9, (0, 1): 0.9, (0, 2): 0.1}
+    segments = [Segment(square(), score, None, *place) for place, score in scores.items()]
+    assert [(segment.object_index, segment.candidate) for segment in best_of(segments)] == [(0, 0), (1, 1)]
+    assert best_of([]) == []

@@ -25,7 +25,8 @@ from triton_sam.inputs.prompts import check_prompts
 from triton_sam.sessions.cache import HeldImage, ImageCache
 from triton_sam.sessions.image.answers import write_json, write_masks
 from triton_sam.sessions.image.requests import SessionRequest
-from triton_sam.sessions.image.session import Session
+from triton_sam.sessions.image.session import SessionModel
+from triton_sam.wire import contract
 from triton_sam.wire.pair import ModelPair, Prediction
 
 POINT = {"point_coords": np.float32([[[3, 3]]]), "point_labels": np.float32([[1]])}
@@ -229,7 +230,7 @@ def test_more_than_may_wait_is_refused_at_once(model) -> None:
 def test_an_answer_without_what_was_asked_for_is_an_error(model, monkeypatch, wanted, tensors, message) -> None:
     """Triton would call an answer without any output a success."""
     figures: dict[str, float] = {}
-    monkeypatch.setattr(model._session, "report", lambda reply: figures.update(reply.figures))
+    monkeypatch.setattr(model._model, "report", lambda reply: figures.update(reply.figures))
     request = Request([wanted], **tensors)
     model.execute([request])
     answer = request.answer()
@@ -244,7 +245,7 @@ def test_an_answer_without_what_was_asked_for_is_an_error(model, monkeypatch, wa
 def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monkeypatch) -> None:
     """Shared memory may be full of others' tensors; the client would wait for its whole timeout."""
     figures: dict[str, float] = {}
-    monkeypatch.setattr(model._session, "report", lambda reply: figures.update(reply.figures))
+    monkeypatch.setattr(model._model, "report", lambda reply: figures.update(reply.figures))
     request = Request(["masks"], **tensors)
     request.refuses_to_send = 1
     model.execute([request])
@@ -296,7 +297,7 @@ class Sam3Models(EmptyModels):
 def test_sam3_needs_no_filling_up() -> None:
     """The published decoder does not leave out what fills up: lists of different length are calls of their own."""
     models = Sam3Models()
-    session = Session(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    session = SessionModel(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
     points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
     image = text(picture())
     reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})
@@ -324,7 +325,7 @@ def test_parameters_that_cannot_work(module, name: str, value: str) -> None:
 
 
 def test_a_cache_for_less_than_one_image_is_refused(module) -> None:
-    size = module.embedding_bytes(get_family("sam2"))
+    size = contract.embedding_bytes(get_family("sam2"))
     assert size == 16_777_216
     with pytest.raises(module.pb_utils.TritonModelException, match="the embeddings of one image take 16777216"):
         module.TritonPythonModel().initialize(arguments(cache_bytes=str(size - 1)))

@@ -1,12 +1,8 @@
 """The page's WebSocket: positions in, masks out; what is stale is dropped here or cancelled at Triton.
 
-The page sends JSON: ``{"type": "segment", "lane": "hover" | "click", "seq", "image", "model", "points", "labels",
-"box", "multimask"}``, ``{"type": "cancel", "lane"}``, and first, where a token is needed, ``{"type": "token",
-"token"}``. A lane is a session of the speculative client: within it the newest request wins, so that hovering costs one
-decode for each mask that is shown, and nothing is queued when the mouse rests.
-
-A mask comes as one binary message: the length of a JSON header (uint32, little endian), the header, and int8 logits
-[candidates, side, side] in steps of 1/4. Everything else is JSON: ``status``, ``error``.
+The messages are in service/messages.py. A page has two lanes, hover and click; each is a lane of the speculative
+client: within it the newest request wins, so that hovering costs one decode for each mask that is shown, and nothing is
+queued when the mouse rests.
 """
 
 from __future__ import annotations
@@ -14,51 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import struct
 import time
 import uuid
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...client.speculative import SpeculativeSAM2Client
 from ...errors import SamError
-from ...families.base import Family, FloatArray, Size
-from .. import problems
+from .. import messages, problems
 from ..answers import client_prompt
 from ..engine import Engine
+from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
 from ..middleware import allowed_origin, same_token
 from ..problems import Problem
-from ..schemas import Prompt, SegmentRequest
+from ..schemas import SegmentRequest
 
-LOGIT_STEPS = 4
-"""Steps of a logit of 1 in the int8 that the page gets; 32 is the bound of SAM2's logits."""
-LANES = ("hover", "click")
 MAX_MESSAGE = 1 << 16
 POLICY_VIOLATION = 1008
-SECONDS_FOR_TOKEN = 10.0
-
-Lane = Literal["hover", "click"]
-
-
-class LiveRequest(Prompt):
-    """One position of the mouse, or one state of an object."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    lane: Lane
-    seq: int
-    image: Annotated[str, Field(max_length=64)]
-    model: Annotated[str | None, Field(max_length=128)] = None
-    multimask: bool = False
-
-
-class CancelRequest(BaseModel):
-    """Nothing of a lane is wanted any more."""
-
-    lane: Lane
+SECONDS_FOR_HELLO = 10.0
 
 
 def router(engine: Engine) -> APIRouter:
@@ -93,8 +63,9 @@ class _Page:
         """Read until the page goes away."""
         status: asyncio.Task[None] | None = None
         try:
-            if not await self._is_allowed():
-                await self._socket.close(POLICY_VIOLATION, "token")
+            refusal = await self._greet()
+            if refusal is not None:
+                await self._socket.close(POLICY_VIOLATION, refusal)
                 return
             status = asyncio.create_task(self._tell_status())
             while True:
@@ -108,16 +79,20 @@ class _Page:
             await asyncio.gather(*tasks, return_exceptions=True)
             for client in self._used:
                 for lane in LANES:
-                    client.cleanup_session(self._session(lane))
+                    client.cleanup_session(self._lane_id(lane))
 
-    async def _is_allowed(self) -> bool:
-        token = self._engine.settings.token
-        if token is None:
-            return True
+    async def _greet(self) -> str | None:
+        """Read the page's hello; return why the socket is closed, None when the page may go on."""
+        message: dict[str, Any] = {}
         with contextlib.suppress(asyncio.TimeoutError):
-            message = await asyncio.wait_for(self._read(), SECONDS_FOR_TOKEN)
-            return message.get("type") == "token" and same_token(str(message.get("token", "")), token)
-        return False
+            message = await asyncio.wait_for(self._read(), SECONDS_FOR_HELLO)
+        try:
+            hello = messages.read_hello(message)
+        except Problem as problem:
+            await self._error(problem, message)
+            return "version"
+        token = self._engine.settings.token
+        return None if token is None or same_token(hello.token or "", token) else "token"
 
     async def _read(self) -> dict[str, Any]:
         frame = await self._socket.receive()
@@ -131,20 +106,17 @@ class _Page:
         return {}
 
     async def _handle(self, message: dict[str, Any]) -> None:
-        kind = message.get("type")
         try:
-            if kind == "segment":
-                self._replace(LiveRequest.model_validate(message))
-            elif kind == "cancel":
-                self._cancel(CancelRequest.model_validate(message).lane)
-            elif kind != "token":
-                raise Problem(422, 'type must be "segment" or "cancel"')
-        except ValidationError as error:
-            await self._error(Problem(422, f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}"), message)
+            request = messages.read_message(message)
         except Problem as problem:
             await self._error(problem, message)
+            return
+        if isinstance(request, CancelMessage):
+            self._cancel(request.lane)
+        else:
+            self._replace(request)
 
-    def _replace(self, request: LiveRequest) -> None:
+    def _replace(self, request: SegmentMessage) -> None:
         """Work on a request in place of the lane's earlier one; once that is with the client, the client decides."""
         task = asyncio.create_task(self._segment(request))
         self._tasks[task] = request.lane
@@ -152,17 +124,17 @@ class _Page:
         earlier = self._newest.get(request.lane)
         self._newest[request.lane] = task
         if earlier is not None:
-            # Not at once: when nobody waits for the picture, its encoding ends, and the new one wants it, too.
+            # Not at once: when nobody waits for the image, its encoding ends, and the new one wants it, too.
             asyncio.get_running_loop().call_soon(earlier.cancel)
 
     def _cancel(self, lane: Lane) -> None:
         for client in self._used:
-            client.cancel_session_requests(self._session(lane), keep_latest=False)
+            client.cancel_session_requests(self._lane_id(lane), keep_latest=False)
         for task, its_lane in list(self._tasks.items()):
             if its_lane == lane:
                 task.cancel()
 
-    async def _segment(self, request: LiveRequest) -> None:
+    async def _segment(self, request: SegmentMessage) -> None:
         outcome = "failed"
         try:
             await self._answer(request)
@@ -176,7 +148,7 @@ class _Page:
         finally:
             self._engine.metrics.live.labels(request.lane, outcome).inc()
 
-    async def _answer(self, request: LiveRequest) -> None:
+    async def _answer(self, request: SegmentMessage) -> None:
         started = time.monotonic()
         engine = self._engine
         image = engine.image(request.image)
@@ -190,53 +162,40 @@ class _Page:
         client = engine.client_of(pair, embeddings)
         self._used.add(client)
         _, task = await client.predict_async(
-            **prompt, multimask_output=request.multimask, session_id=self._session(request.lane), image=embeddings
+            **prompt, multimask_output=request.multimask, session_id=self._lane_id(request.lane), image=embeddings
         )
         masks, scores = await task
-        header = {
-            "type": "masks",
-            "lane": request.lane,
-            "seq": request.seq,
-            "image": request.image,
-            "model": pair.name,
-            "scores": [round(float(score), 4) for score in scores[0]],
-            "side": masks.shape[-1],
-            "used": used_part(pair.family, image.size),
-            "ms": round((time.monotonic() - started) * 1000, 1),
-        }
+        header = MasksHeader(
+            lane=request.lane,
+            seq=request.seq,
+            image=request.image,
+            model=pair.name,
+            scores=[round(float(score), 4) for score in scores[0]],
+            side=masks.shape[-1],
+            used=used_part(pair.family, image.size),
+            ms=round((time.monotonic() - started) * 1000, 1),
+        )
         await self._send(pack(header, masks[0]))
 
     async def _tell_status(self) -> None:
         while True:
             changed = self._engine.changed
             state = self._engine.state
-            await self._send({"type": "status", "up": state.is_up, "models": list(state.pairs), "detail": state.error})
+            status = StatusMessage(up=state.is_up, models=list(state.pairs), detail=state.error)
+            await self._send(status.model_dump_json())
             await changed.wait()
 
     async def _error(self, problem: Problem, message: dict[str, Any]) -> None:
-        known: dict[str, Any] = {key: message[key] for key in ("lane", "seq") if key in message}
-        await self._send({**problems.body(problem), "type": "error", **known})
+        answer = messages.error_message(problems.body(problem), message)
+        await self._send(answer.model_dump_json(exclude_none=True))
 
-    async def _send(self, message: bytes | dict[str, Any]) -> None:
+    async def _send(self, message: bytes | str) -> None:
         async with self._sending:
             if isinstance(message, bytes):
                 await self._socket.send_bytes(message)
             else:
-                await self._socket.send_text(json.dumps(message))
+                await self._socket.send_text(message)
 
-    def _session(self, lane: str) -> str:
+    def _lane_id(self, lane: Lane) -> str:
+        """Return the name of a lane at the speculative client, which many pages share."""
         return f"{self._name} {lane}"
-
-
-def used_part(family: Family, size: Size) -> list[float]:
-    """Return which part of the logits, as fractions of width and height, shows the picture; the rest is padding."""
-    width, height = family.resized(size)
-    return [width / family.image_size, height / family.image_size]
-
-
-def pack(header: dict[str, Any], logits: FloatArray) -> bytes:
-    """Return the binary message of masks (candidates, side, side)."""
-    text = json.dumps(header).encode()
-    steps = np.clip(np.rint(logits * LOGIT_STEPS), -127, 127)
-    steps[(steps == 0) & (logits > 0)] = 1  # the sign is what counts
-    return b"".join((struct.pack("<I", len(text)), text, steps.astype(np.int8).tobytes()))

@@ -23,7 +23,7 @@ from ...families.tables import ENCODER
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.segment import Segment
 from ..cancellation import CancellableRequests
-from ..engine import Engine, Pair, check_picture
+from ..engine import Engine, Pair, check_image
 from ..problems import Problem
 from ..schemas import problem_responses
 
@@ -76,16 +76,18 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     )
     async def embedded_model(
         request: Request,
-        image: Annotated[UploadFile | None, File(description="The picture.")] = None,
+        image: Annotated[UploadFile | None, File(description="The image.")] = None,
         session_id: SessionId = None,
-        cancel_pending: Annotated[bool, Form(description="Cancel what this session still waits for.")] = False,
+        cancel_pending: Annotated[
+            bool, Form(description="Cancel the requests of this session id that still wait.")
+        ] = False,
         model_version: ModelVersion = None,
         encoding: Annotated[
             Literal["none", "compress", "npz"],
             Query(description="`compress`: gzip of the base64. `npz`: all embeddings of the family in one NumPy file."),
         ] = "none",
     ) -> Response:
-        """Return the embedding of a picture.
+        """Return the embedding of an image.
 
         Without `encoding=npz` it is the single map that the clients of 2024 expect; SAM2's and SAM3's decoders need
         more, which `POST /from_model` finds again by itself, and which `npz` contains.
@@ -97,7 +99,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
             return PlainTextResponse(f"{cancelled} cancelled")
         pair = await engine.pair(model_version)
         content = await image.read()
-        await asyncio.to_thread(check_picture, content, engine.settings.max_megapixels)
+        await asyncio.to_thread(check_image, content, engine.settings.max_megapixels)
 
         async def work() -> Response:
             embeddings = await engine.encode_here(content, pair)
@@ -115,7 +117,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 422))
     async def cancel_pending_requests(session_id: Annotated[str, Form(max_length=128)]) -> str:
-        """Cancel what a session still waits for; those requests are answered 499."""
+        """Cancel the requests of a session id that still wait; they are answered 499."""
         return f"{requests.cancel(session_id)} cancelled"
 
     @api.post(
@@ -132,7 +134,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         img_y: Side,
         model_version: ModelVersion = None,
     ) -> Response:
-        """Return the mask at a pixel, from an embedding; `img_x`, `img_y` are the width and height of the picture."""
+        """Return the mask at a pixel, from an embedding; `img_x`, `img_y` are the width and height of the image."""
         _check_size(img_x, img_y, engine.settings.max_megapixels)
         content = await model.read()
         embeddings = await asyncio.to_thread(_read_embedding, content, (img_x, img_y))
@@ -156,12 +158,12 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     )
     async def prediction(
         request: Request,
-        image: Annotated[UploadFile, File(description="The picture.")],
+        image: Annotated[UploadFile, File(description="The image.")],
         x: Pixel,
         y: Pixel,
         model_version: ModelVersion = None,
     ) -> Response:
-        """Return the mask at a pixel of a picture."""
+        """Return the mask at a pixel of an image."""
         pair = await engine.pair(model_version)
         stored = await engine.store(await image.read())
 
@@ -203,7 +205,7 @@ async def _mask(engine: Engine, embeddings: ImageEmbeddings, pair: Pair, x: int,
 async def _recover(
     engine: Engine, raw: bytes, model_version: str | None, size: tuple[int, int]
 ) -> tuple[Pair, ImageEmbeddings]:
-    """Return what decodes an embedding in the old form: the picture that it came from, or the map itself for SAM1."""
+    """Return what decodes an embedding in the old form: the image that it came from, or the map itself for SAM1."""
     source = engine.legacy_embeddings.source(raw)
     if source is not None:
         name, content = source

@@ -8,7 +8,6 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Header, Path, Query, Request, Response, UploadFile
-from fastapi.responses import JSONResponse
 
 from ...inputs.images import open_image
 from .. import answers
@@ -28,15 +27,11 @@ PREVIEW: dict[str, Any] = {
 }
 ANSWERS: dict[str, Any] = {
     "description": "The masks.",
-    "content": {
-        answers.JSON: {"schema": {"$ref": "#/components/schemas/SegmentAnswer"}},
-        answers.GEOJSON: {"schema": {"type": "object"}},
-        answers.PNG: {"schema": {"type": "string", "format": "binary"}},
-    },
+    "content": {media_type: {"schema": schema} for media_type, schema in answers.media_types().items()},
 }
 
 
-def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
+def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
     """Return the routes under /v1."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
@@ -104,18 +99,18 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         request: Request,
         image_id: ImageId,
         body: SegmentRequest,
-        accept: Annotated[str, Header(description="image/png, application/geo+json or application/json.")] = "*/*",
+        accept: Annotated[str, Header(description=f"{', '.join(answers.media_types())}.")] = "*/*",
         wanted: Annotated[
             Format | None, Query(alias="format", description="As `format` of the body, before it.")
         ] = None,
     ) -> Response:
         """Return masks of an image.
 
-        As JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as the picture itself: 255
+        As JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as one image: 255
         inside, and for several objects the number of the object. A call whose client goes away is dropped.
         """
         started = time.monotonic()
-        form, as_picture = answers.choose_format(wanted or body.format, accept)
+        form, as_file = answers.choose_format(wanted or body.format, accept)
         stored = engine.image(image_id)
         answers.check_amount(body, stored.size)
         prompt = answers.client_prompt(body)
@@ -124,11 +119,9 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         async def work() -> Response:
             embeddings = await engine.embed(stored, pair)
             segments = await engine.segment(embeddings, pair, prompt, multimask=body.multimask)
-            if as_picture:
-                return Response(await asyncio.to_thread(answers.picture, segments), media_type=answers.PNG)
-            if form == "geojson":
-                features = await asyncio.to_thread(answers.geojson, segments, body.tolerance)
-                return JSONResponse(features, media_type=answers.GEOJSON)
+            if as_file:
+                content = await asyncio.to_thread(form.to_document, segments, body.tolerance)
+                return Response(content, media_type=form.media_type)
             answer = SegmentAnswer(
                 image=image_id,
                 model=pair.name,
@@ -145,15 +138,15 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
 
 def to_jpeg(content: bytes) -> bytes:
-    """Return a picture as JPEG, no side longer than PREVIEW_SIDE.
+    """Return an image as JPEG, no side longer than PREVIEW_SIDE.
 
     Raises:
-        ImageError: the picture is damaged.
+        ImageError: the image is damaged.
     """
-    picture = open_image(content)
-    picture.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+    image = open_image(content)
+    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=90)
+    image.save(buffer, "JPEG", quality=90)
     return buffer.getvalue()
 
 

@@ -273,6 +273,13 @@ live.addEventListener("lost", () => {
   warn("The service does not answer. Trying again …");
 });
 
+live.addEventListener("outdated", () => {
+  serviceIsUp = false;
+  endHover();
+  setState("down", "reload");
+  warn("The service is of another version than this page: reload the page.");
+});
+
 live.addEventListener("token", () => void askToken().then(() => live.connect()));
 
 async function loadModels() {

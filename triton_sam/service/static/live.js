@@ -2,6 +2,7 @@
 
 import { Problem, token } from "./rest.js";
 
+const VERSION = 1; // of the messages: the same number as in service/messages.py
 const FIRST_PAUSE = 300;
 const LAST_PAUSE = 4000;
 const SLOW_LINE = 60;
@@ -25,11 +26,15 @@ export class Live extends EventTarget {
     socket.binaryType = "arraybuffer";
     this.#socket = socket;
     socket.addEventListener("open", () => {
-      if (token()) this.#send({ type: "token", token: token() });
+      this.#send({ type: "hello", version: VERSION, token: token() ?? undefined });
     });
     socket.addEventListener("message", (event) => this.#receive(event.data));
     socket.addEventListener("close", (event) => {
       if (event.reason === "token") return this.#tell("token");
+      if (event.reason === "version") {
+        this.#give(null, new Problem({ status: 0, detail: "reload the page" }));
+        return this.#tell("outdated");
+      }
       this.#hovers.clear();
       this.#give(null, new Problem({ status: 0, detail: "the connection broke" }));
       this.#tell("lost");

@@ -1,4 +1,4 @@
-"""Writing the answer of the session model: logits, PNG, COCO RLE, or one JSON text."""
+"""Writing the answer of the session model: logits, encoded masks, or one JSON text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._common.text import one_line
+from ...masks.formats import find_format
 from ...masks.segment import Segment
 from ...wire import contract
 from ...wire.pair import ModelPair, Prediction
@@ -33,15 +34,13 @@ def write_masks(pair: ModelPair, prediction: Prediction, request: SessionRequest
 
     Returns:
         ``iou_predictions`` FP32 (P,M), and ``masks`` FP32 (P,M,h,w), the decoder's logits as they are, or
-        ``encoded_masks`` BYTES (P,M), full-size masks as PNG files or as COCO RLE in JSON.
+        ``encoded_masks`` BYTES (P,M), full-size masks as the contents of files.
     """
     scores = {contract.IOU_PREDICTIONS: prediction.scores}
-    if request.output_format == "logits":
+    if request.output_format == contract.LOGITS:
         return {contract.MASKS: prediction.logits, **scores}
-    encoded = [
-        segment.to_png() if request.output_format == "png" else json.dumps(segment.to_rle()).encode()
-        for segment in pair.segments(prediction)
-    ]
+    form = find_format(request.output_format, "session model")
+    encoded = [form.to_bytes(segment) for segment in pair.segments(prediction)]
     return {contract.ENCODED_MASKS: np.array(encoded, np.object_).reshape(prediction.scores.shape), **scores}
 
 

@@ -1,4 +1,4 @@
-"""Pictures into the encoder's input, as a model of its own: the first step of the ``*_encoder_jpeg`` ensembles."""
+"""Images into the encoder's input, as a model of its own: the first step of the ``*_encoder_jpeg`` ensembles."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class TritonPythonModel:
 
     def _answer(self, request: Any) -> Any:
         try:
-            content = bytes(pb_utils.get_input_tensor_by_name(request, "encoded_image").as_numpy()[0])
+            content = bytes(pb_utils.get_input_tensor_by_name(request, contract.ENCODED_IMAGE).as_numpy()[0])
             image = open_image(content, FORMATS)
             (spec,) = self._family.encoder.inputs
             pixels = pb_utils.Tensor(spec.name, encoder_input(image, self._family))
             size = pb_utils.Tensor(contract.IMAGE_SIZE, np.array(image.size, np.int32))
             return pb_utils.InferenceResponse([pixels, size])
-        except Exception as error:  # noqa: BLE001 - whatever a damaged picture does to Pillow becomes the answer
+        except Exception as error:  # noqa: BLE001 - whatever a damaged image does to Pillow becomes the answer
             bad_input = isinstance(error, ImageError)
             code = pb_utils.TritonError.INVALID_ARG if bad_input else pb_utils.TritonError.INTERNAL
             message = f"{contract.code_of(error)}: {one_line(error)}"

@@ -7,7 +7,7 @@ import binascii
 import json
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ class SessionRequest:
     """What one request asks for. Either ``image`` or ``image_id`` is there; without a prompt it only encodes.
 
     Args:
-        image: encoded bytes of a picture.
+        image: encoded bytes of an image.
         image_id: id of one that was sent earlier.
         point_coords: pixels of the original image, as prompts.check_prompts takes them; also the next three.
         point_labels: labels.
@@ -53,7 +53,7 @@ class SessionRequest:
     box: Any = None
     mask_input: Any = None
     multimask_output: bool = False
-    output_format: OutputFormat = "logits"
+    output_format: OutputFormat = contract.LOGITS
     as_json: bool = False
     with_rle: bool = False
 
@@ -172,11 +172,11 @@ def _decode(encoded: bytes) -> bytes:
 
 
 def _format(value: bytes | None) -> OutputFormat:
-    text = "logits" if value is None else _text(value, contract.OUTPUT_FORMAT)
-    for known in get_args(OutputFormat):
-        if text == known:
-            return known  # type: ignore[no-any-return]
-    raise InputError(f"output_format {text[:40]!r}: one of {', '.join(contract.FORMATS)}")
+    name = contract.LOGITS if value is None else _text(value, contract.OUTPUT_FORMAT)
+    known = contract.output_formats()
+    if name not in known:
+        raise InputError(f"output_format {name[:40]!r}: one of {', '.join(known)}")
+    return name
 
 
 def _bytes(tensors: Tensors, name: str) -> bytes | None:

@@ -79,7 +79,7 @@ class Reply:
             self.seconds[step] = time.perf_counter() - began
 
 
-class Session:
+class SessionModel:
     """Answers requests, from any number of threads.
 
     Args:
@@ -162,11 +162,11 @@ class Session:
             return landed
         with self._encoders:
             with reply.timed("open"):
-                picture = open_image(content, FORMATS)
+                opened = open_image(content, FORMATS)
                 (spec,) = self._pair.family.encoder.inputs
-                pixels = encoder_input(picture, self._pair.family)
-            size = picture.size
-            del picture
+                pixels = encoder_input(opened, self._pair.family)
+            size = opened.size
+            del opened
             with reply.timed("encode"):
                 embeddings = self._with_room(lambda: self._models.encode({spec.name: pixels}), reply)
         image = HeldImage(image_id, size, self._pair.family.embeddings(embeddings), self._models.nbytes(embeddings))

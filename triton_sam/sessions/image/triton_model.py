@@ -36,11 +36,8 @@ from ..cache import ImageCache
 from ..metrics import TritonMetrics
 from .answers import write_json_error
 from .requests import wants_json
-from .session import NoRoomError, Reply, Session
+from .session import NoRoomError, Reply, SessionModel
 
-DEFAULT_CACHE_BYTES = 512 << 20
-DEFAULT_THREADS = 8
-DEFAULT_MAX_PENDING = 24
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
 """Bytes that requests under way take there besides the cache, in the processes of the three models."""
@@ -59,19 +56,19 @@ class TritonPythonModel:
         family = get_family(parameters["family"].lower())
         encoder, decoder = parameters["encoder"], parameters["decoder"]
         gpu = _gpu(args)
-        limit = _number(parameters, "cache_bytes", DEFAULT_CACHE_BYTES)
-        cache = ImageCache(_fitting(limit, embedding_bytes(family), in_shared_memory=gpu is None))
-        self._session = Session(
+        limit = _number(parameters, "cache_bytes", contract.DEFAULT_CACHE_BYTES)
+        cache = ImageCache(_fitting(limit, contract.embedding_bytes(family), in_shared_memory=gpu is None))
+        self._model = SessionModel(
             ModelPair(family, variant_of(encoder)),
             BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
             cache,
             TritonMetrics(pb_utils, args["model_name"]),
             weights_identity(Path(args["model_repository"]).parent / encoder),
         )
-        threads = _number(parameters, "threads", DEFAULT_THREADS)
+        threads = _number(parameters, "threads", contract.DEFAULT_THREADS)
         self._clicks = ThreadPoolExecutor(threads, "click")
         self._images = ThreadPoolExecutor(threads, "image")
-        self._places = threading.BoundedSemaphore(_number(parameters, "max_pending", DEFAULT_MAX_PENDING))
+        self._places = threading.BoundedSemaphore(_number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING))
         self._refused = self._refused_reported = 0
         self._report_waits = threading.Event()
         # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
@@ -107,7 +104,7 @@ class TritonPythonModel:
         reply, refused = Reply(), self._refused
         reply.figures["refusals"] = refused - self._refused_reported
         self._refused_reported = refused
-        self._session.report(reply)
+        self._model.report(reply)
 
     def finalize(self) -> None:
         """Wait for the requests under way."""
@@ -119,11 +116,11 @@ class TritonPythonModel:
             if sender.is_cancelled():
                 sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
                 return
-            reply = self._session.answer(tensors)
+            reply = self._model.answer(tensors)
         finally:
             self._places.release()
         self._send(reply, sender, wanted)
-        self._submit_report(self._session.report, reply)
+        self._submit_report(self._model.report, reply)
 
     def _send(self, reply: Reply, sender: Any, wanted: Container[str]) -> None:
         """Send an answer; if that fails, for example since shared memory is full, say so: somebody waits for it."""
@@ -174,11 +171,6 @@ class BlsModels:
     def nbytes(self, embeddings: Mapping[str, Any]) -> int:
         """See session.Models. The wire contract has float32 alone."""
         return sum(4 * math.prod(tensor.shape()) for tensor in embeddings.values())
-
-
-def embedding_bytes(family: Family) -> int:
-    """Return the size of one image's embeddings."""
-    return sum(4 * math.prod(side for side in spec.shape if isinstance(side, int)) for spec in family.encoder.outputs)
 
 
 def weights_identity(folder: Path) -> str:

@@ -1,0 +1,112 @@
+"""The table of formats: every door reads it, so that a new format is one row and one function."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam.errors import InputError
+from triton_sam.masks import Segment
+from triton_sam.masks.formats import FORMATS, find_format, formats_of
+from triton_sam.wire import contract
+
+NEW_FORMAT = """
+import json
+import numpy as np
+from triton_sam.masks import Segment, formats
+
+def box(segment, tolerance):
+    return list(segment.box)
+
+formats.FORMATS["box"] = formats.Format(
+    "box", media_type="application/x-box", ending=".json", meaning="x1, y1, x2, y2", value=list[int], encode=box
+)
+
+from triton_sam.inputs.prompts import check_prompts
+from triton_sam.families import get_family
+from triton_sam.sessions.image.answers import write_masks
+from triton_sam.sessions.image.requests import read_request
+from triton_sam.wire import contract
+from triton_sam.wire.pair import ModelPair, Prediction
+
+segment = Segment(np.ones((2, 3), bool), 0.5, None)
+print(segment.encode("box").decode())
+
+tensors = {"image_id": np.array([b"a"], object), "output_format": np.array([b"box"], object)}
+request = read_request(tensors)
+prompts = check_prompts([[1, 1]], None, None, None, image_size=(3, 2), mask_size=256)
+prediction = Prediction(np.ones((1, 1, 256, 256), np.float32), np.ones((1, 1), np.float32), prompts)
+print(write_masks(ModelPair(get_family("sam2")), prediction, request)["encoded_masks"].item().decode())
+
+try:
+    import fastapi
+except ImportError:
+    raise SystemExit("without the service")
+from triton_sam.service import answers, schemas
+form, as_file = answers.choose_format("box", "*/*")
+(mask,) = answers.write_masks([segment], form, schemas.SegmentRequest(points=[[1, 1]], format="box"))
+print(mask.model_dump(exclude_none=True)["box"], "box" in json.dumps(schemas.SegmentRequest.model_json_schema()))
+"""
+
+
+def segment(index: int = 0, candidate: int = 0, score: float = 0.5) -> Segment:
+    mask = np.zeros((6, 8), np.bool_)
+    mask[2:5, 1 : 4 + index] = True
+    return Segment(mask, score, None, index, candidate)
+
+
+def test_a_new_format_is_offered_at_every_door() -> None:
+    command = [sys.executable, "-c", NEW_FORMAT]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 1), done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["[0,0,3,2]", "[0,0,3,2]"]
+    assert lines[2:] == ["[0, 0, 3, 2] True"] or "without the service" in done.stderr
+
+
+def test_doors() -> None:
+    assert tuple(formats_of("session model")) == ("rle", "png")
+    assert tuple(formats_of("service")) == tuple(formats_of("client")) == ("rle", "polygons", "geojson", "png")
+    assert contract.output_formats() == ("logits", "rle", "png")
+    with pytest.raises(InputError, match="'polygons' here: give one of rle, png"):
+        find_format("polygons", "session model")
+
+
+def test_masks_come_back_from_what_a_client_asks_for() -> None:
+    rle = FORMATS["rle"]
+    np.testing.assert_array_equal(rle.to_mask(segment().encode("rle")), segment().mask)
+    for damaged in (b"no JSON", b"[]", b'{"size": [2, 2], "counts": "x"}'):
+        with pytest.raises(InputError, match="RLE"):
+            rle.to_mask(damaged)
+    with pytest.raises(InputError, match="png is not read back"):
+        FORMATS["png"].to_mask(b"")
+
+
+def test_a_file_of_one_mask_and_of_all() -> None:
+    pytest.importorskip("contourpy")
+    both = [segment(0), segment(1, 0, 0.2), segment(1, 1, 0.9)]
+    for name, form in FORMATS.items():
+        content = both[0].encode(name)
+        assert content == form.to_bytes(both[0])
+        if not form.is_binary:
+            json.loads(content)
+    image = np.asarray(Image.open(io.BytesIO(FORMATS["png"].to_document(both))))
+    np.testing.assert_array_equal(np.unique(image), [0, 2])  # the second object lies over the first
+    features = json.loads(FORMATS["geojson"].to_document(both))["features"]
+    assert [feature["properties"]["candidate"] for feature in features] == [0, 0, 1]
+    assert [len(feature["geometry"]["coordinates"]) for feature in features] == [1, 1, 1]
+
+
+def test_what_a_format_cannot_do_is_said() -> None:
+    with pytest.raises(InputError, match="rle has no file for several masks"):
+        FORMATS["rle"].to_document([segment()])
+    with pytest.raises(InputError, match="geojson has no form for a mask alone"):
+        FORMATS["geojson"].to_json(segment())
+    with pytest.raises(InputError, match="no format 'svg' here: give one of rle, polygons, geojson, png"):
+        segment().encode("svg")

@@ -1,0 +1,231 @@
+"""Every format in which a mask is handed on, in one table.
+
+To add a format, write the function that encodes a segment and add a row to FORMATS. The session models
+(``output_format``), the service (``format`` of ``/v1`` and its description) and `Segment.encode` read the table.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from ..errors import InputError
+from .compare import best_of
+from .polygons import FloatPoints, trace_polygons
+from .rle import BoolArray, Rle, rle_to_mask
+
+if TYPE_CHECKING:
+    from .segment import Segment
+
+TOLERANCE = 0.5
+"""How far, in pixels, polygons may stray from the exact outline when a caller does not say it."""
+
+Door = Literal["session model", "service", "client"]
+"""Where a format can be asked for: ``output_format`` of a session model, ``format`` of ``/v1``, `Segment.encode`."""
+EVERYWHERE: frozenset[Door] = frozenset(("session model", "service", "client"))
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format.
+
+    Args:
+        name: the word by which callers ask for it.
+        media_type: of a file in it, as in the headers Accept and Content-Type.
+        ending: of the name of a file in it.
+        meaning: one line for the description of the service.
+        value: type of the encoded mask: bytes for binary formats, else the type of the JSON value.
+        encode: encodes one mask; its second argument is the tolerance of polygons, pixels. None where a mask alone
+            has no form of its own.
+        document: encodes all masks of an answer as one file. None where there is no such file.
+        decode: reads the bytes of one encoded mask back, for clients that ask a server for it.
+        doors: where it can be asked for.
+    """
+
+    name: str
+    media_type: str
+    ending: str
+    meaning: str
+    value: Any
+    encode: Callable[[Segment, float], Any] | None = None
+    document: Callable[[Sequence[Segment], float], Any] | None = None
+    decode: Callable[[bytes], BoolArray] | None = None
+    doors: frozenset[Door] = EVERYWHERE
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether encoded masks are bytes; else they are values for JSON."""
+        return self.value is bytes
+
+    def to_bytes(self, segment: Segment, tolerance: float = TOLERANCE) -> bytes:
+        """Return the content of a file with one mask.
+
+        Raises:
+            MissingDependencyError: a polygon format, and contourpy is not installed.
+        """
+        if self.encode is None:
+            return self.to_document([segment], tolerance)
+        return _content(self.encode(segment, tolerance))
+
+    def to_document(self, segments: Sequence[Segment], tolerance: float = TOLERANCE) -> bytes:
+        """Return the content of a file with all masks of an answer.
+
+        Raises:
+            InputError: the format has no such file.
+            MissingDependencyError: a polygon format, and contourpy is not installed.
+        """
+        if self.document is None:
+            raise InputError(f"the format {self.name} has no file for several masks: encode them one by one")
+        return _content(self.document(segments, tolerance))
+
+    def to_json(self, segment: Segment, tolerance: float = TOLERANCE) -> Any:
+        """Return the mask as it stands in JSON: bytes in base64, all else as it is.
+
+        Raises:
+            InputError: a mask alone has no form in this format.
+            MissingDependencyError: a polygon format, and contourpy is not installed.
+        """
+        if self.encode is None:
+            raise InputError(f"the format {self.name} has no form for a mask alone: ask for the file of all masks")
+        encoded = self.encode(segment, tolerance)
+        return base64.b64encode(encoded).decode() if isinstance(encoded, bytes) else encoded
+
+    def to_mask(self, content: bytes) -> BoolArray:
+        """Return the mask bool (H,W) that was encoded.
+
+        Raises:
+            InputError: the content is damaged, or nobody reads this format back.
+        """
+        if self.decode is None:
+            raise InputError(f"the format {self.name} is not read back: ask for another one")
+        return self.decode(content)
+
+
+def find_format(name: str, door: Door) -> Format:
+    """Return the format that a caller asks for.
+
+    Raises:
+        InputError: there is none of that name, or this door does not offer it.
+    """
+    known = formats_of(door)
+    if name not in known:
+        raise InputError(f"there is no format {name[:40]!r} here: give one of {', '.join(known)}")
+    return known[name]
+
+
+def formats_of(door: Door) -> dict[str, Format]:
+    """Return the formats that a door offers, by name, in the order of the table."""
+    return {name: form for name, form in FORMATS.items() if door in form.doors}
+
+
+def feature_collection(segments: Sequence[Segment], tolerance: float) -> dict[str, Any]:
+    """Return GeoJSON: a feature for each segment; x, y in pixels, y downwards, holes as inner rings."""
+    return {"type": "FeatureCollection", "features": [_feature(segment, tolerance) for segment in segments]}
+
+
+def label_image(segments: Sequence[Segment], _: float) -> bytes:
+    """Return the best masks as one PNG: 255 inside for one object, else the number of the object, from 1."""
+    best = best_of(segments)
+    if len(best) == 1:
+        return best[0].to_png()
+    labels = np.zeros(best[0].mask.shape, np.uint8)
+    for segment in best:
+        labels[segment.mask] = segment.object_index + 1
+    buffer = io.BytesIO()
+    Image.fromarray(labels).save(buffer, "PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+def _content(encoded: Any) -> bytes:
+    return encoded if isinstance(encoded, bytes) else json.dumps(encoded, separators=(",", ":")).encode()
+
+
+def _feature(segment: Segment, tolerance: float) -> dict[str, Any]:
+    polygons = trace_polygons(segment.mask, tolerance)
+    return {
+        "type": "Feature",
+        "geometry": {
+            "type": "MultiPolygon",
+            "coordinates": [[_ring(ring) for ring in (polygon.exterior, *polygon.holes)] for polygon in polygons],
+        },
+        "properties": {
+            "object": segment.object_index,
+            "candidate": segment.candidate,
+            "score": segment.score,
+            "area": segment.area,
+        },
+    }
+
+
+def _ring(points: FloatPoints) -> list[list[float]]:
+    ring: list[list[float]] = points.tolist()
+    return [*ring, ring[0]]
+
+
+def _rle(segment: Segment, _: float) -> dict[str, Any]:
+    return segment.to_rle()
+
+
+def _polygons(segment: Segment, tolerance: float) -> list[list[float]]:
+    return segment.to_polygons(tolerance)
+
+
+def _png(segment: Segment, _: float) -> bytes:
+    return segment.to_png()
+
+
+def _read_rle(content: bytes) -> BoolArray:
+    try:
+        return rle_to_mask(json.loads(content))
+    except ValueError as error:  # of JSON
+        raise InputError(f"this is no COCO RLE: {error}") from error
+
+
+_ROWS = (
+    Format(
+        "rle",
+        media_type="application/json",
+        ending=".json",
+        meaning="COCO run-length encoding.",
+        value=Rle,
+        encode=_rle,
+        decode=_read_rle,
+    ),
+    Format(
+        "polygons",
+        media_type="application/json",
+        ending=".json",
+        meaning="COCO rings; holes are filled.",
+        value=list[list[float]],
+        encode=_polygons,
+        doors=frozenset(("service", "client")),
+    ),
+    Format(
+        "geojson",
+        media_type="application/geo+json",
+        ending=".geojson",
+        meaning="A FeatureCollection of all masks; holes are inner rings.",
+        value=dict[str, Any],
+        document=feature_collection,
+        doors=frozenset(("service", "client")),
+    ),
+    Format(
+        "png",
+        media_type="image/png",
+        ending=".png",
+        meaning="Base64 PNG, 255 inside.",
+        value=bytes,
+        encode=_png,
+        document=label_image,
+    ),
+)
+
+FORMATS: dict[str, Format] = {form.name: form for form in _ROWS}
+"""All formats by name. Of those that a caller takes equally, the service answers the first."""

@@ -1,0 +1,145 @@
+"""The config.pbtxt of the models around the ONNX ones, written from the wire contract: `scripts/write_configs.py`.
+
+These are the session models, which keep embeddings, and the models that only encode compressed images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..._common.files import atomic_write
+from ...families import FAMILIES, get_family
+from ...families.base import Family
+from ...families.tables import ENCODER, Tensor
+from ...repository.config import QUEUE, ConfigTensor, parse_config, tensor_list, tensor_text
+from ...repository.names import CONFIG_NAME
+from ...wire import contract
+from ...wire.contract import WireTensor
+from ...wire.pair import ModelPair
+
+ENCODING_FAMILIES = ("sam2",)
+"""Families with models that only encode compressed images, for clients with a decoder of their own."""
+SIZE = WireTensor(contract.IMAGE_SIZE, "INT32", (2,), note="width, height of the original")
+ENCODED_IMAGE = (
+    f"input [{tensor_text(Tensor(contract.ENCODED_IMAGE, 'BYTES', (1,)))}]  # JPEG, PNG, WebP, TIFF, BMP, ..."
+)
+
+
+def written_configs() -> dict[str, str]:
+    """Return the config.pbtxt of every such model in the repository, by the name of the model."""
+    texts = {name: session_config(get_family(name)) for name in FAMILIES}
+    for name in ENCODING_FAMILIES:
+        texts[f"{name}_preprocess"] = preprocess_config(get_family(name))
+        texts[f"{name}_encoder_jpeg"] = encoder_jpeg_config(get_family(name))
+    return texts
+
+
+def write_configs(repository: Path) -> list[Path]:
+    """Write the config.pbtxt of every such model into a repository; return the files that are different now.
+
+    Raises:
+        OSError: the repository cannot be written.
+    """
+    changed = []
+    for name, text in written_configs().items():
+        path = repository / name / CONFIG_NAME
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write(path, text.encode())
+            changed.append(path)
+    return changed
+
+
+def session_config(family: Family, variant: str | None = None) -> str:
+    """Return the config.pbtxt of a session model.
+
+    Args:
+        family: the SAM family.
+        variant: name of the model pair behind it, which is the name of the model; None for the default pair.
+    """
+    subject = f"{family.name.upper()} with the images kept on the server: an image once, then an id and a prompt."
+    lines = [
+        f"# {subject} See docs/reference/session-models.md.",
+        f'name: "{ModelPair(family, variant).session_model}"',
+        'backend: "python"',
+        "# One request is one image; several objects are prompts of one request.",
+        "max_batch_size: 0",
+        *QUEUE,
+        f"input {tensor_list([_explained(tensor) for tensor in contract.inputs(family)])}",
+        f"output {tensor_list([_explained(tensor) for tensor in contract.outputs(family)])}",
+        "# One instance is one cache; it works on many requests at a time.",
+        "instance_group [{ count: 1, kind: KIND_AUTO }]",
+    ]
+    for parameter in contract.parameters(family, variant):
+        lines += [f"# {parameter.meaning}"] if parameter.meaning else []
+        lines.append(_parameter(parameter.name, parameter.value))
+    return _checked(lines)
+
+
+def preprocess_config(family: Family) -> str:
+    """Return the config.pbtxt of the model that turns a compressed image into the encoder's input."""
+    (pixels,) = family.encoder.inputs
+    one_image = ConfigTensor(pixels.name, pixels.dtype, (1, *pixels.shape[1:]))
+    subject = f"Any image -> the input of {family.model_name(ENCODER)}, resized as the official predictor does it."
+    return _checked(
+        [
+            f"# {subject} A step of {family.name}_encoder_jpeg.",
+            f'name: "{family.name}_preprocess"',
+            'backend: "python"',
+            "max_batch_size: 0",
+            ENCODED_IMAGE,
+            f"output {tensor_list([one_image, _explained(SIZE)])}",
+            "instance_group [{ count: 1, kind: KIND_CPU }]",
+            _parameter("family", family.name.upper()),
+        ]
+    )
+
+
+def encoder_jpeg_config(family: Family) -> str:
+    """Return the config.pbtxt of the ensemble that turns a compressed image into embeddings."""
+    (pixels,) = family.encoder.input_names
+    embeddings = [ConfigTensor(spec.name, spec.dtype, spec.shape) for spec in family.encoder.outputs]
+    steps = (
+        _step(f"{family.name}_preprocess", (contract.ENCODED_IMAGE,), (pixels, contract.IMAGE_SIZE)),
+        _step(family.model_name(ENCODER), (pixels,), family.encoder.output_names),
+    )
+    return _checked(
+        [
+            f"# Any image -> {family.name.upper()}'s embeddings, for clients with a decoder of their own.",
+            f'name: "{family.name}_encoder_jpeg"',
+            'platform: "ensemble"',
+            "max_batch_size: 0",
+            ENCODED_IMAGE,
+            f"output {tensor_list([*embeddings, _explained(SIZE)])}",
+            "ensemble_scheduling {\n  step [",
+            ",\n".join(steps),
+            "  ]\n}",
+        ]
+    )
+
+
+def _explained(tensor: WireTensor) -> ConfigTensor:
+    """Return a tensor with the comment that config.pbtxt has behind it: its free dimensions, and the note."""
+    is_free = any(isinstance(side, str) for side in tensor.shape)
+    words = [" x ".join(map(str, tensor.shape))] if is_free else []
+    comment = ", ".join([*words, *([tensor.note] if tensor.note else [])])
+    return ConfigTensor(tensor.name, tensor.dtype, tensor.shape, tensor.optional, comment, tensor.heading)
+
+
+def _parameter(key: str, value: str) -> str:
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+
+
+def _step(model: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str:
+    maps: Mapping[str, tuple[str, ...]] = {"input_map": inputs, "output_map": outputs}
+    lines = [f'{kind} {{ key: "{name}" value: "{name}" }}' for kind, names in maps.items() for name in names]
+    return "\n".join(
+        ["    {", *(f"      {line}" for line in (f'model_name: "{model}"', "model_version: -1", *lines)), "    }"]
+    )
+
+
+def _checked(lines: list[str]) -> str:
+    text = "\n".join(lines) + "\n"
+    parse_config(text)
+    return text

@@ -71,7 +71,7 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
         """Read a file that save() wrote. Loading does not unpickle objects, so a file from a stranger cannot run code.
 
         Raises:
-            InputError: the file is missing or damaged, or it does not contain image embeddings.
+            InputError: the file is missing or damaged, or it contains no image embeddings.
         """
         try:
             # The file is opened here because np.load() does not close a damaged file that it opened itself.
@@ -82,7 +82,7 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
                 width, height = (int(side) for side in archive["image_size"])
                 loaded = cls(str(archive["family"]), str(archive["model"]), (width, height), tensors)
         except Exception as error:  # for damaged files, zipfile and NumPy raise almost any type
-            raise InputError(f"{os.fspath(path)} does not contain image embeddings: {error}") from error
+            raise InputError(f"{os.fspath(path)} contains no image embeddings: {error}") from error
         loaded.check()
         return loaded
 

@@ -32,7 +32,7 @@ def training_seeds(first: int, count: int) -> range:
     if first < 0 or first + count > HELD_OUT_SEED:
         raise ConfigurationError(
             f"seeds {first}..{first + count - 1} cannot be used for training: use seeds from 0 to "
-            f"{HELD_OUT_SEED - 1}, since all others are held out"
+            f"{HELD_OUT_SEED - 1}, since later seeds are held out"
         )
     return range(first, first + count)
 

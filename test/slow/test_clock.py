@@ -1,6 +1,6 @@
-"""The wall clock jumps in the middle of calls, as time synchronisation or a person makes it: timeouts do not notice.
+"""Timeouts hold although the wall clock jumps during a call, as it does when it is synchronised or set by hand.
 
-Run as a program, this file is the process whose clock jumps: it prints how long each of its calls took.
+The test runs this file as a program in a process whose clock jumps. The program prints how long each call took.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ TIMEOUT, JUMP_AFTER = 2.0, 0.5
 
 @pytest.fixture(scope="module")
 def preload(tmp_path_factory):
-    """A library that moves the wall clock of the process that it is loaded into."""
+    """The path of a library that changes the wall clock of the process that loads it."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler")
@@ -35,22 +35,22 @@ def preload(tmp_path_factory):
 
 @pytest.mark.parametrize("jump", [3600, pytest.param(-3600, marks=pytest.mark.slow)])
 def test_timeouts_hold_when_the_wall_clock_jumps(preload, jump):
-    tests = Path(__file__).parents[1]  # where the support code is imported from
+    tests = Path(__file__).parents[1]  # the folder from which the support code is imported
     environment = {**os.environ, "LD_PRELOAD": str(preload), "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
     command = [sys.executable, __file__, str(jump)]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert found.returncode == 0, found.stderr
-    seconds = json.loads(found.stdout.splitlines()[-1])
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    seconds = json.loads(done.stdout.splitlines()[-1])
     print(f"\nwall clock {jump:+} s after {JUMP_AFTER} s, timeout {TIMEOUT} s: {seconds}")
     assert seconds.pop("jumped") == pytest.approx(jump, abs=1)
     lost = seconds.pop("lost to others")
     assert len(seconds) == 4
-    for took in seconds.values():
-        assert TIMEOUT - 0.1 < took < TIMEOUT + 1.5 + lost
+    for duration in seconds.values():
+        assert TIMEOUT - 0.1 < duration < TIMEOUT + 1.5 + lost
 
 
 def main(jump):
-    """Ask a silent server, over each protocol and with each client, and let the clock jump meanwhile."""
+    """Call a server that never answers, with each client over each protocol, and let the clock jump meanwhile."""
     from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -62,19 +62,20 @@ def main(jump):
             for scheme in ("http", "grpc")
         }
         calls = {name: lambda client=client: client.set_image(b"x") for name, client in clients.items()}
-        ahead = time.time() - time.monotonic()
+        offset_before = time.time() - time.monotonic()
         with standstill() as lost, ThreadPoolExecutor(len(calls)) as pool:
             jobs = {name: pool.submit(timed, call) for name, call in calls.items()}
             time.sleep(JUMP_AFTER)
             ctypes.c_int.in_dll(ctypes.CDLL(os.environ["LD_PRELOAD"]), "wall_clock_jump").value = jump
             seconds = {name: job.result() for name, job in jobs.items()}
-        figures = {**seconds, "jumped": time.time() - time.monotonic() - ahead, "lost to others": lost[0]}
-        print(json.dumps({name: round(figure, 2) for name, figure in figures.items()}), flush=True)
+        results = {**seconds, "jumped": time.time() - time.monotonic() - offset_before, "lost to others": lost[0]}
+        print(json.dumps({name: round(value, 2) for name, value in results.items()}), flush=True)
         for client in clients.values():
             client.close()
 
 
 def timed(call):
+    """Return the duration in seconds of a call that may time out."""
     from triton_sam.errors import ServerTimeoutError
 
     began = time.monotonic()

@@ -1,6 +1,6 @@
-"""Disks that are full or may not be written to, really so: file systems of some megabytes, mounted for the test.
+"""Full and read-only disks: each test mounts a real file system of a few megabytes, for which it needs root.
 
-That takes root; shared memory that is too small takes a mount namespace, where this file is run as a program.
+The test with too little shared memory runs this file as a program in a mount namespace of its own.
 """
 
 import errno
@@ -29,21 +29,21 @@ from triton_sam.repository.install import install
 POINT = [[30.0, 20.0]]
 IMAGES = 8
 SHARED_MEGABYTES = 192
-"""Requests take about 100 of them, so that three or four images fit besides; cache_bytes allows 32."""
+"""Size of the shared memory. Requests take about 100 of it, so that three or four images fit; cache_bytes allows 32."""
 
 
 @pytest.fixture
 def disk(tmp_path):
-    """What mounts a small disk, or mounts it anew with other options; it is gone after the test."""
+    """A function that mounts a small disk, or remounts it with other options. The disk is unmounted after the test."""
     folder = tmp_path / "disk"
     folder.mkdir()
 
     def mount(options):
-        again = "remount," if os.path.ismount(folder) else ""
-        command = ["mount", "-t", "tmpfs", "-o", f"{again}{options}", "tmpfs", str(folder)]
+        remount = "remount," if os.path.ismount(folder) else ""
+        command = ["mount", "-t", "tmpfs", "-o", f"{remount}{options}", "tmpfs", str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"may not mount: {done.stderr.strip()}")
+            pytest.skip(f"this user may not mount file systems: {done.stderr.strip()}")
         return folder
 
     yield mount
@@ -51,17 +51,18 @@ def disk(tmp_path):
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def files(folder):
+def read_files(folder):
+    """Return the content of all files in a folder, by their relative paths."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def old_pair(repository):
-    """A pair that an export would replace, recognisable by its bytes."""
+def write_old_pair(repository):
+    """Write a model pair that an export would replace, with recognisable content. Returns the repository's files."""
     for role in ("encoder", "decoder"):
-        place = repository / f"sam2_{role}" / "1"
-        place.mkdir(parents=True)
-        (place / "model.onnx").write_bytes(f"old {role}".encode())
-    return files(repository)
+        version = repository / f"sam2_{role}" / "1"
+        version.mkdir(parents=True)
+        (version / "model.onnx").write_bytes(f"old {role}".encode())
+    return read_files(repository)
 
 
 @pytest.mark.slow
@@ -69,30 +70,30 @@ def old_pair(repository):
 @pytest.mark.parametrize(
     ("options", "words"), [("size=6m", "No space left on device"), ("size=20m,ro", "Read-only file system")]
 )
-def test_an_export_that_cannot_be_written_changes_nothing(disk, traced_micro, options, words):
+def test_a_failed_export_changes_nothing(disk, traced_micro, options, words):
     from support.micro_export import CONFIG
 
     from triton_sam.export import registry
     from triton_sam.export.settings import Settings
 
     repository = disk("size=20m") / "models"
-    before = old_pair(repository)
+    before = write_old_pair(repository)
     disk(options)
     with pytest.raises(ExportError, match=words) as caught:
         registry.export("sam2", Settings(repository, model=CONFIG, random_seed=0, progress=False))
     assert "\n" not in str(caught.value)
-    assert files(repository) == before
+    assert read_files(repository) == before
     disk("size=40m,rw")
     registry.export("sam2", Settings(repository, model=CONFIG, random_seed=0, progress=False))
-    assert files(repository).keys() >= before.keys()
-    assert b"old decoder" not in files(repository).values()
+    assert read_files(repository).keys() >= before.keys()
+    assert b"old decoder" not in read_files(repository).values()
 
 
 def test_a_download_that_fills_the_disk_can_be_repeated(disk):
     content = np.random.default_rng(0).bytes(6 << 20)
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):  # without a length, so that nobody can know before
+        def do_GET(self):  # without a length, so that the client cannot check the free space in advance
             self.send_response(200)
             self.end_headers()
             self.wfile.write(content)
@@ -114,7 +115,7 @@ def test_a_download_that_fills_the_disk_can_be_repeated(disk):
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 
-def test_embeddings_that_do_not_fit_leave_the_old_file(disk):
+def test_embeddings_that_do_not_fit_on_the_disk_leave_the_old_file(disk):
     tensors = {
         spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], np.float32)
         for spec in get_family("sam2").encoder.outputs
@@ -124,14 +125,14 @@ def test_embeddings_that_do_not_fit_leave_the_old_file(disk):
     with pytest.raises(OSError, match="No space left") as caught:
         ImageEmbeddings("sam2", "sam2_encoder", (10, 10), tensors).save(path)
     assert caught.value.errno == errno.ENOSPC
-    assert files(path.parent) == {"embeddings.npz": b"old"}
+    assert read_files(path.parent) == {"embeddings.npz": b"old"}
 
 
-def test_a_repository_that_may_not_be_written_to_is_served_and_stays_as_it_is(disk, images, capsys):
+def test_a_read_only_repository_is_served_and_stays_unchanged(disk, images, capsys):
     local_server = pytest.importorskip("triton_sam.local_server")
     repository = disk("size=40m") / "models"
     shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*", "[2-9]"))
-    before = files(repository)
+    before = read_files(repository)
     disk("size=40m,ro")
     for command in (
         ["config", "sam2", "--model-repository", str(repository), "--accelerator", "cuda"],
@@ -145,7 +146,7 @@ def test_a_repository_that_may_not_be_written_to_is_served_and_stays_as_it_is(di
     ):
         client.set_image(images / "shapes.jpg")
         assert (client.predict([[200, 180]])[0] > 0).any()
-    assert files(repository) == before
+    assert read_files(repository) == before
 
 
 def test_two_exports_at_once_never_mix(tmp_path, monkeypatch):
@@ -175,12 +176,12 @@ def test_two_exports_at_once_never_mix(tmp_path, monkeypatch):
     export("second")
     second_done.set()
     first.join()
-    assert set(files(repository).values()) == {b"encoder of second", b"decoder of second"}
+    assert set(read_files(repository).values()) == {b"encoder of second", b"decoder of second"}
     assert not (repository / install_module.LOCK_NAME).exists()
 
 
 @pytest.mark.slow
-def test_too_little_shared_memory_makes_the_cache_smaller_and_nothing_fail():
+def test_too_little_shared_memory_makes_the_cache_smaller_without_failures():
     pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     mount = f"mount -t tmpfs -o size={SHARED_MEGABYTES}m tmpfs /dev/shm"
@@ -189,7 +190,7 @@ def test_too_little_shared_memory_makes_the_cache_smaller_and_nothing_fail():
         shutil.which("unshare") is None
         or subprocess.run([*namespace, mount], capture_output=True, check=False).returncode
     ):
-        pytest.skip("may not mount in a namespace")
+        pytest.skip("this user may not mount file systems in a namespace")
     command = f"{mount} && exec {sys.executable} -m {__spec__.name}"
     done = subprocess.run([*namespace, command], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -197,7 +198,7 @@ def test_too_little_shared_memory_makes_the_cache_smaller_and_nothing_fail():
 
 
 def main():
-    """Encode more images than shared memory holds, twice, and click on all of them."""
+    """Encode more images than the shared memory holds, and click on all of them twice."""
     from support.session_requests import metrics
 
     from triton_sam.local_server import LocalServer
@@ -209,14 +210,15 @@ def main():
     ):
         images = [client.encode(colored(number)) for number in range(IMAGES)]
         masks = [client.predict(POINT, image=image)[0] for image in images]
-        for image, mask in zip(images, masks, strict=True):  # lost ones are sent again
+        for image, mask in zip(images, masks, strict=True):  # the client sends lost images again
             np.testing.assert_array_equal(client.predict(POINT, image=image)[0], mask)
-        figures = metrics(server, lambda figures: figures["cache_limit_bytes"] < SHARED_MEGABYTES << 20)
+        values = metrics(server, lambda values: values["cache_limit_bytes"] < SHARED_MEGABYTES << 20)
         used = shutil.disk_usage(shared)
-        print(f"{used.used >> 20} of {used.total >> 20} MiB used, {figures}")
-        assert figures["cache_bytes"] <= figures["cache_limit_bytes"] < SHARED_MEGABYTES << 20
-        assert figures["cache_images"] >= 2
-        assert figures["failures_total"] == figures["cache_misses_total"] - figures["encodes_total"]  # ids alone
+        print(f"{used.used >> 20} of {used.total >> 20} MiB used, {values}")
+        assert values["cache_bytes"] <= values["cache_limit_bytes"] < SHARED_MEGABYTES << 20
+        assert values["cache_images"] >= 2
+        # Only requests with the id of a lost image failed.
+        assert values["failures_total"] == values["cache_misses_total"] - values["encodes_total"]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Half an hour of everything at once: memory and file handles of the server, the service and the clients stay flat.
+"""Half an hour of all kinds of requests at once: memory and file handles of server, service and clients stay flat.
 
-Only in full, and for as long as one likes:
+The test runs only if the long runs have their full length, and it takes the given number of minutes:
 
     TRITON_SAM_SOAK=full TRITON_SAM_SOAK_MINUTES=30 pytest -m slow -s test/slow/test_endurance.py
 """
@@ -20,7 +20,7 @@ import httpx
 import psutil
 import pytest
 from support.running_service import wait_until
-from support.soak import FULL, PATIENCE, drawn, proportional, soaked  # noqa: F401 - a fixture
+from support.soak import CALL_TIMEOUT, FULL, draw_image, small_cache_server, total_memory  # noqa: F401 - a fixture
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.errors import ImageError, PromptError
@@ -28,24 +28,24 @@ from triton_sam.local_server.ports import choose_ports
 
 MINUTES = float(os.environ.get("TRITON_SAM_SOAK_MINUTES", "30"))
 SAMPLE_SECONDS = 5.0
-PICTURES = 60
-"""More than the server's cache holds."""
+IMAGES = 60
+"""Number of different images, more than the server's cache holds."""
 GROWTH, SPARE_BYTES, SPARE_HANDLES = 1.05, 16 << 20, 8
-"""Between the second and the last third of the run, medians may grow by so much."""
+"""The growth that is allowed between the medians of the second and of the last third of the run."""
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3 * 3600),
-    pytest.mark.skipif(not FULL, reason="half an hour: TRITON_SAM_SOAK=full"),
+    pytest.mark.skipif(not FULL, reason="takes half an hour: set TRITON_SAM_SOAK=full"),
 ]
 
 
 @pytest.fixture(scope="module")
-def service(soaked):
-    """A service in a process of its own."""
+def service(small_cache_server):
+    """The URL and the process id of a service in a process of its own."""
     port = choose_ports("127.0.0.1", {"service": 0})["service"]
-    command = [sys.executable, "-m", "triton_sam", "service", "--url", soaked.grpc_url, "--port", str(port)]
-    process = subprocess.Popen([*command, "--timeout", str(PATIENCE)], stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "triton_sam", "service", "--url", small_cache_server.grpc_url, "--port", str(port)]
+    process = subprocess.Popen([*command, "--timeout", str(CALL_TIMEOUT)], stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
 
     def answers():
@@ -54,24 +54,24 @@ def service(soaked):
             return httpx.get(f"{url}/health").status_code == 200
 
     try:
-        wait_until(answers, PATIENCE)
+        wait_until(answers, CALL_TIMEOUT)
         yield url, process.pid
     finally:
         process.terminate()
         process.wait(60)
 
 
-def clicks(url, count):
-    """A person with the sync client: pictures and clicks, mistakes too; now and then the program starts anew."""
+def click_with_sync_client(url, count):
+    """Simulate a user of the sync client, with images, clicks and mistakes. Every 20 images, a new client is used."""
     for turn in itertools.count():
-        with SAM2TritonClient(url, timeout=PATIENCE) as client:
+        with SAM2TritonClient(url, timeout=CALL_TIMEOUT) as client:
             for number in range(20):
-                client.set_image(drawn((20 * turn + number) % PICTURES))
+                client.set_image(draw_image((20 * turn + number) % IMAGES))
                 client.predict([[60.0, 50.0]])
                 client.segment([[20.0, 30.0]], logits=False)
                 yield count("clicks", 2)
                 for error, mistake in (
-                    (ImageError, lambda: client.set_image(b"no picture")),
+                    (ImageError, lambda: client.set_image(b"no image")),
                     (PromptError, lambda: client.predict([[float("nan"), 1.0]])),
                 ):
                     with pytest.raises(error):
@@ -79,8 +79,8 @@ def clicks(url, count):
                     yield count("mistakes")
 
 
-def moves(url, count):
-    """A mouse over a picture, with the async client: most positions are replaced before they are sent."""
+def move_with_speculative_client(url, count):
+    """Simulate a mouse that moves over images. Most of its positions are replaced before they are sent."""
 
     async def move(client):
         tasks = [(await client.predict_async([[5.0 + n, 40.0]], session_id="mouse"))[1] for n in range(20)]
@@ -89,83 +89,90 @@ def moves(url, count):
         return tasks[-1].result()
 
     for turn in itertools.count():
-        with SpeculativeSAM2Client(url, timeout=PATIENCE) as client:
+        with SpeculativeSAM2Client(url, timeout=CALL_TIMEOUT) as client:
             for number in range(20):
-                client.set_image(drawn((7 * turn + number) % PICTURES))
+                client.set_image(draw_image((7 * turn + number) % IMAGES))
                 asyncio.run(move(client))
                 yield count("positions", 20)
 
 
-def visits(url, count):
-    """Somebody who works with the service: uploads, masks, mistakes."""
+def call_service(url, count):
+    """Simulate a client of the service, with uploads, masks and mistakes."""
     for turn in itertools.count():
-        with httpx.Client(base_url=url, timeout=PATIENCE) as http:
+        with httpx.Client(base_url=url, timeout=CALL_TIMEOUT) as http:
             for number in range(20):
-                content = drawn((11 * turn + number) % PICTURES)
-                answer = http.post("/v1/images", files={"image": ("picture.png", content)})
+                content = draw_image((11 * turn + number) % IMAGES)
+                answer = http.post("/v1/images", files={"image": ("image.png", content)})
                 assert answer.status_code == 201, answer.text
-                where = f"/v1/images/{answer.json()['id']}/segment"
+                path = f"/v1/images/{answer.json()['id']}/segment"
                 for body, status in (({"points": [[60, 50]]}, 200), ({"points": "here"}, 422)):
-                    assert http.post(where, json=body).status_code == status
+                    assert http.post(path, json=body).status_code == status
                 yield count("service requests", 3)
 
 
-class Watch:
-    """Memory and open files of groups of processes, every few seconds."""
+class ResourceSamples:
+    """Samples of the memory and the open files of groups of processes.
+
+    Args:
+        groups: for each name, the id of a process. All processes except this one are sampled with their children.
+    """
 
     def __init__(self, groups):
         self._groups = groups
         self.samples = {name: [] for name in groups}
 
-    def look(self):
+    def sample(self):
+        """Add a sample of each group."""
         for name, pid in self._groups.items():
             process = psutil.Process(pid)
-            family = [process] if pid == os.getpid() else [process, *process.children(recursive=True)]
-            self.samples[name].append((proportional(family), sum(each.num_fds() for each in family)))
+            group = [process] if pid == os.getpid() else [process, *process.children(recursive=True)]
+            self.samples[name].append((total_memory(group), sum(each.num_fds() for each in group)))
 
-    def thirds(self, name, figure):
-        """Medians of the second and the last third."""
-        values = [sample[figure] for sample in self.samples[name]]
+    def medians(self, name, index):
+        """Return the medians of the second and of the last third; index 0 is the memory, 1 the open files."""
+        values = [sample[index] for sample in self.samples[name]]
         third = len(values) // 3
         return statistics.median(values[third : 2 * third]), statistics.median(values[-third:])
 
 
-def test_memory_and_file_handles_stay_flat(soaked, service):
+def test_memory_and_file_handles_stay_flat(small_cache_server, service):
     url, pid = service
-    watch = Watch({"server": soaked.pid, "service": pid, "clients": os.getpid()})
+    resources = ResourceSamples({"server": small_cache_server.pid, "service": pid, "clients": os.getpid()})
     done, stop = Counter(), threading.Event()
 
-    def count(what, number=1):
-        done[what] += number
+    def count(kind, number=1):
+        done[kind] += number
 
-    def keep_on(steps):
+    def run_until_stop(steps):
         for _ in steps:
             if stop.is_set():
                 return
 
-    people = [
-        clicks(soaked.http_url, count),
-        clicks(soaked.grpc_url, count),
-        moves(soaked.http_url, count),
-        moves(soaked.grpc_url, count),
-        visits(url, count),
+    users = [
+        click_with_sync_client(small_cache_server.http_url, count),
+        click_with_sync_client(small_cache_server.grpc_url, count),
+        move_with_speculative_client(small_cache_server.http_url, count),
+        move_with_speculative_client(small_cache_server.grpc_url, count),
+        call_service(url, count),
     ]
-    with ThreadPoolExecutor(len(people)) as pool:
-        jobs = [pool.submit(keep_on, steps) for steps in people]
-        for _ in range(
-            int(60 * MINUTES / SAMPLE_SECONDS)
-        ):  # not by a clock, which goes on while a machine stands still
+    with ThreadPoolExecutor(len(users)) as pool:
+        jobs = [pool.submit(run_until_stop, steps) for steps in users]
+        # The loop counts samples and not time, because a clock goes on while the machine is suspended.
+        for _ in range(int(60 * MINUTES / SAMPLE_SECONDS)):
             if any(job.done() for job in jobs):
                 break
-            watch.look()
-            if len(watch.samples["server"]) % 24 == 0:
-                print(f"\n{dict(done)}, { ({name: found[-1] for name, found in watch.samples.items()}) }", flush=True)
+            resources.sample()
+            if len(resources.samples["server"]) % 24 == 0:
+                print(
+                    f"\n{dict(done)}, { ({name: samples[-1] for name, samples in resources.samples.items()}) }",
+                    flush=True,
+                )
             stop.wait(SAMPLE_SECONDS)
         stop.set()
         for job in jobs:
             job.result()
-    for name in watch.samples:
-        (before, after), handles = watch.thirds(name, 0), watch.thirds(name, 1)
+    for name in resources.samples:
+        (before, after), handles = resources.medians(name, 0), resources.medians(name, 1)
         print(
             f"\n{name}, medians of the second and the last third of {MINUTES:g} minutes: memory"
             f" {before / 2**20:.0f} -> {after / 2**20:.0f} MiB, file handles {handles[0]:.0f} -> {handles[1]:.0f}"

@@ -1,6 +1,7 @@
-"""Long runs against the session model: no error, right masks, bounded cache, flat memory.
+"""Long runs of the session model: it gives correct masks without errors, and cache and memory stay bounded.
 
-The lengths here fit a test run. In full, 16 threads for a minute, 5,000 clicks on 500 images, 10,000 bad requests:
+By default, the runs are short. At full length, they are 16 threads for a minute, 5,000 clicks on 500 images, and 10,000
+bad requests:
 
     TRITON_SAM_SOAK=full pytest -m slow -s test/slow/test_soak.py
 """
@@ -16,7 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from support.session_requests import IMAGE_BYTES, bomb, metrics, point_inputs, text, upload
-from support.soak import FULL, IN_CACHE, PATIENCE, drawn, memory, proportional, soaked  # noqa: F401 - a fixture
+from support.soak import (  # noqa: F401 - small_cache_server is a fixture
+    CALL_TIMEOUT,
+    FULL,
+    IMAGES_IN_CACHE,
+    draw_image,
+    server_memory,
+    small_cache_server,
+)
 
 from triton_sam import InferenceError, SAM2TritonClient
 from triton_sam.transport import Transport
@@ -30,11 +38,11 @@ IMAGES, CLICKS = (500, 10) if FULL else (40, 5)
 BAD_REQUESTS = 10_000 if FULL else 2_000
 
 
-def test_sixteen_threads_click_on_eight_images(soaked):
+def test_sixteen_threads_click_on_eight_images(small_cache_server):
     points = [[60.0, 50.0], [20.0, 30.0]]
     stop, milliseconds, cache = threading.Event(), [], []
-    with SAM2TritonClient(soaked.http_url) as client:
-        images = [client.encode(drawn(number)) for number in range(min(8, IN_CACHE))]
+    with SAM2TritonClient(small_cache_server.http_url) as client:
+        images = [client.encode(draw_image(number)) for number in range(min(8, IMAGES_IN_CACHE))]
         expected = {
             (i, p): client.predict([points[p]], image=image)[0] for i, image in enumerate(images) for p in (0, 1)
         }
@@ -53,8 +61,7 @@ def test_sixteen_threads_click_on_eight_images(soaked):
             jobs = [pool.submit(click, thread) for thread in range(16)]
             deadline = time.monotonic() + SECONDS
             while time.monotonic() < deadline and not any(job.done() for job in jobs):
-                figures = metrics(soaked)
-                cache.append(figures["cache_bytes"])
+                cache.append(metrics(small_cache_server)["cache_bytes"])
             stop.set()
             for job in jobs:
                 job.result()
@@ -64,33 +71,34 @@ def test_sixteen_threads_click_on_eight_images(soaked):
         f" p95 {np.percentile(milliseconds, 95):.0f} ms, slowest {max(milliseconds):.0f} ms"
     )
     assert len(milliseconds) >= 16
-    assert max(cache) <= IN_CACHE * IMAGE_BYTES
+    assert max(cache) <= IMAGES_IN_CACHE * IMAGE_BYTES
 
 
-def test_many_images_leave_the_memory_flat(soaked):
+def test_memory_stays_flat_with_many_images(small_cache_server):
     sizes = []
-    with SAM2TritonClient(soaked.grpc_url, timeout=PATIENCE) as client:
+    with SAM2TritonClient(small_cache_server.grpc_url, timeout=CALL_TIMEOUT) as client:
         for number in range(IMAGES):
-            client.set_image(drawn(1000 + number))
+            client.set_image(draw_image(1000 + number))
             for _ in range(CLICKS):
                 client.predict([[60.0, 50.0]])
-            sizes.append(memory(soaked))
+            sizes.append(server_memory(small_cache_server))
             if number % 50 == 49:
                 print(f"\n{number + 1} images: {sizes[-1] / 2**20:.0f} MiB", flush=True)
-    settled = sizes[max(2 * IN_CACHE, IMAGES // 5)]
+    settled_after = max(2 * IMAGES_IN_CACHE, IMAGES // 5)
+    settled = sizes[settled_after]
     print(
-        f"\n{IMAGES * CLICKS} clicks on {IMAGES} images, cache for {IN_CACHE}: resident memory"
-        f" {settled / 2**20:.0f} MiB after {max(2 * IN_CACHE, IMAGES // 5)} images, {sizes[-1] / 2**20:.0f} at the end"
+        f"\n{IMAGES * CLICKS} clicks on {IMAGES} images, cache for {IMAGES_IN_CACHE}: resident memory"
+        f" {settled / 2**20:.0f} MiB after {settled_after} images, {sizes[-1] / 2**20:.0f} at the end"
     )
-    figures = metrics(soaked)
-    assert figures["cache_bytes"] <= IN_CACHE * IMAGE_BYTES
-    assert figures["cache_evictions_total"] >= IMAGES - IN_CACHE
+    values = metrics(small_cache_server)
+    assert values["cache_bytes"] <= IMAGES_IN_CACHE * IMAGE_BYTES
+    assert values["cache_evictions_total"] >= IMAGES - IMAGES_IN_CACHE
     assert sizes[-1] < 1.05 * settled + (32 << 20)
 
 
-def test_bad_requests_harm_nobody(soaked):
+def test_bad_requests_do_not_disturb_good_ones(small_cache_server):
     rng = np.random.default_rng(0)
-    whole = drawn(1)
+    whole = draw_image(1)
     broken = [
         lambda: {"image": text(whole[: rng.integers(0, len(whole) // 2)])},
         lambda: {"image": text(rng.bytes(rng.integers(0, 2000)))},
@@ -107,29 +115,30 @@ def test_bad_requests_harm_nobody(soaked):
         lambda: {"prompt_json": text(b'{"points": "here", "image_id": "x"}')},
         dict,
     ]
-    transport = Transport(parse_url(soaked.http_url))
+    transport = Transport(parse_url(small_cache_server.http_url))
     known = upload(transport, whole)["image_id"]
     good = {"image_id": known, **point_inputs(60.0, 50.0)}
     expected = transport.infer("sam2", good, ["masks"])["masks"]
-    codes, right, sizes = Counter(), 0, []
+    codes, correct, sizes = Counter(), 0, []
     for number in range(BAD_REQUESTS):
         bad = broken[number % len(broken)]()
-        codes[refusal(transport, bad)] += 1
+        codes[error_code(transport, bad)] += 1
         if number % 10 == 0:
-            right += np.array_equal(transport.infer("sam2", good, ["masks"])["masks"], expected)
+            correct += np.array_equal(transport.infer("sam2", good, ["masks"])["masks"], expected)
         if number % (BAD_REQUESTS // 5) == BAD_REQUESTS // 5 - 1:
-            sizes.append(memory(soaked))
+            sizes.append(server_memory(small_cache_server))
     transport.close()
     print(
-        f"\n{BAD_REQUESTS} bad requests {dict(codes)}, {right} of {BAD_REQUESTS // 10} good ones right, memory {sizes}"
+        f"\n{BAD_REQUESTS} bad requests {dict(codes)},"
+        f" {correct} of {BAD_REQUESTS // 10} good ones correct, memory {sizes}"
     )
-    assert right == BAD_REQUESTS // 10
+    assert correct == BAD_REQUESTS // 10
     assert set(codes) <= {*contract.CODES, contract.BAD_REQUEST}
     assert sizes[-1] < 1.05 * sizes[0]
 
 
-def refusal(transport, tensors):
-    """The code with which a bad request is refused."""
+def error_code(transport, tensors):
+    """Return the code with which a bad request is refused."""
     if "prompt_json" in tensors:
         answer = transport.infer("sam2", tensors, ["result_json"])["result_json"]
         return json.loads(bytes(answer[0]))["error"]["code"]

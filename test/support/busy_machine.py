@@ -1,4 +1,4 @@
-"""Allowance for a machine that is busy with others, for tests of how long something takes."""
+"""Measure the delays on a busy machine, for tests that check how long something takes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def standstill() -> Iterator[list[float]]:
-    """Add up the seconds for which the machine, busy with others, let no thread of this process run on time."""
+    """Yield a list whose item is the number of seconds lost so far because other programs kept this process waiting.
+
+    A thread measures by how much its short sleeps are longer than they should be.
+    """
     lost, stop = [0.0], threading.Event()
 
     def watch() -> None:

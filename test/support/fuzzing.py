@@ -1,8 +1,9 @@
-"""The Python models without Triton: everything a request passes through, with empty networks behind it.
+"""The session model without Triton, and with networks that compute nothing, for fuzz tests.
 
-`test_fuzz.py` feeds it; so does atheris, by hand (Linux, `pip install atheris`):
+A request passes through all code that it would pass through on a server. `test_fuzz.py` generates requests with
+hypothesis. atheris can generate them too, by hand (on Linux, after `pip install atheris`):
 
-    PYTHONPATH=test python -m support.fuzzing -max_total_time=120 -max_len=2000 FOLDER_OF_FINDS
+    PYTHONPATH=test python -m support.fuzzing -max_total_time=120 -max_len=2000 FOLDER_OF_FINDINGS
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from triton_sam.wire import contract
 from triton_sam.wire.pair import ModelPair
 
 REFUSALS = {*contract.CODES, contract.BAD_REQUEST}
-"""What bad input may be called; anything else is a fault of the model."""
+"""The codes with which the session model may refuse bad input. Any other error is a bug in the model."""
 LIMIT = 1 << 20
+"""Size of the image cache in bytes."""
 
 
 class EmptyModels:
-    """Networks that answer zeros at once, of the right shapes."""
+    """Networks that return zeros of the right shapes without computing anything."""
 
     objects_at_a_time = 1
 
@@ -58,7 +60,7 @@ class EmptyModels:
 
 
 class NoMetrics:
-    """Takes figures and keeps none."""
+    """Accepts metrics and discards them."""
 
     def add(self, name: str, value: float = 1.0) -> None:
         """See metrics.Metrics."""
@@ -68,44 +70,47 @@ class NoMetrics:
 
 
 def session() -> SessionModel:
-    """A session model without Triton."""
+    """Return a session model without Triton."""
     return SessionModel(ModelPair(get_family("sam2")), EmptyModels(), ImageCache(LIMIT), NoMetrics(), "weights")
 
 
 def picture(form: str = "PNG") -> bytes:
-    """A small good picture."""
+    """Return a small valid image, encoded in a format of Pillow."""
     buffer = io.BytesIO()
     Image.fromarray(np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)).save(buffer, form)
     return buffer.getvalue()
 
 
 def text(content: bytes) -> npt.NDArray[np.object_]:
-    """A tensor of BYTES [1]."""
+    """Return a tensor of type BYTES and shape [1]."""
     return np.array([content], np.object_)
 
 
 def code(reply: Reply) -> str:
-    """The code with which a request was refused; "" when it was answered.
+    """Return the error code of a refused request, or "" if it was answered.
 
     Raises:
-        AssertionError: neither an answer nor a refusal with a code that is documented.
+        AssertionError: the reply is neither an answer nor a refusal with a documented code.
     """
     if reply.error is None:
         assert {"image_id", "image_size"} <= set(reply.tensors)
         assert "error" not in json.loads(reply.tensors.get("result_json", [b"{}"])[0])
         return ""
-    found = contract.code_of(reply.error)
-    assert found in REFUSALS, f"{type(reply.error).__name__}: {reply.error}"
+    error_code = contract.code_of(reply.error)
+    assert error_code in REFUSALS, f"{type(reply.error).__name__}: {reply.error}"
     assert set(reply.tensors) <= {"result_json"}
-    for said in reply.tensors.values():
-        error = json.loads(said[0])["error"]
-        assert error["code"] == found
+    for tensor in reply.tensors.values():
+        error = json.loads(tensor[0])["error"]
+        assert error["code"] == error_code
         assert "\n" not in error["message"]
-    return found
+    return error_code
 
 
 def once(data: bytes, model: SessionModel) -> str:
-    """Serve one request that bytes stand for: the first says which kind, the rest is its content."""
+    """Serve one request made from bytes, and return its error code, see code().
+
+    The first byte chooses the kind of request, and the other bytes are its content.
+    """
     kind, rest = (data[0] % 5, data[1:]) if data else (0, b"")
     prompt, _, image = rest.partition(b"\x00")
     tensors: dict[str, npt.NDArray[Any]] = [
@@ -122,7 +127,7 @@ GOOD_B64 = base64.b64encode(picture())
 
 
 def main() -> None:
-    """Let atheris look for a request that is neither answered nor refused."""
+    """Let atheris search for a request that is neither answered nor refused."""
     import atheris
 
     model = session()

@@ -1,4 +1,4 @@
-"""What hypothesis draws for several test files, and the profile in which it does."""
+"""Strategies of hypothesis that several test files share, and the profiles in which hypothesis runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-# No deadline: the machine that runs the tests may be busy. The same examples in every run: a failure is then one of the
-# change at hand. HYPOTHESIS_PROFILE=random looks further.
+# There is no deadline, because the machine that runs the tests may be busy. The profile "steady" uses the same examples
+# in every run, so that a failure is caused by the latest change. HYPOTHESIS_PROFILE=random tries other examples.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
+# Any combination of the types of JSON.
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda items: st.lists(items, max_size=5) | st.dictionaries(st.text(max_size=3), items, max_size=3),

@@ -1,5 +1,5 @@
-"""How well does a served model segment? Clicks and boxes are simulated on pictures whose objects are known.
+"""Measure how well a served model segments, with simulated clicks and boxes on images whose objects are known.
 
-Everything goes through the served path, client and server included. `triton-sam evaluate` is the front door, and
-docs/how-to/evaluate.md says how clicks are simulated and what each figure means. Needs the `evaluate` extra.
+Every request passes through the client and the server. `triton-sam evaluate` is the command for this package, and
+docs/how-to/evaluate.md explains how clicks are simulated and defines each metric. The package needs the `evaluate` extra.
 """

@@ -1,9 +1,9 @@
-"""A simulated user: where the next click goes, and the box that is drawn.
+"""A simulated user, who chooses the place of the next click and draws boxes.
 
-The rules are those of the literature on interactive segmentation, so that figures can be compared: Sofiiuk, Petrov,
-Konushin, "Reviving Iterative Training with Mask Guidance for Interactive Segmentation" (RITM), 2021; Kirillov et al.,
-"Segment Anything", 2023, section 7.1; Ravi et al., "SAM 2", 2024, whose code has the rule of the next click as
-sam2.modeling.sam2_utils.sample_one_point_from_error_center.
+The rules come from the literature on interactive segmentation, so that the metrics can be compared with published ones:
+Sofiiuk, Petrov, Konushin, "Reviving Iterative Training with Mask Guidance for Interactive Segmentation" (RITM), 2021;
+Kirillov et al., "Segment Anything", 2023, section 7.1; Ravi et al., "SAM 2", 2024, whose code implements the rule of
+the next click in sam2.modeling.sam2_utils.sample_one_point_from_error_center.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ try:
 except ImportError as error:
     raise missing("simulating clicks needs", "evaluate", error) from error
 
-_MAX_JITTER = 20.0  # pixels of the 1024 frame, as SAM is trained
+_MAX_JITTER = 20.0  # pixels of the 1024 frame, as in the training of SAM (Kirillov et al., appendix A)
 _FRAME = 1024
 
 
 @dataclass(frozen=True)
 class Click:
-    """One click.
+    """One click of the simulated user.
 
     Args:
         x: column of the pixel, from 0.
         y: row of the pixel, from 0.
-        label: 1 foreground, 0 background.
+        label: 1 for foreground, 0 for background.
     """
 
     x: int
@@ -45,83 +45,96 @@ class Click:
 
 
 def first_click(truth: BoolArray) -> Click:
-    """Click the pixel of an object that lies farthest from its border; bool (H,W).
+    """Return a click on the pixel of an object that is farthest from the object's border.
 
-    The edge of the picture counts as border. Of several such pixels, the topmost and then leftmost one is taken.
+    The edge of the image counts as border. Of several such pixels, the topmost is chosen, and of those the leftmost.
+
+    Args:
+        truth: bool (H,W), the ground-truth mask of the object.
 
     Raises:
         InputError: the mask is empty.
     """
-    depth, x, y = _deepest(truth, ())
+    depth, x, y = _innermost_pixel(truth, ())
     if depth == 0:
-        raise InputError("no click fits into an empty mask")
+        raise InputError("an empty mask has no pixel to click on")
     return Click(x, y, LABEL_FOREGROUND)
 
 
 def next_click(truth: BoolArray, mask: BoolArray, clicks: Sequence[Click] = ()) -> Click | None:
-    """Click the centre of the largest error: foreground on what is missing, background on what is too much.
+    """Return a click on the centre of the largest error of a mask.
 
-    As in RITM and SAM 2, an error region is as large as the largest circle that fits into it, and the click goes to the
-    middle of that circle; of two equal ones, to what is too much. A pixel is never clicked twice.
+    A click on missing pixels is a foreground click, a click on surplus pixels a background click. As in RITM and SAM 2,
+    the size of an error region is the radius of the largest circle that fits into it, and the click goes to the centre
+    of that circle. If the largest missing and surplus regions are equal, the surplus region is clicked.
 
     Args:
-        truth: bool (H,W), the object.
-        mask: bool (H,W), the current answer.
-        clicks: made so far.
+        truth: bool (H,W), the ground-truth mask of the object.
+        mask: bool (H,W), the model's current mask.
+        clicks: the clicks so far; their pixels are not clicked again.
 
     Returns:
-        The click, or None when there is no error left that has not been clicked.
+        The click, or None if every wrong pixel has been clicked, or no pixel is wrong.
     """
-    missing, missing_x, missing_y = _deepest(truth & ~mask, clicks)
-    surplus, surplus_x, surplus_y = _deepest(mask & ~truth, clicks)
-    if missing == surplus == 0:
+    missing_depth, missing_x, missing_y = _innermost_pixel(truth & ~mask, clicks)
+    surplus_depth, surplus_x, surplus_y = _innermost_pixel(mask & ~truth, clicks)
+    if missing_depth == surplus_depth == 0:
         return None
-    if missing > surplus:
+    if missing_depth > surplus_depth:
         return Click(missing_x, missing_y, LABEL_FOREGROUND)
     return Click(surplus_x, surplus_y, LABEL_BACKGROUND)
 
 
 def tight_box(truth: BoolArray) -> FloatArray:
-    """Return the tight box of an object as x1,y1,x2,y2 in pixel corners, float32 (4,); see masks.mask_to_box.
+    """Return the smallest box around an object.
+
+    Args:
+        truth: bool (H,W), the ground-truth mask of the object.
+
+    Returns:
+        float32 (4,), x1,y1,x2,y2 in pixels; see masks.mask_to_box.
 
     Raises:
         InputError: the mask is empty.
     """
     box = mask_to_box(truth)
     if box is None:
-        raise InputError("no box fits around an empty mask")
+        raise InputError("an empty mask has no box")
     return np.array(box, np.float32)
 
 
 def shaken_box(truth: BoolArray, jitter: float, rng: np.random.Generator) -> FloatArray:
-    """Return a box as a hasty hand draws it: each side moved at random, as SAM's training does it (appendix A).
+    """Return a box like one drawn in haste, with every side moved at random as in the training of SAM (appendix A).
 
     Args:
-        truth: bool (H,W), the object.
-        jitter: standard deviation of each side's offset, as a share of the box's width or height. An offset is cut at
-            20 pixels of the 1024 frame, and at a third of the box, which keeps its corners in order.
+        truth: bool (H,W), the ground-truth mask of the object.
+        jitter: standard deviation of the offset of each side, as a share of the box's width or height. An offset is
+            limited to 20 pixels of the 1024 frame and to a third of the box, which keeps the corners in order.
         rng: the source of randomness.
 
     Returns:
-        float32 (4,), x1,y1,x2,y2 within the picture.
+        float32 (4,), x1,y1,x2,y2 in pixels, inside the image.
+
+    Raises:
+        InputError: the mask is empty.
     """
     height, width = truth.shape
     box = tight_box(truth)
     sides = np.tile(box[2:] - box[:2], 2)
     frame = np.array([width, height, width, height], np.float32)
-    most = np.minimum(_MAX_JITTER * frame / _FRAME, sides / 3)
-    offset = np.clip(rng.normal(0, 1, 4) * jitter * sides, -most, most)
+    limit = np.minimum(_MAX_JITTER * frame / _FRAME, sides / 3)
+    offset = np.clip(rng.normal(0, 1, 4) * jitter * sides, -limit, limit)
     shaken: FloatArray = np.clip(box + offset, 0, frame).astype(np.float32)
     return shaken
 
 
-def _deepest(region: BoolArray, clicks: Sequence[Click]) -> tuple[float, int, int]:
-    """Return (distance to the border, x, y) of the innermost pixel without a click; 0 when there is none."""
+def _innermost_pixel(region: BoolArray, clicks: Sequence[Click]) -> tuple[float, int, int]:
+    """Return (distance to the border, x, y) of the innermost pixel without a click; (0, 0, 0) if there is none."""
     bounds = mask_to_box(region)
     if bounds is None:
         return 0.0, 0, 0
     left, top, right, bottom = bounds
-    # Distances inside the region only depend on the region's own box and one pixel around it.
+    # To save time: distances inside the region depend only on its bounding box and a border of one pixel.
     window = np.pad(region[top:bottom, left:right], 1)
     depth: NDArray[np.float64] = ndimage.distance_transform_edt(window)[1:-1, 1:-1]
     for click in clicks:

@@ -1,4 +1,4 @@
-"""Pictures whose objects are known: generated scenes, photographs of scikit-image, or a folder of one's own."""
+"""Images whose objects are known: generated scenes, photographs from scikit-image, or a folder of your own."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from ..errors import ConfigurationError
 from .samples import Dataset, Sample
 
 SCENE_SIZE = 512
-"""Side of a synthetic scene, pixels."""
+"""Side of a synthetic scene in pixels."""
 
-_SCENES = 50
-_SEEDS_A_SET = 10_000
-_GOLDEN_RATIO = 0.6180339887  # its multiples, modulo 1, cover 0..1 evenly for any run of numbers
-_MIN_COIN = 100  # pixels; the smallest of the 24 coins has 1077, a speck of dust as bright as a coin has 2
+_DEFAULT_SCENES = 50
+_SCENES_PER_SEED = 10_000
+_GOLDEN_RATIO = 0.6180339887  # its multiples modulo 1 are spread evenly over 0..1 for every range of numbers
+_MIN_COIN_AREA = 100  # pixels; the smallest of the 24 coins has 1077, a speck of dust as bright as a coin has 2
 
 
 def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
-    """Open a data set without loading its pictures.
+    """Open a data set without loading its images.
 
     Args:
-        name: "synthetic" (generated, never used for training), "coins" (24 coins in one photograph), "cells" (one cell
-            in one micrograph), or a folder of pictures with label masks, see evaluation.folder.open_folder.
-        count: most pictures; None: 50 synthetic scenes, or all there are.
-        seed: names the set of synthetic scenes, and the choice of ``count`` pictures of a folder.
+        name: "synthetic" (generated scenes that are never used for training), "coins" (24 coins in one photograph),
+            "cells" (one cell in one micrograph), or a folder of images with label masks, see folder.open_folder.
+        count: maximum number of images. None takes 50 synthetic scenes, or all images of another data set.
+        seed: selects the synthetic scenes, or the ``count`` images of a folder. At least 0.
 
     Raises:
-        ConfigurationError: no such data set or folder, a count below 1, or a negative seed.
-        InputError: a folder whose files cannot be used.
+        ConfigurationError: there is no such data set or folder, the count is below 1, or the seed is negative.
+        InputError: the folder contains files that cannot be used.
         MissingDependencyError: the evaluate extra is not installed.
     """
     if seed < 0 or (count is not None and count < 1):
         raise ConfigurationError("the seed must be at least 0 and the count at least 1")
     if name == "synthetic":
-        return _synthetic(_SCENES if count is None else count, seed)
+        return _synthetic(_DEFAULT_SCENES if count is None else count, seed)
     if name == "coins":
         return Dataset(name, "scikit-image's photograph of 24 coins, labels by its watershed tutorial", (coins,))
     if name == "cells":
@@ -49,9 +49,12 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
 
 
 def synthetic(number: int) -> Sample:
-    """Draw a held-out scene, 0, 1, ...; its objects (not their parts) are the labels.
+    """Draw one of the held-out scenes. Its labels number the objects but not their parts.
 
-    The difficulty runs evenly through 0..1, so that few numbers cover easy and hard scenes alike.
+    The difficulties of consecutive numbers are spread evenly over 0..1, so that even a few scenes cover them all.
+
+    Args:
+        number: number of the scene, counted from 0.
 
     Raises:
         MissingDependencyError: OpenCV is not installed.
@@ -64,10 +67,11 @@ def synthetic(number: int) -> Sample:
 
 
 def coins() -> Sample:
-    """Return scikit-image's photograph of Greek coins (384x303) with 24 labels, checked by eye.
+    """Return scikit-image's photograph of Greek coins, 384x303 pixels, with 24 labels that were checked by eye.
 
-    The labels follow scikit-image's tutorial "Comparing edge-based and region-based segmentation": watershed of the
-    Sobel elevation from sure background (< 30) and sure coin (> 150), holes filled. Borders are good to about a pixel.
+    The labels follow scikit-image's tutorial "Comparing edge-based and region-based segmentation": a watershed of the
+    Sobel gradient that starts from certain background (< 30) and certain coin (> 150), with holes filled. The borders
+    are accurate to about a pixel.
 
     Raises:
         MissingDependencyError: scikit-image is not installed.
@@ -79,14 +83,14 @@ def coins() -> Sample:
     markers[photograph > 150] = 2
     regions = segmentation.watershed(filters.sobel(photograph), markers)
     labels, _ = ndimage.label(ndimage.binary_fill_holes(regions == 2))
-    large = np.bincount(labels.ravel()) >= _MIN_COIN
+    large = np.bincount(labels.ravel()) >= _MIN_COIN_AREA
     large[0] = False
     labels, _ = ndimage.label(large[labels])
     return Sample("coins", Image.fromarray(photograph).convert("RGB"), labels)
 
 
 def cell() -> Sample:
-    """Return scikit-image's micrograph of one floating cell (550x660), labelled by Otsu's threshold.
+    """Return scikit-image's micrograph of one floating cell, 550x660 pixels, labelled by Otsu's threshold.
 
     Raises:
         MissingDependencyError: scikit-image is not installed.
@@ -98,15 +102,15 @@ def cell() -> Sample:
 
 
 def _synthetic(count: int, seed: int) -> Dataset:
-    if count > _SEEDS_A_SET:
-        raise ConfigurationError(f"a seed names {_SEEDS_A_SET} synthetic scenes: ask for that many at the most")
-    first = seed * _SEEDS_A_SET
+    if count > _SCENES_PER_SEED:
+        raise ConfigurationError(f"a seed has {_SCENES_PER_SEED} synthetic scenes: give a count of at most that many")
+    first = seed * _SCENES_PER_SEED
     loaders = tuple((lambda number=number: synthetic(number)) for number in range(first, first + count))
     return Dataset("synthetic", "generated scenes that were never used for training, exact labels", loaders)
 
 
 def _scikit_image() -> tuple[Any, Any, Any, Any]:
-    """Import what the photographs need; they come with the wheel, nothing is downloaded."""
+    """Import the packages that the photographs need. The photographs are part of scikit-image's wheel: no download."""
     try:
         from scipy import ndimage
         from skimage import data, filters, segmentation

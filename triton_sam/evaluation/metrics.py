@@ -1,4 +1,4 @@
-"""The figures: IoU, number of clicks, rank correlation, and their summary over many objects."""
+"""The metrics: IoU, number of clicks, rank correlation, and their summary over all objects of a data set."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from .clicks import Click
 try:
     from scipy import stats
 except ImportError as error:
-    raise missing("the figures need", "evaluate", error) from error
+    raise missing("the metrics need", "evaluate", error) from error
 
 TARGETS = (0.85, 0.90)
-"""IoU that the number of clicks is counted to: NoC85 and NoC90."""
+"""The IoU thresholds of the metrics NoC85 and NoC90, the number of clicks until the IoU reaches the threshold."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One mask of the model: its true IoU, and the IoU that the model predicted."""
+    """The quality of one mask.
+
+    Args:
+        iou: IoU of the mask with the ground truth, 0..1.
+        score: the IoU that the model predicted.
+    """
 
     iou: float
     score: float
@@ -31,17 +36,17 @@ class Answer:
 
 @dataclass(frozen=True)
 class ObjectResult:
-    """What was measured on one object.
+    """The measurements of one object.
 
     Args:
-        image: name of the picture.
-        label: number of the object in the picture's label mask.
-        area: pixels of the object.
-        prompts: the clicks; fewer than ``clicks`` when a mask without any error was reached before.
-        clicks: the answer after 1, 2, ... clicks.
-        candidates: the three candidates after one click.
+        image: name of the image.
+        label: number of the object in the image's label mask.
+        area: area of the object in pixels.
+        prompts: the simulated clicks. There are fewer of them than of ``clicks`` if a mask became perfect earlier.
+        clicks: the answer after 1, 2, ... clicks. After a perfect mask, its answer is repeated.
+        candidates: the three candidate masks after one click.
         box: the answer to the tight box.
-        shaken_box: the answer to a box drawn in haste; None when not asked for.
+        shaken_box: the answer to the box drawn in haste; None if it was not measured.
     """
 
     image: str
@@ -56,12 +61,12 @@ class ObjectResult:
 
 @dataclass(frozen=True)
 class Target:
-    """Clicks to reach an IoU.
+    """The number of clicks (NoC) that objects need until they reach an IoU threshold.
 
     Args:
-        iou: the IoU to reach.
-        clicks: mean number of clicks; an object that never gets there counts with the most clicks allowed.
-        reached: share of objects that got there, 0..1.
+        iou: the IoU threshold.
+        clicks: mean number of clicks; an object that never reaches the threshold counts with the maximum.
+        reached: share of objects that reach the threshold, 0..1.
     """
 
     iou: float
@@ -71,20 +76,21 @@ class Target:
 
 @dataclass(frozen=True)
 class Summary:
-    """Figures over all objects of a data set; every IoU is a mean, 0..1.
+    """The metrics over all objects of a data set. Every IoU is a mean over the objects, 0..1.
 
     Args:
-        images: pictures with at least one object.
-        objects: objects measured.
+        images: number of images with at least one measured object.
+        objects: number of measured objects.
         clicks: IoU after 1, 2, ... clicks.
-        quartiles: (25 %, 75 %) of the objects' IoU after 1, 2, ... clicks.
-        best_by_truth: one click, the best of the three candidates by the truth (an oracle's choice).
-        best_by_score: one click, the candidate that the model itself scores highest.
-        box: the tight box.
-        shaken_box: the box drawn in haste; None when not asked for.
-        targets: clicks to 85 and 90 %.
-        spearman: rank correlation of predicted and true IoU by kind of answer: "click" (single mask of one click),
-            "candidates" (all three of one click), "box", and "all" (these and the later clicks); None where undefined.
+        quartiles: 25 % and 75 % quantile of the objects' IoU after 1, 2, ... clicks.
+        best_by_truth: IoU after one click of the candidate with the highest true IoU (the choice of an oracle).
+        best_by_score: IoU after one click of the candidate with the highest predicted IoU.
+        box: IoU for the tight box.
+        shaken_box: IoU for the box drawn in haste; None if it was not measured.
+        targets: number of clicks to an IoU of 85 % and of 90 %.
+        spearman: rank correlation of predicted and true IoU for each kind of answer: "click" (single mask after one
+            click), "candidates" (three masks after one click), "box", and "all" (all answers, later clicks included).
+            None where the correlation is undefined.
     """
 
     images: int
@@ -100,31 +106,37 @@ class Summary:
 
 
 def clicks_to(target: float, ious: Sequence[float]) -> int | None:
-    """Return after how many clicks ``ious`` (after 1, 2, ... clicks) first reaches the target; None: never."""
+    """Return the number of clicks after which the IoU first reaches the target, or None if it never does.
+
+    Args:
+        target: IoU threshold, 0..1.
+        ious: IoU after 1, 2, ... clicks.
+    """
     return next((number for number, iou in enumerate(ious, start=1) if iou >= target), None)
 
 
 def spearman(answers: Sequence[Answer]) -> float | None:
-    """Return Spearman's rank correlation of predicted and true IoU, -1..1; equal values share their mean rank.
+    """Return Spearman's rank correlation of predicted and true IoU, -1..1. Equal values share their mean rank.
 
-    None when it is undefined: fewer than two answers, or all predicted or all true IoUs equal.
+    Returns None where the correlation is undefined: for fewer than two answers, or if all predicted IoUs or all true
+    IoUs are equal.
     """
     if len(answers) < 2:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # told by the None
+        warnings.simplefilter("ignore", stats.ConstantInputWarning)  # the None reports it
         correlation = float(stats.spearmanr([a.score for a in answers], [a.iou for a in answers]).statistic)
     return None if np.isnan(correlation) else correlation
 
 
 def summarize(objects: Sequence[ObjectResult]) -> Summary:
-    """Reduce the results of all objects to their figures.
+    """Compute the metrics of a data set from the results of all its objects.
 
     Raises:
-        InputError: no objects, or they were not all measured with the same number of clicks.
+        InputError: there are no objects, or they were measured with different numbers of clicks.
     """
     if not objects or len({len(each.clicks) for each in objects}) > 1:
-        raise InputError("a summary needs at least one object, and as many clicks for each")
+        raise InputError("a summary needs at least one object, and the same number of clicks for each object")
     ious = np.array([[answer.iou for answer in each.clicks] for each in objects])
     low, high = np.quantile(ious, (0.25, 0.75), axis=0)
     shaken = [each.shaken_box.iou for each in objects if each.shaken_box is not None]
@@ -148,16 +160,17 @@ def _mean(values: Sequence[float]) -> float:
 
 def _target(target: float, ious: Sequence[Sequence[float]]) -> Target:
     counts = [clicks_to(target, each) for each in ious]
-    most = len(ious[0])
+    max_clicks = len(ious[0])
     return Target(
         iou=target,
-        clicks=_mean([most if count is None else count for count in counts]),
+        clicks=_mean([max_clicks if count is None else count for count in counts]),
         reached=_mean([count is not None for count in counts]),
     )
 
 
 def _correlations(objects: Sequence[ObjectResult]) -> dict[str, float | None]:
-    later = [answer for each in objects for answer in each.clicks[1 : len(each.prompts)]]  # not the kept ones
+    # Repeated answers after a perfect mask would count it several times.
+    later = [answer for each in objects for answer in each.clicks[1 : len(each.prompts)]]
     shaken = [each.shaken_box for each in objects if each.shaken_box is not None]
     kinds = {
         "click": [each.clicks[0] for each in objects],

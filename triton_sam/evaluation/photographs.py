@@ -1,4 +1,4 @@
-"""Results to look at: mean IoU against clicks, and a contact sheet of examples."""
+"""The results as images: a plot of mean IoU against clicks, and a contact sheet of examples."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ try:
 except ImportError as error:
     raise missing("the plot needs", "evaluate", error) from error
 
+# Sizes in pixels.
 _TILE = 240
 _CAPTION = 22
 _GAP = 6
 _MIN_WINDOW = 64
+
 _PAPER: Color = (255, 255, 255)
 _INK: Color = (30, 30, 30)
 
 
 @dataclass(frozen=True)
 class Example:
-    """A row of the contact sheet.
+    """One object of the contact sheet.
 
     Args:
-        iou: of the first click.
-        tiles: (caption, picture) of the truth, the first and the last click, and the box.
+        iou: IoU after the first click, by which the rows are sorted.
+        tiles: (caption, image) of the ground truth, of the masks after the first and the last click, and of the mask
+            for the tight box.
     """
 
     iou: float
@@ -45,33 +48,40 @@ class Example:
 
 
 class Examples:
-    """A few objects drawn at random from all that pass by, each with the same chance (reservoir sampling).
+    """A random sample of all added objects, each with the same chance (reservoir sampling: Vitter, 1985, algorithm R).
 
-    They are drawn at once: small tiles are kept, and no large picture with its masks.
+    Each object is turned into small tiles as it is added, so that its large image and masks need not be kept.
 
     Args:
-        most: how many to keep.
-        seed: of the choice.
+        size: maximum number of objects in the sample.
+        seed: seed of the sample.
     """
 
-    def __init__(self, most: int = 8, seed: int = 0) -> None:
+    def __init__(self, size: int = 8, seed: int = 0) -> None:
         self.rows: list[Example] = []
-        self._most, self._seen = most, 0
+        self._size, self._seen = size, 0
         self._rng = np.random.default_rng(seed)
 
     def add(self, trial: Trial) -> None:
-        """Let a finished trial take part."""
+        """Add a finished trial, which may enter the sample."""
         self._seen += 1
-        if len(self.rows) < self._most:
+        if len(self.rows) < self._size:
             self.rows.append(_row(trial))
             return
         place = int(self._rng.integers(self._seen))
-        if place < self._most:
+        if place < self._size:
             self.rows[place] = _row(trial)
 
 
 def plot(reports: Sequence[Report], path: Path) -> None:
-    """Write mean IoU against clicks as PNG: a line a data set, the middle half of its objects, and its boxes.
+    """Plot mean IoU against clicks as a PNG file.
+
+    Each data set has a line, a shaded area for the middle half of its objects, a dashed line for boxes, and a marker
+    for the best of three candidates.
+
+    Args:
+        reports: at least one report.
+        path: the file to write.
 
     Raises:
         OSError: the file cannot be written.
@@ -97,11 +107,11 @@ def plot(reports: Sequence[Report], path: Path) -> None:
 
 
 def contact_sheet(examples: Sequence[Example], path: Path) -> None:
-    """Write examples as PNG: a row an object, with the truth, the first and the last click, and the box.
+    """Write examples as a PNG file, with a row for each object, sorted by the IoU after the first click.
 
     Args:
-        examples: at least one; the rows are sorted by the IoU of the first click.
-        path: file to write.
+        examples: at least one example.
+        path: the file to write.
 
     Raises:
         OSError: the file cannot be written.
@@ -124,24 +134,24 @@ def contact_sheet(examples: Sequence[Example], path: Path) -> None:
 def _row(trial: Trial) -> Example:
     """Draw the tiles of one object."""
     first, last, box = (trial.segments[kind] for kind in ("first", "last", "box"))
-    count = len(trial.prompts)
+    count = len(trial.clicks)
     name = trial.sample.name if len(trial.sample.name) <= 20 else f"{trial.sample.name[:19]}…"
     tiles = (
         (f"{name}, object {trial.label}", _tile(trial, trial.truth, FOREGROUND)),
-        (f"1 click: IoU {trial.clicks[0].iou:.3f}", _tile(trial, first.mask, PALETTE[0], trial.prompts[:1])),
+        (f"1 click: IoU {trial.click_answers[0].iou:.3f}", _tile(trial, first.mask, PALETTE[0], trial.clicks[:1])),
         (
-            f"{count} click{'s' * (count != 1)}: IoU {trial.clicks[-1].iou:.3f}",
-            _tile(trial, last.mask, PALETTE[0], trial.prompts),
+            f"{count} click{'s' * (count != 1)}: IoU {trial.click_answers[-1].iou:.3f}",
+            _tile(trial, last.mask, PALETTE[0], trial.clicks),
         ),
-        (f"box: IoU {trial.answer(box).iou:.3f}", _tile(trial, box.mask, PALETTE[0], draw_box=True)),
+        (f"box: IoU {trial.compare(box).iou:.3f}", _tile(trial, box.mask, PALETTE[0], draw_box=True)),
     )
-    return Example(trial.clicks[0].iou, tiles)
+    return Example(trial.click_answers[0].iou, tiles)
 
 
 def _tile(
-    trial: Trial, mask: BoolArray, colour: Color, prompts: Sequence[Click] = (), draw_box: bool = False
+    trial: Trial, mask: BoolArray, colour: Color, clicks: Sequence[Click] = (), draw_box: bool = False
 ) -> Image.Image:
-    """Draw a mask and its prompts in a window twice as large as the object's box, at most as large as the picture."""
+    """Draw a mask and its prompts in a square window twice as large as the object, but not larger than the image."""
     image, box = trial.sample.image, tight_box(trial.truth)
     side = max(_MIN_WINDOW, min(round(2 * float(max(box[2:] - box[:2]))), max(image.size)))
     left, top = (
@@ -150,11 +160,11 @@ def _tile(
     )
     window = Image.new("RGB", (side, side), _PAPER)
     window.paste(image, (-left, -top))
-    picture = window.resize((_TILE, _TILE), Image.Resampling.LANCZOS)
+    tile = window.resize((_TILE, _TILE), Image.Resampling.LANCZOS)
     stencil = Image.fromarray(mask.astype(np.uint8)).crop((left, top, left + side, top + side))
     stencil = stencil.resize((_TILE, _TILE), Image.Resampling.NEAREST)
     scale = _TILE / side
-    points = [((click.x + 0.5 - left) * scale, (click.y + 0.5 - top) * scale) for click in prompts]
+    points = [((click.x + 0.5 - left) * scale, (click.y + 0.5 - top) * scale) for click in clicks]
     boxes = (box - np.tile((left, top), 2)) * scale if draw_box else None
-    labels = [click.label for click in prompts]
-    return overlay(picture, [np.asarray(stencil)], points or None, labels or None, boxes, colors=[colour], alpha=0.35)
+    labels = [click.label for click in clicks]
+    return overlay(tile, [np.asarray(stencil)], points or None, labels or None, boxes, colors=[colour], alpha=0.35)

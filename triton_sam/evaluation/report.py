@@ -1,4 +1,4 @@
-"""Results for people and for programs: a plain table and JSON."""
+"""The results as a plain-text table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .metrics import ObjectResult, Summary, summarize
 from .runner import Settings
 from .samples import Dataset
 
-_FIRST_COLUMN = 34
+_FIRST_COLUMN = 34  # characters
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured on one data set.
+    """The measurements on one data set.
 
     Args:
         dataset: the data set.
-        objects: one result an object, at least one.
-        complete: False when the measurement was stopped before its end.
+        objects: one result for each object, at least one.
+        complete: False if the measurement stopped before its end.
     """
 
     dataset: Dataset
@@ -29,12 +29,21 @@ class Report:
 
     @property
     def summary(self) -> Summary:
-        """The figures over all objects."""
+        """The metrics over all objects."""
         return summarize(self.objects)
 
 
 def to_json(reports: Sequence[Report], settings: Settings, server: dict[str, Any]) -> dict[str, Any]:
-    """Return everything that was measured: settings, and for each data set its figures and every object."""
+    """Return all measurements as plain Python types, ready for JSON.
+
+    Args:
+        reports: one report for each data set.
+        settings: the settings of the measurement.
+        server: description of the server and model, copied to the result.
+
+    Returns:
+        The server, the settings, and for each data set its metrics and the results of every object.
+    """
     return {
         "server": server,
         "settings": asdict(settings),
@@ -53,7 +62,7 @@ def to_json(reports: Sequence[Report], settings: Settings, server: dict[str, Any
 
 
 def table(reports: Sequence[Report]) -> str:
-    """Return the figures as plain text: a row a figure, a column a data set."""
+    """Return the metrics as plain text, with a row for each metric and a column for each data set; at least one."""
     summaries = [report.summary for report in reports]
     titles = [report.dataset.name + ("" if report.complete else " (partial)") for report in reports]
     width = max(11, *(len(title) + 2 for title in titles))
@@ -63,19 +72,19 @@ def table(reports: Sequence[Report]) -> str:
 
 def _rows(summaries: Sequence[Summary]) -> list[tuple[str, list[str]]]:
     rows = [
-        ("pictures", [str(each.images) for each in summaries]),
+        ("images", [str(each.images) for each in summaries]),
         ("objects", [str(each.objects) for each in summaries]),
     ]
     for index in range(len(summaries[0].clicks)):
         name = "mean IoU  1 click" if index == 0 else f"          {index + 1} clicks"
-        rows.append((name, [_figure(each.clicks[index]) for each in summaries]))
+        rows.append((name, [_format(each.clicks[index]) for each in summaries]))
     rows += [
-        ("          best of 3, by its score", [_figure(each.best_by_score) for each in summaries]),
-        ("          best of 3, by the truth", [_figure(each.best_by_truth) for each in summaries]),
-        ("          box", [_figure(each.box) for each in summaries]),
+        ("          best of 3, by its score", [_format(each.best_by_score) for each in summaries]),
+        ("          best of 3, by the truth", [_format(each.best_by_truth) for each in summaries]),
+        ("          box", [_format(each.box) for each in summaries]),
     ]
     if any(each.shaken_box is not None for each in summaries):
-        rows.append(("          box, drawn in haste", [_figure(each.shaken_box) for each in summaries]))
+        rows.append(("          box, drawn in haste", [_format(each.shaken_box) for each in summaries]))
     for index, target in enumerate(summaries[0].targets):
         percent = f"{target.iou:.0%}".replace("%", "")
         rows.append(
@@ -84,9 +93,9 @@ def _rows(summaries: Sequence[Summary]) -> list[tuple[str, list[str]]]:
         rows.append(("          objects that get there", [f"{each.targets[index].reached:.0%}" for each in summaries]))
     names = {"click": "1 click", "candidates": "3 candidates", "box": "box", "all": "all answers"}
     for number, (kind, words) in enumerate(names.items()):
-        rows.append((f"{'Spearman' if number == 0 else '':10}{words}", [_figure(s.spearman[kind]) for s in summaries]))
+        rows.append((f"{'Spearman' if number == 0 else '':10}{words}", [_format(s.spearman[kind]) for s in summaries]))
     return rows
 
 
-def _figure(value: float | None) -> str:
+def _format(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"

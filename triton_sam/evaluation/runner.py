@@ -1,4 +1,4 @@
-"""The measurement: every object of a data set gets its clicks and boxes, through the served path."""
+"""The measurement: simulate clicks and boxes for every object of a data set, and send them to the server."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ from .metrics import Answer, ObjectResult
 from .samples import Dataset, Sample
 
 MAX_CLICKS = 8
-_MAX_BATCH = 16  # objects in one request: their answers stay at a few megabytes
-_BATCH_PIXELS = 32_000_000  # of one request's masks at the picture's size: bounds memory for large pictures
+"""Maximum number of clicks on one object."""
+_MAX_BATCH = 16  # objects in one request, which keeps its answer below a few megabytes
+_BATCH_PIXELS = 32_000_000  # full-size mask pixels of one request, which limits the memory for large images
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """The settings of a measurement.
 
     Args:
-        clicks: most clicks an object, 1..8.
-        feed_mask: hand the logits of the last round to the next one, as SAM is trained; False: clicks alone.
-        box_jitter: also try boxes drawn in haste, with this deviation of a side; 0: do not. See clicks.shaken_box.
-        most_objects: of one picture; more are thinned out at random.
-        seed: for that choice and for the boxes.
+        clicks: maximum number of clicks on one object, 1..8.
+        feed_mask: True sends the logits of the last mask with the next clicks, as in the training of SAM. False sends
+            only clicks.
+        box_jitter: standard deviation of the sides of a box drawn in haste, as a share of the box, 0..0.5; see
+            clicks.shaken_box. 0 measures tight boxes only.
+        most_objects: maximum number of objects in one image; if there are more, a random subset is measured.
+        seed: seed of that subset and of the boxes drawn in haste. At least 0.
 
     Raises:
-        ConfigurationError: a value out of range.
+        ConfigurationError: a value is out of range.
     """
 
     clicks: int = MAX_CLICKS
@@ -45,7 +48,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 1 <= self.clicks <= MAX_CLICKS:
-            raise ConfigurationError(f"clicks must be within 1..{MAX_CLICKS}, not {self.clicks}")
+            raise ConfigurationError(f"the number of clicks must be within 1..{MAX_CLICKS}, not {self.clicks}")
         if not 0 <= self.box_jitter <= 0.5:
             raise ConfigurationError(f"the jitter of boxes must be within 0..0.5, not {self.box_jitter:g}")
         if self.most_objects < 1 or self.seed < 0:
@@ -54,94 +57,99 @@ class Settings:
 
 @dataclass(eq=False)
 class Trial:
-    """One object while it is measured; its masks are kept for pictures of it.
+    """One object during its measurement. It keeps masks, from which examples are drawn.
 
     Args:
-        sample: the picture.
-        label: the object's number in it.
-        truth: bool (H,W), the object.
-        prompts: clicks so far.
-        clicks: answers so far.
-        candidates: answers of the three candidates of one click.
-        segments: the last answer to clicks ("last"), that to the first one ("first"), to the box ("box") and to the
-            shaken box ("shaken_box").
+        sample: the image that contains the object.
+        label: number of the object in the image's label mask.
+        truth: bool (H,W), the ground-truth mask of the object.
+        clicks: the clicks so far.
+        click_answers: the answer after 1, 2, ... clicks so far.
+        candidates: the three candidate masks after one click.
+        segments: the segments after the first click ("first") and the last click ("last"), for the tight box ("box")
+            and for the box drawn in haste ("shaken_box").
     """
 
     sample: Sample
     label: int
     truth: BoolArray
-    prompts: list[Click] = field(default_factory=list)
-    clicks: list[Answer] = field(default_factory=list)
+    clicks: list[Click] = field(default_factory=list)
+    click_answers: list[Answer] = field(default_factory=list)
     candidates: list[Answer] = field(default_factory=list)
     segments: dict[str, Segment] = field(default_factory=dict)
 
     def click(self) -> bool:
-        """Add the next click; False when there is nothing to correct."""
+        """Add the next click. Returns False if the mask has no error to correct."""
         last = self.segments.get("last")
-        click = first_click(self.truth) if last is None else next_click(self.truth, last.mask, self.prompts)
+        click = first_click(self.truth) if last is None else next_click(self.truth, last.mask, self.clicks)
         if click is not None:
-            self.prompts.append(click)
+            self.clicks.append(click)
         return click is not None
 
-    def answer(self, segment: Segment) -> Answer:
-        """Compare an answer with the truth."""
+    def compare(self, segment: Segment) -> Answer:
+        """Compare a segment with the ground truth."""
         return Answer(intersection_over_union(segment.mask, self.truth), segment.score)
 
-    def take(self, segment: Segment) -> None:
-        """Keep the answer to the newest click."""
+    def record(self, segment: Segment) -> None:
+        """Record the segment that the newest click produced."""
         self.segments.setdefault("first", segment)
         self.segments["last"] = segment
-        self.clicks.append(self.answer(segment))
+        self.click_answers.append(self.compare(segment))
 
     def result(self) -> ObjectResult:
-        """Return the figures of a finished trial."""
+        """Return the measurements of a finished trial."""
         shaken = self.segments.get("shaken_box")
         return ObjectResult(
             image=self.sample.name,
             label=self.label,
             area=int(np.count_nonzero(self.truth)),
-            prompts=tuple(self.prompts),
-            clicks=tuple(self.clicks),
+            prompts=tuple(self.clicks),
+            clicks=tuple(self.click_answers),
             candidates=tuple(self.candidates),
-            box=self.answer(self.segments["box"]),
-            shaken_box=None if shaken is None else self.answer(shaken),
+            box=self.compare(self.segments["box"]),
+            shaken_box=None if shaken is None else self.compare(shaken),
         )
 
 
 def measure(client: Segmenter, dataset: Dataset, settings: Settings) -> Iterator[tuple[int, list[Trial]]]:
-    """Measure a data set, some objects at a time; a caller who stops has what was yielded so far.
+    """Measure a data set, a batch of objects at a time, so that a caller can stop early and keep the results so far.
+
+    Args:
+        client: client of the model to measure.
+        dataset: the images and their label masks.
+        settings: the number of clicks and the other choices.
 
     Yields:
-        (number of pictures finished, finished trials).
+        (number of finished images, finished trials).
 
     Raises:
-        InputError: not one picture holds an object; a label mask of another size than its picture.
-        ServerError: see triton_sam.errors.
+        InputError: no image contains an object, or a label mask and its image differ in size.
+        ServerError: a request failed; see triton_sam.errors.
     """
-    found = False
+    found_objects = False
     for number, sample in enumerate(dataset):
         if sample.labels.shape != (sample.image.height, sample.image.width):
-            raise InputError(f"{sample.name}: the label mask is not as large as the picture")
+            raise InputError(f"{sample.name}: the label mask and the image differ in size")
         rng = np.random.default_rng([settings.seed, number])
         objects = _objects(sample, settings.most_objects, rng)
         if objects:
-            found = True
+            found_objects = True
             client.set_image(sample.image)
-        most = min(max(_BATCH_PIXELS // sample.labels.size, 1), _MAX_BATCH)
-        for start in range(0, len(objects), most):
-            batch = [Trial(sample, label, sample.labels == label) for label in objects[start : start + most]]
+        batch_size = min(max(_BATCH_PIXELS // sample.labels.size, 1), _MAX_BATCH)
+        for start in range(0, len(objects), batch_size):
+            batch = [Trial(sample, label, sample.labels == label) for label in objects[start : start + batch_size]]
             _measure_boxes(client, batch, settings.box_jitter, rng)
             _measure_clicks(client, batch, settings)
-            yield number + (start + most >= len(objects)), batch
-    if not found:
-        raise InputError(f"no objects in {dataset.name}: its label masks are 0 everywhere")
+            yield number + (start + batch_size >= len(objects)), batch
+    if not found_objects:
+        raise InputError(f"{dataset.name} contains no objects: its label masks are 0 everywhere")
 
 
-def _objects(sample: Sample, most: int, rng: np.random.Generator) -> list[int]:
-    """Return the numbers of the objects to measure."""
+def _objects(sample: Sample, max_count: int, rng: np.random.Generator) -> list[int]:
+    """Return the numbers of the objects to measure: all of them, or a random subset of ``max_count``."""
     numbers = [int(number) for number in np.unique(sample.labels) if number != 0]
-    if len(numbers) > most:
-        numbers = sorted(int(number) for number in rng.permutation(numbers)[:most])
+    if len(numbers) > max_count:
+        numbers = sorted(int(number) for number in rng.permutation(numbers)[:max_count])
     return numbers
 
 
@@ -155,35 +163,35 @@ def _measure_boxes(client: Segmenter, trials: Sequence[Trial], jitter: float, rn
 
 
 def _measure_clicks(client: Segmenter, trials: Sequence[Trial], settings: Settings) -> None:
-    """Click round by round. A trial without error left keeps its last answer for the remaining rounds."""
+    """Measure the trials in rounds of one click each. After a perfect mask, a trial repeats its last answer."""
     open_trials = list(trials)
     for number in range(settings.clicks):
         open_trials = [trial for trial in open_trials if trial.click()]
         if open_trials:
-            _one_round(client, open_trials, settings.feed_mask and number > 0)
+            _measure_round(client, open_trials, settings.feed_mask and number > 0)
             if number == 0:
-                _candidates(client, open_trials)
+                _measure_candidates(client, open_trials)
         for trial in trials:
-            if len(trial.clicks) == number:
-                trial.clicks.append(trial.clicks[-1])
+            if len(trial.click_answers) == number:
+                trial.click_answers.append(trial.click_answers[-1])
 
 
-def _one_round(client: Segmenter, trials: Sequence[Trial], feed_mask: bool) -> None:
+def _measure_round(client: Segmenter, trials: Sequence[Trial], feed_mask: bool) -> None:
     coords, labels = _points(trials)
-    earlier = [trial.segments["last"].logits for trial in trials] if feed_mask else []
-    logits = np.stack([item for item in earlier if item is not None])[:, None] if feed_mask else None
+    previous = [trial.segments["last"].logits for trial in trials] if feed_mask else []
+    logits = np.stack([item for item in previous if item is not None])[:, None] if feed_mask else None
     for trial, segment in zip(trials, client.segment(coords, labels, mask_input=logits), strict=True):
-        trial.take(segment)
+        trial.record(segment)
 
 
-def _candidates(client: Segmenter, trials: Sequence[Trial]) -> None:
+def _measure_candidates(client: Segmenter, trials: Sequence[Trial]) -> None:
     coords, labels = _points(trials)
     for segment in client.segment(coords, labels, multimask_output=True):
         trial = trials[segment.object_index]
-        trial.candidates.append(trial.answer(segment))
+        trial.candidates.append(trial.compare(segment))
 
 
 def _points(trials: Sequence[Trial]) -> tuple[Any, Any]:
-    """Return coords (P,N,2) and labels (P,N): trials of one round have the same number of clicks."""
-    coords = np.array([[(click.x, click.y) for click in trial.prompts] for trial in trials], np.float32)
-    return coords, np.array([[click.label for click in trial.prompts] for trial in trials])
+    """Return coords float32 (P,N,2) and labels (P,N). All trials of a round have the same number N of clicks."""
+    coords = np.array([[(click.x, click.y) for click in trial.clicks] for trial in trials], np.float32)
+    return coords, np.array([[click.label for click in trial.clicks] for trial in trials])

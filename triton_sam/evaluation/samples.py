@@ -1,4 +1,4 @@
-"""Images whose objects are known, and sets of them."""
+"""Images whose objects are known, and data sets of such images."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from PIL import Image
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One picture and its objects.
+    """One image and its objects.
 
     Args:
-        name: of the picture, for people.
-        image: RGB.
-        labels: integers (H,W) of the picture's size: 0 background, any other value an object.
+        name: name of the image, for people.
+        image: RGB image.
+        labels: integers (H,W), as large as the image: 0 is background, and every other value is one object.
     """
 
     name: str
@@ -28,13 +28,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples, loaded one at a time when they are iterated over.
+    """A data set. Iterating over it loads the samples one at a time.
 
     Args:
         name: short name.
-        about: one line on what it is and where the labels come from.
-        loaders: one a picture.
-        unused: names of files that were not used because their partner is missing.
+        about: one line that describes the images and the origin of the labels.
+        loaders: one function for each image, which loads its sample.
+        unused: names of the files that are not used because their partner (image or label mask) is missing.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""What a caller hands in, checked once: images, prompts, embeddings."""
+"""Images, prompts and embeddings from the caller, checked once before they are used."""

@@ -1,4 +1,4 @@
-"""What the encoder makes of one image: kept, handed around, saved and loaded."""
+"""The embeddings of one image: encoder outputs that a caller can keep, pass on, save and load."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from ..families.base import FloatArray, Size
 
 @dataclass(frozen=True, eq=False)
 class ImageEmbeddings(Mapping[str, FloatArray]):
-    """Encoder outputs of one image, by tensor name, with what is needed to use them.
+    """The encoder outputs of one image, with the family, model and image size that a decoder call needs.
 
-    A mapping: ``embeddings["image_embeddings"]`` is float32 (1,256,64,64) for SAM1 and SAM2. Compared by
-    identity, so that it can be a key: comparing the tensors would fetch those that a server keeps.
+    This is a mapping from tensor names to arrays: ``embeddings["image_embeddings"]`` is float32 (1,256,64,64) for SAM1
+    and SAM2. Objects are compared by identity, so that they can be dictionary keys; comparing the tensors would fetch
+    the ones that a server keeps.
 
     Args:
-        family: model type, for example "sam2".
-        model: Triton name of the encoder that made them; a decoder of other weights would give wrong masks.
-        image_size: width and height of the original image, pixels.
-        tensors: arrays by tensor name.
+        family: name of the family, for example "sam2".
+        model: Triton name of the encoder that computed the tensors. A decoder with other weights gives wrong masks.
+        image_size: width and height of the original image in pixels.
+        tensors: float32 arrays by tensor name; families/ lists their shapes.
     """
 
     family: str
@@ -34,7 +35,7 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
     image_size: Size
     tensors: Mapping[str, FloatArray]
 
-    __eq__ = object.__eq__  # Mapping compares what it holds
+    __eq__ = object.__eq__  # Mapping would compare the items
     __hash__ = object.__hash__
 
     def __getitem__(self, name: str) -> FloatArray:
@@ -48,11 +49,15 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
 
     @property
     def nbytes(self) -> int:
-        """Size of all tensors, bytes."""
+        """Total size of all tensors in bytes."""
         return sum(array.nbytes for array in self.tensors.values())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a NumPy .npz file; the file appears whole or not at all."""
+        """Write the embeddings to a NumPy .npz file, atomically: the file never holds a part of them.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         labels = {
             "family": np.array(self.family),
             "model": np.array(self.model),
@@ -63,29 +68,29 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ImageEmbeddings:
-        """Read what save() wrote. Nothing in the file is executed.
+        """Read a file that save() wrote. Loading does not unpickle objects, so a file from a stranger cannot run code.
 
         Raises:
-            InputError: the file is missing, damaged or something else.
+            InputError: the file is missing or damaged, or it contains no image embeddings.
         """
         try:
-            # Opened here: NumPy leaves a damaged file open.
+            # The file is opened here because np.load() does not close a damaged file that it opened itself.
             with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 tensors = {
                     key.removeprefix("tensor:"): archive[key] for key in archive.files if key.startswith("tensor:")
                 }
                 width, height = (int(side) for side in archive["image_size"])
                 loaded = cls(str(archive["family"]), str(archive["model"]), (width, height), tensors)
-        except Exception as error:  # zipfile and NumPy let almost any one through for damaged files
-            raise InputError(f"{os.fspath(path)} holds no image embeddings: {error}") from error
+        except Exception as error:  # for damaged files, zipfile and NumPy raise almost any type
+            raise InputError(f"{os.fspath(path)} contains no image embeddings: {error}") from error
         loaded.check()
         return loaded
 
     def check(self) -> None:
-        """Check names and shapes against the family.
+        """Check that the tensors have the names, shapes and dtypes of the family.
 
         Raises:
-            InputError: a tensor is missing or has another shape or type.
+            InputError: a tensor is missing, or it has the wrong shape or dtype.
         """
         for spec in get_family(self.family).encoder.outputs:
             array = self.tensors.get(spec.name)

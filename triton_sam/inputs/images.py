@@ -1,4 +1,4 @@
-"""Open a picture from whatever the caller has, and turn it into the encoder's input."""
+"""Open an image from any supported source and turn it into the input tensor of an encoder."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from ..families.base import Family, FloatArray, Size
 from .resample import resize_bytes
 
 ImageSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
-"""A path, encoded bytes (JPEG, PNG, WebP, TIFF, BMP, ...), a Pillow image, or an array (H,W), (H,W,3), (H,W,4)."""
+"""A path, encoded bytes (JPEG, PNG, WebP, TIFF, BMP, ...), a Pillow image, or a uint8 or uint16 array (H,W), (H,W,3) or
+(H,W,4)."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
-"""What servers open for whoever sends it, in Pillow's names. Its other decoders see the user's own files alone: they
-are many and rarely used, and the one for EPS starts a program."""
+"""The formats, in Pillow's names, that servers accept from any client. Pillow's other decoders are rarely used, and the
+decoder for EPS starts a program, so only the user's own process opens files in those formats."""
 
-_TURNS = {
+_UPRIGHT_OPERATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -33,28 +34,30 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""EXIF orientation -> what turns the picture upright."""
+"""The operation that turns an image upright, by its EXIF orientation."""
 TURNED = (5, 6, 7, 8)
-"""EXIF orientations that swap width and height."""
-_SAYS_ORIENTATION = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
+"""EXIF orientations whose images are stored with width and height swapped."""
+_ORIENTATION_METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
+"""The keys of ``Image.info`` that may hold the orientation."""
 
 
 def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> Image.Image:
-    """Open a picture as 8-bit RGB, turned upright by its EXIF orientation.
+    """Open an image as 8-bit RGB and turn it upright by its EXIF orientation.
 
-    Transparency is dropped. Grey pictures with more than 8 bits (16-bit, 32-bit, float) and arrays of 16 bits are
-    stretched from their own minimum..maximum to 0..255, since microscopes rarely use the full range. Of files with more
-    than 8 bits a colour, Pillow reads the upper 8. An animation gives its first frame.
+    The alpha channel is dropped. The values of a grey image with more than 8 bits (16-bit, 32-bit, float) and of a
+    16-bit array are stretched from their own minimum..maximum to 0..255, because microscopes rarely use the full range.
+    Pillow reads only the upper 8 bits of each channel of a colour file. For an animation, the first frame is returned.
 
     Args:
-        source: see ImageSource. Arrays are RGB (or grey) and not modified; an EXIF orientation is not known for them.
-        formats: of encoded bytes or a file, in Pillow's names, for example FORMATS. None: all that Pillow reads.
+        source: see ImageSource. An array holds RGB or grey values and is not modified; it has no EXIF orientation.
+        formats: the accepted formats of a file or of encoded bytes, in Pillow's names, for example FORMATS. None
+            accepts every format that Pillow reads.
 
     Returns:
-        Pillow image of mode RGB, always a new one.
+        A new Pillow image of mode RGB.
 
     Raises:
-        ImageError: the source is missing, empty, damaged, too large, or no picture at all.
+        ImageError: the source is missing, empty, damaged, too large, or not an image.
     """
     if isinstance(source, np.ndarray):
         return _from_array(source)
@@ -65,17 +68,18 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
         return _to_rgb(_upright(image))
     except ImageError:
         raise
-    except Exception as error:  # Pillow's decoders let almost any exception through for damaged data
+    except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
         raise ImageError(f"{_describe(source)} is damaged: {_reason(error)}") from error
 
 
 def image_bytes(source: ImageSource) -> bytes:
-    """Return a picture as encoded bytes from which open_image() makes the very same pixels, and servers too.
+    """Encode an image as bytes that decode, here and on a server, to the same pixels as ``open_image(source)``.
 
-    Files and encoded bytes of FORMATS stay as they are, and are not decoded; all else that can be opened becomes PNG.
+    Files and encoded bytes in one of FORMATS are returned unchanged and are not decoded. Every other image is encoded
+    as PNG. Bytes that Pillow cannot identify are also returned unchanged: the server reports the error.
 
     Raises:
-        ImageError: the source is missing, empty, unreadable, or no picture at all.
+        ImageError: the source is missing, empty or unreadable, or it has an unsupported type.
     """
     if isinstance(source, (np.ndarray, Image.Image)):
         return _to_png(source)
@@ -86,24 +90,25 @@ def image_bytes(source: ImageSource) -> bytes:
         except OSError as error:
             raise ImageError(f"{_describe(source)} cannot be read: {_reason(error)}") from error
     if not isinstance(source, (bytes, bytearray, memoryview)):
-        raise ImageError(_no_source(source))
+        raise ImageError(_unsupported_source(source))
     if len(source) == 0:
         raise ImageError("the image is empty (0 bytes)")
     return _in_known_format(bytes(source))
 
 
 def encoder_input(image: Image.Image, family: Family) -> FloatArray:
-    """Resize an RGB image as the family's official predictor does, as the encoder's input tensor.
+    """Turn an RGB image into the encoder's input tensor, resized exactly as the family's official predictor resizes it.
 
-    All use an antialiased bilinear filter, on different numbers, and rounding is part of the reference: the wrong one
-    changes masks (SAM2 with bytes: IoU 0.998; SAM3 with Pillow's bytes: 0.9995).
+    All official predictors use an antialiased bilinear filter, but they differ in number format and rounding. The wrong
+    rounding changes the masks: resizing bytes instead of floats gives SAM2 an IoU of 0.998 with the reference, and
+    Pillow's rounding of bytes instead of torch's gives SAM3 0.9995.
 
     Args:
-        image: RGB, any size.
-        family: the family whose frame, padding and value range apply.
+        image: RGB image of any size.
+        family: the family whose input size, padding and value range apply.
 
     Returns:
-        float32 (1,3,S,S) with S = family.image_size, values in family.value_range.
+        float32 (1,3,S,S) with S = family.image_size and values in family.value_range.
     """
     side = family.image_size
     width, height = size = family.resized(image.size)
@@ -118,26 +123,29 @@ def encoder_input(image: Image.Image, family: Family) -> FloatArray:
 
 
 def _resize(image: Image.Image, size: Size, family: Family) -> Iterator[npt.NDArray[np.generic]]:
-    """Yield the three bands (height,width) in 0..255."""
+    """Yield the red, green and blue band of the resized image: (height,width), values in 0..255."""
     if family.resampling == "fixed_point":
         yield from resize_bytes(np.asarray(image), size)
     elif family.resampling == "pillow":
         yield from np.asarray(image.resize(size, Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     else:
         for band in image.split():
-            # On float bands Pillow's filter equals torchvision's Resize of a float tensor.
+            # Applied to a float band, Pillow's filter gives the same result as torchvision's Resize of a float tensor.
             yield np.asarray(band.convert("F").resize(size, Image.Resampling.BILINEAR))
 
 
 def _in_known_format(content: bytes) -> bytes:
-    """Return encoded bytes as they are if servers open them, or if nobody does: they say best what is wrong."""
+    """Return encoded bytes unchanged, or as PNG if only this process can open them.
+
+    Bytes that nobody can open are returned unchanged too, because the server's error names the fault best.
+    """
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS):
             return content
     except UnidentifiedImageError:
         with contextlib.suppress(ImageError):
             return _to_png(content)
-    except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
+    except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
         return content
     return content
 
@@ -151,7 +159,7 @@ def _to_png(source: ImageSource) -> bytes:
 def _decode(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, formats: tuple[str, ...] | None
 ) -> Image.Image:
-    """Open a file or encoded bytes; pixels are read here, so that a damaged file fails here."""
+    """Open a file or encoded bytes and read the pixels, so that a damaged file fails here and not later."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         if len(source) == 0:
             raise ImageError("the image is empty (0 bytes)")
@@ -160,7 +168,7 @@ def _decode(
         stream = Path(source)
         _check_file(stream)
     else:
-        raise ImageError(_no_source(source))
+        raise ImageError(_unsupported_source(source))
     try:
         with Image.open(stream, formats=formats) as image:
             image.load()
@@ -169,7 +177,7 @@ def _decode(
         raise ImageError(f"{_describe(source)} is too large: {error}") from error
     except UnidentifiedImageError as error:
         raise ImageError(f"{_describe(source)} is not an image that Pillow can read") from error
-    except Exception as error:  # Pillow's decoders let almost any exception through for damaged data
+    except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
         raise ImageError(f"{_describe(source)} cannot be read: {_reason(error)}") from error
 
 
@@ -178,10 +186,10 @@ def _check_file(path: Path) -> None:
         if path.is_dir():
             raise ImageError(f"{path} is a folder, not an image")
         if not path.exists():
-            raise ImageError(f"no image at {path}")
+            raise ImageError(f"there is no image at {path}")
         if path.is_file() and path.stat().st_size == 0:
             raise ImageError(f"{path} is empty (0 bytes)")
-    except OSError as error:  # a name that is too long, a folder that may not be looked into
+    except OSError as error:  # the name is too long, or the folder may not be read
         raise ImageError(f"{path} cannot be read: {error.strerror}") from error
 
 
@@ -198,26 +206,26 @@ def _from_array(array: npt.NDArray[np.generic]) -> Image.Image:
     if array.dtype == np.uint16:
         array = _stretch(array)
     elif array.dtype != np.uint8:
-        raise ImageError(f"an image array must be uint8 (or uint16), not {array.dtype}: scale it to 0..255 first")
+        raise ImageError(f"an image array must be uint8 or uint16, not {array.dtype}: scale it to 0..255 first")
     return Image.fromarray(np.ascontiguousarray(array)).convert("RGB")
 
 
 def orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation of a picture as it was opened, 1..8; 1 where EXIF data is missing or damaged."""
+    """Return the EXIF orientation of an opened image, 1..8; 1 (upright) if EXIF data is missing or damaged."""
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # noqa: BLE001 - as Pillow's decoders, and the pixels are there
+    except Exception:  # noqa: BLE001 - damaged EXIF data raises almost any exception, and the pixels are still good
         return 1
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Turn a picture by its EXIF orientation, and leave out what says it; damaged EXIF data is none."""
+    """Turn an image upright by its EXIF orientation, and drop the metadata that would turn it a second time."""
     image.load()
-    turn = _TURNS.get(orientation(image))
-    if turn is None:
+    operation = _UPRIGHT_OPERATIONS.get(orientation(image))
+    if operation is None:
         return image
-    upright = image.transpose(turn)
-    for name in _SAYS_ORIENTATION:
+    upright = image.transpose(operation)
+    for name in _ORIENTATION_METADATA:
         upright.info.pop(name, None)
     return upright
 
@@ -226,17 +234,17 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return Image.fromarray(_stretch(np.asarray(image))).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
-        # Straight to RGB, Pillow warns about palettes with per-entry alpha.
+        # Converting straight to RGB makes Pillow warn about palettes with an alpha value for each entry.
         return image.convert("RGBA").convert("RGB")
     return image.convert("RGB")
 
 
 def _stretch(array: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
-    """Scale minimum..maximum to 0..255; non-finite values count as the minimum."""
+    """Scale the values from minimum..maximum to 0..255; NaN and infinity count as the minimum."""
     values = array.astype(np.float32)
     finite = np.isfinite(values)
     if not finite.any():
-        raise ImageError("the image has no finite pixel value")
+        raise ImageError("the image has no finite pixel value: every pixel is NaN or infinite")
     low, high = values[finite].min(), values[finite].max()
     values = np.where(finite, values, low)
     scale = 255.0 / (high - low) if high > low else 0.0
@@ -250,7 +258,7 @@ def _describe(source: object) -> str:
     return "the image"
 
 
-def _no_source(source: object) -> str:
+def _unsupported_source(source: object) -> str:
     kind = type(source).__name__
     return f"cannot open an image from {kind}: give a path, encoded bytes, a Pillow image or a numpy array"
 

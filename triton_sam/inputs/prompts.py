@@ -1,4 +1,4 @@
-"""Points, labels, boxes and a mask: checked once, then turned into decoder tensors."""
+"""Prompts (points, labels, boxes and a mask): check them once, then turn them into decoder tensors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..errors import PromptError
 from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT, Family, FloatArray, Size
 
 LABELS = (LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT)
+"""The labels that a caller may give to a point."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,11 @@ class Prompts:
     """Checked prompts for P objects on one image, in pixels of the original image.
 
     Args:
-        coords: float32 (P,N,2), x and y; N is 0 when there are only boxes or a mask.
-        labels: int64 (P,N): 1 foreground, 0 background, -2 no point.
+        coords: float32 (P,N,2), x and y of each point; N is 0 if there are no points.
+        labels: int64 (P,N): 1 foreground, 0 background, -2 no point (padding).
         boxes: float32 (P,4) as x1,y1,x2,y2, or None.
-        mask: float32 (1 or P,1,S,S) logits, or None.
-        image_size: width and height of the original image.
+        mask: float32 (1 or P,1,S,S) logits of an earlier prediction, or None; a single mask serves all objects.
+        image_size: width and height of the original image in pixels.
     """
 
     coords: FloatArray
@@ -38,13 +39,14 @@ class Prompts:
 
     @property
     def has_padding(self) -> bool:
-        """Whether an object has points that are none, as those have that came in lists of different length."""
+        """Whether some points are padding (label -2), as in prompts that came as lists of different lengths."""
         return bool((self.labels == LABEL_NO_POINT).any())
 
     def tensors(self, family: Family) -> dict[str, npt.NDArray[np.generic]]:
-        """Return the decoder's inputs, embeddings aside, in the frame of ``family``.
+        """Return the decoder's input tensors, except for the embeddings, with coordinates in the frame of ``family``.
 
-        Places in which no object has a point are left out: no mask depends on them, but see Family.masks_out_padding.
+        A point position that is padding for every object is left out. No mask should depend on it, but a decoder that
+        does not mask out padding (see Family.masks_out_padding) would be influenced by it.
         """
         scale = np.array(family.scale(self.image_size), np.float32)
         boxes = None if self.boxes is None else self.boxes * np.tile(scale, 2)
@@ -52,7 +54,7 @@ class Prompts:
         return family.decoder_inputs(self.coords[:, used] * scale, self.labels[:, used], boxes, self.mask)
 
     def parts(self, size: int) -> list[Prompts]:
-        """Return prompts for at most ``size`` objects each, in order; a mask for all stays with each part."""
+        """Split into prompts for at most ``size`` objects each, in order; a mask for all objects is in every part."""
         if len(self) <= size:
             return [self]
         cuts = [slice(start, start + size) for start in range(0, len(self), size)]
@@ -77,19 +79,20 @@ def check_prompts(
     image_size: Size,
     mask_size: int,
 ) -> Prompts:
-    """Check what a caller hands in and bring it to one form.
+    """Check the prompts of a caller and convert them to one form.
 
     Args:
-        point_coords: (N,2) for one object, (P,N,2) for several, or a list of P lists of different length; pixels of the
-            original image, (0,0) is the top left corner of the top left pixel. None for no points.
-        point_labels: (N,) or (P,N) or ragged likewise; 1 foreground, 0 background, -2 no point. None: all foreground.
+        point_coords: points in pixels of the original image, where (0,0) is the top left corner of the top left pixel:
+            (N,2) for one object, (P,N,2) for P objects, or P lists of different lengths. None if there are no points.
+        point_labels: one label for each point, (N,) or (P,N) or P lists: 1 foreground, 0 background, -2 no point. None
+            if every point is foreground.
         box: (4,) or (P,4) as x1,y1,x2,y2 with x1 < x2 and y1 < y2, or None.
         mask_input: logits of an earlier prediction: (S,S), (1,S,S) or (P,1,S,S), or None.
-        image_size: width and height of the image.
-        mask_size: S.
+        image_size: width and height of the image in pixels.
+        mask_size: S, the side of the family's low-resolution logits.
 
     Raises:
-        PromptError: nothing to go by, or a value of the wrong shape, type or range; the text names the value.
+        PromptError: an object has no prompt, or a value, which the message names, has a wrong shape, type or range.
     """
     coords, labels = _points(point_coords, point_labels)
     boxes = _boxes(box, image_size)
@@ -107,12 +110,12 @@ def check_prompts(
 def _points(coords: Any, labels: Any) -> tuple[FloatArray | None, npt.NDArray[np.int64] | None]:
     if coords is None:
         if labels is not None:
-            raise PromptError("point_labels without point_coords")
+            raise PromptError("point_labels were given without point_coords")
         return None, None
     if _is_ragged(coords):
-        coords, labels = _fill_up(coords, labels)
+        coords, labels = _pad(coords, labels)
     points = _numbers("point_coords", coords)
-    if points.size == 0:  # of one object, or of each of P: (P,0,2), or a list of P empty lists
+    if points.size == 0:  # no points of one object, or of P objects as (P,0,2) or P empty lists
         objects = points.shape[0] if points.ndim == 3 or points.shape[1:] == (0,) else 1
         points = points.reshape(max(objects, 1), 0, 2)
     if points.ndim == 2:
@@ -131,16 +134,16 @@ def _labels(labels: Any, points: FloatArray) -> npt.NDArray[np.int64]:
     if values.shape != points.shape[:2]:
         raise PromptError(
             f"point_labels has shape {_shape(labels)}, but {points.shape[0]} object(s) with {points.shape[1]} "
-            "point(s) each need one label a point"
+            "point(s) each need one label for each point"
         )
     for value in values.ravel():
         if value not in LABELS:
-            raise PromptError(f"label {value:g}: a label is 1 (foreground), 0 (background) or -2 (no point)")
+            raise PromptError(f"label {value:g} is unknown: use 1 (foreground), 0 (background) or -2 (no point)")
     return values.astype(np.int64)
 
 
 def _is_ragged(coords: Any) -> bool:
-    """Whether ``coords`` is a list of point lists that differ in length."""
+    """Whether ``coords`` is a list of point lists that have different lengths."""
     if isinstance(coords, np.ndarray) or not isinstance(coords, Sequence) or not coords:
         return False
     try:
@@ -151,26 +154,26 @@ def _is_ragged(coords: Any) -> bool:
 
 
 def _row(points: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an object's points as they are, but no points, whatever their shape, as (0,2)."""
+    """Return the points of one object unchanged, or as (0,2) if there are none."""
     return points if points.size else points.reshape(0, 2)
 
 
-def _fill_up(coords: Sequence[Any], labels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
-    """Fill point lists of different length up to the longest, with label -2 behind the real points."""
+def _pad(coords: Sequence[Any], labels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Pad point lists to the length of the longest one, with points of label -2 after the real points."""
     rows = [_row(_numbers("point_coords", points)) for points in coords]
     if any(row.ndim != 2 or row.shape[1] != 2 for row in rows):
-        raise PromptError("every object's points must be (N,2)")
+        raise PromptError("the points of each object must be (N,2)")
     if labels is None:
         labels = [np.ones(len(row)) for row in rows]
     if not isinstance(labels, (Sequence, np.ndarray)) or len(labels) != len(rows):
         raise PromptError(f"point_labels must hold one list for each of the {len(rows)} objects")
     longest = max(len(row) for row in rows)
-    filled = np.zeros((len(rows), longest, 2), np.float32)
-    marks = np.full((len(rows), longest), LABEL_NO_POINT, np.int64)
+    padded = np.zeros((len(rows), longest, 2), np.float32)
+    padded_labels = np.full((len(rows), longest), LABEL_NO_POINT, np.int64)
     for index, (row, row_labels) in enumerate(zip(rows, labels, strict=True)):
-        filled[index, : len(row)] = row
-        marks[index, : len(row)] = _labels(row_labels, row[None])[0]
-    return filled, marks
+        padded[index, : len(row)] = row
+        padded_labels[index, : len(row)] = _labels(row_labels, row[None])[0]
+    return padded, padded_labels
 
 
 def _boxes(box: Any, size: Size) -> FloatArray | None:
@@ -205,40 +208,40 @@ def _mask(mask: Any, side: int) -> FloatArray | None:
 
 
 def _common_count(coords: FloatArray | None, boxes: FloatArray | None, mask: FloatArray | None) -> int:
-    """Number of objects P; points and boxes must agree, a mask may be shared."""
+    """Return the number of objects P: points and boxes must agree on it, and one mask may serve all objects."""
     counts = {name: len(part) for name, part in (("point_coords", coords), ("box", boxes)) if part is not None}
     if len(set(counts.values())) > 1:
-        raise PromptError(f"point_coords is for {counts['point_coords']} object(s), box for {counts['box']}")
+        raise PromptError(f"point_coords is for {counts['point_coords']} object(s), but box is for {counts['box']}")
     masks = 0 if mask is None else len(mask)
     count = next(iter(counts.values()), masks)
     if count == 0:
-        raise PromptError("nothing to go by: give point_coords, box or mask_input")
+        raise PromptError("there is nothing to go by: give point_coords, box or mask_input")
     if masks > 1 and masks != count:
-        raise PromptError(f"mask_input holds {masks} masks for {count} object(s)")
+        raise PromptError(f"mask_input holds {masks} masks for {count} object(s): give one, or one for each object")
     return count
 
 
-def _check_inside(what: str, points: FloatArray, size: Size) -> None:
+def _check_inside(name: str, points: FloatArray, size: Size) -> None:
     width, height = size
     outside = (points < 0).any(axis=-1) | (points > np.array([width, height], np.float32)).any(axis=-1)
     if outside.any():
         x, y = points[outside][0]
-        raise PromptError(f"{what} ({x:g}, {y:g}) lies outside the image of {width}x{height} pixels")
+        raise PromptError(f"{name} ({x:g}, {y:g}) lies outside the image of {width}x{height} pixels")
 
 
 def _numbers(name: str, value: Any) -> FloatArray:
     try:
         array = np.asarray(value)
-        if array.size == 0:  # whatever type nothing has
+        if array.size == 0:  # the dtype of an empty array does not matter
             return np.zeros(array.shape, np.float32)
         if array.dtype.kind not in "biuf":
             raise ValueError
-        with np.errstate(over="ignore"):  # what float32 cannot hold is refused below
+        with np.errstate(over="ignore"):  # values beyond the range of float32 become infinite and are refused below
             array = array.astype(np.float32)
     except (ValueError, TypeError, OverflowError):
         raise PromptError(f"{name} must be an array of numbers") from None
     if not np.isfinite(array).all():
-        raise PromptError(f"{name} holds NaN or infinity")
+        raise PromptError(f"{name} holds NaN or infinity: give finite numbers")
     return array
 
 

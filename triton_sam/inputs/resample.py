@@ -1,8 +1,8 @@
-"""Antialiased bilinear resize of 8-bit pictures in fixed point, as torch does it: part of SAM3's reference.
+"""Resize 8-bit images exactly as torch does, with an antialiased bilinear filter in fixed-point arithmetic.
 
-torchvision resizes a uint8 tensor with integer weights of 15 bits, columns first, rounded to bytes between the two
-passes. Pillow's weights have 22 bits: one value in 300 differs by 1 from these. Reference: ATen UpSampleKernel.cpp and
-UpSampleKernelAVXAntialias.h, for CPUs with AVX2.
+SAM3's official predictor resizes this way. torchvision resizes a uint8 tensor with integer weights of 15 bits: first
+the width, then the height, with rounding to bytes in between. Pillow's weights have 22 bits, so that one value in 300
+differs by 1. Reference: ATen's UpSampleKernel.cpp and UpSampleKernelAVXAntialias.h, for CPUs with AVX2.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..families.base import Size
 Bytes = npt.NDArray[np.uint8]
 
 _BLOCK = 16
-"""Output positions that one matrix product makes: more would multiply more zeros, fewer would call more often."""
+"""Output positions per matrix product: a larger block multiplies more zeros, a smaller one needs more products."""
 _WEIGHT_BITS = 15
 
 
 @dataclass(frozen=True)
 class _Taps:
-    """Where each output position looks, and how much each input position counts.
+    """The filter taps of each output position: the input positions that it averages, and their weights.
 
     Args:
         first: (n_out,) first input position.
-        weights: (n_out, taps) integers as float32, 0 where there is no tap; a row adds up to about 2**precision.
-        precision: bits behind the binary point.
+        weights: float32 (n_out, taps), integer values, 0 where there is no tap; a row sums to about 2**precision.
+        precision: number of fractional bits of the weights.
     """
 
     first: npt.NDArray[np.intp]
@@ -38,14 +38,14 @@ class _Taps:
 
 
 def resize_bytes(pixels: Bytes, size: Size) -> Bytes:
-    """Resize a picture as torchvision.transforms.functional.resize(uint8 tensor, antialias=True) does.
+    """Resize an image as torchvision.transforms.functional.resize(uint8 tensor, antialias=True) does.
 
     Args:
-        pixels: (H,W,C).
-        size: width and height of the result, pixels.
+        pixels: uint8 (H,W,C).
+        size: width and height of the result in pixels.
 
     Returns:
-        (C,height,width).
+        uint8 (C,height,width).
     """
     width, height = size
     planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -57,9 +57,9 @@ def resize_bytes(pixels: Bytes, size: Size) -> Bytes:
 
 
 def _resize_rows(planes: Bytes, n_out: int) -> Bytes:
-    """Resize the last axis of (C,H,n_in).
+    """Resize the last axis of (C,H,n_in) to n_out.
 
-    Sums stay below 2**24, so that float32 products are exact and the fast matrix product can make them.
+    All sums stay below 2**24, so a fast matrix product of float32 values gives exact integers.
     """
     taps = _taps(planes.shape[2], n_out)
     result = np.empty((*planes.shape[:2], n_out), np.uint8)
@@ -80,7 +80,7 @@ def _resize_rows(planes: Bytes, n_out: int) -> Bytes:
 
 
 def _taps(n_in: int, n_out: int) -> _Taps:
-    """Return the taps of a triangle filter that is as wide as the picture shrinks."""
+    """Return the taps of a triangle filter whose width grows with the factor by which the image shrinks."""
     scale = n_in / n_out
     support = max(scale, 1.0)
     center = scale * (np.arange(n_out) + 0.5)

@@ -1,8 +1,8 @@
-"""Generated images whose objects are known. Needs the `evaluate` extra."""
+"""Generated images whose objects are known. This package needs the `evaluate` extra."""
 
 from .._common.extras import missing
 
 try:
-    import cv2  # noqa: F401 - looked for here, once for all modules that draw
+    import cv2  # noqa: F401 - checked once here for all modules of this package
 except ImportError as error:
     raise missing("generated scenes need", "evaluate", error) from error

@@ -1,4 +1,4 @@
-"""The canvas of a scene: objects drawn back to front on a label map, and what they have in common."""
+"""The canvas of a scene, on which objects and their parts are drawn from back to front."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from numpy.typing import NDArray
 
 from . import shapes, textures
 
-_MIN_VISIBLE = 0.0003  # of the picture's area: smaller rests of occluded objects are part of nothing
-
-
+_MIN_VISIBLE = 0.0003  # share of the image's area; a smaller visible region becomes background
 _MAX_OBJECTS = 250  # label maps are uint8
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One generated picture and what is in it.
+    """One generated image with its objects and parts.
 
     Attributes:
         image: uint8 (H, W, 3), RGB.
-        labels: uint8 (H, W): 0 for the background, otherwise the number of the topmost object (1..N).
-        parts: uint8 (H, W): 0, or the number of a part (1..M); a part lies inside the visible region of one object.
-        part_parents: for each part, the number of its object (1..N).
+        labels: uint8 (H, W), the number (1..N) of the topmost object at each pixel, or 0 for the background.
+        parts: uint8 (H, W), the number (1..M) of the part at each pixel, or 0. A part lies inside the visible region of
+            one object.
+        part_parents: the number (1..N) of the object that each part belongs to.
     """
 
     image: NDArray[np.uint8]
@@ -36,121 +35,147 @@ class Scene:
 
     @property
     def masks(self) -> NDArray[np.bool_]:
-        """All visible regions, bool (K, H, W): first the N objects, pairwise disjoint, then the M parts."""
+        """The visible regions, bool (K, H, W): first those of the N objects, which are disjoint, then the M parts."""
         objects = np.arange(1, int(self.labels.max()) + 1, dtype=np.uint8)[:, None, None]
         parts = np.arange(1, len(self.part_parents) + 1, dtype=np.uint8)[:, None, None]
         return np.concatenate([self.labels[None] == objects, self.parts[None] == parts])
 
     @property
     def parents(self) -> NDArray[np.int64]:
-        """For each of `masks`, the index of the mask that it is a part of; -1 for an object. int64 (K,)."""
+        """The index of the object's mask for each part in `masks`, and -1 for each object; int64 (K,)."""
         objects = int(self.labels.max())
         return np.array([-1] * objects + [parent - 1 for parent in self.part_parents], np.int64)
 
 
 class Canvas:
-    """The picture, label map and part map while objects are put on it."""
+    """The image, the label map and the part map of a scene while its objects are drawn.
 
-    def __init__(self, rng: np.random.Generator, size: int, difficulty: float, base: NDArray[np.float32]) -> None:
-        self.rng, self.size, self.difficulty, self.base = rng, size, difficulty, base
-        self.picture = textures.paint(rng, (size, size), base, 1.0)
+    Args:
+        rng: the source of randomness.
+        size: side of the image in pixels.
+        difficulty: 0..1; see scenes.generate_scene.
+        background: RGB in 0..1, float32 (3,), the base colour of the background.
+    """
+
+    def __init__(self, rng: np.random.Generator, size: int, difficulty: float, background: NDArray[np.float32]) -> None:
+        self.rng, self.size, self.difficulty, self.background = rng, size, difficulty, background
+        self.image = textures.paint(rng, (size, size), background, 1.0)
         self.labels = np.zeros((size, size), np.uint8)
         self.parts = np.zeros((size, size), np.uint8)
         self.part_owner: list[int] = []
         self.count = 0
 
     def _bounds(self, mask: NDArray[np.bool_]) -> tuple[slice, slice] | None:
+        """Return the rows and columns of the mask; None if it is empty or the scene has no room for an object."""
         rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
         if len(rows) == 0 or self.count >= _MAX_OBJECTS:
             return None
         return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
 
-    def put(self, mask: NDArray[np.bool_], surface: Callable[[NDArray[np.bool_]], textures.Picture]) -> bool:
-        """Draw an object over everything so far; `surface` paints the mask's bounding box."""
+    def put(self, mask: NDArray[np.bool_], surface: Callable[[NDArray[np.bool_]], textures.Image]) -> bool:
+        """Draw an object on top of all others.
+
+        Args:
+            mask: bool (H, W), the object.
+            surface: takes the mask cropped to its bounding box (h, w), and returns the painted box (h, w, 3).
+
+        Returns:
+            False if the object was not drawn because its mask is empty or the scene is full.
+        """
         bounds = self._bounds(mask)
         if bounds is None:
             return False
         inside = mask[bounds]
-        self.picture[bounds][inside] = surface(inside)[inside]
+        self.image[bounds][inside] = surface(inside)[inside]
         self.count += 1
         self.labels[bounds][inside] = self.count
         self.parts[bounds][inside] = 0
         return True
 
-    def put_part(self, mask: NDArray[np.bool_], surface: Callable[[NDArray[np.bool_]], textures.Picture]) -> None:
-        """Draw a part onto the visible region of the newest object."""
+    def put_part(self, mask: NDArray[np.bool_], surface: Callable[[NDArray[np.bool_]], textures.Image]) -> None:
+        """Draw a part inside the visible region of the newest object; the arguments are those of `put`."""
         mask = mask & (self.labels == self.count)
         bounds = self._bounds(mask)
         if bounds is None or len(self.part_owner) >= _MAX_OBJECTS:
             return
         inside = mask[bounds]
-        self.picture[bounds][inside] = surface(inside)[inside]
+        self.image[bounds][inside] = surface(inside)[inside]
         self.part_owner.append(self.count)
         self.parts[bounds][inside] = len(self.part_owner)
 
     def shadow(self, mask: NDArray[np.bool_], strength: float) -> None:
-        """Darken the picture where a soft shadow of the object falls."""
+        """Darken the image by a soft shadow of the object. A negative strength gives a bright halo."""
         reach = self.size * self.rng.uniform(0.004, 0.025)
         shift = np.array([[1, 0, self.rng.normal(0, reach)], [0, 1, self.rng.normal(0, reach)]], np.float32)
         cast = cv2.warpAffine(mask.astype(np.float32), shift, (self.size, self.size))
         cast = cv2.blur(cast, (2 * int(reach) + 1,) * 2)
-        self.picture *= (1 - strength * cast)[..., None]
+        self.image *= (1 - strength * cast)[..., None]
 
     def finish(self) -> Scene:
-        """Drop what is hardly visible, renumber, and take the photograph."""
-        least = max(12.0, _MIN_VISIBLE * self.size**2)
-        labels, kept = _renumber(self.labels, self.count, least)
+        """Drop regions that are hardly visible, number the others without gaps, and photograph the scene."""
+        min_area = max(12.0, _MIN_VISIBLE * self.size**2)
+        labels, kept = _renumber(self.labels, self.count, min_area)
         parts = np.where(labels > 0, self.parts, 0).astype(np.uint8)
         areas = np.bincount(self.labels.ravel(), minlength=self.count + 1)
-        parts, kept_parts = _renumber(parts, len(self.part_owner), least, areas[[0, *self.part_owner]] * 0.9)
+        parts, kept_parts = _renumber(parts, len(self.part_owner), min_area, areas[[0, *self.part_owner]] * 0.9)
         owners = tuple(kept[self.part_owner[part - 1]] for part in kept_parts)
-        image = textures.camera(self.rng, np.clip(self.picture, 0, 1), self.difficulty)
+        image = textures.camera(self.rng, np.clip(self.image, 0, 1), self.difficulty)
         return Scene(image, labels, parts, owners)
 
 
 def _renumber(
-    numbers: NDArray[np.uint8], count: int, least: float, most: NDArray[np.float64] | None = None
+    numbers: NDArray[np.uint8], count: int, min_area: float, max_areas: NDArray[np.float64] | None = None
 ) -> tuple[NDArray[np.uint8], dict[int, int]]:
-    """Keep the regions of an area in [least, most]; number them from 1. Returns the map and old -> new."""
+    """Keep the regions whose areas are within the limits, and number them from 1.
+
+    Args:
+        numbers: (H, W), the number (1..count) of the region at each pixel, or 0.
+        count: number of regions.
+        min_area: minimum area in pixels.
+        max_areas: (count + 1,), maximum area of each number in pixels, or None.
+
+    Returns:
+        The new map, and the new number of each old number that was kept.
+    """
     areas = np.bincount(numbers.ravel(), minlength=count + 1).astype(np.float64)
-    fits = areas >= least
-    if most is not None:
-        fits &= areas <= most
+    fits = areas >= min_area
+    if max_areas is not None:
+        fits &= areas <= max_areas
     kept = {old: new for new, old in enumerate((i for i in range(1, count + 1) if fits[i]), start=1)}
     table = np.zeros(count + 1, np.uint8)
     table[list(kept)] = list(kept.values())
     return table[numbers], kept
 
 
-def place(rng: np.random.Generator, size: int) -> tuple[float, float]:
-    """Draw a place (x, y), in pixels, inside a scene."""
+def random_position(rng: np.random.Generator, size: int) -> tuple[float, float]:
+    """Draw a position (x, y) inside a scene, in pixels."""
     return float(rng.uniform(0.03, 0.97) * size), float(rng.uniform(0.03, 0.97) * size)
 
 
-def thing(canvas: Canvas, mask: NDArray[np.bool_], radius: float, least: float) -> None:
-    """Put one object of any look, with shading, outline, shadow and parts by chance."""
+def draw_object(canvas: Canvas, mask: NDArray[np.bool_], radius: float, min_contrast: float) -> None:
+    """Draw one object with a random colour and texture, and by chance with shading, a rim, a shadow and parts."""
     rng, share = canvas.rng, 2 * radius / canvas.size
-    colour = textures.contrasting_colour(rng, canvas.base, least)
+    colour = textures.contrasting_colour(rng, canvas.background, min_contrast)
     shaded, rim = rng.random() < 0.4, rng.random() < 0.15
     if rng.random() < 0.3:
         canvas.shadow(mask, rng.uniform(0.2, 0.6))
 
-    def surface(inside: NDArray[np.bool_]) -> textures.Picture:
+    def surface(inside: NDArray[np.bool_]) -> textures.Image:
         shape = (inside.shape[0], inside.shape[1])
-        picture = textures.paint(rng, shape, colour, share)
+        painted = textures.paint(rng, shape, colour, share)
         if shaded:
-            picture = shade(rng, picture, inside)
+            painted = shade(rng, painted, inside)
         if rim:
             border = textures.dome(inside, 1.0) < rng.uniform(0.05, 0.2)
-            picture[border] = picture[border] * rng.uniform(0.3, 1.6)
-        return picture
+            painted[border] = painted[border] * rng.uniform(0.3, 1.6)
+        return painted
 
     if canvas.put(mask, surface) and share > 0.1 and rng.random() < 0.4:
-        decorate(canvas, mask, radius, colour)
+        draw_parts(canvas, mask, radius, colour)
 
 
-def decorate(canvas: Canvas, mask: NDArray[np.bool_], radius: float, colour: NDArray[np.float32]) -> None:
-    """Put one to three parts on the newest object."""
+def draw_parts(canvas: Canvas, mask: NDArray[np.bool_], radius: float, colour: NDArray[np.float32]) -> None:
+    """Draw one to three parts, which differ from the object's colour, on the newest object."""
     rng = canvas.rng
     rows, columns = np.nonzero(mask)
     for _ in range(int(rng.integers(1, 4))):
@@ -159,22 +184,22 @@ def decorate(canvas: Canvas, mask: NDArray[np.bool_], radius: float, colour: NDA
         part = shapes.random_shape(rng, canvas.size, (float(columns[at]), float(rows[at])), extent)
         tone = textures.contrasting_colour(rng, colour, 0.12)
         share = 2 * extent / canvas.size
-        canvas.put_part(part, partial(flat, rng, tone, share))
+        canvas.put_part(part, partial(paint_region, rng, tone, share))
 
 
-def flat(
+def paint_region(
     rng: np.random.Generator, colour: NDArray[np.float32], share: float, inside: NDArray[np.bool_]
-) -> textures.Picture:
-    """Paint one colour with a texture of its own into the region ``inside`` (H,W)."""
+) -> textures.Image:
+    """Paint the bounding box of a region ``inside`` (H, W) with a random texture; a surface for `Canvas.put`."""
     return textures.paint(rng, (inside.shape[0], inside.shape[1]), colour, share)
 
 
-def shade(rng: np.random.Generator, picture: textures.Picture, inside: NDArray[np.bool_]) -> textures.Picture:
-    """Light a rounded body: diffuse side light, darker rim, sometimes a highlight."""
+def shade(rng: np.random.Generator, painted: textures.Image, inside: NDArray[np.bool_]) -> textures.Image:
+    """Light a painted region like a rounded body: diffuse light from one side, a darker rim, sometimes a highlight."""
     height = textures.dome(inside, rng.uniform(0.4, 0.8))
     softened = np.asarray(cv2.GaussianBlur(height, (0, 0), max(1.0, inside.shape[0] / 16)), np.float32)
     diffuse = textures.emboss(rng, softened, rng.uniform(0.03, 0.15))
-    lit = picture * (rng.uniform(0.55, 0.9) + (1.05 - 0.6) * height)[..., None] + diffuse[..., None]
+    lit = painted * (rng.uniform(0.55, 0.9) + (1.05 - 0.6) * height)[..., None] + diffuse[..., None]
     if rng.random() < 0.3:
         rows, columns = inside.shape
         y, x = np.mgrid[0:rows, 0:columns].astype(np.float32)

@@ -1,6 +1,6 @@
-"""Outlines of synthetic objects: each function draws one random silhouette as a boolean mask.
+"""Outlines of synthetic objects. Each shape function draws one random silhouette as a bool (size, size) mask.
 
-All lengths are in pixels of the canvas that is drawn on; `radius` is half the wanted extent of the object.
+All lengths are in pixels of the square canvas; `radius` is about half the extent of the object.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Mask = NDArray[np.bool_]
 Points = NDArray[np.float64]
 ShapeFunction = Callable[[np.random.Generator, int, tuple[float, float], float], Mask]
 
-_SUBPIXEL_BITS = 4  # cv2 takes fixed-point coordinates: small objects keep a smooth outline
+_SUBPIXEL_BITS = 4  # cv2 takes fixed-point coordinates, so that small objects keep a smooth outline
 _GLYPHS = "ABCDEFGHKMNRSTWXYZabdeghkqrs0123456789&@#?"
 
 
 def fill(size: int, *outlines: Points) -> Mask:
-    """Fill closed outlines (N, 2) of x, y; a second outline inside the first cuts a hole. Returns (size, size)."""
+    """Fill closed outlines, each (N, 2) with x, y. An outline inside another one cuts a hole. Returns (size, size)."""
     canvas = np.zeros((size, size), np.uint8)
     fixed = [np.round(outline * (1 << _SUBPIXEL_BITS)).astype(np.int32) for outline in outlines]
     cv2.fillPoly(canvas, fixed, (1,), cv2.LINE_8, _SUBPIXEL_BITS)
@@ -28,13 +28,13 @@ def fill(size: int, *outlines: Points) -> Mask:
 
 
 def radial_outline(rng: np.random.Generator, center: tuple[float, float], radius: float, rough: float) -> Points:
-    """Draw a closed curve whose radius is a random Fourier series.
+    """Draw a closed curve whose radius is a random Fourier series of the angle, and squeeze it along a random axis.
 
     Args:
         rng: the source of randomness.
-        center: x, y.
+        center: x and y of the centre.
         radius: mean radius.
-        rough: 0 for a circle; 0.3 is strongly lobed.
+        rough: amplitude of the series: 0 gives an ellipse, 0.3 a strongly lobed outline.
 
     Returns:
         (N, 2) float64 points.
@@ -48,11 +48,11 @@ def radial_outline(rng: np.random.Generator, center: tuple[float, float], radius
     return _squeeze(rng, np.stack([distance * np.cos(angle), distance * np.sin(angle)], 1), 0.45) + center
 
 
-def _squeeze(rng: np.random.Generator, points: Points, least: float) -> Points:
-    """Shrink points along a random axis by a factor in [least, 1]."""
+def _squeeze(rng: np.random.Generator, points: Points, min_factor: float) -> Points:
+    """Shrink points along a random axis by a factor in [min_factor, 1]."""
     turn = rng.uniform(0, np.pi)
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    scaled: Points = points @ rotation * [1.0, rng.uniform(least, 1.0)] @ rotation.T
+    scaled: Points = points @ rotation * [1.0, rng.uniform(min_factor, 1.0)] @ rotation.T
     return scaled
 
 
@@ -67,22 +67,22 @@ def ellipse(rng: np.random.Generator, size: int, center: tuple[float, float], ra
 
 
 def fractal(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw an outline roughened by midpoint displacement, as leaves, rocks and coasts have."""
+    """Draw a rough outline, like those of leaves, rocks and coasts, by midpoint displacement."""
     corners = int(rng.integers(3, 8))
     angle = np.sort(rng.uniform(0, 2 * np.pi, corners)) * 0.35 + np.arange(corners) * 2 * np.pi / corners * 0.65
     points = radius * rng.uniform(0.6, 1.1, (corners, 1)) * np.stack([np.cos(angle), np.sin(angle)], 1)
     roughness = rng.uniform(0.08, 0.3)
     for _ in range(6):
-        following = np.roll(points, -1, axis=0)
-        edge = following - points
+        next_points = np.roll(points, -1, axis=0)
+        edge = next_points - points
         normal = np.stack([-edge[:, 1], edge[:, 0]], 1)
-        middle = (points + following) / 2 + normal * rng.normal(0, roughness, (len(points), 1))
+        middle = (points + next_points) / 2 + normal * rng.normal(0, roughness, (len(points), 1))
         points = np.stack([points, middle], 1).reshape(-1, 2)
     return fill(size, points + center)
 
 
 def polygon(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw a polygon of 3 to 8 corners: boxes, triangles, plates; sometimes a star."""
+    """Draw a polygon with 3 to 8 corners, sometimes a star."""
     corners = int(rng.integers(3, 9))
     angle = np.arange(corners) * 2 * np.pi / corners + rng.uniform(0, 2 * np.pi) + rng.normal(0, 0.15, corners)
     distance = radius * rng.uniform(0.8, 1.2, corners)
@@ -93,7 +93,7 @@ def polygon(rng: np.random.Generator, size: int, center: tuple[float, float], ra
 
 
 def rectangle(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw a rectangle at any angle, from square to bar."""
+    """Draw a rectangle at any angle: anything from a square to a narrow bar."""
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * [1.0, rng.uniform(0.12, 1.0)] * radius * 0.85
     turn = rng.choice([0.0, rng.uniform(0, np.pi)])
     rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
@@ -108,7 +108,7 @@ def ring(rng: np.random.Generator, size: int, center: tuple[float, float], radiu
 
 
 def stroke(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw a thin curved line: wires, stems, worms, roads."""
+    """Draw a thin curved line, like a wire, a stem, a worm or a road."""
     turns = rng.normal(0, rng.uniform(0.1, 0.5), 24).cumsum() + rng.uniform(0, 2 * np.pi)
     path = np.stack([np.cos(turns), np.sin(turns)], 1).cumsum(0)
     path = (path - path.mean(0)) / max(1e-6, float(np.abs(path - path.mean(0)).max())) * radius + center
@@ -132,12 +132,12 @@ def glyph(rng: np.random.Generator, size: int, center: tuple[float, float], radi
 
 
 def cluster(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw a union of overlapping discs along a short walk: limbs, clouds, animals in outline."""
+    """Draw overlapping blobs along a random walk, which look like clouds, limbs or animals."""
     canvas = np.zeros((size, size), np.uint8)
     position = np.array(center)
     for _ in range(int(rng.integers(3, 7))):
-        disc = radial_outline(rng, (position[0], position[1]), radius * rng.uniform(0.25, 0.6), 0.1)
-        canvas |= fill(size, disc)
+        blob = radial_outline(rng, (position[0], position[1]), radius * rng.uniform(0.25, 0.6), 0.1)
+        canvas |= fill(size, blob)
         position = position + rng.normal(0, 0.4 * radius, 2)
         position = np.clip(position, np.array(center) - radius * 0.7, np.array(center) + radius * 0.7)
     return canvas.astype(bool)
@@ -147,11 +147,11 @@ SHAPES: tuple[tuple[ShapeFunction, float], ...] = (
     (smooth, 0.24), (ellipse, 0.14), (fractal, 0.16), (polygon, 0.12), (rectangle, 0.12),
     (ring, 0.06), (stroke, 0.05), (glyph, 0.04), (cluster, 0.07),
 )  # fmt: skip
-"""Every kind of outline with its share."""
+"""The shape functions with their shares of all objects."""
 
 
 def random_shape(rng: np.random.Generator, size: int, center: tuple[float, float], radius: float) -> Mask:
-    """Draw one silhouette of a random kind on a (size, size) canvas."""
+    """Draw one silhouette with a random shape function on a (size, size) canvas."""
     weights = np.array([share for _, share in SHAPES])
     kind = int(rng.choice(len(SHAPES), p=weights / weights.sum()))
     return SHAPES[kind][0](rng, size, center, radius)

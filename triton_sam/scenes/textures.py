@@ -1,7 +1,7 @@
-"""Surfaces of synthetic objects: noise fields, colours, relief, shading, and what a camera does to a picture.
+"""Surfaces of synthetic objects: noise fields, colours, relief and shading, and the effects of a camera.
 
-Scalar fields are float32 (H, W) in 0..1, pictures float32 (H, W, 3) in 0..1. Frequencies count periods across the
-larger side of the whole picture, so that a scene looks alike at every size.
+A `Field` is float32 (H, W) in 0..1, an `Image` float32 (H, W, 3) in 0..1. A frequency is a number of periods along the
+longer side of the whole image, so that a scene looks the same at every size.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Field = NDArray[np.float32]
-Picture = NDArray[np.float32]
+Image = NDArray[np.float32]
 
 
 def noise(rng: np.random.Generator, shape: tuple[int, int], cells: float, octaves: int = 3) -> Field:
-    """Sum smooth random grids, each twice as fine and half as strong as the one before (fractal value noise)."""
+    """Draw fractal value noise: a sum of smooth random grids, each twice as fine and half as strong as the last."""
     height, width = shape
     total = np.zeros(shape, np.float32)
     weight = 1.0
@@ -30,7 +30,7 @@ def noise(rng: np.random.Generator, shape: tuple[int, int], cells: float, octave
 
 
 def ramp(rng: np.random.Generator, shape: tuple[int, int]) -> Field:
-    """Linear gradient in a random direction, 0..1."""
+    """Draw a linear gradient in a random direction."""
     angle = rng.uniform(0, 2 * np.pi)
     rows = np.linspace(-1, 1, shape[0], dtype=np.float32)[:, None]
     columns = np.linspace(-1, 1, shape[1], dtype=np.float32)[None]
@@ -38,7 +38,7 @@ def ramp(rng: np.random.Generator, shape: tuple[int, int]) -> Field:
 
 
 def stripes(rng: np.random.Generator, shape: tuple[int, int], cells: float) -> Field:
-    """Waves in one direction, or crossed as a chequer, bent by noise; soft or hard edges."""
+    """Draw waves in one direction, or crossed like a chequerboard, with soft or hard edges, bent by noise."""
     angle = rng.uniform(0, np.pi)
     scale = 2 * np.pi * cells / max(shape)
     rows = np.arange(shape[0], dtype=np.float32)[:, None] * scale
@@ -52,7 +52,7 @@ def stripes(rng: np.random.Generator, shape: tuple[int, int], cells: float) -> F
 
 
 def emboss(rng: np.random.Generator, height_map: Field, strength: float) -> Field:
-    """Light a height map from a random side; returns a zero-centred brightness change."""
+    """Light a height map from a random side. Returns the change of brightness, float32 (H, W), centred on zero."""
     angle = rng.uniform(0, 2 * np.pi)
     across = cv2.Sobel(height_map, cv2.CV_32F, 1, 0)
     down = cv2.Sobel(height_map, cv2.CV_32F, 0, 1)
@@ -62,7 +62,7 @@ def emboss(rng: np.random.Generator, height_map: Field, strength: float) -> Fiel
 
 
 def random_field(rng: np.random.Generator, shape: tuple[int, int], share: float) -> Field:
-    """Draw a texture of a random kind for a patch that spans `share` (0..1] of the picture's side."""
+    """Draw a texture of a random kind for a patch that spans the share `share` (0..1] of the image's side."""
     kind = rng.random()
     fine = max(2.0, rng.choice([6.0, 16.0, 50.0]) * share)
     if kind < 0.25:
@@ -77,53 +77,68 @@ def random_field(rng: np.random.Generator, shape: tuple[int, int], share: float)
 
 
 def random_colour(rng: np.random.Generator) -> NDArray[np.float32]:
-    """Draw a colour: mostly muted, sometimes saturated. Returns (3,)."""
+    """Draw a colour, usually a muted one. Returns float32 (3,), RGB in 0..1."""
     level = rng.uniform(0.05, 0.95)
     tint = rng.normal(0, rng.choice([0.04, 0.15, 0.3]), 3)
     return np.asarray(np.clip(level + tint - tint.mean(), 0.02, 0.98), np.float32)
 
 
-def contrasting_colour(rng: np.random.Generator, other: NDArray[np.float32], least: float) -> NDArray[np.float32]:
-    """Draw a colour at least `least` (RMS over the channels) away from another, if one is found quickly."""
+def contrasting_colour(
+    rng: np.random.Generator, other: NDArray[np.float32], min_contrast: float
+) -> NDArray[np.float32]:
+    """Draw a colour that differs from another by at least `min_contrast` (RMS over the channels).
+
+    After eight failed attempts, the colour may be closer.
+    """
     colour = random_colour(rng)
     for _ in range(8):
-        if float(np.sqrt(((colour - other) ** 2).mean())) >= least:
+        if float(np.sqrt(((colour - other) ** 2).mean())) >= min_contrast:
             break
         colour = random_colour(rng)
     return colour
 
 
-def paint(rng: np.random.Generator, shape: tuple[int, int], colour: NDArray[np.float32], share: float) -> Picture:
-    """Cover a patch with a textured surface around a base colour."""
+def paint(rng: np.random.Generator, shape: tuple[int, int], colour: NDArray[np.float32], share: float) -> Image:
+    """Paint a patch of `shape` (H, W) with a texture that varies around a base colour.
+
+    `share` is the share (0..1] of the image's side that the patch spans.
+    """
     field = random_field(rng, shape, share)
     second = np.clip(colour + rng.normal(0, rng.choice([0.05, 0.12, 0.25]), 3), 0, 1).astype(np.float32)
     return np.asarray(colour + field[..., None] * (second - colour), np.float32)
 
 
 def dome(mask: NDArray[np.bool_], power: float = 0.5) -> Field:
-    """Height of a rounded body over its silhouette: distance to the outline, 0..1, raised to `power`."""
+    """Return the height map of a rounded body: the distance to its outline, scaled to 0..1 and raised to `power`."""
     distance = cv2.distanceTransform(np.pad(mask, 1).astype(np.uint8), cv2.DIST_L2, 3)[1:-1, 1:-1]
     return np.asarray((distance / max(float(distance.max()), 1e-6)) ** power, np.float32)
 
 
-def camera(rng: np.random.Generator, picture: Picture, difficulty: float) -> NDArray[np.uint8]:
-    """Uneven light, blur, contrast, sensor noise, vignette, grey scale, JPEG; in that order, each by chance."""
-    size = picture.shape[0]
+def camera(rng: np.random.Generator, scene: Image, difficulty: float) -> NDArray[np.uint8]:
+    """Photograph a scene: apply the effects of light, lens, sensor and file format.
+
+    The effects are, in this order, uneven light, blur, low contrast, grey values, noise and JPEG compression. Blur is
+    always applied and each of the others by chance.
+
+    Returns:
+        uint8 (H, W, 3), RGB.
+    """
+    size = scene.shape[0]
     if rng.random() < 0.5:
         light = noise(rng, (size, size), rng.uniform(1, 3), 1)
-        picture = picture * (1 + rng.uniform(0.1, 0.7) * (light - 0.6))[..., None]
+        scene = scene * (1 + rng.uniform(0.1, 0.7) * (light - 0.6))[..., None]
     sigma = size / 512 * rng.uniform(0.4, 0.7 + 1.6 * difficulty * rng.random() ** 2)
-    picture = np.asarray(cv2.GaussianBlur(picture, (0, 0), max(sigma, 0.25)), np.float32)
+    scene = np.asarray(cv2.GaussianBlur(scene, (0, 0), max(sigma, 0.25)), np.float32)
     if rng.random() < 0.3:
         contrast = rng.uniform(1 - 0.65 * difficulty, 1.0)
-        picture = (picture - 0.5) * contrast + rng.uniform(0.5 * contrast, 1 - 0.5 * contrast)
+        scene = (scene - 0.5) * contrast + rng.uniform(0.5 * contrast, 1 - 0.5 * contrast)
     if rng.random() < 0.35:
-        picture = np.repeat(picture @ np.array([[0.299], [0.587], [0.114]], np.float32), 3, axis=2)
+        scene = np.repeat(scene @ np.array([[0.299], [0.587], [0.114]], np.float32), 3, axis=2)
     if rng.random() < 0.6:
         spread = difficulty * rng.uniform(0, 0.07) * rng.random()
         channels = 1 if rng.random() < 0.5 else 3
-        picture = picture + rng.normal(0, spread + 0.002, (*picture.shape[:2], channels)).astype(np.float32)
-    image = np.clip(picture * 255 + 0.5, 0, 255).astype(np.uint8)
+        scene = scene + rng.normal(0, spread + 0.002, (*scene.shape[:2], channels)).astype(np.float32)
+    image = np.clip(scene * 255 + 0.5, 0, 255).astype(np.uint8)
     if rng.random() < 0.35 * difficulty:
         quality = int(rng.integers(25, 90))
         encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1]

@@ -1,1 +1,1 @@
-"""Train the small default model on generated scenes. Needs the `train` extra."""
+"""Train the small default model on generated scenes. This package needs the `train` extra."""

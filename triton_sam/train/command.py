@@ -1,4 +1,4 @@
-"""What `scripts/train_micro.py` does: read the options, fill the scene cache in the background, train, plot."""
+"""Train the default model sam2.1_hiera_micro on generated scenes, which a second process draws meanwhile."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ except ImportError as error:
     raise missing("training needs", "train", error) from error
 
 from . import network
-from .dataset import SHARD
+from .dataset import SHARD_SIZE
 from .optimizer import OPTIMIZERS
 from .plot import plot_history
-from .source import Source
+from .source import SceneSource
 from .stages import PROMPTS, parse_stages
 from .trainer import Settings, Trainer
 
@@ -33,69 +33,96 @@ EXIT_INTERRUPTED = 130
 
 _EPILOG = """\
 examples:
-  scripts/train_micro.py --out runs/micro                            # about 90 minutes on 2 CPU cores
-  scripts/train_micro.py --out runs/micro --stages 128:500,256:500   # counted in steps: deterministic
-  scripts/train_micro.py --out runs/micro --device cuda --bf16       # on a GPU; continues a CPU run as well
+  scripts/train_micro.py --out runs/micro                            # takes about 90 minutes on 2 CPU cores
+  scripts/train_micro.py --out runs/micro --stages 128:500,256:500   # stages in steps: deterministic
+  scripts/train_micro.py --out runs/micro --device cuda --bf16       # on a GPU; also resumes a run of a CPU
 
-The same command again resumes. In --out: state.pt (to resume), sam2.1_hiera_micro.pt (FP16, averaged weights, as the
-official checkpoints are laid out), curves.png and curves.json. The scenes of the default options take 5.7 GB on disk
-and in memory; fewer shards take less.
+Run the same command again to resume an interrupted run. The folder --out receives state.pt (for resuming),
+sam2.1_hiera_micro.pt (averaged weights in FP16, in the layout of the official checkpoints), curves.png and curves.json.
+The scenes of the default options need 5.7 GB on disk and in memory; fewer shards need less.
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    """Describe the options."""
+    """Return the parser of the command's options."""
     options = argparse.ArgumentParser(
         prog="train_micro.py", description=__doc__.splitlines()[0] if __doc__ else None, epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    options.add_argument("--out", type=Path, required=True, help="folder of the run; an existing run is resumed")
+    options.add_argument(
+        "--out", type=Path, required=True, help="folder of the run; a run that is already there is resumed"
+    )
     options.add_argument("--scenes", type=Path, help="folder of the scene cache (default: OUT/scenes)")
     options.add_argument(
         "--stages", default="128:20m,256/1024+512/1024+512/1024:50m,512/1024+1024:20m", metavar="VIEWS:LENGTH,...",
-        help="stages, each of one view or several (256: pictures of 256 px; 256/1024: windows of 256 px in a frame of "
-        "1024 px) and so many minutes (25m) or steps (2000) long (default: %(default)s)",
+        help="stages of the training; each has one or several views (256: images of 256 px; 256/1024: windows of 256 "
+        "px in a frame of 1024 px) and a length in minutes (25m) or steps (2000) (default: %(default)s)",
     )  # fmt: skip
     options.add_argument(
-        "--init", type=Path, metavar="CHECKPOINT", help="start a new run from these weights, with a shorter warm-up"
+        "--init",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="start a new run from the weights of this file, with a shorter warm-up",
     )
-    options.add_argument("--seed", type=int, default=0, help="seed of weights, prompts and augmentation (default: 0)")
     options.add_argument(
-        "--optimizer", choices=OPTIMIZERS, default="adamw", help="muon learns faster from --init (default: %(default)s)"
+        "--seed", type=int, default=0, help="seed of the initial weights, the prompts and the augmentation (default: 0)"
+    )
+    options.add_argument(
+        "--optimizer",
+        choices=OPTIMIZERS,
+        default="adamw",
+        help="muon learns faster in runs with --init (default: %(default)s)",
     )
     options.add_argument(
         "--prompts", type=int, default=PROMPTS, metavar="N",
-        help="clicks and boxes a picture, half of each (default: %(default)s; a GPU has room for 16 and more)",
+        help="prompts for each image, half clicks and half boxes (default: %(default)s; a GPU has room for 16)",
     )  # fmt: skip
     options.add_argument("--rate", type=float, default=7e-4, help="peak learning rate (default: %(default)s)")
-    options.add_argument("--easy-shards", type=int, default=60, help=f"shards of {SHARD} easy scenes (default: 60)")
-    options.add_argument("--shards", type=int, default=120, help="shards of scenes of all sorts (default: 120)")
-    options.add_argument("--threads", type=int, default=0, help="CPU threads (default: all cores)")
+    options.add_argument(
+        "--easy-shards",
+        type=int,
+        default=60,
+        help=f"number of shards, each with {SHARD_SIZE} easy scenes (default: 60)",
+    )
+    options.add_argument(
+        "--shards", type=int, default=120, help="number of shards with scenes of every difficulty (default: 120)"
+    )
+    options.add_argument("--threads", type=int, default=0, help="number of CPU threads (default: all cores)")
     options.add_argument(
         "--share-cores", action="store_true",
-        help="use one thread while other programs are busy: a step waits for its slowest thread",
+        help="use one thread while other programs are busy, because a step waits for its slowest thread",
     )  # fmt: skip
-    options.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
-    options.add_argument("--bf16", action="store_true", help="compute in bfloat16; for GPUs, slow on most CPUs")
-    options.add_argument("--save-every", type=float, default=120, metavar="SECONDS", help="default: %(default)s")
+    options.add_argument(
+        "--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda if there is one, else cpu)"
+    )
+    options.add_argument(
+        "--bf16", action="store_true", help="compute in bfloat16, which is fast on GPUs and slow on most CPUs"
+    )
+    options.add_argument(
+        "--save-every",
+        type=float,
+        default=120,
+        metavar="SECONDS",
+        help="time between two saves of the run's files (default: %(default)s)",
+    )
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Returns 0, or 130 when it was interrupted.
+    """Run the command. Returns the exit code: 0, or 130 if the run was interrupted.
 
     Raises:
-        SamError: an option that cannot work, a checkpoint or a state that cannot be read.
+        SamError: an option is wrong, or a checkpoint or a saved state cannot be read.
         OSError: a file cannot be written.
     """
     options = parser().parse_args(arguments)
     settings = _settings(options)
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
-    torch.set_flush_denormal(True)  # sharp attention leaves numbers near 1e-40, each as slow as a hundred others
+    torch.set_flush_denormal(True)  # sharp attention produces denormal numbers, which are a hundred times slower
     options.out.mkdir(parents=True, exist_ok=True)
     views = [view for stage in settings.stages for view in stage.views]
-    with _signals() as stopped:
-        source = Source(
+    with _stop_signals() as should_stop:
+        source = SceneSource(
             options.scenes or options.out / "scenes",
             views,
             options.easy_shards,
@@ -103,19 +130,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.init is not None,
         )
         try:
-            _train(options, settings, source, stopped)
+            _train(options, settings, source, should_stop)
         finally:
             source.close()
-        if stopped():
+        if should_stop():
             print("interrupted; the same command resumes", flush=True)
-        return EXIT_INTERRUPTED if stopped() else 0
+        return EXIT_INTERRUPTED if should_stop() else 0
 
 
-def _train(options: argparse.Namespace, settings: Settings, source: Source, stopped: Callable[[], bool]) -> None:
+def _train(
+    options: argparse.Namespace, settings: Settings, source: SceneSource, should_stop: Callable[[], bool]
+) -> None:
     in_steps = settings.stages[0].steps is not None
     print("drawing scenes" + (", all of them before the first step" if in_steps else ""), flush=True)
-    source.wait(in_steps, stopped)  # a step draws from the scenes at hand: that they are complete makes it repeatable
-    if stopped():
+    # A step draws from the available scenes, so a run is repeatable only if all of them are there from the start.
+    source.wait(in_steps, should_stop)
+    if should_stop():
         return
     torch.manual_seed(settings.seed)
     model = build_model(CONFIG)
@@ -129,20 +159,20 @@ def _train(options: argparse.Namespace, settings: Settings, source: Source, stop
     if state.is_file():
         trainer.load(state)
         print(f"resuming at step {trainer.progress.step}", flush=True)
-    before = _yield_cores if options.share_cores else None
-    trainer.run(_keeper(options.out), options.save_every, before=before, stopped=stopped)
+    before_step = _set_threads_by_load if options.share_cores else None
+    trainer.run(_save_function(options.out), options.save_every, before_step=before_step, should_stop=should_stop)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    """Check the options.
+    """Check the options and return the settings of the run.
 
     Raises:
-        ConfigurationError: one that cannot work.
+        ConfigurationError: an option is out of range or cannot be used on this machine.
     """
-    least = {"seed": 0, "easy_shards": 0, "shards": 0, "threads": 0, "prompts": 2}
-    for name, value in least.items():
-        if getattr(options, name) < value:
-            raise ConfigurationError(f"--{name.replace('_', '-')} must be at least {value}")
+    minimums = {"seed": 0, "easy_shards": 0, "shards": 0, "threads": 0, "prompts": 2}
+    for name, minimum in minimums.items():
+        if getattr(options, name) < minimum:
+            raise ConfigurationError(f"--{name.replace('_', '-')} must be at least {minimum}")
     if options.rate <= 0:
         raise ConfigurationError("--rate must be above 0")
     stages = parse_stages(options.stages, options.prompts)
@@ -157,41 +187,45 @@ def _device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
         reason = str(error).strip().splitlines()[0]
-        raise ConfigurationError(f"--device {name} cannot be used here: {reason}") from error
+        raise ConfigurationError(f"--device {name} cannot be used on this machine: {reason}") from error
     return name
 
 
-def _yield_cores() -> None:
+def _set_threads_by_load() -> None:
+    """Use one thread while other programs keep more than half of the cores busy, else one for each core."""
     cores = os.cpu_count() or 1
-    others = os.getloadavg()[0] - torch.get_num_threads()
-    torch.set_num_threads(cores if others < 0.5 * cores else 1)
+    load_of_others = os.getloadavg()[0] - torch.get_num_threads()
+    torch.set_num_threads(cores if load_of_others < 0.5 * cores else 1)
 
 
 @contextmanager
-def _signals() -> Iterator[Callable[[], bool]]:
-    """Yield what tells whether Ctrl-C or SIGTERM came, so that a run ends between two steps; Ctrl-C again stops it."""
-    came: list[int] = []
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether Ctrl-C or SIGTERM arrived, so that a run can end between two steps.
 
-    def note(number: int, _frame: object) -> None:
-        came.append(number)
+    A second Ctrl-C ends the program at once.
+    """
+    received: list[int] = []
+
+    def remember(number: int, _frame: object) -> None:
+        received.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    earlier = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(came)
+        yield lambda: bool(received)
     finally:
-        for number, handler in earlier.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _keeper(out: Path) -> Callable[[Trainer], None]:
-    """Return what writes the run's files."""
+def _save_function(out: Path) -> Callable[[Trainer], None]:
+    """Return a function that writes the files of a run to a folder."""
 
-    def keep(trainer: Trainer) -> None:
+    def save(trainer: Trainer) -> None:
         trainer.save(out / "state.pt")
         trainer.export(out / "sam2.1_hiera_micro.pt")
         plot_history(trainer.progress.history, out / "curves")
 
-    return keep
+    return save

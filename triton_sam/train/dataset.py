@@ -1,7 +1,7 @@
-"""Training scenes on disk and in memory: shards of generated scenes, drawn again with augmentation.
+"""The cache of training scenes: shards (files with several generated scenes) on disk and in memory.
 
-Drawing a scene takes as long as a training step, so a low-priority process writes shards ahead of the trainer, which
-picks them up as they appear and uses every scene several times, each time cropped, turned and coloured anew.
+Drawing a scene takes as long as a training step. Therefore a low-priority process writes shards in advance. The trainer
+loads shards as they appear and uses each scene several times, with a different crop, rotation and colour each time.
 """
 
 from __future__ import annotations
@@ -19,28 +19,40 @@ from ..errors import ConfigurationError
 from ..scenes.canvas import Scene
 from ..scenes.scenes import HELD_OUT_SEED, generate_scene
 
-SHARD = 32
-"""Scenes in a shard file."""
+SHARD_SIZE = 32
+"""Number of scenes in a shard file."""
 
 
 def training_seeds(first: int, count: int) -> range:
-    """Return the seeds first..first+count-1, having checked that none is held out.
+    """Return the seeds first..first+count-1 after checking that none of them is held out.
 
     Raises:
-        ConfigurationError: a seed is negative or one of the held-out seeds.
+        ConfigurationError: a seed is negative or held out.
     """
     if first < 0 or first + count > HELD_OUT_SEED:
         raise ConfigurationError(
-            f"seeds {first}..{first + count - 1} are not for training: those from {HELD_OUT_SEED} on are held out"
+            f"seeds {first}..{first + count - 1} cannot be used for training: use seeds from 0 to "
+            f"{HELD_OUT_SEED - 1}, since later seeds are held out"
         )
     return range(first, first + count)
 
 
 def write_shard(path: Path, first_seed: int, size: int, difficulty: tuple[float, float]) -> None:
-    """Draw `SHARD` scenes of a difficulty range into one file, atomically."""
+    """Draw `SHARD_SIZE` scenes and write them to a NumPy .npz file, atomically.
+
+    Args:
+        path: the file to write; its folder is created if needed.
+        first_seed: seed of the first scene; the others have the seeds after it.
+        size: side of the scenes in pixels.
+        difficulty: range of difficulties, within 0..1, over which the scenes are spread evenly.
+
+    Raises:
+        ConfigurationError: a seed is negative or held out.
+        OSError: the file cannot be written.
+    """
     scenes = []
-    for seed in training_seeds(first_seed, SHARD):
-        share = (seed * 0.6180339887) % 1  # golden-ratio steps cover the range evenly for any run of seeds
+    for seed in training_seeds(first_seed, SHARD_SIZE):
+        share = (seed * 0.6180339887) % 1  # multiples of the golden ratio are spread evenly
         scenes.append(generate_scene(seed, size, difficulty[0] + share * (difficulty[1] - difficulty[0])))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as partial:
@@ -53,11 +65,19 @@ def write_shard(path: Path, first_seed: int, size: int, difficulty: tuple[float,
 
 
 def fill_cache(folder: Path, first_seed: int, shards: int, size: int, difficulty: tuple[float, float]) -> None:
-    """Write the shards that are missing, at the lowest process priority."""
+    """Write the shards that a cache folder lacks. Sets this process to the lowest priority.
+
+    Args:
+        folder: the cache folder.
+        first_seed: seed of the first scene of the first shard.
+        shards: number of shards.
+        size: side of the scenes in pixels.
+        difficulty: see write_shard.
+    """
     os.nice(19)
     cv2.setNumThreads(1)
     for number in range(shards):
-        seed = first_seed + number * SHARD
+        seed = first_seed + number * SHARD_SIZE
         path = folder / f"{size}_{seed:08d}.npz"
         if not path.exists():
             write_shard(path, seed, size, difficulty)
@@ -65,12 +85,12 @@ def fill_cache(folder: Path, first_seed: int, shards: int, size: int, difficulty
 
 @dataclass(frozen=True)
 class Example:
-    """One augmented scene, square.
+    """A square training example: a scene, augmented or not.
 
     Attributes:
-        image: uint8 (S, S, 3).
-        labels: uint8 (S, S), objects, 0 for the background.
-        parts: uint8 (S, S), parts of objects, 0 elsewhere.
+        image: uint8 (S, S, 3), RGB.
+        labels: uint8 (S, S), the number of the object at each pixel, or 0 for the background.
+        parts: uint8 (S, S), the number of the part at each pixel, or 0.
     """
 
     image: NDArray[np.uint8]
@@ -79,7 +99,15 @@ class Example:
 
 
 class ScenePool:
-    """The scenes of a cache folder, in memory; `refresh` takes in shards that were written since."""
+    """The scenes of one size from a cache folder, held in memory.
+
+    Args:
+        folder: the cache folder.
+        size: side of the scenes in pixels.
+
+    Raises:
+        ConfigurationError: the folder contains a shard of held-out scenes.
+    """
 
     def __init__(self, folder: Path, size: int) -> None:
         self._folder, self._size = folder, size
@@ -87,9 +115,9 @@ class ScenePool:
         self.refresh()
 
     def refresh(self) -> int:
-        """Load new shards. Returns the number of scenes at hand."""
+        """Load the shards that were written since the last call. Returns the number of loaded scenes."""
         for path in sorted(self._folder.glob(f"{self._size}_????????.npz")):
-            training_seeds(int(path.stem.split("_")[1]), SHARD)
+            training_seeds(int(path.stem.split("_")[1]), SHARD_SIZE)
             if path.name not in self._shards:
                 with np.load(path) as content:
                     self._shards[path.name] = (content["images"], content["labels"], content["parts"])
@@ -97,42 +125,47 @@ class ScenePool:
 
     @property
     def count(self) -> int:
-        """Scenes at hand."""
-        return SHARD * len(self._shards)
+        """Number of loaded scenes."""
+        return SHARD_SIZE * len(self._shards)
 
-    def draw(self, rng: np.random.Generator, most: int | None = None) -> Example:
-        """Pick a scene at random, among the first `most` if given.
+    def draw(self, rng: np.random.Generator, limit: int | None = None) -> Example:
+        """Choose a scene at random from the first `limit` scenes, or from all if that is None.
 
         Raises:
-            ConfigurationError: the folder holds no shard of this size.
+            ConfigurationError: the folder contains no shard of this size.
         """
         if not self._shards:
-            raise ConfigurationError(f"no scenes of {self._size} px in {self._folder}: generate some first")
+            raise ConfigurationError(f"there are no scenes of {self._size} px in {self._folder}: generate some first")
         names = sorted(self._shards)
-        scenes = SHARD * len(names)
-        shard, number = divmod(int(rng.integers(min(scenes, most or scenes))), SHARD)
+        scenes = SHARD_SIZE * len(names)
+        shard, number = divmod(int(rng.integers(min(scenes, limit or scenes))), SHARD_SIZE)
         images, labels, parts = self._shards[names[shard]]
         return Example(images[number], labels[number], parts[number])
 
 
-def example_of(scene: Scene) -> Example:
-    """Take a freshly drawn scene as it is."""
+def example_from_scene(scene: Scene) -> Example:
+    """Return a scene as an example without augmentation."""
     return Example(scene.image, scene.labels, scene.parts)
 
 
 def augment(
-    rng: np.random.Generator, example: Example, size: int, least_crop: float, whole_share: float = 0.4
+    rng: np.random.Generator, example: Example, size: int, min_crop: float, whole_share: float = 0.4
 ) -> Example:
-    """Crop, resize to `size`, turn, flip and recolour.
+    """Crop, resize, rotate, flip and recolour an example at random.
 
-    The crop is the whole scene with a chance of `whole_share`, otherwise a square of `least_crop`..1 of its side; the
-    logarithm of that is uniform, so that every scale is seen alike.
+    Args:
+        rng: the source of randomness.
+        example: the example, which is not modified.
+        size: side of the result in pixels.
+        min_crop: smallest side of a crop, as a share of the example's side. The logarithm of the share is distributed
+            uniformly, so that all scales are equally frequent.
+        whole_share: probability that the example is not cropped, 0..1.
     """
     side = example.image.shape[0]
-    crop = side if rng.random() < whole_share else int(side * least_crop ** rng.random())
+    crop = side if rng.random() < whole_share else int(side * min_crop ** rng.random())
     top, left = (int(n) for n in rng.integers(0, side - crop + 1, 2))
     window = (slice(top, top + crop), slice(left, left + crop))
-    cut = resized(Example(example.image[window], example.labels[window], example.parts[window]), size)
+    cut = resize_example(Example(example.image[window], example.labels[window], example.parts[window]), size)
     turns, flip = int(rng.integers(4)), rng.random() < 0.5
     image, labels, parts = (np.rot90(array, turns) for array in (cut.image, cut.labels, cut.parts))
     if flip:
@@ -142,8 +175,11 @@ def augment(
     )
 
 
-def resized(example: Example, size: int) -> Example:
-    """Bring an example to another side, its maps where the picture is (INTER_NEAREST is up to half a pixel beside)."""
+def resize_example(example: Example, size: int) -> Example:
+    """Resize an example to another side in pixels.
+
+    The label maps use INTER_NEAREST_EXACT, since INTER_NEAREST would shift them by up to half a pixel.
+    """
     smooth = cv2.INTER_AREA if example.image.shape[0] > size else cv2.INTER_LINEAR
     image, labels, parts = (
         np.asarray(cv2.resize(array, (size, size), interpolation=how), np.uint8)
@@ -157,13 +193,21 @@ def resized(example: Example, size: int) -> Example:
 
 
 def recolour(rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Change brightness, contrast and gamma; swap channels, invert or drop colour by chance."""
-    picture = image[..., rng.permutation(3)] if rng.random() < 0.5 else image
+    """Change gamma, contrast and brightness at random; sometimes swap the channels, invert them, or make them grey.
+
+    Args:
+        rng: the source of randomness.
+        image: uint8 (H, W, 3), not modified.
+
+    Returns:
+        uint8 (H, W, 3).
+    """
+    channels = image[..., rng.permutation(3)] if rng.random() < 0.5 else image
     table = np.linspace(0, 1, 256) ** np.exp(rng.normal(0, 0.25))
     if rng.random() < 0.25:
         table = 1 - table
     table = np.clip((table - 0.5) * rng.uniform(0.6, 1.25) + 0.5 + rng.normal(0, 0.06), 0, 1)
-    changed: NDArray[np.uint8] = (table * 255 + 0.5).astype(np.uint8)[picture]
+    changed: NDArray[np.uint8] = (table * 255 + 0.5).astype(np.uint8)[channels]
     if rng.random() < 0.15:
         grey = (changed @ np.array([0.299, 0.587, 0.114])).astype(np.uint8)
         changed = np.repeat(grey[..., None], 3, axis=2)

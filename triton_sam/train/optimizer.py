@@ -1,4 +1,4 @@
-"""What turns gradients into steps: AdamW for everything, or Muon for the weight matrices and AdamW for the rest."""
+"""The optimizers: AdamW for all parameters, or Muon for the weight matrices and AdamW for the others."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import torch
 from torch import Tensor, nn
 
 OPTIMIZERS = ("adamw", "muon")
+"""The names of the optimizers."""
 
-_CODES = re.compile(r"embed|_tokens?\.weight$")  # and not cross_attn_token_to_image, a matrix as others are
-_SMALLEST_SIDE = 32  # of a matrix that Muon takes
+_EMBEDDINGS = re.compile(r"embed|_tokens?\.weight$")  # must not match the matrices of cross_attn_token_to_image
+_MIN_MUON_SIDE = 32  # AdamW updates smaller matrices
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _NEWTON_SCHULZ_STEPS = 5
 
 
 class Optimizer:
-    """The optimizers of a run, as one.
+    """The optimizer of a run, which may combine AdamW and Muon.
 
     Args:
         kind: one of `OPTIMIZERS`.
-        named: the parameters by name; vectors, embeddings and tokens are not decayed.
+        named: names and parameters. Vectors, embeddings and tokens get no weight decay.
         rate: learning rate.
-        weight_decay: of matrices and kernels, times the rate a step.
+        weight_decay: weight decay of matrices and convolution kernels; each step multiplies it by the learning rate.
     """
 
     def __init__(self, kind: str, named: Iterable[tuple[str, nn.Parameter]], rate: float, weight_decay: float) -> None:
@@ -32,50 +33,52 @@ class Optimizer:
         decayed: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for name, parameter in named:
-            if parameter.ndim < 2 or _CODES.search(name):
+            if parameter.ndim < 2 or _EMBEDDINGS.search(name):
                 others.append(parameter)
-            elif kind == "muon" and parameter.ndim == 2 and min(parameter.shape) >= _SMALLEST_SIDE:
+            elif kind == "muon" and parameter.ndim == 2 and min(parameter.shape) >= _MIN_MUON_SIDE:
                 matrices.append(parameter)
             else:
                 decayed.append(parameter)
         groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self._all: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True)]
+        self._optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.99), fused=True)
+        ]
         if matrices:
-            self._all.append(Muon(matrices, rate, weight_decay))
+            self._optimizers.append(Muon(matrices, rate, weight_decay))
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
-        for optimizer in self._all:
+        """Reset the gradients of all parameters."""
+        for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def step(self, rate: float) -> None:
-        """Go one step at a learning rate."""
-        for optimizer in self._all:
+        """Update all parameters once, with a given learning rate."""
+        for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.step()
 
     def state(self) -> list[dict[str, Any]]:
-        """Return what a resumed run needs."""
-        return [optimizer.state_dict() for optimizer in self._all]
+        """Return the state that a resumed run needs, one dictionary for each optimizer."""
+        return [optimizer.state_dict() for optimizer in self._optimizers]
 
     def load(self, states: list[dict[str, Any]]) -> None:
-        """Take over what `state` returned.
+        """Restore a state that `state` returned.
 
         Raises:
-            ValueError: it is of another kind of optimizer, or of other parameters.
+            ValueError: the state belongs to another kind of optimizer or to other parameters.
         """
-        for optimizer, state in zip(self._all, states, strict=True):
+        for optimizer, state in zip(self._optimizers, states, strict=True):
             optimizer.load_state_dict(state)
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose step is made orthogonal: no direction of a matrix is learned faster than another.
+    """Momentum with orthogonalised steps, so that all directions of a matrix are learned at the same speed.
 
-    Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024), with the scale of Liu et
-    al., "Muon is Scalable for LLM Training" (2025), section 2.2, which lets it share AdamW's learning rate.
-    `torch.optim.Muon` is the same in bfloat16, which most processors emulate: 1.25 s a step of this model on one core,
-    against 0.32 s here.
+    Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024), with the scale factor of
+    Liu et al., "Muon is Scalable for LLM Training" (2025), section 2.2, which allows the learning rate of AdamW.
+    `torch.optim.Muon` implements the same in bfloat16, which most CPUs emulate: on one core, a step of this model takes
+    1.25 s with it and 0.32 s with this class.
     """
 
     def __init__(self, matrices: list[nn.Parameter], rate: float, weight_decay: float, momentum: float = 0.95) -> None:
@@ -83,7 +86,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Go one step."""
+        """Update all matrices once."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -92,13 +95,16 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
                 mean = state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-                direction = orthogonal(parameter.grad.lerp(mean, group["momentum"]))
+                direction = orthogonalise(parameter.grad.lerp(mean, group["momentum"]))
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.add_(direction, alpha=-group["lr"] * 0.2 * max(parameter.shape) ** 0.5)
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
-    """Bring the singular values of a matrix near 1 (0.7..1.2), by Newton-Schulz iterations of the fifth order."""
+def orthogonalise(matrix: Tensor) -> Tensor:
+    """Return a matrix with the same singular vectors and singular values of about 1 (0.7..1.2).
+
+    Computed by Newton-Schulz iterations of fifth order, as by Jordan et al. (2024).
+    """
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix
     x = x / x.norm().clamp(min=1e-7)
@@ -109,4 +115,4 @@ def orthogonal(matrix: Tensor) -> Tensor:
     return x.T if tall else x
 
 
-__all__ = ["OPTIMIZERS", "Muon", "Optimizer", "orthogonal"]
+__all__ = ["OPTIMIZERS", "Muon", "Optimizer", "orthogonalise"]

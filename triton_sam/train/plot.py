@@ -1,4 +1,4 @@
-"""The curves of a training run as a PNG."""
+"""The curves of a training run as a PNG file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ _CURVES = (("click", "1 click"), ("click_best", "1 click, best of three"), ("cli
 
 
 def plot_history(history: Sequence[dict[str, float]], path: Path) -> None:
-    """Write `path`.json and `path`.png: loss and training IoU over the steps, stages marked."""
+    """Write the history as `path`.json, and plot loss and IoU over the steps as `path`.png.
+
+    Vertical lines mark changes of the training resolution. A history of fewer than two entries gets no plot.
+
+    Args:
+        history: the entries of Progress.history.
+        path: path of both files, without a suffix.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path.with_suffix(".json"), json.dumps(list(history)).encode())
     if len(history) < 2:

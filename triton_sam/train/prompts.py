@@ -1,6 +1,7 @@
-"""Simulated users: regions to ask for, first clicks, boxes with jitter, and corrections from the error region.
+"""Simulated prompts: regions to segment, first clicks, boxes drawn in haste, and clicks that correct an error.
 
-Coordinates are x, y in input pixels; label 1 is inside, 0 outside, 2 and 3 the corners of a box, as SAM numbers them.
+Coordinates are x and y in input pixels. The labels are those of SAM: 1 for a click inside the region, 0 for a click
+outside, 2 and 3 for the corners of a box.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from numpy.typing import NDArray
 from .dataset import Example
 
 CELL = 4
-"""Input pixels per cell of the low-resolution masks."""
+"""Input pixels for each cell of the low-resolution masks, along one axis."""
 
-_MIN_CELLS = 4.0  # smaller regions leave little to learn from in a low-resolution mask
-_AREA_POWER = 0.25  # large regions are rare and asked for a little more often
-_PART_SHARE = 0.25  # how often a part is asked for, against 1 for an object
-_CENTRE_SHARE = 0.5  # clicks in the middle of a region; the others land anywhere in it
-_BOX_JITTER = 0.05  # deviation of a box corner, in box sides (SAM: 10 %, at most 20 pixels of 1024)
+_MIN_CELLS = 4.0  # smaller regions are not chosen: a low-resolution mask of them teaches little
+_AREA_POWER = 0.25  # a positive power chooses large regions, which are rare, a little more often
+_PART_WEIGHT = 0.25  # relative frequency of a part; that of an object is 1
+_CENTRE_SHARE = 0.5  # share of clicks at the centre of a region; the others are anywhere inside it
+_BOX_JITTER = 0.05  # standard deviation of a corner as a share of the box's side (SAM: 10 %, at most 20 of 1024 pixels)
 
 Region = NDArray[np.bool_]
 Target = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The regions asked for in one image.
+class ImagePrompts:
+    """The P prompts of one image.
 
     Attributes:
-        regions: bool (P, S, S); all False where the prompt points at no object.
+        regions: bool (P, S, S), the region that each prompt points at; all False if it points at no object.
         targets: float32 (P, S/4, S/4), the share of each cell that the region covers.
-        clicks: float32 (P, 2), a first click for each.
+        clicks: float32 (P, 2), x and y of the first click of each prompt.
     """
 
     regions: Region
@@ -41,15 +42,22 @@ class Asked:
     clicks: NDArray[np.float32]
 
 
-def ask(
+def draw_prompts(
     rng: np.random.Generator, example: Example, count: int, absent_share: float = 0.06, boxes: int = 0
-) -> Asked | None:
-    """Choose `count` regions of a scene, objects and parts, and click into each.
+) -> ImagePrompts | None:
+    """Choose regions (objects and parts) of an example at random, and click into each.
 
-    A share of the prompts clicks on the background instead: there is no object. The last `boxes` of them are always
-    regions. Returns None for a scene without any region large enough.
+    Args:
+        rng: the source of randomness.
+        example: the example.
+        count: number of prompts P.
+        absent_share: share of the prompts that click on the background instead and point at no object, 0..1.
+        boxes: number of prompts, at the end, that always have a region, since the caller turns them into boxes.
+
+    Returns:
+        The prompts, or None if the example has no region that is large enough.
     """
-    chosen = _choose(rng, example, count)
+    chosen = _choose_regions(rng, example, count)
     if not chosen:
         return None
     regions = np.stack([(example.parts if is_part else example.labels) == number for is_part, number in chosen])
@@ -59,19 +67,19 @@ def ask(
         for index in np.flatnonzero(rng.random(count - boxes) < absent_share):
             regions[index] = False
             clicks[index] = click_inside(rng, background)
-    return Asked(regions, shrink(regions), clicks)
+    return ImagePrompts(regions, shrink(regions), clicks)
 
 
-def _choose(rng: np.random.Generator, example: Example, count: int) -> list[tuple[bool, int]]:
-    """Draw (is a part, number) pairs, without repetition as far as there are enough."""
-    least = _MIN_CELLS * CELL**2
+def _choose_regions(rng: np.random.Generator, example: Example, count: int) -> list[tuple[bool, int]]:
+    """Draw `count` pairs (region is a part, number of the region), without repetition if there are enough regions."""
+    min_area = _MIN_CELLS * CELL**2
     candidates: list[tuple[bool, int]] = []
     weights: list[float] = []
     for is_part, numbers in ((False, example.labels), (True, example.parts)):
         areas = np.bincount(numbers.ravel())
-        fitting = [i for i in range(1, len(areas)) if areas[i] >= least]
+        fitting = [i for i in range(1, len(areas)) if areas[i] >= min_area]
         candidates += [(is_part, i) for i in fitting]
-        weights += [(_PART_SHARE if is_part else 1.0) * float(areas[i]) ** _AREA_POWER for i in fitting]
+        weights += [(_PART_WEIGHT if is_part else 1.0) * float(areas[i]) ** _AREA_POWER for i in fitting]
     if not candidates:
         return []
     shares = np.array(weights) / sum(weights)
@@ -80,14 +88,18 @@ def _choose(rng: np.random.Generator, example: Example, count: int) -> list[tupl
 
 
 def shrink(regions: Region) -> Target:
-    """Average bool (P, S, S) over cells of 4x4 pixels."""
+    """Average regions, bool (P, S, S), over cells of 4x4 pixels. Returns float32 (P, S/4, S/4) in 0..1."""
     count, height, width = regions.shape
     cells = regions.reshape(count, height // CELL, CELL, width // CELL, CELL)
     return np.asarray(cells.mean((2, 4), dtype=np.float32))
 
 
 def click_inside(rng: np.random.Generator, region: Region) -> NDArray[np.float32]:
-    """Pick a point of a region that is not empty: its innermost pixel, or any. Returns x, y float32 (2,)."""
+    """Choose the innermost pixel or a random pixel of a region, bool (H, W), that is not empty.
+
+    Returns:
+        float32 (2,), x and y.
+    """
     rows, columns = np.flatnonzero(region.any(1)), np.flatnonzero(region.any(0))
     top, left = rows[0], columns[0]
     window = region[top : rows[-1] + 1, left : columns[-1] + 1]
@@ -101,44 +113,51 @@ def click_inside(rng: np.random.Generator, region: Region) -> NDArray[np.float32
     return np.array([column + left, row + top], np.float32)
 
 
-def box_around(rng: np.random.Generator, region: Region, frame: int) -> NDArray[np.float32]:
-    """Return the corners of a region's box, shaken; float32 (2, 2), top left then bottom right.
+def shaken_box(rng: np.random.Generator, region: Region, frame: int) -> NDArray[np.float32]:
+    """Return the box of a region as drawn in haste: each corner is moved at random, except in 30 % of the boxes.
 
-    `frame` is the side in pixels of the picture that the region is seen in, whole or through a window.
+    Args:
+        rng: the source of randomness.
+        region: bool (S, S), not empty.
+        frame: side in pixels of the frame that the region's image is a window of. It scales the limit of the movement,
+            20 of 1024 pixels.
+
+    Returns:
+        float32 (2, 2), x and y of the top left and of the bottom right corner.
     """
     rows, columns = np.flatnonzero(region.any(1)), np.flatnonzero(region.any(0))
     corners = np.array([[columns[0], rows[0]], [columns[-1] + 1, rows[-1] + 1]], np.float32)
     sides = corners[1] - corners[0]
-    most = frame * 20 / 1024
-    shake = np.clip(rng.normal(0, _BOX_JITTER, (2, 2)) * sides, -most, most)
+    limit = frame * 20 / 1024
+    shake = np.clip(rng.normal(0, _BOX_JITTER, (2, 2)) * sides, -limit, limit)
     if rng.random() < 0.3:
         shake = np.zeros((2, 2))
     return np.asarray(np.clip(corners + shake, 0, region.shape[0]), np.float32)
 
 
-def correct(
-    rng: np.random.Generator, found: NDArray[np.bool_], target: Target
+def correction_clicks(
+    rng: np.random.Generator, masks: NDArray[np.bool_], target: Target
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Click into the error region of each prompt, as SAM is trained and evaluated.
+    """Click into the error region of each mask, as in the training of SAM (Kirillov et al., 2023, appendix A).
 
     Args:
         rng: the source of randomness.
-        found: bool (P, h, w), the current masks.
-        target: (P, h, w), the wanted ones.
+        masks: bool (P, h, w), the current masks.
+        target: float32 (P, h, w), the share of each cell that the object covers.
 
     Returns:
-        Points (P, 2) and labels (P,): 1 on what is missing, 0 on what is too much. Without any error the click
-        falls into the object.
+        float32 points (P, 2), x and y in input pixels, and float32 labels (P,): 1 for a click on missing pixels, 0 for
+        one on surplus pixels. If a mask has no error, the click is inside the object.
     """
-    points, labels = np.zeros((len(found), 2), np.float32), np.zeros(len(found), np.float32)
-    for index, (mask, share) in enumerate(zip(found, target, strict=True)):
-        wanted = share > 0.5
-        missing, surplus = wanted & ~mask, mask & ~wanted
+    points, labels = np.zeros((len(masks), 2), np.float32), np.zeros(len(masks), np.float32)
+    for index, (mask, share) in enumerate(zip(masks, target, strict=True)):
+        expected = share > 0.5
+        missing, surplus = expected & ~mask, mask & ~expected
         wrong = missing.sum() + surplus.sum()
         positive = bool(missing.sum() > rng.random() * wrong) if wrong else True
-        region = missing if positive and missing.any() else surplus if surplus.any() else wanted
+        region = missing if positive and missing.any() else surplus if surplus.any() else expected
         positive = positive or not surplus.any()
-        if not region.any():  # nothing is wanted and nothing was found
+        if not region.any():  # there is no object, and the mask is empty too
             region, positive = np.ones_like(mask), False
         points[index] = click_inside(rng, region) * CELL + rng.integers(0, CELL, 2)
         labels[index] = float(positive)

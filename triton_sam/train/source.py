@@ -1,4 +1,4 @@
-"""Where a run's pictures come from: caches that a second process fills while the run draws from them."""
+"""The source of a run's training examples: caches of scenes, which a second process fills during the run."""
 
 from __future__ import annotations
 
@@ -15,100 +15,111 @@ from .dataset import Example, ScenePool, augment, fill_cache
 from .stages import View
 
 EASY_SIZE, FULL_SIZE = 256, 512
-"""Sides of the cached scenes: easy ones for the stages below 256 px, all sorts for the others."""
+"""Sides in pixels of the easy scenes and of the full scenes, which have every difficulty."""
 
-_EASY, _FULL = (0.0, 0.5), (0.0, 1.0)
+_EASY_DIFFICULTY, _FULL_DIFFICULTY = (0.0, 0.5), (0.0, 1.0)
 _FIRST_FULL_SEED = 1_000_000
-_ZOOM = 1.5
+_MAX_ZOOM = 1.5  # of a scene in a window, against its scale in the frame
 _REFRESH_SECONDS = 60.0
 
 
-class Source:
-    """Draws examples from the caches of a folder and has their missing shards written.
+class SceneSource:
+    """Draws training examples from the caches of a folder. A second process writes the missing shards.
 
-    Without `all_at_once`, the first steps see few scenes, the next ones more and more: what a click means is learned in
-    tens of steps on a handful of scenes, and in thousands when every scene is new. `all_at_once` is for weights that
-    have learned it.
+    By default, the first steps see only a few scenes and later steps see more and more. A model learns the meaning of a
+    click in tens of steps on a few scenes, but in thousands of steps if every scene is new. Weights that already know
+    it should see all scenes from the start.
 
     Args:
-        folder: the caches, made where there are none.
-        views: what will be drawn; only the caches that these need are filled and waited for.
-        easy: shards of easy scenes.
-        full: shards of scenes of all sorts.
-        all_at_once: draw from all scenes from the start.
+        folder: folder of the caches, created if needed.
+        views: the views that will be drawn. Only the caches that they need are filled.
+        easy_shards: number of shards with easy scenes.
+        full_shards: number of shards with scenes of every difficulty.
+        all_scenes: draw from all scenes from the start.
     """
 
-    def __init__(self, folder: Path, views: Iterable[View], easy: int, full: int, all_at_once: bool = False) -> None:
+    def __init__(
+        self, folder: Path, views: Iterable[View], easy_shards: int, full_shards: int, all_scenes: bool = False
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         needed = {size for view in views for size in _sizes(view)}
         self.step: Callable[[], int] = lambda: 0
-        self._folder, self._all_at_once = folder, all_at_once
+        self._folder, self._all_scenes = folder, all_scenes
         self._pools = {size: ScenePool(folder, size) for size in sorted(needed)}
-        self._looked = time.monotonic()
-        self._painter = multiprocessing.get_context("spawn").Process(
-            target=_fill,
-            args=(folder, easy if EASY_SIZE in needed else 0, full if FULL_SIZE in needed else 0),
+        self._refreshed = time.monotonic()
+        self._writer = multiprocessing.get_context("spawn").Process(
+            target=_fill_caches,
+            args=(folder, easy_shards if EASY_SIZE in needed else 0, full_shards if FULL_SIZE in needed else 0),
             daemon=True,
         )
-        self._painter.start()
+        self._writer.start()
 
-    def wait(self, for_all: bool, stopped: Callable[[], bool]) -> None:
-        """Return when there is something to draw from, or, `for_all`, when every shard is written.
+    def wait(self, for_all: bool, should_stop: Callable[[], bool]) -> None:
+        """Wait until every needed cache has a shard.
+
+        Args:
+            for_all: wait until every shard is written.
+            should_stop: asked while waiting; True ends the wait.
 
         Raises:
-            ConfigurationError: no shards were asked for, or they cannot be written.
+            ConfigurationError: a needed cache is empty, and the process that fills it has ended.
         """
-        while self._painter.is_alive() and (for_all or not self._ready()):
-            if stopped():
+        while self._writer.is_alive() and (for_all or not self._ready()):
+            if should_stop():
                 return
             time.sleep(0.2)
         if not self._ready():
             empty = ", ".join(str(size) for size, pool in self._pools.items() if pool.count == 0)
             raise ConfigurationError(
-                f"no scenes of {empty} px in {self._folder}, and none are being drawn: give --easy-shards and --shards"
+                f"there are no scenes of {empty} px in {self._folder} and none are being drawn: give --easy-shards and "
+                "--shards"
             )
 
     def close(self) -> None:
         """Stop the process that fills the caches."""
-        self._painter.terminate()
-        self._painter.join()
+        self._writer.terminate()
+        self._writer.join()
 
     def __call__(self, rng: np.random.Generator, view: View) -> Example:
-        """Draw an example for a view."""
-        if time.monotonic() - self._looked > _REFRESH_SECONDS:
+        """Draw an example of the size of a view."""
+        if time.monotonic() - self._refreshed > _REFRESH_SECONDS:
             self._ready()
-            self._looked = time.monotonic()
+            self._refreshed = time.monotonic()
         if view.frame >= 2 * FULL_SIZE:
-            return self._framed(rng, view)
+            return self._draw_window(rng, view)
         step = self.step()
         if view.size < EASY_SIZE:
-            if self._all_at_once:
+            if self._all_scenes:
                 return augment(rng, self._pools[EASY_SIZE].draw(rng), view.size, 0.4)
-            variety = 8 + step * step // 125
-            return augment(rng, self._pools[EASY_SIZE].draw(rng, variety), view.size, max(0.4, 1 - step / 800))
+            limit = 8 + step * step // 125
+            return augment(rng, self._pools[EASY_SIZE].draw(rng, limit), view.size, max(0.4, 1 - step / 800))
         easy = view.size < FULL_SIZE and rng.random() < 0.4
         return augment(rng, self._pools[EASY_SIZE if easy else FULL_SIZE].draw(rng), view.size, 0.5)
 
-    def _framed(self, rng: np.random.Generator, view: View) -> Example:
-        """Cut a window: at the scale at which the frame shows a scene, up to `_ZOOM` times larger, or smaller."""
+    def _draw_window(self, rng: np.random.Generator, view: View) -> Example:
+        """Draw a window of a scene, magnified by up to `_MAX_ZOOM` against its scale in the frame, or reduced."""
         share = view.size / view.frame
-        # Up to the whole scene: a large object needs a window that holds it.
-        return augment(rng, self._pools[FULL_SIZE].draw(rng), view.size, share / _ZOOM, whole_share=0.15 + 0.35 * share)
+        # Crops up to the whole scene are allowed, because a large object needs a window that contains it.
+        return augment(
+            rng, self._pools[FULL_SIZE].draw(rng), view.size, share / _MAX_ZOOM, whole_share=0.15 + 0.35 * share
+        )
 
     def _ready(self) -> bool:
-        """Take in the shards that were written since, and say whether every cache has one."""
-        counts = [pool.refresh() for pool in self._pools.values()]  # of every pool, also after an empty one
+        """Load the new shards, and return whether every needed cache has a scene."""
+        counts = [
+            pool.refresh() for pool in self._pools.values()
+        ]  # a list, so that an empty pool does not end the loop
         return all(counts)
 
 
 def _sizes(view: View) -> set[int]:
-    """Return the sides of the scenes that `Source` draws a view from."""
+    """Return the sides of the scenes from which `SceneSource` draws a view."""
     if view.frame >= 2 * FULL_SIZE or view.size >= FULL_SIZE:
         return {FULL_SIZE}
     return {EASY_SIZE} if view.size < EASY_SIZE else {EASY_SIZE, FULL_SIZE}
 
 
-def _fill(folder: Path, easy: int, full: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too; the run ends it when it is done
-    fill_cache(folder, 0, easy, EASY_SIZE, _EASY)
-    fill_cache(folder, _FIRST_FULL_SEED, full, FULL_SIZE, _FULL)
+def _fill_caches(folder: Path, easy_shards: int, full_shards: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process too, but the run shall end it
+    fill_cache(folder, 0, easy_shards, EASY_SIZE, _EASY_DIFFICULTY)
+    fill_cache(folder, _FIRST_FULL_SEED, full_shards, FULL_SIZE, _FULL_DIFFICULTY)

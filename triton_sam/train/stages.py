@@ -1,4 +1,4 @@
-"""What a run goes through: stages, each of one or several views of the frame."""
+"""The stages of a training run, each with one or several views of the frame."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from ..errors import ConfigurationError
 from .network import Window
 
 PROMPTS = 6
-"""Prompts a picture. Few, since a step on a CPU is mostly decoding, and another picture teaches more."""
+"""Default number of prompts for each image. It is small because a step on a CPU mostly decodes prompts, and one more
+image teaches more than one more prompt."""
 
-_IMAGES = ((128, 8), (256, 6), (512, 2), (1 << 30, 1))  # (largest side, pictures a step)
+_IMAGES = ((128, 8), (256, 6), (512, 2), (1 << 30, 1))  # (largest side in pixels, images in a step)
 _VIEW = re.compile(r"(\d+)(?:/(\d+))?")
-_LARGEST_TILE = 256  # pixels: one attention window of the trunk's last stage
+_MAX_TILE = 256  # pixels that an attention window of the trunk's last stage covers, along one axis
 
 
 @dataclass(frozen=True)
 class View:
-    """Windows of side `size` in a frame of side `frame`, `images` a step with `prompts` each."""
+    """The kind of input of a training step.
+
+    Args:
+        size: side of the windows in pixels.
+        frame: side of the frame in pixels.
+        images: number of images in a step.
+        prompts: number of prompts for each image.
+    """
 
     size: int
     frame: int
@@ -28,47 +36,58 @@ class View:
     prompts: int = 8
 
     def window(self, rng: np.random.Generator) -> Window:
-        """Draw a place in the frame, on the grid of the trunk's largest tiles."""
-        step = min(self.size, _LARGEST_TILE)
+        """Draw a window at a random place in the frame, on the grid of the trunk's largest attention windows."""
+        step = min(self.size, _MAX_TILE)
         left, top = (int(n) * step for n in rng.integers(0, (self.frame - self.size) // step + 1, 2))
         return Window(self.size, self.frame, left, top)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of training, as long as `steps` or `seconds` (spent in steps). Each step draws one of the views."""
+    """A part of the training, whose steps draw one of the views at random.
+
+    Args:
+        views: the views; one that is named twice is drawn twice as often.
+        steps: length in steps, or None.
+        seconds: length in seconds spent in steps, or None. Either `steps` or `seconds` is given.
+    """
 
     views: tuple[View, ...]
     steps: int | None = None
     seconds: float | None = None
 
-    def done(self, steps: int, seconds: float) -> float:
-        """Return the share of the stage that is behind, 0..1."""
+    def share_done(self, steps: int, seconds: float) -> float:
+        """Return the share of the stage, 0..1, that is done after a number of steps and seconds."""
         if self.steps is not None:
             return min(1.0, steps / max(self.steps, 1))
         return min(1.0, seconds / max(self.seconds or 0.0, 1e-9))
 
     @property
     def length(self) -> float:
-        """Steps or seconds: what the share of a stage in the schedule is computed from."""
+        """Length in steps or seconds, whichever is given."""
         return float(self.steps if self.steps is not None else self.seconds or 0.0)
 
 
 def parse_stages(text: str, prompts: int = PROMPTS) -> tuple[Stage, ...]:
-    """Read stages, separated by commas: "128:25m,256/1024+1024:30m", or steps in place of minutes, "128:2000".
+    """Parse the stages of a run, for example "128:25m,256/1024+1024:30m".
 
-    A stage is one view or several with "+" between them (one named twice is drawn twice as often); a view is a side, or
-    the sides of a window and of its frame. Every picture gets `prompts` prompts.
+    Args:
+        text: stages separated by commas. A stage is VIEWS:LENGTH, where the length is in minutes ("25m") or steps
+            ("2000"), and views are separated by "+". A view is the side of an image in pixels, or SIDE/FRAME for
+            windows of a frame.
+        prompts: number of prompts for each image.
 
     Raises:
-        ConfigurationError: anything else.
+        ConfigurationError: the text has another form, or a view does not fit its frame.
     """
     stages = []
     for item in text.split(","):
         views, _, amount = item.strip().partition(":")
         found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)m", amount)
         if found is None:
-            raise ConfigurationError(f"cannot read the stage {item!r}: write 256:30m, 256:2000 or 256/1024+1024:30m")
+            raise ConfigurationError(
+                f"cannot read the stage {item!r}: write it like 256:30m, 256:2000 or 256/1024+1024:30m"
+            )
         steps, seconds = (int(found[1]), None) if found[1] else (None, 60 * float(found[2]))
         stages.append(Stage(tuple(_view(view, prompts) for view in views.split("+")), steps, seconds))
     if len({stage.steps is None for stage in stages}) > 1:
@@ -79,8 +98,10 @@ def parse_stages(text: str, prompts: int = PROMPTS) -> tuple[Stage, ...]:
 def _view(text: str, prompts: int) -> View:
     found = _VIEW.fullmatch(text)
     if found is None:
-        raise ConfigurationError(f"cannot read the view {text!r}: write 256, or 256/1024 for a window of a frame")
+        raise ConfigurationError(
+            f"cannot read the view {text!r}: write it like 256, or like 256/1024 for windows of a frame"
+        )
     size, frame = int(found[1]), int(found[2] or found[1])
-    Window(size, frame)  # raises where it does not fit
-    images = next(count for most, count in _IMAGES if size <= most)
+    Window(size, frame)  # raises ConfigurationError if the window does not fit
+    images = next(count for largest, count in _IMAGES if size <= largest)
     return View(size, frame, images, prompts)

@@ -1,7 +1,7 @@
-"""The training loop: stages of growing resolution, several rounds of prompts a step, averaged weights, safe resume.
+"""The training loop: stages, steps with several rounds of prompts, averaged weights, and resuming.
 
-A step is determined by the seed, its number and the scenes at hand. With stages counted in steps and a complete scene
-cache, a resumed run therefore equals an uninterrupted one; stages counted in minutes depend on the machine.
+A step depends only on the seed, its number and the available scenes. Therefore a resumed run equals an uninterrupted
+one if the stages are counted in steps and the scene cache is complete. Stages in minutes depend on the machine's speed.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from .dataset import Example
 from .dense import Affinity
 from .losses import offset_loss, prompt_loss
 from .optimizer import Optimizer
-from .prompts import CELL, Asked, ask, box_around, correct
+from .prompts import CELL, ImagePrompts, correction_clicks, draw_prompts, shaken_box
 from .stages import Stage, View
 
 EMA_DECAY = 0.998
-_LOGIT_LIMIT = 32.0  # SAM2ImagePredictor clamps the logits that it hands back as a mask input
-_MASK_INPUT_SHARE = 0.7  # later rounds that get the previous logits; the others get the clicks alone
-_MIN_DENSE_WEIGHT = 0.2  # of the helper task at the end; 1 at the start
-_ROUNDS = np.array([0.6, 0.25, 0.15])  # share of steps with one, two and three rounds
+"""Decay of the moving average of the weights, for each step."""
+_LOGIT_LIMIT = 32.0  # SAM2ImagePredictor clamps the logits that it returns for use as a mask input
+_MASK_INPUT_SHARE = 0.7  # share of the later rounds that get the previous logits and not only clicks
+_MIN_DENSE_WEIGHT = 0.2  # weight of the auxiliary task at the end of the run; it starts at 1
+_ROUND_SHARES = np.array([0.6, 0.25, 0.15])  # shares of the steps with one, two and three rounds
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is made of.
+    """The settings of a run.
 
     Attributes:
-        stages: what it goes through.
-        seed: of weights, prompts and augmentation.
+        stages: the stages of the run, in order.
+        seed: seed of the initial weights, the prompts and the augmentation.
         optimizer: one of `OPTIMIZERS`.
         rate: peak learning rate.
-        weight_decay: times the rate a step.
-        warm_up: steps until the rate is at its peak.
-        hold: share of the run after which the rate falls.
-        clip: largest norm of the gradient.
-        device: of torch.
-        bf16: compute in bfloat16.
+        weight_decay: weight decay; each step multiplies it by the learning rate.
+        warm_up: number of steps until the learning rate reaches its peak.
+        hold: share of the run, 0..1, after which the learning rate starts to fall.
+        clip: maximum norm of the gradient.
+        device: torch device, for example "cpu" or "cuda:1".
+        bf16: whether to compute in bfloat16.
     """
 
     stages: tuple[Stage, ...]
@@ -68,7 +69,16 @@ class Settings:
 
 @dataclass
 class Progress:
-    """Where a run stands, and its curves."""
+    """The progress of a run, which is saved and restored.
+
+    Attributes:
+        step: number of steps done.
+        stage: index of the current stage.
+        stage_steps: number of steps done in this stage.
+        stage_seconds: seconds spent in these steps.
+        seconds: seconds spent in all steps.
+        history: smoothed losses and IoUs every 20 steps, with the step, the resolution and the seconds.
+    """
 
     step: int = 0
     stage: int = 0
@@ -79,21 +89,34 @@ class Progress:
 
 
 DrawExample = Callable[[np.random.Generator, View], Example]
-"""(source of randomness, view) -> an augmented example of the view's size."""
+"""A function (source of randomness, view) that returns an augmented example of the view's size."""
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """What a step looks at: uint8 images (B, S, S, 3), labels (B, S/4, S/4), and the regions asked for in each."""
+    """The input of a step.
+
+    Attributes:
+        window: the part of the frame that the images show.
+        images: uint8 (B, S, S, 3), RGB.
+        labels: uint8 (B, S/4, S/4), the number of the object at each cell, or 0 for the background.
+        prompts: the prompts of each image.
+    """
 
     window: network.Window
     images: Tensor
     labels: np.ndarray[Any, np.dtype[np.uint8]]
-    asked: list[Asked]
+    prompts: list[ImagePrompts]
 
 
 class Trainer:
-    """Trains the image path of a SAM2Base."""
+    """Trains the image encoder and the mask decoder of a SAM2Base.
+
+    Args:
+        model: the SAM2Base, which is moved to the device and trained in place.
+        settings: the settings of the run.
+        draw: draws training examples.
+    """
 
     def __init__(self, model: nn.Module, settings: Settings, draw: DrawExample) -> None:
         self.settings, self.draw = settings, draw
@@ -102,57 +125,57 @@ class Trainer:
         self.affinity = Affinity().to(settings.device)
         named = list(network.trained_parameters(self.model))
         self._names = [name for name, _ in named]
-        self._averaged = [parameter for _, parameter in named]
+        self._averaged_parameters = [parameter for _, parameter in named]
         named += list(self.affinity.named_parameters())
         self._parameters = [parameter for _, parameter in named]
         self._optimizer = Optimizer(settings.optimizer, named, settings.rate, settings.weight_decay)
-        self._average = [parameter.detach().clone() for parameter in self._averaged]
+        self._averages = [parameter.detach().clone() for parameter in self._averaged_parameters]
 
     # The schedule
 
     def _share_done(self) -> float:
-        """Share of the whole run that is behind, 0..1."""
+        """Return the share of the whole run that is done, 0..1."""
         stages, now = self.settings.stages, self.progress
         total = sum(stage.length for stage in stages)
-        behind = sum(stage.length for stage in stages[: now.stage])
+        done = sum(stage.length for stage in stages[: now.stage])
         if now.stage < len(stages):
             current = stages[now.stage]
-            behind += current.length * current.done(now.stage_steps, now.stage_seconds)
-        return behind / max(total, 1e-9)
+            done += current.length * current.share_done(now.stage_steps, now.stage_seconds)
+        return done / max(total, 1e-9)
 
     def _rate(self) -> float:
-        """Warm up, hold, then fall by half a cosine to 2 % of the peak."""
+        """Return the learning rate: a linear rise, a constant peak, then half a cosine down to 2 % of the peak."""
         warm = min(1.0, (self.progress.step + 1) / max(self.settings.warm_up, 1))
         fall = max(0.0, self._share_done() - self.settings.hold) / (1 - self.settings.hold)
         return self.settings.rate * warm * (0.02 + 0.98 * 0.5 * (1 + float(np.cos(np.pi * min(1.0, fall)))))
 
     # One step
 
-    def _load(self, rng: np.random.Generator, view: View, absent: float) -> _Batch:
-        """Draw the images of a step and what is asked for in each."""
+    def _draw_batch(self, rng: np.random.Generator, view: View, absent_share: float) -> _Batch:
+        """Draw the images of a step and their prompts. Examples without a region that is large enough are skipped."""
         images: list[np.ndarray[Any, Any]] = []
         labels: list[np.ndarray[Any, Any]] = []
-        asked: list[Asked] = []
+        prompts: list[ImagePrompts] = []
         while len(images) < view.images:
             example = self.draw(rng, view)
-            regions = ask(rng, example, view.prompts, absent, boxes=view.prompts // 2)
-            if regions is not None:
+            drawn = draw_prompts(rng, example, view.prompts, absent_share, boxes=view.prompts // 2)
+            if drawn is not None:
                 images.append(example.image)
                 labels.append(example.labels[CELL // 2 :: CELL, CELL // 2 :: CELL])
-                asked.append(regions)
+                prompts.append(drawn)
         pixels = torch.from_numpy(np.stack(images)).to(self.settings.device)
-        return _Batch(view.window(rng), pixels, np.stack(labels), asked)
+        return _Batch(view.window(rng), pixels, np.stack(labels), prompts)
 
     def step(self) -> dict[str, float]:
-        """Train on one batch. Returns the losses and the mean IoU of each kind of prompt."""
+        """Train on one batch. Returns "loss", "dense" (loss of the auxiliary task) and the IoUs, see _record_iou."""
         rng = np.random.default_rng([self.settings.seed, self.progress.step])
         views = self.settings.stages[self.progress.stage].views
-        batch = self._load(rng, views[int(rng.integers(len(views)))], 0.05)
-        network.place(self.model, batch.window)
-        kind = torch.bfloat16 if self.settings.bf16 else torch.float32
-        with torch.autocast(self.settings.device.split(":")[0], kind, enabled=self.settings.bf16):
+        batch = self._draw_batch(rng, views[int(rng.integers(len(views)))], 0.05)
+        network.set_window(self.model, batch.window)
+        dtype = torch.bfloat16 if self.settings.bf16 else torch.float32
+        with torch.autocast(self.settings.device.split(":")[0], dtype, enabled=self.settings.bf16):
             features = network.encode(self.model, network.normalise(batch.images), batch.window)
-            loss, measured = self._rounds(rng, features, batch)
+            loss, measured = self._run_rounds(rng, features, batch)
         dense = self.affinity.loss(features.float(), batch.labels, rng)
         loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self._share_done()) * dense
         self._optimizer.zero_grad()
@@ -161,55 +184,59 @@ class Trainer:
         return {"loss": float(loss.detach()), "dense": float(dense.detach()), **measured}
 
     def _update(self) -> None:
+        """Update the weights, unless the gradient is not finite, and the moving average of the weights."""
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
         if bool(torch.isfinite(norm)):
             self._optimizer.step(self._rate())
         self.progress.step += 1
         decay = min(EMA_DECAY, (1 + self.progress.step) / (10 + self.progress.step))
         with torch.no_grad():
-            torch._foreach_lerp_(self._average, [p.data for p in self._averaged], 1 - decay)
+            torch._foreach_lerp_(self._averages, [p.data for p in self._averaged_parameters], 1 - decay)
 
-    def _rounds(
+    def _run_rounds(
         self, rng: np.random.Generator, features: network.Features, batch: _Batch
     ) -> tuple[Tensor, dict[str, float]]:
-        """Ask by click for some of the regions and by box for the others, then correct the answers."""
-        count, boxes = len(batch.asked[0].regions), len(batch.asked[0].regions) // 2
-        boxed = np.tile(np.arange(count) >= count - boxes, len(batch.asked))
-        targets = np.concatenate([item.targets for item in batch.asked])
+        """Prompt half of the regions by click and half by box, then correct the masks by clicks in further rounds.
+
+        Returns the loss, a scalar, and the mean IoU of each kind of prompt.
+        """
+        count, boxes = len(batch.prompts[0].regions), len(batch.prompts[0].regions) // 2
+        boxed = np.tile(np.arange(count) >= count - boxes, len(batch.prompts))
+        targets = np.concatenate([item.targets for item in batch.prompts])
         points, labels = _first_prompts(rng, batch, boxed)
-        own = features.repeat(count)
-        device = own.embedding.device
+        repeated = features.repeat(count)
+        device = repeated.embedding.device
         target = torch.from_numpy(targets).to(device)
         present = (target.flatten(1).amax(1) > 0).float()
         mask: Tensor | None = None
         losses: list[Tensor] = []
         measured: dict[str, float] = {}
-        rounds = 1 + int(rng.choice(len(_ROUNDS), p=_ROUNDS))
+        rounds = 1 + int(rng.choice(len(_ROUND_SHARES), p=_ROUND_SHARES))
         for number in range(rounds):
-            where, kinds = (torch.from_numpy(a).to(device) for a in (points, labels))
-            answer = network.decode(self.model, own, where, kinds, mask, batch.window)
-            ambiguous = (kinds != LABEL_NO_POINT).sum(1) == 1
+            point_tensor, label_tensor = (torch.from_numpy(a).to(device) for a in (points, labels))
+            answer = network.decode(self.model, repeated, point_tensor, label_tensor, mask, batch.window)
+            ambiguous = (label_tensor != LABEL_NO_POINT).sum(1) == 1
             loss, iou = prompt_loss(
                 replace(answer, logits=answer.logits.float(), iou=answer.iou.float(), present=answer.present.float()),
                 target, present, ambiguous,
             )  # fmt: skip
             losses.append(loss)
-            _measure(measured, number, iou.cpu().numpy(), boxed, present.cpu().numpy() > 0)
+            _record_iou(measured, number, iou.cpu().numpy(), boxed, present.cpu().numpy() > 0)
             if number + 1 == rounds:
                 break
-            shown = self._shown(rng, answer, ambiguous)
-            point, label = correct(rng, (shown > 0).cpu().numpy(), targets)
+            logits = self._logits_to_correct(rng, answer, ambiguous)
+            point, label = correction_clicks(rng, (logits > 0).cpu().numpy(), targets)
             points = np.concatenate([points, point[:, None]], 1)
             labels = np.concatenate([labels, label[:, None]], 1)
-            mask = shown[:, None] if rng.random() < _MASK_INPUT_SHARE else None
+            mask = logits[:, None] if rng.random() < _MASK_INPUT_SHARE else None
         return torch.stack(losses).mean() + offset_loss(features.embedding), measured
 
-    def _shown(self, rng: np.random.Generator, answer: network.Prediction, ambiguous: Tensor) -> Tensor:
-        """Return the logits (P, h, w) that the user corrects: of the best-scored multimask or of the single mask."""
+    def _logits_to_correct(self, rng: np.random.Generator, answer: network.Prediction, ambiguous: Tensor) -> Tensor:
+        """Return the logits (P, h, w) that the simulated user corrects."""
         with torch.no_grad():
             logits = answer.logits.detach().float()
             best = torch.zeros(len(logits), dtype=torch.long, device=logits.device)
-            if rng.random() < 0.5:
+            if rng.random() < 0.5:  # of a multimask prediction, a user corrects the mask with the highest score
                 best = torch.where(ambiguous, 1 + answer.iou[:, 1:].argmax(1), best)
             return logits[torch.arange(len(logits), device=logits.device), best].clamp(-_LOGIT_LIMIT, _LOGIT_LIMIT)
 
@@ -218,34 +245,34 @@ class Trainer:
     def run(
         self,
         save: Callable[[Trainer], None] | None = None,
-        every: float = 120.0,
+        save_seconds: float = 120.0,
         quiet: bool = False,
-        before: Callable[[], None] | None = None,
-        stopped: Callable[[], bool] = lambda: False,
+        before_step: Callable[[], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Go through the stages that are left.
+        """Run the remaining stages.
 
         Args:
-            save: called every so many seconds, between steps, and at the end.
-            every: these seconds.
-            quiet: no progress bar.
-            before: called before each step.
-            stopped: asked between steps whether to end early.
+            save: saves the run; it is called between steps and at the end.
+            save_seconds: seconds between two calls of `save`.
+            quiet: whether to hide the progress bar.
+            before_step: called before each step.
+            should_stop: asked before each step; True ends the run early.
         """
-        saved = time.monotonic()
+        last_save = time.monotonic()
         bar = tqdm(
             total=100.0, unit="%", mininterval=20, disable=quiet, bar_format="{l_bar}{bar:20}| {elapsed} {postfix}"
         )
         recent: dict[str, float] = {}
-        while self.progress.stage < len(self.settings.stages) and not stopped():
-            if before is not None:
-                before()
+        while self.progress.stage < len(self.settings.stages) and not should_stop():
+            if before_step is not None:
+                before_step()
             start, stage = time.monotonic(), self.settings.stages[self.progress.stage]
             measured = self.step()
             for key, value in measured.items():
-                if value == value:  # a NaN: no prompt of that kind with an object
+                if value == value:  # a NaN means that no prompt of this kind points at an object
                     recent[key] = 0.98 * recent.get(key, value) + 0.02 * value
-            self._advance(stage, time.monotonic() - start)
+            self._count_step(stage, time.monotonic() - start)
             if self.progress.step % 20 == 0:
                 self.progress.history.append(
                     {
@@ -258,96 +285,112 @@ class Trainer:
             text = " ".join(f"{key} {value:.3f}" for key, value in sorted(recent.items()))
             bar.set_postfix_str(f"stage {self.progress.stage + 1}, step {self.progress.step}: {text}", refresh=False)
             bar.update(100 * self._share_done() - bar.n)
-            if save is not None and time.monotonic() - saved > every:
+            if save is not None and time.monotonic() - last_save > save_seconds:
                 save(self)
-                saved = time.monotonic()
+                last_save = time.monotonic()
         bar.close()
         if save is not None:
             save(self)
 
-    def _advance(self, stage: Stage, seconds: float) -> None:
-        """Count a step that took so long, and move on to the next stage when this one is over."""
+    def _count_step(self, stage: Stage, seconds: float) -> None:
+        """Count a step and its duration, and go to the next stage if this one is finished."""
         now = self.progress
         now.stage_steps += 1
         now.stage_seconds += seconds
         now.seconds += seconds
-        if stage.done(now.stage_steps, now.stage_seconds) >= 1.0:
+        if stage.share_done(now.stage_steps, now.stage_seconds) >= 1.0:
             now.stage, now.stage_steps, now.stage_seconds = now.stage + 1, 0, 0.0
 
     # Checkpoints
 
-    def averaged_state(self, kind: torch.dtype = torch.float16) -> dict[str, Tensor]:
-        """Return the model's state dict with averaged weights, on the CPU, floating tensors as `kind`."""
+    def averaged_state(self, dtype: torch.dtype = torch.float16) -> dict[str, Tensor]:
+        """Return the model's state dict with averaged weights, on the CPU; floating-point tensors have type `dtype`."""
         state = {name: value.detach() for name, value in self.model.state_dict().items()}
-        state.update(zip(self._names, self._average, strict=True))
-        return {n: (v.to(kind) if v.is_floating_point() else v).cpu().contiguous() for n, v in state.items()}
+        state.update(zip(self._names, self._averages, strict=True))
+        return {n: (v.to(dtype) if v.is_floating_point() else v).cpu().contiguous() for n, v in state.items()}
 
     def export(self, path: Path) -> None:
-        """Write the averaged weights as FP16, in the layout of the official checkpoints."""
+        """Write the averaged weights as FP16, in the layout of the official checkpoints.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         _save({"model": self.averaged_state()}, path)
 
     def save(self, path: Path) -> None:
-        """Write everything that a resumed run needs."""
+        """Write the state that a resumed run needs.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         content = {
             "model": self.model.state_dict(),
             "affinity": self.affinity.state_dict(),
-            "average": dict(zip(self._names, self._average, strict=True)),
+            "average": dict(zip(self._names, self._averages, strict=True)),
             "optimizer": self._optimizer.state(),
             "progress": json.dumps(asdict(self.progress)),
         }
         _save(content, path)
 
     def load(self, path: Path) -> None:
-        """Continue from a file of `save`. The stages may have changed since; their number and order tell the place.
+        """Restore the state that `save` wrote. The settings may have changed, but the current stage keeps its index.
 
         Raises:
-            CheckpointError: the file is damaged, or of another model or optimizer.
+            CheckpointError: the file is damaged, or it belongs to another model or optimizer.
         """
         try:
             content = torch.load(path, map_location=self.settings.device, weights_only=True)
             self.model.load_state_dict(content["model"])
             self.affinity.load_state_dict(content["affinity"])
-            self._average = [content["average"][name].clone() for name in self._names]
+            self._averages = [content["average"][name].clone() for name in self._names]
             self._optimizer.load(content["optimizer"])
             self.progress = Progress(**json.loads(content["progress"]))
         except (
             pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError,
         ) as error:  # fmt: skip
             raise CheckpointError(
-                f"{path} is not a training state of this model and optimizer: {type(error).__name__}"
+                f"{path} is not a training state of this model and optimizer: remove it to start a new run "
+                f"({type(error).__name__})"
             ) from error
 
 
 def _first_prompts(
     rng: np.random.Generator, batch: _Batch, boxed: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> tuple[np.ndarray[Any, np.dtype[np.float32]], np.ndarray[Any, np.dtype[np.float32]]]:
-    """Return points (P, 2, 2) and labels (P, 2): a box where `boxed`, otherwise a click and no second point."""
-    regions = [region for item in batch.asked for region in item.regions]
-    points = np.repeat(np.concatenate([item.clicks for item in batch.asked])[:, None], 2, axis=1)
+    """Return the points (P, 2, 2) and labels (P, 2) of the first round: a box if `boxed`, else a click and padding."""
+    regions = [region for item in batch.prompts for region in item.regions]
+    points = np.repeat(np.concatenate([item.clicks for item in batch.prompts])[:, None], 2, axis=1)
     labels = np.tile(np.array([1, LABEL_NO_POINT], np.float32), (len(regions), 1))
     for index in np.flatnonzero(boxed):
-        points[index], labels[index] = box_around(rng, regions[index], batch.window.frame), (2, 3)
+        points[index], labels[index] = shaken_box(rng, regions[index], batch.window.frame), (2, 3)
     return points, labels
 
 
-def _measure(
+def _record_iou(
     measured: dict[str, float],
-    number: int,
+    round_number: int,
     iou: np.ndarray[Any, np.dtype[np.float32]],
     boxed: np.ndarray[Any, np.dtype[np.bool_]],
-    there: np.ndarray[Any, np.dtype[np.bool_]],
+    present: np.ndarray[Any, np.dtype[np.bool_]],
 ) -> None:
-    """Note the mean IoU of clicks and boxes of a round, (P, 4), over the prompts with an object."""
-    for name, chosen in (("click", ~boxed & there), ("box", boxed & there)):
+    """Add the mean IoU of a round to `measured`, separately for clicks and boxes, over the prompts with an object.
+
+    The keys are "click" and "box" for the single mask of the first round, "click_best" and "box_best" for the best of
+    its multimasks, and "click2", "box2", ... for the single mask of the later rounds.
+    """
+    for name, chosen in (("click", ~boxed & present), ("box", boxed & present)):
         if chosen.any():
-            measured[f"{name}{number + 1}" if number else name] = float(iou[chosen, 0].mean())
-            if number == 0:
+            measured[f"{name}{round_number + 1}" if round_number else name] = float(iou[chosen, 0].mean())
+            if round_number == 0:
                 measured[f"{name}_best"] = float(iou[chosen, 1:].max(1).mean())
 
 
 def _save(content: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as partial, partial.open("wb") as file:  # given a path, torch would write its name too
+    with (
+        atomic_path(path) as partial,
+        partial.open("wb") as file,
+    ):  # given a path, torch would store its name in the file
         torch.save(content, file)
 
 

@@ -1,4 +1,4 @@
-"""The data sets of `triton-sam evaluate`: photographs, held-out scenes, and folders, with their faults."""
+"""The data sets of `triton-sam evaluate`: photographs, held-out scenes, and folders with and without faults."""
 
 import sys
 
@@ -19,7 +19,7 @@ LABELS[3:10, 2:9] = 4
 LABELS[5:16, 15:26] = 9
 
 
-def test_coins_are_24_round_objects():
+def test_the_coins_are_24_round_objects():
     sample = coins()
     assert sample.image.size == (384, 303)
     areas = np.bincount(sample.labels.ravel())[1:]
@@ -31,7 +31,7 @@ def test_coins_are_24_round_objects():
         assert min(x1, y1, 384 - x2, 303 - y2) > 0
 
 
-def test_cell_is_one_round_object():
+def test_the_cell_is_one_round_object():
     sample = cell()
     assert np.unique(sample.labels).tolist() == [0, 1]
     x1, y1, x2, y2 = tight_box(sample.labels == 1)
@@ -51,29 +51,33 @@ def test_synthetic_scenes_are_held_out():
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [(("nowhere",), "no data set nowhere"), (("coins", 0), "count at least 1"), (("synthetic", 20_000), "at the most")],
+    [
+        (("nowhere",), "there is no data set nowhere"),
+        (("coins", 0), "count at least 1"),
+        (("synthetic", 20_000), "at most"),
+    ],
 )
-def test_data_sets_that_do_not_exist(arguments, text):
+def test_an_unknown_data_set_and_a_wrong_count_are_refused(arguments, text):
     with pytest.raises(ConfigurationError, match=text):
         open_dataset(*arguments)
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with both layouts, and files without a partner."""
+    """A folder with images and label masks in both layouts, and with files that have no partner."""
     (tmp_path / "labels").mkdir()
-    picture = Image.new("RGB", (30, 20), (40, 90, 40))
+    image = Image.new("RGB", (30, 20), (40, 90, 40))
     for name in ("a.jpg", "b.tif", "c.png", "alone.png"):
-        picture.save(tmp_path / name)
+        image.save(tmp_path / name)
     Image.fromarray(LABELS).save(tmp_path / "a_labels.png")
     Image.fromarray(LABELS.astype(np.uint16) * 1000).save(tmp_path / "b_labels.tif")
     Image.fromarray(LABELS.astype(np.int32)).save(tmp_path / "labels" / "c.tif")
     Image.fromarray(LABELS).save(tmp_path / "orphan_labels.png")
-    (tmp_path / "notes.txt").write_text("not a picture")
+    (tmp_path / "notes.txt").write_text("not an image")
     return tmp_path
 
 
-def test_folder(folder):
+def test_a_folder_is_read_in_both_layouts(folder):
     data = open_folder(folder)
     assert [sample.name for sample in data] == ["a.jpg", "b.tif", "c.png"]
     assert [np.unique(sample.labels).tolist() for sample in data] == [[0, 4, 9], [0, 4000, 9000], [0, 4, 9]]
@@ -81,7 +85,7 @@ def test_folder(folder):
     assert len(open_dataset(str(folder), 2)) == 2
 
 
-def test_folder_follows_the_orientation_of_photographs(folder):
+def test_the_orientation_of_a_photograph_is_followed(folder):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (20, 30)).save(folder / "a.jpg", exif=exif)
@@ -89,44 +93,44 @@ def test_folder_follows_the_orientation_of_photographs(folder):
     assert (sample.image.size, sample.labels.shape) == ((30, 20), (20, 30))
 
 
-def test_folder_without_pairs(tmp_path):
-    with pytest.raises(InputError, match=r"no picture with a label mask: expected NAME\.jpg"):
+def test_a_folder_without_pairs_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"contains no image with a label mask: expected NAME\.jpg"):
         open_folder(tmp_path)
 
 
 @pytest.mark.parametrize("second", ["a.tif", "a_labels.tif", "labels/a.png"])
-def test_folder_with_two_files_for_one_picture(tmp_path, second):
+def test_two_files_for_one_image_are_refused(tmp_path, second):
     (tmp_path / "labels").mkdir()
     for name in ("a.png", "a_labels.png", second):
         Image.new("L", (30, 20), 1).save(tmp_path / name)
-    with pytest.raises(InputError, match=rf"{second.replace('.', '[.]')}.* both for 'a'"):
+    with pytest.raises(InputError, match=rf"{second.replace('.', '[.]')}.* both belong to 'a'"):
         open_dataset(str(tmp_path))
 
 
-def test_folder_with_another_size(folder):
+def test_a_label_mask_of_another_size_is_refused(folder):
     Image.new("L", (31, 20)).save(folder / "a_labels.png")
-    with pytest.raises(InputError, match=r"a_labels.png has 31x20 pixels, but a.jpg 30x20"):
+    with pytest.raises(InputError, match=r"a_labels.png has 31x20 pixels, but a.jpg has 30x20"):
         open_folder(folder)
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a_labels.png"])
-def test_folder_with_a_damaged_file(folder, name):
-    (folder / name).write_bytes(b"no picture")
+def test_a_damaged_file_is_refused(folder, name):
+    (folder / name).write_bytes(b"no image")
     with pytest.raises(ImageError, match=f"{name} is not an image"):
         open_folder(folder)
 
 
 @pytest.mark.parametrize(
     ("image", "text"),
-    [(Image.new("RGB", (3, 3)), "in colour"), (Image.fromarray(np.zeros((3, 3), np.float32)), "fractions")],
+    [(Image.new("RGB", (3, 3)), "colour image"), (Image.fromarray(np.zeros((3, 3), np.float32)), "floating-point")],
 )
-def test_label_masks_of_the_wrong_kind(tmp_path, image, text):
+def test_label_masks_in_colour_or_with_floating_point_values_are_refused(tmp_path, image, text):
     image.save(tmp_path / "labels.tif")
     with pytest.raises(ImageError, match=text):
         read_labels(tmp_path / "labels.tif")
 
 
-def test_label_masks_of_other_kinds(tmp_path):
+def test_label_masks_of_one_bit_or_with_a_palette_are_read(tmp_path):
     expected = LABELS > 0
     Image.fromarray(expected).save(tmp_path / "bits.png")
     np.testing.assert_array_equal(read_labels(tmp_path / "bits.png"), expected.astype(np.uint8))
@@ -136,7 +140,7 @@ def test_label_masks_of_other_kinds(tmp_path):
     np.testing.assert_array_equal(read_labels(tmp_path / "palette.png"), LABELS)
 
 
-def test_photographs_name_the_missing_package(monkeypatch):
+def test_the_error_names_the_package_that_photographs_need(monkeypatch):
     monkeypatch.setitem(sys.modules, "skimage", None)
     with pytest.raises(MissingDependencyError, match="skimage is missing"):
         coins()

@@ -1,4 +1,4 @@
-"""`triton-sam evaluate`: simulated clicks, figures and data sets by hand, and one run through the real server."""
+"""`triton-sam evaluate`: simulated clicks and metrics with values computed by hand, and one run on a real server."""
 
 import importlib
 import json
@@ -24,7 +24,7 @@ from triton_sam.evaluation.samples import Dataset, Sample
 
 
 def mask(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (20, 30)) -> np.ndarray:
-    """Return a mask (H,W) that is True in rectangles x1,y1,x2,y2."""
+    """Return a bool (H,W) mask that is True inside the rectangles x1,y1,x2,y2."""
     pixels = np.zeros(size, bool)
     for x1, y1, x2, y2 in rectangles:
         pixels[y1:y2, x1:x2] = True
@@ -32,11 +32,11 @@ def mask(*rectangles: tuple[int, int, int, int], size: tuple[int, int] = (20, 30
 
 
 LABELS = mask((2, 3, 9, 10)) * np.uint8(4) + mask((15, 5, 26, 16)) * np.uint8(9)
-"""Two objects, 7x7 with its centre at (5, 6), and 11x11 at (20, 10)."""
+"""Two objects: 7x7 pixels with the centre (5, 6), and 11x11 pixels with the centre (20, 10)."""
 
 
 class Oracle:
-    """A client that knows the truth; ``misses`` is taken from masks until that object's next click."""
+    """A client that knows the ground truth. Masks after the first click lack the pixels of ``misses``."""
 
     def __init__(self, labels=LABELS, misses=None):
         self.labels = labels
@@ -69,7 +69,7 @@ class Oracle:
         return Segment(np.zeros_like(self.labels, bool), score, np.zeros((256, 256), np.float32), index)
 
 
-def dataset(labels=LABELS, name="hand made"):
+def dataset(labels=LABELS, name="made by hand"):
     return Dataset(name, "", (lambda: Sample("one", Image.new("RGB", labels.shape[::-1]), labels),))
 
 
@@ -80,40 +80,40 @@ def results(client, settings, data=None):
 # Clicks
 
 
-def test_first_click_is_the_innermost_pixel():
+def test_the_first_click_goes_to_the_innermost_pixel():
     assert first_click(mask((2, 3, 9, 10))) == Click(5, 6, 1)
     assert first_click(mask((2, 3, 9, 10), (12, 2, 29, 4))) == Click(5, 6, 1)  # the longer one is thinner
 
 
-def test_the_edge_of_the_picture_is_a_border():
+def test_the_edge_of_the_image_is_a_border():
     assert first_click(mask((0, 0, 7, 7))) == Click(3, 3, 1)
     assert first_click(np.ones((5, 9), bool)) == Click(2, 2, 1)  # the leftmost of (2..6, 2)
 
 
-def test_empty_mask_has_no_click_and_no_box():
-    with pytest.raises(InputError, match="empty mask"):
+def test_an_empty_mask_has_no_click_and_no_box():
+    with pytest.raises(InputError, match="an empty mask has no"):
         first_click(mask())
-    with pytest.raises(InputError, match="empty mask"):
+    with pytest.raises(InputError, match="an empty mask has no"):
         tight_box(mask())
 
 
-def test_next_click_goes_to_the_largest_error():
+def test_the_next_click_goes_to_the_largest_error():
     truth, found = mask((2, 3, 9, 10), (15, 5, 26, 16)), mask((2, 3, 9, 10))
     assert next_click(truth, found) == Click(20, 10, 1)
     assert next_click(found, truth) == Click(20, 10, 0)
     both = mask((2, 3, 9, 10)), mask((15, 5, 26, 16))
     assert next_click(*both) == Click(20, 10, 0)
     assert next_click(*both[::-1]) == Click(20, 10, 1)
-    assert next_click(mask((2, 3, 9, 10)), mask((12, 3, 19, 10))) == Click(15, 6, 0)  # of equal ones, the surplus
+    assert next_click(mask((2, 3, 9, 10)), mask((12, 3, 19, 10))) == Click(15, 6, 0)  # surplus wins a tie
 
 
-def test_the_largest_error_is_the_deepest_and_not_the_one_of_most_pixels():
+def test_the_largest_error_is_the_deepest_one_not_the_one_with_the_most_pixels():
     truth = mask((0, 0, 5, 5))
     thin_and_long = mask((0, 10, 30, 13))
     assert next_click(truth, thin_and_long) == Click(2, 2, 1)
 
 
-def test_no_pixel_is_clicked_twice_and_no_error_needs_no_click():
+def test_no_pixel_is_clicked_twice_and_a_perfect_mask_gets_no_click():
     truth = mask((2, 3, 9, 10))
     assert next_click(truth, truth) is None
     assert next_click(truth, mask(), [Click(5, 6, 1)]) not in (None, Click(5, 6, 1))
@@ -121,7 +121,7 @@ def test_no_pixel_is_clicked_twice_and_no_error_needs_no_click():
 
 
 @pytest.mark.export
-def test_next_click_equals_the_one_of_sam2():
+def test_the_next_click_equals_that_of_sam2():
     torch = pytest.importorskip("torch")
     reference = pytest.importorskip("sam2.modeling.sam2_utils").sample_one_point_from_error_center
     rng = np.random.default_rng(0)
@@ -135,7 +135,7 @@ def test_next_click_equals_the_one_of_sam2():
         assert next_click(truth, found) == Click(*points[0, 0].int().tolist(), int(labels[0, 0]))
 
 
-def test_boxes():
+def test_tight_boxes_fit_and_shaken_boxes_stay_within_the_limits():
     truth = mask((2, 3, 9, 10))
     np.testing.assert_array_equal(tight_box(truth), [2, 3, 9, 10])
     rng = np.random.default_rng(1)
@@ -143,22 +143,22 @@ def test_boxes():
     assert boxes.min() >= 0
     assert (boxes[:, 2:] <= (30, 20)).all()
     assert (boxes[:, :2] < boxes[:, 2:]).all()
-    below = boxes[:, 3] - 12  # not at the edge of the picture: +-20 of 1024 pixels are +-0.39 of 20
+    below = boxes[:, 3] - 12  # this side is free to move both ways: 20 of 1024 pixels are 0.39 of 20
     assert np.abs(below).max() == pytest.approx(20 * 20 / 1024, abs=1e-4)
     assert abs(below.mean()) < 0.05
     np.testing.assert_array_equal(shaken_box(truth, 0.0, rng), tight_box(truth))
 
 
-# Figures
+# Metrics
 
 
-def test_intersection_over_union():
+def test_intersection_over_union_of_overlapping_and_empty_masks():
     assert intersection_over_union(mask((0, 0, 4, 4)), mask((2, 0, 6, 4))) == pytest.approx(8 / 24)
     assert intersection_over_union(mask((0, 0, 4, 4)), mask()) == 0
     assert intersection_over_union(mask(), mask()) == 1
 
 
-def test_clicks_to():
+def test_clicks_to_counts_the_clicks_until_the_target():
     assert clicks_to(0.85, [0.3, 0.85, 0.5]) == 2
     assert clicks_to(0.9, [0.3, 0.85, 0.5]) is None
 
@@ -172,21 +172,21 @@ def test_clicks_to():
         ((0.5,), (0.1,), None),
     ],
 )
-def test_spearman(scores, ious, expected):
+def test_spearman_shares_ranks_and_may_be_undefined(scores, ious, expected):
     measured = spearman([Answer(iou, score) for iou, score in zip(ious, scores, strict=True)])
     assert measured == (None if expected is None else pytest.approx(expected))
 
 
-def hand_made(ious, candidates, box):
+def result_by_hand(ious, candidates, box):
     answers = tuple(Answer(iou, 0.1 * number) for number, iou in enumerate(ious))
     return ObjectResult("one", 1, 9, (), answers, tuple(Answer(*pair) for pair in candidates), Answer(box, box))
 
 
-def test_summary():
+def test_the_summary_holds_the_means_over_the_objects():
     summary = summarize(
         [
-            hand_made((0.2, 0.86, 0.95), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9),
-            hand_made((0.6, 0.70, 0.85), ((0.5, 0.1), (0.4, 0.2), (0.7, 0.3)), 0.5),
+            result_by_hand((0.2, 0.86, 0.95), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9),
+            result_by_hand((0.6, 0.70, 0.85), ((0.5, 0.1), (0.4, 0.2), (0.7, 0.3)), 0.5),
         ]
     )
     assert (summary.images, summary.objects) == (1, 2)
@@ -203,8 +203,8 @@ def test_summary():
         summarize([])
 
 
-def test_the_correlation_counts_answers_once():
-    """What an object without an error keeps for the remaining clicks is no answer."""
+def test_the_correlation_counts_each_answer_once():
+    """The answer that an object repeats after a perfect mask counts only once."""
     answers = (Answer(0.5, 0.2), Answer(1.0, 0.1), Answer(1.0, 0.1), Answer(1.0, 0.1))
     finished = ObjectResult(
         "one", 1, 9, (Click(1, 1, 1), Click(2, 2, 1)), answers, (Answer(0.2, 0.9),), Answer(0.7, 0.8)
@@ -216,11 +216,11 @@ def test_the_correlation_counts_answers_once():
 # Measurement
 
 
-def test_perfect_answers_give_perfect_figures():
+def test_perfect_answers_give_perfect_metrics():
     client = Oracle()
     small, large = results(client, Settings(clicks=3, box_jitter=0.1))
     assert (small.label, small.area, large.label, large.area) == (4, 49, 9, 121)
-    assert small.prompts == (Click(5, 6, 1),)  # nothing left to correct: no more clicks, and no more calls
+    assert small.prompts == (Click(5, 6, 1),)  # without an error there are no more clicks and no more calls
     assert [answer.iou for answer in small.clicks] == [1, 1, 1]
     assert [answer.iou for answer in small.candidates] == [0, 1, 0]
     assert small.box.iou == small.shaken_box.iou == 1
@@ -230,7 +230,7 @@ def test_perfect_answers_give_perfect_figures():
 
 
 @pytest.mark.parametrize("feed_mask", [True, False])
-def test_an_error_is_corrected_and_the_last_mask_fed(feed_mask):
+def test_an_error_is_corrected_and_the_last_mask_is_sent(feed_mask):
     client = Oracle(misses=mask((20, 0, 30, 20)))
     small, large = results(client, Settings(clicks=3, feed_mask=feed_mask))
     assert [answer.iou for answer in small.clicks] == [1, 1, 1]
@@ -246,7 +246,7 @@ def test_an_error_is_corrected_and_the_last_mask_fed(feed_mask):
         assert mask_input is None
 
 
-def test_objects_are_thinned_out_by_the_seed():
+def test_the_seed_selects_the_measured_objects():
     labels = np.zeros((20, 300), np.uint16)
     for number in range(20):
         labels[5:10, 15 * number : 15 * number + 5] = 1000 + number
@@ -254,29 +254,29 @@ def test_objects_are_thinned_out_by_the_seed():
     assert len(chosen) == 5
     assert chosen == [r.label for r in results(Oracle(labels), Settings(1, most_objects=5), dataset(labels))]
     assert chosen != [r.label for r in results(Oracle(labels), Settings(1, most_objects=5, seed=1), dataset(labels))]
-    assert len(results(Oracle(labels), Settings(1), dataset(labels))) == 20  # more than one request
+    assert len(results(Oracle(labels), Settings(1), dataset(labels))) == 20  # they need more than one request
 
 
-def test_nothing_to_measure():
-    with pytest.raises(InputError, match="no objects in hand made"):
+def test_a_data_set_without_objects_is_refused():
+    with pytest.raises(InputError, match="made by hand contains no objects"):
         results(Oracle(), Settings(), dataset(np.zeros((20, 30), np.uint8)))
 
 
-def test_masks_of_a_large_picture_are_not_kept(monkeypatch):
+def test_masks_of_a_large_image_are_not_kept(monkeypatch):
     monkeypatch.setattr("triton_sam.evaluation.runner._MAX_BATCH", 1)
-    gone = []
+    references = []
     for _, trials in measure(Oracle(), dataset(), Settings(1)):
-        assert all(reference() is None for reference in gone)
-        gone += [weakref.ref(trial.truth) for trial in trials]
+        assert all(reference() is None for reference in references)
+        references += [weakref.ref(trial.truth) for trial in trials]
         del trials
-    assert len(gone) == 2
+    assert len(references) == 2
 
 
-def test_examples_keep_tiles_and_no_pictures():
-    pictures = importlib.import_module("triton_sam.evaluation.photographs")
+def test_examples_keep_tiles_but_no_large_images():
+    photographs = importlib.import_module("triton_sam.evaluation.photographs")
     labels = mask((5, 5, 2995, 395), size=(400, 3000)) * np.uint8(1)
     ((_, (trial,)),) = measure(Oracle(labels), dataset(labels), Settings(1))
-    examples = pictures.Examples(most=1)
+    examples = photographs.Examples(size=1)
     examples.add(trial)
     kept = weakref.ref(trial)
     del trial
@@ -286,7 +286,7 @@ def test_examples_keep_tiles_and_no_pictures():
 
 
 @pytest.mark.parametrize("values", [{"clicks": 0}, {"clicks": 9}, {"box_jitter": -0.1}, {"most_objects": 0}])
-def test_settings_out_of_range(values):
+def test_settings_out_of_range_are_refused(values):
     with pytest.raises(ConfigurationError):
         Settings(**values)
 
@@ -296,7 +296,7 @@ def test_settings_out_of_range(values):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of two pictures with label masks, and one without."""
+    """A folder with two images that have label masks, and one image that has none."""
     for name in ("a", "b", "alone"):
         Image.new("RGB", (30, 20), (40, 90, 40)).save(tmp_path / f"{name}.png")
     for name in ("a", "b"):
@@ -304,7 +304,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_command_on_a_real_server(server, folder, tmp_path, capsys):
+def test_the_command_measures_on_a_real_server(server, folder, tmp_path, capsys):
     out = tmp_path / "results"
     arguments = ["evaluate", "--url", server.http_url, "--dataset", str(folder), "--count", "1", "--clicks", "2"]
     assert main([*arguments, "--box-jitter", "0.1", "--out", str(out), "--json"]) == 0
@@ -325,8 +325,8 @@ def test_command_on_a_real_server(server, folder, tmp_path, capsys):
         assert Image.open(out / name).width > 400
 
 
-class Replacement(Oracle):
-    """Stands for the client of the command; the second picture does not come through."""
+class FailingClient(Oracle):
+    """A replacement for the client of the command. It fails on the second image."""
 
     url = "http://nowhere"
     failure: BaseException
@@ -334,7 +334,7 @@ class Replacement(Oracle):
 
     def __init__(self, *_, **__):
         super().__init__(misses=self.misses)
-        self.pictures = 0
+        self.images = 0
 
     def __enter__(self):
         return self
@@ -343,8 +343,8 @@ class Replacement(Oracle):
         pass
 
     def set_image(self, image):
-        self.pictures += 1
-        if self.pictures > 1:
+        self.images += 1
+        if self.images > 1:
             raise self.failure
 
 
@@ -352,21 +352,21 @@ class Replacement(Oracle):
     ("failure", "code", "text"),
     [(KeyboardInterrupt(), 130, "interrupted"), (ServerTimeoutError("no answer"), 1, "error: no answer")],
 )
-def test_what_was_measured_is_kept(folder, monkeypatch, capsys, failure, code, text):
-    monkeypatch.setattr(Replacement, "failure", failure, raising=False)
-    monkeypatch.setattr(command, "SAM2TritonClient", Replacement)
+def test_measurements_before_a_failure_are_printed(folder, monkeypatch, capsys, failure, code, text):
+    monkeypatch.setattr(FailingClient, "failure", failure, raising=False)
+    monkeypatch.setattr(command, "SAM2TritonClient", FailingClient)
     assert main(["evaluate", "--dataset", str(folder), "--clicks", "2"]) == code
     printed = capsys.readouterr()
     assert f"{folder.name} (partial)" in printed.out
     rows = {line[:34].strip(): line[34:].strip() for line in printed.out.splitlines()}
-    assert (rows["pictures"], rows["objects"], rows["mean IoU  1 click"]) == ("1", "2", "1.000")
+    assert (rows["images"], rows["objects"], rows["mean IoU  1 click"]) == ("1", "2", "1.000")
     assert text in printed.err
 
 
-def test_a_family_without_masks_as_input_is_asked_by_clicks_alone(folder, monkeypatch, capsys):
+def test_a_family_that_takes_no_mask_gets_clicks_alone(folder, monkeypatch, capsys):
     clients = []
 
-    class Tracker(Replacement):
+    class Tracker(FailingClient):
         misses = mask((20, 0, 30, 20))
 
         def __enter__(self):
@@ -382,8 +382,8 @@ def test_a_family_without_masks_as_input_is_asked_by_clicks_alone(folder, monkey
     assert all(mask_input is None for _, _, mask_input, _ in clients[0].rounds)
 
 
-def test_table_has_a_column_for_each_data_set():
-    each = hand_made((0.2, 0.86), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9)
+def test_the_table_has_a_column_for_each_data_set():
+    each = result_by_hand((0.2, 0.86), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9)
     text = table([Report(dataset(name="coins"), (each,)), Report(dataset(name="cells"), (each, each), complete=False)])
     lines = text.splitlines()
     assert lines[0].split(maxsplit=1) == ["coins", "cells (partial)"]
@@ -391,7 +391,7 @@ def test_table_has_a_column_for_each_data_set():
     assert "NoC85     clicks to 85 %" in text
 
 
-def test_two_data_sets_of_one_name(capsys):
+def test_two_data_sets_with_the_same_name_are_refused(capsys):
     assert main(["evaluate", "--dataset", "coins", "--dataset", "coins"]) == 1
     assert "needs a name of its own" in capsys.readouterr().err
 
@@ -399,7 +399,7 @@ def test_two_data_sets_of_one_name(capsys):
 @pytest.mark.parametrize(
     ("package", "module"), [("scipy", "clicks"), ("scipy", "metrics"), ("matplotlib", "photographs")]
 )
-def test_a_missing_package_is_named(monkeypatch, package, module):
+def test_the_error_names_the_missing_package(monkeypatch, package, module):
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)

@@ -1,4 +1,4 @@
-"""Embeddings in files, without a server: those of a client are in test_client."""
+"""Image embeddings without a server: files and identity. test_client tests the embeddings of a client."""
 
 from dataclasses import replace
 
@@ -21,54 +21,54 @@ def saved(tmp_path):
 
 
 @pytest.fixture
-def elsewhere():
-    """An image that a server keeps, and whose client is closed: its tensors cannot be had."""
+def on_server():
+    """An image that a server keeps and whose client is closed, so that its tensors cannot be fetched."""
 
     def fetch():
         raise ConfigurationError("closed")
 
     tensors = LazyTensors(tuple(spec.name for spec in OUTPUTS), fetch)
-    return SessionImage("sam2", "sam2_encoder", (8, 6), tensors, RemoteImage(b"picture", "id"))
+    return SessionImage("sam2", "sam2_encoder", (8, 6), tensors, RemoteImage(b"image", "id"))
 
 
-def test_what_was_saved_is_loaded(saved):
+def test_a_saved_file_is_loaded_unchanged(saved):
     loaded = ImageEmbeddings.load(saved)
     assert (loaded.family, loaded.model, loaded.image_size) == ("sam2", "sam2_encoder", (8, 6))
     assert all((array == 1).all() for array in loaded.values())
 
 
-def test_an_array_is_no_embeddings(tmp_path):
+def test_a_file_with_another_array_is_refused(tmp_path):
     np.save(tmp_path / "array.npy", np.zeros(3))
-    with pytest.raises(InputError, match=r"array\.npy holds no image embeddings"):
+    with pytest.raises(InputError, match=r"array\.npy contains no image embeddings"):
         ImageEmbeddings.load(tmp_path / "array.npy")
 
 
-def test_a_damaged_file_is_no_embeddings(saved):
+def test_a_damaged_file_is_refused(saved):
     whole = saved.read_bytes()
     directory = whole.rindex(b"PK\x01\x02")
-    said = []
-    for place in range(directory, directory + 46, 2):  # zipfile's refusals are of many types
+    messages = []
+    for place in range(directory, directory + 46, 2):  # zipfile raises exceptions of many types
         saved.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         try:
             ImageEmbeddings.load(saved)
         except InputError as error:
-            said.append(str(error))
-    assert len(said) > 5
-    assert all("holds no image embeddings" in each for each in said)
+            messages.append(str(error))
+    assert len(messages) > 5
+    assert all("contains no image embeddings" in message for message in messages)
 
 
 @pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])
-def test_what_a_server_keeps_is_handed_on_without_a_look_at_its_tensors(kind, elsewhere):
+def test_an_image_on_the_server_is_accepted_without_fetching_its_tensors(kind, on_server):
     with kind("localhost:1") as client:
-        client.image_embeddings = elsewhere
-        assert client.image_embeddings is elsewhere
+        client.image_embeddings = on_server
+        assert client.image_embeddings is on_server
         with pytest.raises(ConfigurationError, match="were made by other_encoder"):
-            client.image_embeddings = replace(elsewhere, model="other_encoder")
+            client.image_embeddings = replace(on_server, model="other_encoder")
 
 
-def test_embeddings_are_compared_by_identity(saved, elsewhere):
+def test_embeddings_are_compared_by_identity(saved, on_server):
     loaded, again = ImageEmbeddings.load(saved), ImageEmbeddings.load(saved)
-    for one, other in ((loaded, again), (elsewhere, replace(elsewhere)), (loaded, elsewhere)):
+    for one, other in ((loaded, again), (on_server, replace(on_server)), (loaded, on_server)):
         assert one == one
         assert one != other
         assert len({one: 1, other: 2}) == 2

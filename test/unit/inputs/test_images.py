@@ -1,4 +1,4 @@
-"""Opening pictures and making the encoder's input."""
+"""Images are opened from every source and become the encoder's input."""
 
 import io
 
@@ -21,7 +21,7 @@ def encoded(image: Image.Image, form: str = "PNG", **options) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "TIFF", "WEBP"])
-def test_the_same_pixels_from_path_bytes_image_and_array(tmp_path, form):
+def test_path_bytes_image_and_array_give_the_same_pixels(tmp_path, form):
     image = Image.fromarray(RGB)
     content = encoded(image, form, **({"lossless": True} if form == "WEBP" else {}))
     path = tmp_path / f"image.{form.lower()}"
@@ -40,22 +40,22 @@ def test_every_mode_becomes_rgb(mode):
     assert opened.size == (30, 20)
 
 
-def test_exif_orientation_turns_the_picture_upright():
+def test_exif_orientation_turns_the_image_upright():
     image = Image.fromarray(RGB)
     exif = Image.Exif()
-    exif[0x0112] = 6  # stored lying on its side: rotate by 270 degrees to see it upright
+    exif[0x0112] = 6  # stored on its side: a rotation by 270 degrees turns it upright
     opened = open_image(encoded(image, "PNG", exif=exif))
     assert opened.size == (20, 30)
     np.testing.assert_array_equal(np.asarray(opened), np.rot90(RGB, -1))
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG"])
-def test_damaged_exif_does_not_damage_the_picture(form):
+def test_an_image_with_damaged_exif_data_is_opened(form):
     assert open_image(encoded(Image.fromarray(RGB), form, exif=b"Exif\x00\x00garbage!")).size == (30, 20)
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP", "JPEG", "TIFF"])
-def test_an_opened_picture_stays_upright(form):
+def test_an_opened_image_stays_upright_when_it_is_opened_again(form):
     exif = Image.Exif()
     exif[0x0112] = 6
     opened = open_image(encoded(Image.fromarray(RGB), form, exif=exif))
@@ -63,7 +63,7 @@ def test_an_opened_picture_stays_upright(form):
     assert open_image(opened) == opened
 
 
-def test_16_bit_is_stretched_from_its_own_range(tmp_path):
+def test_16_bit_values_are_stretched_from_their_own_range(tmp_path):
     values = np.linspace(1000, 1510, 600).astype(np.uint16).reshape(20, 30)
     Image.fromarray(values).save(tmp_path / "deep.tif")
     for source in (tmp_path / "deep.tif", values):
@@ -73,17 +73,17 @@ def test_16_bit_is_stretched_from_its_own_range(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_flat_16_bit_picture_is_black_not_an_error():
+def test_a_16_bit_image_of_one_value_becomes_black():
     assert np.asarray(open_image(np.full((4, 5), 300, np.uint16))).max() == 0
 
 
-def test_numbers_of_32_bits_are_stretched_as_well():
+def test_32_bit_values_are_stretched_from_their_own_range():
     values = np.array([[100_000, 200_000], [300_000, 100_000]], np.int32)
     np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 2], [[0, 128], [255, 0]])
 
 
-@pytest.mark.filterwarnings("error")  # Pillow warns where the palette's transparency is left to it
-def test_palette_with_transparency_and_animation():
+@pytest.mark.filterwarnings("error")  # Pillow warns when it must drop a palette's transparency itself
+def test_a_transparent_palette_and_the_first_frame_of_an_animation_are_opened():
     palette = Image.fromarray(RGB).convert("P")
     palette.info["transparency"] = b"\x00" * 128
     assert open_image(palette).mode == "RGB"
@@ -92,14 +92,14 @@ def test_palette_with_transparency_and_animation():
     assert open_image(gif).getpixel((0, 0)) == (255, 0, 0)
 
 
-def test_one_pixel_and_grey_and_alpha_arrays():
+def test_arrays_of_one_pixel_grey_values_and_alpha_are_opened():
     assert open_image(np.zeros((1, 1, 3), np.uint8)).size == (1, 1)
     assert open_image(RGB[:, :, 0]).mode == "RGB"
     np.testing.assert_array_equal(np.asarray(open_image(np.dstack([RGB, RGB[:, :, :1]]))), RGB)
     np.testing.assert_array_equal(np.asarray(open_image(RGB[:, :, 1:2]))[:, :, 0], RGB[:, :, 1])
 
 
-def test_the_alpha_of_16_bits_does_not_count_for_the_range():
+def test_16_bit_alpha_does_not_widen_the_range_of_the_colours():
     colours = np.linspace(0, 510, 3 * 16).astype(np.uint16).reshape(4, 4, 3)
     whole = np.dstack([colours, np.full((4, 4, 1), 65535, np.uint16)])
     np.testing.assert_array_equal(np.asarray(open_image(whole)), np.asarray(open_image(colours)))
@@ -110,8 +110,8 @@ def test_the_alpha_of_16_bits_does_not_count_for_the_range():
     ("source", "words"),
     [
         (b"", "0 bytes"),
-        (b"<html>not a picture</html>", "not an image"),
-        ("no/such/file.jpg", "no image at"),
+        (b"<html>no pixels</html>", "not an image"),
+        ("no/such/file.jpg", "there is no image at"),
         (".", "folder"),
         ("a" * 300, "cannot be read: File name too long"),
         (3, "int"),
@@ -122,12 +122,12 @@ def test_the_alpha_of_16_bits_does_not_count_for_the_range():
         (np.full((2, 2), np.nan), "float64"),
     ],
 )
-def test_what_is_no_picture_is_one_clear_error(source, words):
+def test_a_source_that_is_not_an_image_is_refused(source, words):
     with pytest.raises(ImageError, match=words):
         open_image(source)
 
 
-def test_empty_truncated_and_huge_files(tmp_path):
+def test_empty_truncated_and_huge_files_are_refused(tmp_path):
     empty = tmp_path / "empty.jpg"
     empty.touch()
     with pytest.raises(ImageError, match=r"empty\.jpg is empty \(0 bytes\)"):
@@ -141,7 +141,7 @@ def test_empty_truncated_and_huge_files(tmp_path):
         open_image(bomb)
 
 
-def test_transparency_is_dropped_not_painted():
+def test_transparent_pixels_keep_their_colours():
     alpha = np.dstack([RGB, np.zeros_like(RGB[:, :, :1])])
     np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(alpha))), RGB)
     palette = Image.fromarray(RGB).quantize(8)
@@ -150,22 +150,22 @@ def test_transparency_is_dropped_not_painted():
     np.testing.assert_array_equal(np.asarray(open_image(palette)), plain)
 
 
-def test_numbers_that_are_none_count_as_the_lowest():
+def test_nan_and_infinity_count_as_the_lowest_value():
     values = np.array([[np.nan, 1.0], [3.0, -np.inf]], np.float32)
     np.testing.assert_array_equal(np.asarray(open_image(Image.fromarray(values)))[:, :, 1], [[0, 0], [255, 0]])
     with pytest.raises(ImageError, match="no finite pixel value"):
         open_image(Image.fromarray(np.full((2, 2), np.nan, np.float32)))
 
 
-def test_a_picture_without_pixels():
+def test_an_image_without_pixels_is_refused():
     with pytest.raises(ImageError, match=r"^the image has no pixels$"):
         open_image(Image.new("RGB", (0, 5)))
     with pytest.raises(ImageError, match=r"^the image has no pixels$"):
         open_image(Image.new("RGB", (5, 0)))
 
 
-def test_a_decoder_that_fails_is_one_line_of_ours(tmp_path, monkeypatch):
-    """Whatever Pillow throws, also late, and with a text of several lines or none."""
+def test_every_exception_of_a_decoder_becomes_a_one_line_image_error(tmp_path, monkeypatch):
+    """The exception may be of any type, may come late, and may have a message of several lines or none."""
     path = tmp_path / "image.png"
     path.write_bytes(encoded(Image.fromarray(RGB)))
     for fault, words in ((KeyError("first\nsecond"), "'first"), (RuntimeError(), "RuntimeError")):
@@ -186,47 +186,47 @@ def test_a_decoder_that_fails_is_one_line_of_ours(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "I;16"])
-def test_sources_without_encoding_lose_nothing_on_the_way(mode):
+def test_arrays_and_pillow_images_are_encoded_without_loss(mode):
     noise = np.random.default_rng(1).integers(0, 256, (30, 40, 4), np.uint8)
     array = {"RGB": noise[:, :, :3], "L": noise[:, :, 0], "RGBA": noise, "I;16": noise[:, :, 0].astype(np.uint16) * 9}
     for source in (array[mode], Image.fromarray(array[mode])):
         np.testing.assert_array_equal(open_image(image_bytes(source)), open_image(source))
 
 
-def test_files_and_bytes_go_out_as_they_are(images, tmp_path):
-    picture = (images / "shapes.jpg").read_bytes()
-    assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == picture
-    assert image_bytes(memoryview(picture)) == picture
+def test_files_and_bytes_in_known_formats_stay_unchanged(images, tmp_path):
+    content = (images / "shapes.jpg").read_bytes()
+    assert image_bytes(images / "shapes.jpg") == image_bytes(str(images / "shapes.jpg")) == content
+    assert image_bytes(memoryview(content)) == content
     for wrong in (tmp_path, tmp_path / "absent.jpg", b"", 3, "a" * 300):
         with pytest.raises(ImageError):
             image_bytes(wrong)
 
 
-def test_what_servers_do_not_open_goes_out_as_png(tmp_path):
+def test_formats_that_servers_refuse_are_sent_as_png(tmp_path):
     path = tmp_path / "image.ppm"
     path.write_bytes(encoded(Image.fromarray(RGB), "PPM"))
     with pytest.raises(ImageError, match="not an image"):
         open_image(path.read_bytes(), FORMATS)
     for source in (path, path.read_bytes()):
         np.testing.assert_array_equal(np.asarray(open_image(image_bytes(source), FORMATS)), RGB)
-    assert image_bytes(b"no picture") == b"no picture"  # the server says so
+    assert image_bytes(b"no image") == b"no image"  # the server reports the error
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_what_servers_open_goes_out_as_it_is(form):
+def test_formats_that_servers_open_are_sent_unchanged(form):
     content = encoded(Image.fromarray(RGB), form)
     assert image_bytes(content) == content
     assert open_image(content, FORMATS) == open_image(content)
 
 
-def test_encoder_input_is_rgb_in_0_to_1():
+def test_encoder_input_holds_rgb_values_from_0_to_1():
     tensor = encoder_input(Image.new("RGB", (7, 5), (255, 0, 51)), get_family("sam2"))
     assert tensor.shape == (1, 3, 1024, 1024)
     assert tensor.dtype == np.float32
     np.testing.assert_allclose(tensor[0, :, 500, 500], [1.0, 0.0, 0.2], atol=1e-6)
 
 
-def test_every_family_has_its_own_range_and_padding():
+def test_each_family_has_its_own_value_range_and_padding():
     white = Image.new("RGB", (40, 20), "white")
     squashed = encoder_input(white, get_family("sam3"))
     assert squashed.shape == (1, 3, 1008, 1008)
@@ -238,8 +238,8 @@ def test_every_family_has_its_own_range_and_padding():
         outside = np.ones(tensor.shape, np.bool_)
         outside[inside] = False
         np.testing.assert_allclose(tensor[inside], 1.0, atol=1e-6)
-        wanted = np.broadcast_to(np.float32(sam1.pad_color)[:, None, None], tensor.shape)
-        np.testing.assert_allclose(tensor[outside], wanted[outside], atol=1e-6)
+        expected = np.broadcast_to(np.float32(sam1.pad_color)[:, None, None], tensor.shape)
+        np.testing.assert_allclose(tensor[outside], expected[outside], atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["sam1", "sam2", "sam3"])

@@ -1,4 +1,4 @@
-"""Prompts: what is accepted, what becomes of it, and what is refused in which words."""
+"""Prompts: the accepted forms, the tensors that they become, and the errors for all others."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def tensors(*args, **kwargs):
     return check(*args, **kwargs).tensors(get_family("sam2"))
 
 
-def test_one_object_of_two_points():
+def test_one_object_may_have_two_points():
     inputs = tensors([[320, 240], [0, 480]], [1, 0])
     np.testing.assert_allclose(inputs["point_coords"], [[[512, 512], [0, 1024]]])
     np.testing.assert_array_equal(inputs["point_labels"], [[1, 0]])
@@ -31,34 +31,34 @@ def test_labels_default_to_foreground():
     np.testing.assert_array_equal(tensors([[[1, 2]], [[3, 4]]])["point_labels"], [[1], [1]])
 
 
-def test_a_box_is_two_points_before_the_others():
+def test_a_box_becomes_two_points_before_the_others():
     inputs = tensors([[320, 240]], [0], box=[64, 48, 128, 96])
     np.testing.assert_allclose(inputs["point_coords"], [[[102.4, 102.4], [204.8, 204.8], [512, 512]]], rtol=1e-6)
     np.testing.assert_array_equal(inputs["point_labels"], [[2, 3, 0]])
 
 
-def test_no_points_beside_a_box_are_none():
+def test_an_empty_list_of_points_beside_a_box_adds_nothing():
     alone = tensors(box=[10, 20, 100, 50])["point_coords"]
     np.testing.assert_array_equal(tensors([], box=[10, 20, 100, 50])["point_coords"], alone)
 
 
-def test_four_boxes_are_four_objects():
+def test_four_boxes_stand_for_four_objects():
     inputs = tensors(box=[[0, 0, 10, 10]] * 4)
     assert inputs["point_coords"].shape == (4, 2, 2)
 
 
 @pytest.mark.parametrize("points", [np.zeros((2, 0, 2)), [[], []]])
-def test_boxes_may_come_with_no_points_of_as_many_objects(points):
+def test_boxes_may_come_with_one_empty_list_of_points_for_each(points):
     prompts = check(points, box=[[0, 0, 10, 10]] * 2)
     assert prompts.coords.shape == (2, 0, 2)
     assert prompts.labels.shape == (2, 0)
-    with pytest.raises(PromptError, match=r"2 object\(s\), box for 3"):
+    with pytest.raises(PromptError, match=r"2 object\(s\), but box is for 3"):
         check(points, box=[[0, 0, 10, 10]] * 3)
     with pytest.raises(PromptError, match="at least one point"):
         check(points)
 
 
-def test_lists_of_different_length_are_filled_up_with_label_minus_2():
+def test_lists_of_different_lengths_are_padded_with_label_minus_2():
     inputs = tensors([[[1, 1]], [[2, 2], [3, 3], [4, 4]]], [[1], [1, 0, 1]])
     assert inputs["point_coords"].shape == (2, 3, 2)
     np.testing.assert_array_equal(inputs["point_labels"], [[1, -2, -2], [1, 0, 1]])
@@ -74,7 +74,7 @@ def test_one_of_several_objects_may_have_a_box_and_no_points():
             check(points, labels)
 
 
-def test_places_without_any_point_are_left_out():
+def test_positions_that_are_padding_for_every_object_are_left_out():
     points, labels = [[[9, 9], [1, 1], [9, 9]], [[9, 9], [2, 2], [3, 3]]], [[-2, 1, -2], [-2, 0, 1]]
     both, first, second = check(points, labels), *check(points, labels).parts(1)
     assert both.has_padding
@@ -82,18 +82,18 @@ def test_places_without_any_point_are_left_out():
     for name in ("sam1", "sam2", "sam3"):
         family = get_family(name)
         key = "input_labels" if name == "sam3" else "point_labels"
-        for prompts, left in ((both, [[1, both.labels[0, 2]], [0, 1]]), (first, [[1]]), (second, [[0, 1]])):
-            expected = np.array(left)
+        for prompts, kept in ((both, [[1, both.labels[0, 2]], [0, 1]]), (first, [[1]]), (second, [[0, 1]])):
+            expected = np.array(kept)
             if name == "sam3":
                 expected = np.where(expected == -2, -10, expected)[None]
             np.testing.assert_array_equal(prompts.tensors(family)[key], expected)
-    alone, filled = tensors(box=[1, 2, 3, 4]), tensors([[5, 5]], [-2], box=[1, 2, 3, 4])
+    alone, padded = tensors(box=[1, 2, 3, 4]), tensors([[5, 5]], [-2], box=[1, 2, 3, 4])
     for key, array in alone.items():
-        np.testing.assert_array_equal(filled[key], array)
+        np.testing.assert_array_equal(padded[key], array)
 
 
 @pytest.mark.parametrize("shape", [(256, 256), (1, 256, 256), (1, 1, 256, 256)])
-def test_mask_alone_and_mask_with_point(shape):
+def test_a_mask_may_come_alone_or_with_points(shape):
     alone = tensors(mask_input=np.zeros(shape))
     assert alone["mask_input"].shape == (1, 1, 256, 256)
     assert alone["point_coords"].shape == (1, 0, 2)
@@ -101,14 +101,14 @@ def test_mask_alone_and_mask_with_point(shape):
     assert tensors([[1, 1]], [1], mask_input=np.zeros(shape))["point_coords"].shape == (1, 1, 2)
 
 
-def test_one_mask_serves_several_objects_and_several_masks_must_match():
+def test_one_mask_serves_all_objects_and_several_masks_must_match_their_number():
     assert tensors(box=[[0, 0, 9, 9]] * 3, mask_input=MASK)["mask_input"].shape[0] == 1
     assert tensors(box=[[0, 0, 9, 9]] * 3, mask_input=np.zeros((3, 1, 256, 256)))["mask_input"].shape[0] == 3
     with pytest.raises(PromptError, match="2 masks for 3 object"):
         check(box=[[0, 0, 9, 9]] * 3, mask_input=np.zeros((2, 1, 256, 256)))
 
 
-def test_edges_of_the_picture_are_inside():
+def test_the_edges_of_the_image_are_inside():
     check([[0, 0], [640, 480]], [1, 1], box=[0, 0, 640, 480])
 
 
@@ -131,10 +131,10 @@ def test_edges_of_the_picture_are_inside():
         ({"point_coords": [[1, 1]], "point_labels": [7]}, "label 7"),
         ({"point_coords": [[1, 1]], "point_labels": [0.5]}, "label 0.5"),
         ({"point_coords": [[1, 1]], "point_labels": [np.nan]}, "NaN"),
-        ({"point_coords": [[1, 1]], "point_labels": [1, 0]}, "one label a point"),
-        ({"point_coords": [[[1, 1]], [[2, 2]]], "point_labels": [1, 0]}, "one label a point"),
+        ({"point_coords": [[1, 1]], "point_labels": [1, 0]}, "one label for each point"),
+        ({"point_coords": [[[1, 1]], [[2, 2]]], "point_labels": [1, 0]}, "one label for each point"),
         ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [1]}, "one list for each of the 2"),
-        ({"point_labels": [1]}, "without point_coords"),
+        ({"point_labels": [1]}, "were given without point_coords"),
         ({"box": [100, 10, 50, 90]}, "swapped corners"),
         ({"box": [10, 10, 10, 90]}, "swapped corners"),
         ({"box": [10, 90, 50, 90]}, "swapped corners"),
@@ -142,18 +142,18 @@ def test_edges_of_the_picture_are_inside():
         ({"box": np.zeros((0, 4))}, "box must be"),
         ({"box": [0, 0, 700, 90]}, "box corner"),
         ({"box": [0, 0, np.nan, 90]}, "NaN"),
-        ({"box": [[0, 0, 9, 9]] * 2, "point_coords": [[1, 1]]}, r"1 object\(s\), box for 2"),
+        ({"box": [[0, 0, 9, 9]] * 2, "point_coords": [[1, 1]]}, r"1 object\(s\), but box is for 2"),
         ({"mask_input": np.zeros((128, 128))}, "mask_input must be"),
         ({"mask_input": np.zeros((3, 256, 256))}, "mask_input must be"),
         ({"mask_input": np.full((256, 256), np.nan)}, "NaN"),
     ],
 )
-def test_what_is_refused_is_named(prompt, words):
+def test_the_error_names_the_refused_value(prompt, words):
     with pytest.raises(PromptError, match=words):
         check(**prompt)
 
 
-def test_parts_are_the_same_prompts_in_order():
+def test_parts_hold_the_same_prompts_in_order():
     prompts = check_prompts(
         [[[1, 2], [3, 4]], [[5, 6]], [[7, 8]]], None, [[0, 0, 9, 9]] * 3, np.zeros((1, 256, 256)),
         image_size=(20, 20), mask_size=256,
@@ -176,9 +176,9 @@ def test_parts_are_the_same_prompts_in_order():
     [
         ({"point_coords": [[1, 1]], "box": [0, 0, 5, 481]}, "box corner (5, 481) lies outside"),
         ({"point_coords": [[[1, 1]], [[2, 2], [3, 3, 3]]]}, "point_coords must be an array of numbers"),
-        ({"point_coords": [[[1, 1, 1]], [[2, 2, 2], [3, 3, 3]]]}, "every object's points must be (N,2)"),
+        ({"point_coords": [[[1, 1, 1]], [[2, 2, 2], [3, 3, 3]]]}, "the points of each object must be (N,2)"),
         ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": 1}, "one list for each of the 2 objects"),
-        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[1], [1]]}, "one label a point"),
+        ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[1], [1]]}, "one label for each point"),
         ({"point_coords": [[[1, 1]], [[2, 2], [3, 3]]], "point_labels": [[-2], [1, 1]]}, "at least one point"),
         ({"point_coords": [[1, 1j]]}, "point_coords must be an array of numbers"),
         ({"box": [[0, 0, 9, 9], [5, 9, 9, 5]]}, "box 5,9,9,5 has swapped corners"),
@@ -188,13 +188,13 @@ def test_parts_are_the_same_prompts_in_order():
         ({"box": [[0, 0, 9, 9]] * 2, "mask_input": np.zeros((3, 1, 256, 256))}, "3 masks for 2 object(s)"),
     ],
 )
-def test_more_that_is_refused(prompt, words):
+def test_the_error_quotes_the_refused_value(prompt, words):
     with pytest.raises(PromptError) as caught:
         check(**prompt)
     assert words in str(caught.value)
 
 
-def test_what_comes_out_has_the_types_that_the_class_promises():
+def test_checked_prompts_have_the_documented_types():
     prompts = check(
         [[[1, 2]], [[3, 4], [5, 6]]], [[1], [0, -2]], [[0, 0, 9, 9]] * 2, np.ones((2, 1, 256, 256), np.int64)
     )
@@ -215,12 +215,12 @@ def test_a_padding_point_may_lie_anywhere():
         check([[1, 1], [9999, -5]], [1, 0])
 
 
-def test_scale_is_that_of_each_axis():
+def test_each_axis_has_its_own_scale():
     inputs = tensors([[64, 48]], [1], box=[64, 48, 128, 240])
     np.testing.assert_allclose(inputs["point_coords"], [[[102.4, 102.4], [204.8, 512], [102.4, 102.4]]], rtol=1e-6)
 
 
-def test_points_with_and_without_a_mask_of_several_objects():
+def test_parts_keep_the_mask_of_each_object():
     several = np.arange(4.0)[:, None, None, None] * np.ones((4, 1, 256, 256))
     prompts = check([[[n, 1]] for n in range(4)], mask_input=several)
     parts = prompts.parts(3)
@@ -240,10 +240,10 @@ def test_points_with_and_without_a_mask_of_several_objects():
         ({"mask_input": "a mask"}, "mask_input"),
     ],
 )
-def test_what_is_no_number_is_named(prompt, name):
+def test_the_error_names_the_value_that_is_not_a_number(prompt, name):
     with pytest.raises(PromptError, match=f"^{name} must be an array of numbers$"):
         check(**prompt)
 
 
-def test_labels_of_one_object_may_have_its_dimension():
+def test_labels_of_one_object_may_have_the_dimension_of_objects():
     np.testing.assert_array_equal(tensors([[1, 1], [2, 2]], [[1, 0]])["point_labels"], [[1, 0]])

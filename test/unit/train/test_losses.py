@@ -1,4 +1,4 @@
-"""Losses and optimizers of the training, by values computed by hand."""
+"""The losses and optimizers of the training, compared with values computed by hand and with torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.importorskip("cv2")
 
 @pytest.mark.export
 class TestLosses:
-    """By hand: of 4 pixels with certain answers, the object covers the first two."""
+    """The expected values are computed by hand for masks of 4 pixels, of which the object covers the first two."""
 
     TARGET = ((1.0, 1.0), (0.0, 0.0))
 
@@ -21,7 +21,7 @@ class TestLosses:
         return losses
 
     def logits(self, *answers, sure=20.0):
-        """Return logits (1, N, 2, 2) of masks that are given by 0 and 1."""
+        """Return the logits (1, N, 2, 2) of N masks, each given by four values of 0 or 1."""
         import torch
 
         return (torch.tensor(answers, dtype=torch.float32).reshape(1, -1, 2, 2) * 2 - 1) * sure
@@ -37,27 +37,33 @@ class TestLosses:
         )
         return float(loss), iou[0].tolist()
 
-    def test_each_loss(self, losses):
+    def test_each_loss_has_the_value_computed_by_hand(self, losses):
         import torch
 
         target = torch.tensor(self.TARGET)[None]
         right, half = self.logits((1, 1, 0, 0))[0], self.logits((1, 0, 0, 0))[0]
         assert float(losses.focal_loss(right, target)) == pytest.approx(0, abs=1e-6)
-        assert float(losses.focal_loss(half, target)) == pytest.approx(0.25 * 20 / 4, rel=1e-3)  # one of four, BCE 20
+        assert float(losses.focal_loss(half, target)) == pytest.approx(
+            0.25 * 20 / 4, rel=1e-3
+        )  # one of four pixels is wrong, with a cross entropy of 20
         unsure = torch.zeros(1, 2, 2)
-        assert float(losses.focal_loss(unsure, target)) == pytest.approx(0.5 * 0.25 * np.log(2))  # alpha's mean 1/2
+        assert float(losses.focal_loss(unsure, target)) == pytest.approx(
+            0.5 * 0.25 * np.log(2)
+        )  # the mean of alpha is 1/2
         assert float(losses.dice_loss(right, target)) == pytest.approx(0, abs=1e-6)
         assert float(losses.dice_loss(half, target)) == pytest.approx(1 - 3 / 4)
         assert losses.mask_iou(torch.cat([right, half]), target.expand(2, 2, 2)).tolist() == [1.0, 0.5]
         assert float(losses.mask_iou(unsure, unsure)[0]) == 1.0
-        outline = torch.tensor([[[1.0, 0.4], [0.0, 0.0]]])  # a cell that is covered by less than half is not wanted
+        outline = torch.tensor(
+            [[[1.0, 0.4], [0.0, 0.0]]]
+        )  # the object covers less than half of the second cell, which therefore does not count
         assert losses.mask_iou(right, outline).tolist() == [0.5]
 
-    def test_only_the_best_multimask_counts_and_half_where_the_prompt_is_clear(self, losses):
+    def test_only_the_best_multimask_counts_and_with_half_weight_for_a_clear_prompt(self, losses):
         right, half, none = (1, 1, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0)
-        scores = [1.0, 0.0, 0.5, 0.5]  # the true IoUs: no loss of the scores
+        scores = [1.0, 0.0, 0.5, 0.5]  # the true IoUs, so that the scores add no loss
         logits = self.logits(right, none, half, half)
-        wrong = losses.FOCAL_WEIGHT * 0.25 * 20 / 4 + losses.DICE_WEIGHT * 0.25  # of `half`
+        wrong = losses.FOCAL_WEIGHT * 0.25 * 20 / 4 + losses.DICE_WEIGHT * 0.25  # the loss of the mask `half`
         object_loss = np.log(2)
         loss, iou = self.loss(losses, logits, scores)
         assert iou == [1.0, 0.0, 0.5, 0.5]
@@ -70,7 +76,7 @@ class TestLosses:
         loss, _ = self.loss(losses, logits, [1.0, 1.0, 1.0, 0.2], object_logit=20.0)
         assert loss == pytest.approx(0.8 / 4, abs=1e-3)
 
-    def test_without_an_object_the_object_score_alone_learns(self, losses):
+    def test_a_prompt_without_an_object_trains_only_the_object_score(self, losses):
         logits = self.logits(*[(0, 1, 1, 1)] * 4)
         for score, wanted in ((20.0, 20.0), (-20.0, 0.0)):
             loss, _ = self.loss(losses, logits, [0.3] * 4, object_logit=score, present=0.0)
@@ -79,14 +85,14 @@ class TestLosses:
 
 @pytest.mark.export
 class TestOptimizer:
-    def test_matrices_are_muons_and_codes_are_not_decayed(self, trainer_module):
+    def test_muon_takes_the_matrices_and_embeddings_get_no_weight_decay(self, trainer_module):
         from triton_sam.export.sam2.model import build_model
         from triton_sam.train import network
         from triton_sam.train.optimizer import Optimizer
 
         named = list(network.trained_parameters(build_model("sam2.1_hiera_micro.yaml")))
         names = {id(parameter): name for name, parameter in named}
-        adamw, muon = Optimizer("muon", named, 1e-3, 0.05)._all
+        adamw, muon = Optimizer("muon", named, 1e-3, 0.05)._optimizers
         decayed, kept = ({names[id(p)] for p in group["params"]} for group in adamw.param_groups)
         matrices = {names[id(p)] for p in muon.param_groups[0]["params"]}
         assert decayed | kept | matrices == set(names.values())
@@ -105,13 +111,13 @@ class TestMuon:
     def test_singular_values_come_near_one(self, trainer_module, shape):
         import torch
 
-        from triton_sam.train.optimizer import orthogonal
+        from triton_sam.train.optimizer import orthogonalise
 
         torch.manual_seed(0)
-        values = torch.linalg.svdvals(orthogonal(torch.randn(shape) * 1e-3))
+        values = torch.linalg.svdvals(orthogonalise(torch.randn(shape) * 1e-3))
         assert 0.5 < values.min() <= values.max() < 1.3
 
-    def test_steps_are_those_of_torch_up_to_its_bfloat16(self, trainer_module):
+    def test_steps_equal_those_of_torch_within_the_precision_of_bfloat16(self, trainer_module):
         import torch
 
         from triton_sam.train.optimizer import Muon
@@ -137,7 +143,7 @@ class TestMuon:
 
 @pytest.mark.export
 class TestAffinity:
-    def test_pixels_of_one_object_come_together(self, trainer_module):
+    def test_codes_of_pixels_of_one_object_come_together(self, trainer_module):
         import torch
 
         from triton_sam.train import dense, network
@@ -158,7 +164,7 @@ class TestAffinity:
             losses.append(float(loss.detach()))
         assert losses[-1] < 0.2 * losses[0]
 
-    def test_a_picture_without_objects_costs_nothing(self, trainer_module):
+    def test_an_image_without_objects_adds_no_loss(self, trainer_module):
         import torch
 
         from triton_sam.train import dense, network

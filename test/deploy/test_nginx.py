@@ -137,7 +137,7 @@ def test_a_wrong_token_is_refused(front, url: str, header: str | None, images: P
     options = {**front.options, "headers": {"Authorization": header} if header else None}
     with SAM2TritonClient(url, **options) as client, pytest.raises(InferenceError, match="refuses access") as caught:
         client.set_image(images / "shapes.jpg")
-    assert "wants a token" in str(caught.value)
+    assert "needs a token" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -163,7 +163,7 @@ def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, url: st
 
 def test_what_changes_the_server_is_not_for_clients(front, url: str) -> None:
     transport = Transport(parse_url(url), **front.options)
-    with pytest.raises(InferenceError, match="lets no client do this"):
+    with pytest.raises(InferenceError, match="forbids this to clients"):
         transport.load_model("sam2")
     assert "sam2" in transport.ready_models()
     transport.close()

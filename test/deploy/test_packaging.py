@@ -149,7 +149,7 @@ def test_the_script_for_curl_tells_errors_in_one_line(tmp_path):
     assert "curl: (7)" in one_line_error(*script, "9", "test/images/shapes.jpg", prompt)
     assert "no file test/images/shape.jpg" in one_line_error(*script, "9", "test/images/shape.jpg", prompt)
     with serving(tmp_path) as port:  # a web server that is no Triton
-        assert "no answer of Triton: <" in one_line_error(*script, port, "test/images/shapes.jpg", prompt)
+        assert "this answer is not from Triton: <" in one_line_error(*script, port, "test/images/shapes.jpg", prompt)
 
 
 @contextlib.contextmanager

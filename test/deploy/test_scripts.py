@@ -69,7 +69,7 @@ class TestRunTriton:
         assert call.startswith("docker run --rm ")
         assert f"-p 0.0.0.0:8100:8000 -p 0.0.0.0:8001:8001 -p 0.0.0.0:8002:8002 -v {models}:/models:ro nvcr.io/" in call
         assert call.endswith("--load-model=sam2_decoder --load-model=sam2_encoder")
-        assert "sam2 is left out, it needs an image of scripts/build_image.sh" in done.stderr
+        assert "sam2 is left out, because it needs the image of scripts/build_image.sh" in done.stderr
 
     def test_the_image_of_the_project_loads_the_session_model_too(self, machine, models):
         machine.add("docker")
@@ -90,7 +90,10 @@ class TestRunTriton:
 
     def test_a_missing_repository_and_unknown_options_are_one_line(self, machine, tmp_path):
         done = machine.run("run_triton.sh", tmp_path / "none")
-        assert (done.returncode, done.stderr) == (1, f"run_triton.sh: no model repository at {tmp_path / 'none'}\n")
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"run_triton.sh: there is no model repository at {tmp_path / 'none'}\n",
+        )
         assert machine.run("run_triton.sh", "--gpu").returncode == 2
 
 

@@ -183,8 +183,8 @@ def _latency(results: Results) -> Iterator[Block]:
     )
     yield (
         "Upload sends an image that the session model knows already, so it includes everything but the encoding. "
-        "Encode begins with the bytes of the image file and ends when the image is ready for clicks. With embeddings in "
-        "the request, it includes their way back to the client."
+        "Encode begins with the bytes of the image file and ends when the image is ready for clicks. With embeddings "
+        "in the request, it includes their way back to the client."
     )
 
 

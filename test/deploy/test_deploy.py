@@ -1,4 +1,4 @@
-"""What a deployment is made of, each file by its own checker; and that each checker finds a fault."""
+"""The files of a deployment pass their checkers, and each checker finds a fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = checkout()
 
 @pytest.fixture(scope="module")
 def lint() -> ModuleType:
-    """scripts/lint_deploy.py as a module."""
+    """Return scripts/lint_deploy.py as a module."""
     spec = importlib.util.spec_from_file_location("lint_deploy", ROOT / "scripts" / "lint_deploy.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -124,7 +124,7 @@ def test_faults_in_manifests_are_found(lint: ModuleType) -> None:
     assert any("minReplicas" in fault for fault in lint.manifest_errors(service))
 
 
-def test_what_the_manifests_promise() -> None:
+def test_the_rendered_manifests_have_the_documented_parts() -> None:
     single = {
         one["kind"] + "/" + one["metadata"]["name"]: one
         for one in manifests.render(ROOT / "deploy/kubernetes/overlays/single-gpu")
@@ -156,7 +156,7 @@ def test_our_rendering_equals_that_of_kustomize(overlay: str) -> None:
     assert sorted(manifests.render(folder), key=key) == theirs
 
 
-def test_a_patch_that_hits_nothing_is_an_error(tmp_path: Path) -> None:
+def test_a_patch_without_a_target_is_an_error(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "deploy/kubernetes", tmp_path / "kubernetes")
     overlay = tmp_path / "kubernetes/overlays/autoscaled"
     path = overlay / "kustomization.yaml"
@@ -180,7 +180,7 @@ def test_the_export_image_downloads_into_its_volume() -> None:
 
 
 def test_the_export_image_fills_a_volume_once(tmp_path: Path) -> None:
-    """With a stand-in for `triton-sam`, whose setup has tests of its own."""
+    """A stand-in replaces `triton-sam`, whose setup has its own tests."""
     program, called = tmp_path / "bin" / "triton-sam", tmp_path / "called"
     models, exported = tmp_path / "models", tmp_path / "models" / "sam2_encoder" / "2" / "model.onnx"
     program.parent.mkdir()

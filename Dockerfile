@@ -1,9 +1,9 @@
 # syntax=docker/dockerfile:1
-# Three images of one source; docker-compose.yml and scripts/build_image.sh say which they want.
-#   triton   NVIDIA's Triton with the light core of triton_sam, which the session models (sam2, ...) run. The default.
+# Three images from one source. docker-compose.yml and scripts/build_image.sh name the target that they build.
+#   triton   NVIDIA's Triton with the light core of triton_sam, which the session models (sam2, ...) need. The default.
 #   export   downloads official checkpoints and exports them, for hosts without Python: docs/how-to/deploy.md
 #   service  the REST service and its web page
-# The GPU path has not been run on a build machine.
+# No build machine has run these images on a GPU yet.
 ARG TRITON_TAG=25.01-py3
 ARG PYTHON_TAG=3.11-slim-bookworm
 
@@ -11,16 +11,16 @@ FROM python:${PYTHON_TAG} AS export
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 SAM2_BUILD_CUDA=0
 WORKDIR /opt/triton-sam
 COPY . .
-# Packages first, then the user: uid 1000 is that of Triton's container, so that both may write the same volume.
+# The user has the uid 1000 of Triton's container, so that both may write to the same volume.
 RUN pip install --constraint constraints.txt ".[export]" \
     && useradd --uid 1000 --create-home sam \
     && install --directory --owner=1000 --group=1000 /models /checkpoints
 USER 1000:1000
-# `triton-sam setup` downloads to checkpoints/ of the folder that it runs in.
+# `triton-sam setup` downloads to checkpoints/ in its working directory.
 WORKDIR /
 ENV TRITON_SAM_REPOSITORY=/models
 VOLUME ["/models", "/checkpoints"]
-# Copies the config.pbtxt files and the small default model into an empty volume first.
+# The entry point first copies the config.pbtxt files and the small default model into an empty volume.
 ENTRYPOINT ["/opt/triton-sam/scripts/container_setup.sh"]
 CMD ["sam2", "base_plus"]
 
@@ -39,11 +39,11 @@ FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG} AS triton
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_BREAK_SYSTEM_PACKAGES=1
 WORKDIR /opt/triton-sam
 COPY . .
-# numpy stays the one that the image came with: its Python backend was built against it.
+# The numpy of the image stays, because the image's Python backend was built against it.
 RUN numpy=$(python3 -c 'import numpy; print(numpy.__version__)') \
     && python3 -m pip install "numpy==$numpy" . \
     && install --directory --owner=1000 --group=1000 /var/cache/triton-sam /models
-# triton-server, which NVIDIA's image brings along.
+# This is the user triton-server of NVIDIA's image.
 USER 1000:1000
 WORKDIR /tmp
 ENV TRITON_SAM_REPOSITORY=/models

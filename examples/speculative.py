@@ -1,4 +1,4 @@
-"""Play a mouse that circles over a picture and show in the terminal which masks arrive on the way.
+"""Move an imaginary mouse in circles over an image, and print the masks that arrive meanwhile.
 
 python examples/speculative.py --local
 python examples/speculative.py --url grpc://localhost:8001 --image photo.jpg
@@ -20,7 +20,13 @@ from triton_sam._common.bundle import bundled
 
 
 async def play(url: str | None, image: str, seconds: float) -> None:
-    """Move the mouse 60 times a second; print each mask that arrives and the last one."""
+    """Move the mouse 60 times per second, and print each mask that arrives.
+
+    Args:
+        url: URL of the server; None means the client's default.
+        image: path of the image.
+        seconds: duration of the movement.
+    """
     async with SpeculativeSAM2Client(url) as client:
         await client.set_image_async(image)
         width, height = client.image_embeddings.image_size
@@ -40,19 +46,23 @@ async def play(url: str | None, image: str, seconds: float) -> None:
             task.add_done_callback(lambda task, x=x, y=y: show(x, y, task))
             asked += 1
             await asyncio.sleep(1 / 60)
-        print(f"the mouse rests after {asked} positions")
+        print(f"the mouse stops after {asked} positions")
         client.cancel_session_requests("mouse")
-        await task  # the newest is answered, or says why not
+        await task  # the mask of the last position, or the error of its request
         print(f"{asked} asked, {client.requests_sent} sent:", client.get_session_status("mouse"))
 
 
 def main() -> int:
-    """Parse the arguments and play; an error is one line."""
+    """Parse the arguments and move the mouse. An error is printed as one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="server (default: $TRITON_URL, else localhost:8000)")
-    parser.add_argument("--local", action="store_true", help="start a local Triton for this")
-    parser.add_argument("--image", default=str(bundled("test/images") / "shapes.jpg"))
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--url", help="URL of the server (default: $TRITON_URL, else localhost:8000)")
+    parser.add_argument("--local", action="store_true", help="start a local Triton and use it")
+    parser.add_argument(
+        "--image",
+        default=str(bundled("test/images") / "shapes.jpg"),
+        help="image file (default: an image of this project)",
+    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of the movement (default: 3)")
     args = parser.parse_args()
     if not args.seconds > 0:
         parser.error("--seconds must be above 0")
@@ -65,7 +75,7 @@ def main() -> int:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Play on the server at --url, or on a local one."""
+    """Move the mouse on the server at --url, or on a local one."""
     with contextlib.ExitStack() as stack:
         if args.local:
             from triton_sam.local_server import LocalServer

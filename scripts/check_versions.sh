@@ -6,12 +6,12 @@ usage() {
     cat <<'HELP'
 usage: scripts/check_versions.sh [ENVIRONMENT ...]
 
-An environment is PYTHON-RESOLUTION: 3.10, 3.11 or 3.12, and lowest, highest (the extras local and service) or client
-(no extra, so that numpy may be 2: the client alone, against a server of the highest environment).
-Default: lowest and highest of all three, and the client with 3.12. Needs uv (pip install uv), and those Pythons: on
-the PATH, or as uv finds them. Takes about five minutes an environment on two cores.
+An environment is PYTHON-RESOLUTION. PYTHON is 3.10, 3.11 or 3.12. RESOLUTION is lowest or highest (with the extras local
+and service), or client (without extras, so that numpy may be 2; the server runs in the highest environment).
+The default is lowest and highest of all three Pythons, and the client with 3.12. The script needs uv (pip install uv)
+and these Pythons, on the PATH or where uv finds them. Each environment takes about five minutes on two cores.
 
-  ENVIRONMENTS   folder for them (default: a temporary one that is removed)
+  ENVIRONMENTS   folder for the environments (default: a temporary folder, which is removed)
   RUN            a command to put before each run of tests, for example "nice"
 HELP
 }
@@ -58,21 +58,21 @@ failed=0
 without_server=(unit/{inputs,masks,transport,client,_common} unit/test_properties.py)
 with_server=(served/test_{client,basic,session_model,onnxruntime_backend}.py unit/repository service/test_v{0,1}.py)
 
-# environment NAME RESOLUTION [EXTRA ...]: what pyproject.toml asks for, and the tools of the tests.
+# environment NAME RESOLUTION [EXTRA ...]: install the requirements of pyproject.toml, and the tools of the tests.
 environment() {
     local folder=$ENVIRONMENTS/$1 resolution=$2
     shift 2
     uv pip compile --quiet --python "$python" --resolution "$resolution" "${@/#/--extra=}" pyproject.toml -o "$folder.txt"
     uv venv --quiet --clear --python "$python" "$folder"
     uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" pytest pytest-timeout hypothesis psutil
-    if (($#)); then # the tests of the service and of RLE
+    if (($#)); then # for the tests of the service and of RLE
         uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" httpx pyyaml jsonschema pycocotools
     fi
     uv pip install --quiet --python "$folder/bin/python" --no-deps --editable .
     echo "${folder##*/}: $(grep -E '^(numpy|pillow|tritonclient|onnxruntime|fastapi)==' "$folder.txt" | paste -sd ' ')"
 }
 
-# tests NAME ...: run these test files, each by itself, so that RUN may share the machine between them.
+# tests FILE ...: run these test files one by one, so that RUN can schedule each of them.
 tests() {
     local file
     for file in "$@"; do
@@ -82,7 +82,7 @@ tests() {
     done
 }
 
-# Clients find a server at TRITON_URL: that of an environment which has one.
+# Start a server in the highest environment of this Python. Clients find it by TRITON_URL.
 serve() {
     "$ENVIRONMENTS/$python-highest/bin/triton-sam" serve --quiet --models sam2 --{http,grpc,metrics}-port=0 \
         >"$ENVIRONMENTS/$name.url" &
@@ -107,7 +107,7 @@ case $name in
         exit "$failed"
         ;;
     *)
-        echo "check_versions.sh: no environment '$name'" >&2
+        echo "check_versions.sh: there is no environment '$name': see --help" >&2
         exit 2
         ;;
 esac

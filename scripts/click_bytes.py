@@ -1,7 +1,8 @@
 #!/usr/bin/env python
-"""Count the bytes of clicks over HTTP, headers included: the demo pictures' objects as logits, COCO RLE and PNG.
+"""Count the bytes of clicks over HTTP, with headers.
 
-Starts a local Triton with the built-in model, or asks the one at --url. Exit code 1 when a bar is missed.
+The script clicks on the objects of the demo images and asks for logits, COCO RLE and PNG. It uses the server at --url,
+or starts a local Triton with the built-in model. The exit code is 1 when a threshold is missed.
 """
 
 from __future__ import annotations
@@ -31,10 +32,15 @@ ANSWER_LIMITS = {"logits": 300_000, "rle": 10_000, "png": 10_000}
 
 
 class Counter:
-    """Forwards a port of the loopback to a server and counts the bytes of both directions.
+    """Forwards a loopback port to a server and counts the bytes of both directions.
 
     Args:
-        url: of the server.
+        url: HTTP URL of the server.
+
+    Attributes:
+        url: HTTP URL of the loopback port.
+        request: number of bytes that were sent to the server.
+        answer: number of bytes that were received from the server.
     """
 
     def __init__(self, url: str) -> None:
@@ -59,13 +65,13 @@ class Counter:
     def _carry(self, name: str, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while content := source.recv(1 << 16):
-                # Counted before it goes on: whoever has the answer finds it counted.
+                # Count the bytes before they are forwarded, so that the count is complete when the answer arrives.
                 setattr(self, name, getattr(self, name) + len(content))
                 sink.sendall(content)
 
 
 def clicks() -> Iterator[tuple[bytes, dict[str, np.ndarray[Any, Any]]]]:
-    """Yield pictures and prompts of the demo."""
+    """Yield the image file and the prompt tensors of each object in the demo."""
     folder = bundled("test/images")
     for entry in json.loads((folder / "demo.json").read_text(encoding="utf-8")):
         for thing in entry["objects"]:
@@ -77,17 +83,17 @@ def clicks() -> Iterator[tuple[bytes, dict[str, np.ndarray[Any, Any]]]]:
 
 
 def measure(url: str) -> dict[str, list[tuple[int, int]]]:
-    """Return bytes of request and answer of each click, by format.
+    """Return the bytes of the request and of the answer of each click, by output format.
 
     Raises:
-        ConfigurationError: not an HTTP URL.
-        ServerError: the server does not answer, or has no such model.
+        ConfigurationError: the URL is not a plain HTTP URL.
+        ServerError: the server does not answer, or lacks the model sam2.
     """
     parsed = parse_url(url)
     if parsed.is_grpc or parsed.is_secure:
-        raise ConfigurationError(f"{url}: bytes are counted over plain HTTP: give an http:// URL")
+        raise ConfigurationError(f"bytes are counted over plain HTTP, and not over {url}: name an http:// URL")
     with contextlib.closing(Transport(parsed)) as direct:
-        direct.ready_models()  # the error of a server that is not there names the server, not the counter
+        direct.ready_models()  # so that the error of an unreachable server names the server and not the counter
     counter = Counter(str(parse_url(url)))
     transport = Transport(parse_url(counter.url))
     found: dict[str, list[tuple[int, int]]] = {name: [] for name in contract.output_formats()}

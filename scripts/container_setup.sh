@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# In the image of `Dockerfile`, target export: download an official checkpoint and export it into the volume /models.
+# Download an official checkpoint and export it into the volume /models. This runs in the Dockerfile's image `export`.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
 usage: container_setup.sh FAMILY SIZE [options of `triton-sam setup`]
 
-Fills an empty model repository with the config.pbtxt files and the small default model, then runs `triton-sam setup
-FAMILY SIZE`. Does nothing when that was done before and the models are still there, so that it suits an init container.
-Both places can be named:
+Copies the config.pbtxt files and the small default model into an empty model repository, then runs `triton-sam setup
+FAMILY SIZE`. When an earlier run has done this and its models still exist, the script does nothing, so that it can be an
+init container.
 
-  TRITON_SAM_REPOSITORY   model repository (default: /models)
-  TRITON_SAM_SEED         repository to copy from (default: the one of this image)
+  TRITON_SAM_REPOSITORY   model repository to fill (default: /models)
+  TRITON_SAM_SEED         model repository to copy from (default: the one of this image)
   FORCE=1                 export again
 HELP
 }
@@ -30,7 +30,7 @@ repository=${TRITON_SAM_REPOSITORY:-/models}
 seed=${TRITON_SAM_SEED:-$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)/model_repository}
 export TRITON_SAM_REPOSITORY=$repository
 
-# Several pods may share the volume and start at once: one works, the others wait and find it done.
+# Several pods may share the volume and start at once. One of them does the work; the others wait for it.
 if command -v flock >/dev/null 2>&1; then
     exec 9>"$repository/.triton-sam-lock"
     flock 9
@@ -42,7 +42,7 @@ for folder in "$seed"/*/; do
     cp -r "$folder/." "$repository/$name/"
 done
 
-# One line a finished setup, its arguments and the models that it wrote: an init container runs at every start of a pod.
+# An init container runs at every start of a pod. Each line of this file names a finished setup: its arguments and models.
 done_before=$repository/.triton-sam-setup
 is_done() {
     local arguments list model
@@ -58,12 +58,12 @@ is_done() {
     return 1
 }
 if [[ ${FORCE:-0} != 1 ]] && is_done "$*"; then
-    echo "container_setup.sh: $* is in $repository already"
+    echo "container_setup.sh: $repository holds $* already"
     exit 0
 fi
 started=$(mktemp)
 trap 'rm -f "$started"' EXIT
-sleep 0.1 # a file system counts time in steps of some milliseconds
+sleep 0.1 # file times have a resolution of some milliseconds, so that new files are newer than $started
 if command -v triton-sam >/dev/null 2>&1; then
     triton-sam setup "$@"
 else

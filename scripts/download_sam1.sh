@@ -7,14 +7,14 @@ usage() {
 usage: scripts/download_sam1.sh [vit_h|vit_l|vit_b] [--mirror URL] [--directory DIR] [--quiet]
 
 Downloads an official SAM1 checkpoint (default: vit_b) into checkpoints/ of this repository, from any working
-directory. A broken download goes on where it stopped, the SHA-256 is checked, and nothing is done when the right file
-is there already.
+directory. An interrupted download continues where it stopped, and the SHA-256 is checked. When the right file exists
+already, the script does nothing.
 
-  --mirror URL      get the file from URL/FILENAME instead (also: environment variable TRITON_SAM_MIRROR)
-  --directory DIR   another directory than checkpoints/ of this repository
-  --quiet           no progress bar
+  --mirror URL      download URL/FILENAME instead (also: environment variable TRITON_SAM_MIRROR)
+  --directory DIR   directory for the checkpoint (default: checkpoints/ of this repository)
+  --quiet           show no progress bar
 
-PYTHON names the interpreter to use (default: python3). Proxies are taken from HTTPS_PROXY and NO_PROXY.
+The variable PYTHON names the interpreter (default: python3). HTTPS_PROXY and NO_PROXY name the proxies.
 HELP
 }
 
@@ -30,7 +30,7 @@ case "${1:-}" in
         ;;
     "" | -*) ;;
     *)
-        echo "download_sam1.sh: no size '$1': choose vit_h, vit_l or vit_b" >&2
+        echo "download_sam1.sh: there is no size '$1': choose vit_h, vit_l or vit_b" >&2
         exit 2
         ;;
 esac
@@ -42,6 +42,6 @@ for argument in "$@"; do
 done
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-# Works without an installation too; the caller's own --directory comes later and wins.
+# PYTHONPATH makes the script work without an installation. A --directory of the caller comes last and takes precedence.
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 exec "${PYTHON:-python3}" -m triton_sam download sam1 "$size" --directory "$root/checkpoints" "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Download the gated SAM3 checkpoint (facebook/sam3) into checkpoints/sam3, for scripts/export_sam3_to_onnx.py.
 
-Ask for access at https://huggingface.co/facebook/sam3, then log in once with scripts/hf_login.py. Most users want
-scripts/download_sam3_onnx.py instead, which needs neither.
+First ask for access at https://huggingface.co/facebook/sam3 and log in with scripts/hf_login.py. Most users need
+scripts/download_sam3_onnx.py instead, which requires neither.
 """
 
 import sys
@@ -14,7 +14,9 @@ from triton_sam.commands import _hub, _options
 def main() -> int:
     """Parse the command line and download."""
     parser = _hub.script_parser(__doc__, "sam3")
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="where to (default: checkpoints)")
+    parser.add_argument(
+        "--directory", type=Path, metavar="DIR", help="folder for the checkpoint (default: checkpoints)"
+    )
     args = parser.parse_args()
 
     def run() -> int:

@@ -8,20 +8,20 @@ for argument in "$@"; do
 usage: scripts/download_sam3.sh [--mirror URL] [--directory DIR] [--quiet]
 
 Downloads the gated SAM3 checkpoint (facebook/sam3 on the Hugging Face hub) into checkpoints/sam3 of this repository,
-for scripts/export_sam3_to_onnx.py. Ask for access at https://huggingface.co/facebook/sam3, then log in once with
-scripts/hf_login.py. Most users want scripts/download_sam3_onnx.py instead, which needs neither.
+for scripts/export_sam3_to_onnx.py. First ask for access at https://huggingface.co/facebook/sam3 and log in with
+scripts/hf_login.py. Most users need scripts/download_sam3_onnx.py instead, which requires neither.
 
-  --mirror URL      another hub than https://huggingface.co (also: environment variable HF_ENDPOINT)
-  --directory DIR   another directory than checkpoints/ of this repository
-  --quiet           no progress bar
+  --mirror URL      hub to use (default: https://huggingface.co; also: environment variable HF_ENDPOINT)
+  --directory DIR   directory for the checkpoint (default: checkpoints/ of this repository)
+  --quiet           show no progress bar
 
-PYTHON names the interpreter to use (default: python3); it needs this package with its `export` extra.
+The variable PYTHON names the interpreter (default: python3). It needs this package with its `export` extra.
 HELP
         exit 0
     fi
 done
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-# Works without an installation too; the caller's own --directory comes later and wins.
+# PYTHONPATH makes the script work without an installation. A --directory of the caller comes last and takes precedence.
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 exec "${PYTHON:-python3}" "$root/scripts/download_sam3.py" --directory "$root/checkpoints" "$@"

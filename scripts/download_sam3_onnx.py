@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Download the published SAM3 tracker (onnx-community/sam3-tracker-ONNX) into the model repository.
 
-A broken download goes on where it stopped, and the SHA-256 is checked. The same as `triton-sam download sam3`.
+An interrupted download continues where it stopped, and the SHA-256 is checked. `triton-sam download sam3` does the
+same.
 """
 
 import sys

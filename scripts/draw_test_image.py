@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draw test/images/shapes.jpg and its ground truth test/images/shapes_labels.png (0 background, 1..6 objects)."""
+"""Draw test/images/shapes.jpg and its ground truth test/images/shapes_labels.png (0 background, 1 to 6 objects)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ FOLDER = Path(__file__).resolve().parent.parent / "test" / "images"
 
 
 def star(cx: float, cy: float, outer: float, inner: float, points: int = 5) -> list[tuple[float, float]]:
-    """Return the corners of a star that points up."""
+    """Return the corners (x, y) of a star that points up."""
     angles = -np.pi / 2 + np.arange(2 * points) * np.pi / points
     radii = np.where(np.arange(2 * points) % 2 == 0, outer, inner)
     return [(cx + r * np.cos(a), cy + r * np.sin(a)) for r, a in zip(radii, angles, strict=True)]
 
 
 def blob(cx: float, cy: float, radius: float) -> list[tuple[float, float]]:
-    """Return a smooth closed outline that is no ellipse."""
+    """Return the points (x, y) of a smooth closed outline that is not an ellipse."""
     angles = np.linspace(0, 2 * np.pi, 180, endpoint=False)
     radii = radius * (1 + 0.18 * np.cos(3 * angles + 0.6) + 0.1 * np.sin(5 * angles))
     return [(cx + r * np.cos(a), cy + r * np.sin(a)) for r, a in zip(radii, angles, strict=True)]
 
 
 def draw_labels() -> np.ndarray:
-    """Return uint8 (H,W) labels; later shapes lie over earlier ones."""
+    """Return the labels as uint8 (H, W). Later shapes cover earlier ones."""
     image = Image.new("L", (WIDTH * OVERSAMPLE, HEIGHT * OVERSAMPLE))
     pen = ImageDraw.Draw(image)
     k = OVERSAMPLE
@@ -42,25 +42,25 @@ def draw_labels() -> np.ndarray:
     pen.ellipse([380 * k, 290 * k, 500 * k, 410 * k], fill=5)
     pen.ellipse([410 * k, 320 * k, 470 * k, 380 * k], fill=0)
     pen.ellipse([640 * k, 150 * k, 740 * k, 250 * k], fill=6)
-    # Nearest, not averaged: a label is a number, not a shade.
+    # Nearest-neighbour resampling, because an average of two labels is no label.
     return np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.NEAREST))
 
 
 def shade(labels: np.ndarray) -> Image.Image:
-    """Paint background and objects with gradients, texture, a soft edge and noise."""
+    """Return an RGB image of the labels: background and objects with gradients, texture, soft edges and noise."""
     noise = np.random.default_rng(7)
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
     colours = np.array(
         [[188, 184, 172], [52, 92, 140], [206, 84, 58], [226, 176, 52], [74, 132, 84], [122, 74, 138], [228, 228, 232]]
     )
-    picture = colours[labels].astype(np.float64)
-    picture *= (0.85 + 0.3 * (x / WIDTH) * (1 - y / HEIGHT) + 0.06 * np.sin(y / 9.0 + np.sin(x / 40.0)))[..., None]
+    canvas = colours[labels].astype(np.float64)
+    canvas *= (0.85 + 0.3 * (x / WIDTH) * (1 - y / HEIGHT) + 0.06 * np.sin(y / 9.0 + np.sin(x / 40.0)))[..., None]
     disc = labels == 2
     light = np.clip(1.25 - np.hypot(x - 160, y - 140) / 190, 0.45, 1.25)
-    picture[disc] *= light[disc][:, None]
+    canvas[disc] *= light[disc][:, None]
     stripes = (labels == 1) & ((x + y) // 18 % 2 == 0)
-    picture[stripes] *= 1.18
-    image = Image.fromarray(np.clip(picture, 0, 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(0.8))
+    canvas[stripes] *= 1.18
+    image = Image.fromarray(np.clip(canvas, 0, 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(0.8))
     noisy = np.asarray(image) + noise.normal(0, 4, (HEIGHT, WIDTH, 3))
     return Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8))
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Turn a SAM1 checkpoint into the ONNX pair `<name>_encoder` / `<name>_decoder` of a Triton model repository.
+"""Export a SAM1 checkpoint to the model pair `<name>_encoder` / `<name>_decoder` in a Triton model repository.
 
-The same as `triton-sam export sam1`. Example:
+`triton-sam export sam1` does the same. Example:
 
     python scripts/export_sam1_to_onnx.py --checkpoint checkpoints/sam_vit_b_01ec64.pth --size vit_b
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Turn a SAM2.1 checkpoint into the ONNX pair `<name>_encoder` / `<name>_decoder` of a Triton model repository.
+"""Export a SAM2.1 checkpoint to the model pair `<name>_encoder` / `<name>_decoder` in a Triton model repository.
 
-The same as `triton-sam export sam2`. Example:
+`triton-sam export sam2` does the same. Example:
 
     python scripts/export_sam2_to_onnx.py --checkpoint checkpoints/sam2.1_hiera_base_plus.pt
 """

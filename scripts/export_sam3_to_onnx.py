@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Turn a SAM3 checkpoint into the ONNX pair `<name>_encoder` / `<name>_decoder` of a Triton model repository.
+"""Export a SAM3 checkpoint to the model pair `<name>_encoder` / `<name>_decoder` in a Triton model repository.
 
-The tensors are those of onnx-community/sam3-tracker-ONNX. The same as `triton-sam export sam3`. Example:
+The tensors are those of onnx-community/sam3-tracker-ONNX. `triton-sam export sam3` does the same. Example:
 
     python scripts/export_sam3_to_onnx.py --checkpoint checkpoints/sam3
 """

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Ask a Triton server whether it is alive and ready, and what it has loaded.
+# Ask a Triton server whether it is alive and ready, and which models it has loaded.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
 usage: scripts/health_check.sh [HOST [PORT]]
 
-Asks the server at HOST (default: localhost), HTTP port PORT (default: 8000). Exit status 0: ready.
+Asks the server at HOST (default: localhost) and HTTP port PORT (default: 8000). The exit status is 0 when it is ready.
 HELP
 }
 
@@ -27,6 +27,6 @@ if ! curl --fail --silent --max-time 10 "$url/v2/health/ready" >/dev/null; then
     exit 1
 fi
 echo "$url is ready"
-# The list of models: GET /v2/models does not exist in Triton.
+# This lists the models. Triton has no GET /v2/models.
 curl --fail --silent --max-time 10 --request POST "$url/v2/repository/index"
 echo

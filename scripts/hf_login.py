@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Log in to the Hugging Face hub, for the gated SAM3 checkpoint.
 
-Make a token with read access at https://huggingface.co/settings/tokens. It is read from $HF_TOKEN or a pipe,
-or asked for here.
+Create a token with read access at https://huggingface.co/settings/tokens. The script reads it from $HF_TOKEN or from a
+pipe, or asks for it.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from triton_sam.errors import ConfigurationError
 
 
 def main() -> int:
-    """Parse the command line, ask for the token and keep it where huggingface_hub looks."""
+    """Parse the command line, ask for the token and store it where huggingface_hub finds it."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     return _options.run_script(run)
 
@@ -26,7 +26,7 @@ def run() -> int:
 
     token = os.environ.get("HF_TOKEN") or ask()
     if not token:
-        raise ConfigurationError("no token given")
+        raise ConfigurationError("no token given: type one, pipe one in, or set HF_TOKEN")
     login(token)
     print("logged in")
     return 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One call with curl: an image and a prompt in, a mask out.
+# Send an image and a prompt with curl, and print the mask.
 set -euo pipefail
 
 usage() {
@@ -13,9 +13,10 @@ Posts an image (a file, or base64 text) and a prompt to /v2/models/sam2/infer an
   scripts/infer_example.sh localhost 8000 test/images/shapes.jpg '{"points": [[200, 180]], "labels": [1]}'
 
 PROMPT_JSON: {"points": [[x, y], ...], "labels": [1 or 0, ...], "boxes": [[x1, y1, x2, y2], ...], "multimask": true,
-"rle": true}, each of them optional. Instead of an image, pass "" and {"image_id": ...} of an earlier answer.
+"rle": true}, where each key is optional. Instead of an image, you may pass "" and the {"image_id": ...} of an earlier
+answer.
 
-  MODEL          another model than sam2
+  MODEL          the model to call (default: sam2)
 HELP
 }
 
@@ -31,7 +32,7 @@ if [[ $# -ne 4 ]]; then
 fi
 url=http://$1:$2/v2/models/${MODEL:-sam2}/infer
 
-# Python writes and reads the JSON; an image is too long for a command line.
+# Python writes and reads the JSON. The body goes through a pipe, because an image is too long for a command line.
 export IMAGE=$3 PROMPT=$4
 body() {
     python3 -c '
@@ -43,7 +44,7 @@ if len(image) < 4096 and os.path.isfile(image):
 try:
     base64.b64decode("".join(image.split()), validate=True)
 except ValueError:
-    sys.exit(f"infer_example.sh: no file {image[:200]}, and no base64 text")
+    sys.exit(f"infer_example.sh: {image[:200]} is neither a file nor base64 text")
 inputs = {"prompt_json": prompt, **({"image_b64": image} if image else {})}
 tensors = [{"name": name, "shape": [1], "datatype": "BYTES", "data": [text]} for name, text in inputs.items()]
 print(json.dumps({"inputs": tensors, "outputs": [{"name": "result_json"}]}))'
@@ -55,11 +56,11 @@ printf '%s' "$request" |
 import json, sys
 text = sys.stdin.read()
 if not text:
-    sys.exit(1)  # curl has said why
+    sys.exit(1)  # curl has printed the reason
 try:
     answer = json.loads(text)
 except ValueError:
-    sys.exit("infer_example.sh: this is no answer of Triton: " + " ".join(text.split())[:200])
+    sys.exit("infer_example.sh: this answer is not from Triton: " + " ".join(text.split())[:200])
 if not isinstance(answer, dict) or "outputs" not in answer:
     sys.exit("infer_example.sh: " + str(answer.get("error", answer) if isinstance(answer, dict) else answer))
 result = answer["outputs"][0]["data"][0]

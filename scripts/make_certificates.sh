@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# A certificate authority of your own, a server certificate and an access token for the compose profile tls.
+# Create a certificate authority, a server certificate and an access token for the compose profile tls.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
 usage: scripts/make_certificates.sh [--directory DIR] NAME [NAME ...]
 
-Writes into DIR (default: deploy/nginx/tls of this repository) what nginx needs to serve the names or IP addresses:
+Writes the files that nginx needs to serve the host names or IP addresses into DIR (default: deploy/nginx/tls of this
+repository):
 
-  ca.crt, ca.key           the authority; clients get ca.crt:  SAM2TritonClient("https://NAME:8443", ca_certs="ca.crt")
-  server.crt, server.key   the certificate for the names; replace them by those of a public authority, if you have one
-  tokens.map               who may come in, one line a token; a first token is made and printed
+  ca.crt, ca.key           the authority; clients need ca.crt:  SAM2TritonClient("https://NAME:8443", ca_certs="ca.crt")
+  server.crt, server.key   the certificate for the names; you may replace them by those of a public authority
+  tokens.map               the accepted tokens, one on each line; the script creates and prints a first token
 
-Files that are there already stay; delete server.crt to get one for other names, or tokens.map for another token.
+The script keeps existing files. Delete server.crt to get a certificate for other names, or tokens.map for another token.
 HELP
 }
 
@@ -29,7 +30,7 @@ while [[ $# -gt 0 ]]; do
             shift
             ;;
         -*)
-            echo "make_certificates.sh: no option '$1'" >&2
+            echo "make_certificates.sh: there is no option '$1': see --help" >&2
             exit 2
             ;;
         *) names+=("$1") ;;
@@ -41,7 +42,7 @@ if [[ ${#names[@]} -eq 0 ]]; then
     exit 2
 fi
 if ! command -v openssl >/dev/null 2>&1; then
-    echo "make_certificates.sh: no openssl program: install it (Debian: apt install openssl)" >&2
+    echo "make_certificates.sh: the program openssl is missing: install it (Debian: apt install openssl)" >&2
     exit 1
 fi
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -75,7 +76,7 @@ if [[ ! -s server.crt ]]; then
 fi
 if [[ ! -s tokens.map ]]; then
     token=$(openssl rand -hex 24)
-    printf '# "what the header Authorization says" owner;   a password: "Basic BASE64_OF_USER:PASSWORD" owner;\n"Bearer %s" first;\n' \
+    printf '# "value of the header Authorization" owner;   for a password: "Basic BASE64_OF_USER:PASSWORD" owner;\n"Bearer %s" first;\n' \
         "$token" >tokens.map
     echo "token: $token"
 fi

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Serve a model repository with Triton: in Docker where there is one, else with the local server.
+# Serve a model repository with Triton, in Docker where it runs, otherwise with the local server.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
 usage: [HTTP_PORT=8000] [GRPC_PORT=8001] [METRICS_PORT=8002] [TRITON_TAG=25.01-py3] scripts/run_triton.sh [MODEL_REPOSITORY]
 
-Serves MODEL_REPOSITORY (default: model_repository of this project) until Ctrl-C: with NVIDIA's container where a Docker
-daemon runs, else with the Triton of the nvidia-pytriton wheel (pip install -c constraints.txt -e ".[local]").
+Serves MODEL_REPOSITORY (default: model_repository of this project) until Ctrl-C. Uses NVIDIA's container where a Docker
+daemon runs, otherwise the Triton of the nvidia-pytriton wheel (pip install -c constraints.txt -e ".[local]").
 
-  BIND_ADDRESS   address to listen on (default: 127.0.0.1, this host only; Triton asks nobody for a password)
-  TRITON_IMAGE   container image (default: triton-sam:$TRITON_TAG when scripts/build_image.sh has made it, which the
-                 session models need; else NVIDIA's, which serves the encoders and decoders alone)
+  BIND_ADDRESS   address to listen on (default: 127.0.0.1, for this host only, because Triton has no passwords)
+  TRITON_IMAGE   container image (default: triton-sam:$TRITON_TAG of scripts/build_image.sh, which the session models
+                 need; where it does not exist, NVIDIA's image, which serves encoders and decoders alone)
   SHM_SIZE       shared memory of the container (default: 1g); on a CPU it holds the cached embeddings
-  TRITON_LOCAL=1 do without Docker even where there is one
+  TRITON_LOCAL=1 do not use Docker
   PYTHON         interpreter for the local server (default: python3)
 HELP
 }
@@ -24,7 +24,7 @@ case "${1:-}" in
         exit 0
         ;;
     -*)
-        echo "run_triton.sh: no option '$1'" >&2
+        echo "run_triton.sh: there is no option '$1'" >&2
         usage >&2
         exit 2
         ;;
@@ -33,7 +33,7 @@ esac
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 repository=${1:-$root/model_repository}
 if [[ ! -d $repository ]]; then
-    echo "run_triton.sh: no model repository at $repository" >&2
+    echo "run_triton.sh: there is no model repository at $repository" >&2
     exit 1
 fi
 repository=$(cd -- "$repository" && pwd)
@@ -53,7 +53,7 @@ if [[ -z $image ]]; then
     docker image inspect "triton-sam:$tag" >/dev/null 2>&1 && image=triton-sam:$tag
 fi
 
-# Only what can be loaded: Triton stops at a folder without weights, and at a model that lacks its Python package.
+# Load only models that can work: Triton stops at a folder without weights, and at a model whose Python package is missing.
 loads=()
 for folder in "$repository"/*/; do
     name=$(basename "$folder")
@@ -63,10 +63,10 @@ for folder in "$repository"/*/; do
         weights=ensemble
     fi
     if [[ $image == nvcr.io/* ]] && { grep -qs "triton_sam" "$folder"/*/model.py || grep -qs "_preprocess\"" "$config"; }; then
-        echo "run_triton.sh: $name is left out, it needs an image of scripts/build_image.sh" >&2
+        echo "run_triton.sh: $name is left out, because it needs the image of scripts/build_image.sh" >&2
         continue
     fi
-    # A session model names its encoder in a parameter.
+    # A session model names its encoder in a parameter. Without the encoder's weights it cannot work.
     encoder=$(sed -n 's/.*"encoder".*string_value: *"\([^"]*\)".*/\1/p' "$config" 2>/dev/null)
     if [[ -n $encoder && -z $(find "$repository/$encoder" -mindepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1) ]]; then
         continue

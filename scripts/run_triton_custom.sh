@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Serve a SAM2 checkpoint of your own: export it when the repository does not hold it yet, then run Triton.
+# Serve your own SAM2 checkpoint: export it, unless the repository holds it already, then run Triton.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
 usage: SAM2_CHECKPOINT=/abs/file.pt [SAM2_MODEL_CFG=NAME] scripts/run_triton_custom.sh [MODEL_REPOSITORY]
 
-Exports the checkpoint into MODEL_REPOSITORY (default: model_repository of this project) unless its newest version was
-made from this very file, then serves it with scripts/run_triton.sh, whose variables apply too.
+Exports the checkpoint into MODEL_REPOSITORY (default: model_repository of this project), unless the newest version there
+was exported from the same file. Then serves it with scripts/run_triton.sh, whose variables apply as well.
 
   SAM2_CHECKPOINT   absolute path of a SAM2.1 or SAM2.0 checkpoint
-  SAM2_MODEL_CFG    model configuration, for example configs/sam2.1/sam2.1_hiera_l.yaml (default: by the file's name)
+  SAM2_MODEL_CFG    model configuration, for example configs/sam2.1/sam2.1_hiera_l.yaml (default: from the file name)
   PYTHON            interpreter with the export extra: pip install -c constraints.txt -e ".[export]" (default: python3)
 HELP
 }
@@ -27,7 +27,7 @@ if [[ -z $checkpoint || $checkpoint != /* ]]; then
     exit 2
 fi
 if [[ ! -f $checkpoint ]]; then
-    echo "run_triton_custom.sh: no checkpoint at $checkpoint" >&2
+    echo "run_triton_custom.sh: there is no checkpoint at $checkpoint" >&2
     exit 1
 fi
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)

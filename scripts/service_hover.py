@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Measure the hover preview of a running service's page in headless Chromium: 60 mouse moves a second for 3 seconds.
+"""Measure the hover preview of a running service's page in headless Chromium: 60 mouse moves per second for 3 seconds.
 
-Needs Playwright's Python package and a Chromium (Debian: apt-get install chromium), and the service's --url; with
---triton also counts the decodes by Triton's own counters. Exit code 1 when a bar is missed.
+The script needs Playwright's Python package and Chromium (Debian: apt-get install chromium). With --triton it also
+reads the number of decodes from Triton's own counters. The exit code is 1 when a threshold is missed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from triton_sam.transport.url import parse_url
 
 MS_LIMIT = 150
 SPARE_DECODES = 2
-LONE_MOVES = 7
+SINGLE_MOVES = 7
 
 
 def main() -> int:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="http://localhost:5000", help="the service (default: http://localhost:5000)")
-    parser.add_argument("--triton", help="Triton's URL, to count decodes")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long the mouse moves (default: 3)")
-    parser.add_argument("--rate", type=float, default=60.0, help="moves a second (default: 60)")
+    parser.add_argument(
+        "--url", default="http://localhost:5000", help="URL of the service (default: http://localhost:5000)"
+    )
+    parser.add_argument("--triton", help="URL of Triton, to count decodes")
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of the mouse path (default: 3)")
+    parser.add_argument("--rate", type=float, default=60.0, help="mouse moves per second (default: 60)")
     parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium", help="path of the browser")
     args = parser.parse_args()
     from playwright.sync_api import sync_playwright
@@ -37,7 +39,7 @@ def main() -> int:
     triton = Transport(parse_url(args.triton)) if args.triton else None
 
     def decodes() -> int:
-        time.sleep(1.0)  # Triton counts after it has answered
+        time.sleep(1.0)  # Triton updates its counters after it has answered
         return int(triton.statistics("sam2_decoder")["inference_count"]) if triton else 0
 
     with sync_playwright() as playwright:
@@ -50,7 +52,7 @@ def main() -> int:
         x, y = page.evaluate("tritonSam.screenOf(400, 300)")
         page.mouse.move(x, y)
         time.sleep(1.0)
-        lone = statistics.median(_lone(page, x + 10 * step, y) for step in range(LONE_MOVES))
+        alone = statistics.median(_time_one_move(page, x + 10 * step, y) for step in range(SINGLE_MOVES))
         page.evaluate("tritonSam.stats.hover.length = 0")
         before = decodes()
         page.evaluate(_MOVE, [x, y, args.seconds, args.rate])
@@ -65,20 +67,20 @@ def main() -> int:
     if not painted:
         print("service_hover: no mask was painted", file=sys.stderr)
         return 1
-    middle = statistics.median(painted)
+    median = statistics.median(painted)
     p95 = sorted(painted)[math.ceil(0.95 * len(painted)) - 1]
-    print(f"moves {moved}, masks painted {len(painted)}, from event to mask ms: p50 {middle:.0f}, p95 {p95:.0f}")
-    print(f"of it in the service and Triton: p50 {statistics.median(inside):.0f}")
-    print(f"a lone move: {lone:.0f} ms; p50 is {middle / lone:.1f} times that")
-    missed = middle > MS_LIMIT
+    print(f"moves {moved}, masks painted {len(painted)}, from event to mask ms: p50 {median:.0f}, p95 {p95:.0f}")
+    print(f"share of the service and Triton: p50 {statistics.median(inside):.0f}")
+    print(f"a single move: {alone:.0f} ms; p50 is {median / alone:.1f} times that")
+    missed = median > MS_LIMIT
     if triton:
-        print(f"decodes {computed}, a second later {later}")
+        print(f"decodes {computed}, and {later} a second later")
         missed = missed or computed > len(painted) + SPARE_DECODES or later != computed
     return int(missed)
 
 
-def _lone(page: Any, x: float, y: float) -> float:
-    """Move once and wait; return the milliseconds from the event to the mask."""
+def _time_one_move(page: Any, x: float, y: float) -> float:
+    """Move the mouse once and wait for the mask. Return the milliseconds from the event to the mask."""
     before = page.evaluate("tritonSam.stats.hover.length")
     page.mouse.move(x, y)
     deadline = time.monotonic() + 60

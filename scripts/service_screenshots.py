@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Take the pictures of the page in docs/images from a running service, with headless Chromium.
+"""Take the screenshots of the page in docs/images from a running service, with headless Chromium.
 
-Needs Playwright's Python package and a Chromium (Debian: apt-get install chromium).
+The script needs Playwright's Python package and Chromium (Debian: apt-get install chromium).
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ VIEWS = (
     ("page-phone.webp", (390, 844), "dark"),
 )
 POINTS = {"ball": (178, 189, 2), "rectangle": (553, 159, 1), "ring": (402, 354, 5)}
-"""Name -> x, y on test/images/shapes.jpg, and the object's number in shapes_labels.png."""
+"""By name: x and y on test/images/shapes.jpg, and the object's number in shapes_labels.png."""
 QUALITY = 88
 
 
 def main() -> int:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="http://localhost:5000", help="the service (default: http://localhost:5000)")
-    parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder (default: docs/images)")
+    parser.add_argument(
+        "--url", default="http://localhost:5000", help="URL of the service (default: http://localhost:5000)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/images"), help="folder for the screenshots (default: docs/images)"
+    )
     parser.add_argument("--chromium", default=shutil.which("chromium") or "chromium", help="path of the browser")
     args = parser.parse_args()
     from playwright.sync_api import sync_playwright
@@ -55,7 +59,7 @@ def main() -> int:
 
 
 def _show(page: Any) -> None:
-    """Open the sample and click on its objects."""
+    """Open the sample image and click on its objects."""
     page.click('[data-sample="shapes.jpg"]')
     _wait(page, "Boolean(tritonSam.image) && document.getElementById('busy').hidden")
     page.click('[data-multi="1"]')
@@ -74,7 +78,7 @@ def _show(page: Any) -> None:
 
 
 def _best(page: Any, x: int, y: int, truth: Any) -> int:
-    """Return the candidate that a person would choose: the one nearest to the object."""
+    """Return the index of the candidate mask that a person would choose, which has the highest IoU with the object."""
     answer = page.evaluate(
         """async (prompt) => { const url = `/v1/images/${tritonSam.image.id}/segment`;
         const headers = {"Content-Type": "application/json"};

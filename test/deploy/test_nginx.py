@@ -1,4 +1,4 @@
-"""The compose profile tls: the project's nginx configuration, for real, in front of a local Triton."""
+"""The compose profile tls: a real nginx with the project's configuration in front of a local Triton."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [needs_nginx, needs_openssl]
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """nginx with TLS and a token in front of a local Triton that has the session model."""
+    """Yield nginx with TLS and a token in front of a local Triton with the session model."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     tls, folder = tmp_path_factory.mktemp("tls"), tmp_path_factory.mktemp("nginx")
@@ -54,8 +54,8 @@ def url(request: pytest.FixtureRequest, front: SimpleNamespace) -> str:
 
 
 def bitmap(side: int) -> bytes:
-    """A BMP of side x side RGB pixels, the format that takes 3 bytes for each: 25 MB and 200 MB without much work."""
-    pixels = side * side * 3  # side is a multiple of 4: no padding
+    """Return a BMP file of side x side RGB pixels. It has 3 bytes for each pixel, so that large files are cheap."""
+    pixels = side * side * 3  # rows need no padding, because side is a multiple of 4
     header = b"BM" + (54 + pixels).to_bytes(4, "little") + bytes(4) + (54).to_bytes(4, "little")
     header += (40).to_bytes(4, "little") + side.to_bytes(4, "little") * 2
     header += (1).to_bytes(2, "little") + (24).to_bytes(2, "little") + bytes(24)
@@ -80,7 +80,7 @@ def test_masks_through_tls_with_an_authority_and_a_token_of_our_own(front, url: 
     np.testing.assert_array_equal(masks, same)
 
 
-def test_the_command_line_too(front, url: str, images: Path, monkeypatch, capsys) -> None:
+def test_masks_by_the_command_line_through_tls(front, url: str, images: Path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("TRITON_TOKEN", front.options["headers"]["Authorization"].removeprefix("Bearer "))
     server = ["--url", url, "--ca-certs", str(front.options["ca_certs"])]
     assert main(["predict", str(images / "shapes.jpg"), "--point", "200,180", *server]) == 0
@@ -100,7 +100,7 @@ def test_the_command_line_too(front, url: str, images: Path, monkeypatch, capsys
         ["benchmark", "--only", "load", "--users", "1", "--load-duration", "1", "--think", "0"],
     ],
 )
-def test_commands_that_measure(front, command: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
+def test_benchmarks_work_through_tls(front, command: list[str], tmp_path: Path, monkeypatch, capsys) -> None:
     out = ["--out", str(tmp_path)] if command[0] == "demo" else []
     server = ["--url", front.grpcs, "--ca-certs", str(front.options["ca_certs"]), "-q", "--json", *out]
     assert main([*command, *server, "--token", "wrong"]) == 1
@@ -121,7 +121,7 @@ def test_verify_through_the_proxy(front, images: Path, monkeypatch, capsys) -> N
     assert {row["runner"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"onnxruntime", "served"}
 
 
-def test_the_async_client_too(front, url: str, images: Path) -> None:
+def test_masks_by_the_async_client_through_tls(front, url: str, images: Path) -> None:
     async def click():
         async with SpeculativeSAM2Client(url, **front.options) as client:
             await client.set_image_async(images / "shapes.jpg")
@@ -137,7 +137,7 @@ def test_a_wrong_token_is_refused(front, url: str, header: str | None, images: P
     options = {**front.options, "headers": {"Authorization": header} if header else None}
     with SAM2TritonClient(url, **options) as client, pytest.raises(InferenceError, match="refuses access") as caught:
         client.set_image(images / "shapes.jpg")
-    assert "wants a token" in str(caught.value)
+    assert "needs a token" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -158,18 +158,18 @@ def test_an_image_of_25_megabytes_is_taken_and_one_of_200_refused(front, url: st
         with pytest.raises(InferenceError, match="takes no request of that size") as caught:
             client.set_image(picture)
         assert "\n" not in str(caught.value)
-        client.predict([[200, 180]], [1])  # the image before it is still the one
+        client.predict([[200, 180]], [1])  # the earlier image is still set
 
 
-def test_what_changes_the_server_is_not_for_clients(front, url: str) -> None:
+def test_clients_cannot_change_the_server(front, url: str) -> None:
     transport = Transport(parse_url(url), **front.options)
-    with pytest.raises(InferenceError, match="lets no client do this"):
+    with pytest.raises(InferenceError, match="forbids this to clients"):
         transport.load_model("sam2")
     assert "sam2" in transport.ready_models()
     transport.close()
 
 
-def test_paths_by_hand(front) -> None:
+def test_status_of_each_path(front) -> None:
     context = ssl.create_default_context(cafile=front.tls / "ca.crt")
 
     def status(path: str, **headers: str) -> int:

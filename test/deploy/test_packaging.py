@@ -1,4 +1,4 @@
-"""The front doors: Pixi tasks, compose file, scripts. Only their schemas and commands are needed, not their tools."""
+"""Pixi tasks and scripts fit their schemas, start, and report errors. Pixi itself is not needed."""
 
 import contextlib
 import functools
@@ -47,7 +47,7 @@ clone-sam2 export-sam2 export-onnx setup setup-sam2 test-sam2 setup-sam1 setup-s
 download-sam1-l download-sam1-b download-sam3-onnx hf-login clone-sam1 export-sam1 export-sam3 test-sam1 test-sam3
 test-speculative speculative service evaluate benchmark-sam1 benchmark-sam2 benchmark-sam3 benchmark-load
 """
-"""Of the first README; what today's documents name, test_documents.py looks up."""
+"""The tasks that the first README named. test_documents.py checks the names in today's documents."""
 
 
 def test_promised_tasks_exist_and_depend_on_existing_ones():
@@ -63,8 +63,8 @@ def test_environments_name_existing_features():
         assert set(features) <= set(PIXI["feature"])
 
 
-def test_pixi_need_not_ask_in_which_environment_a_task_runs():
-    """It takes the default one when all others have the very same task, else the only one that has it."""
+def test_pixi_knows_the_environment_of_each_task():
+    """Pixi uses the default environment when all others have the same task, otherwise the only one with the task."""
     places = {name: ["default feature"] if name in PIXI["tasks"] else [] for name in TASKS}
     for environment in PIXI["environments"].values():
         for feature in environment["features"] if isinstance(environment, dict) else environment:
@@ -147,14 +147,14 @@ def test_the_script_for_curl_tells_errors_in_one_line(tmp_path):
     script = ("bash", "scripts/infer_example.sh", "127.0.0.1")
     prompt = '{"points": [[200, 180]]}'
     assert "curl: (7)" in one_line_error(*script, "9", "test/images/shapes.jpg", prompt)
-    assert "no file test/images/shape.jpg" in one_line_error(*script, "9", "test/images/shape.jpg", prompt)
-    with serving(tmp_path) as port:  # a web server that is no Triton
-        assert "no answer of Triton: <" in one_line_error(*script, port, "test/images/shapes.jpg", prompt)
+    assert "test/images/shape.jpg is neither a file" in one_line_error(*script, "9", "test/images/shape.jpg", prompt)
+    with serving(tmp_path) as port:  # a web server that is not Triton
+        assert "this answer is not from Triton: <" in one_line_error(*script, port, "test/images/shapes.jpg", prompt)
 
 
 @contextlib.contextmanager
 def serving(folder):
-    """A plain web server; yields its port."""
+    """Run a plain web server, and yield its port."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -177,8 +177,8 @@ def test_constraints_name_no_url():
     assert all("==" in line and "://" not in line for line in pins)
 
 
-def test_the_command_that_installs_an_extra_is_one_that_works(monkeypatch, tmp_path):
-    """The package is in no index: from a checkout its extras are installed from there, wherever the user stands."""
+def test_the_command_that_installs_an_extra_names_the_checkout(monkeypatch, tmp_path):
+    """No index has the package, so its extras are installed from the checkout, from any working directory."""
     monkeypatch.chdir(ROOT)
     assert extras.install("export,local") == 'pip install -c constraints.txt -e ".[export,local]"'
     monkeypatch.chdir(tmp_path)
@@ -196,7 +196,7 @@ def test_a_missing_package_is_named_with_its_extra():
     assert str(error).startswith("the plots need the benchmark extra (a is missing): pip install ")
 
 
-def test_no_other_place_says_how_to_install_an_extra():
+def test_only_one_place_in_the_code_says_how_to_install_an_extra():
     for path in (ROOT / "triton_sam").rglob("*.py"):
         if path != ROOT / "triton_sam" / "_common" / "extras.py":
             assert not re.search(r"""-e ['"]?\.\[|triton-sam\[""", path.read_text()), path

@@ -1,4 +1,4 @@
-"""Two servers behind one round-robin proxy: a miss is healed, and so is a server that dies and comes back."""
+"""Two servers behind a round-robin proxy: clients survive lost images, and a server that dies and starts again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KILLED, BACK = CLICKS // 3, 2 * CLICKS // 3
 
 @pytest.fixture(scope="module")
 def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """Two local servers on ports of their own behind nginx without its hash: every request goes to the next one."""
+    """Yield two local servers behind nginx without its hash, so that each request goes to the next server."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     tls, folder = tmp_path_factory.mktemp("tls"), tmp_path_factory.mktemp("nginx")
@@ -78,17 +78,19 @@ def test_no_click_fails_while_a_server_dies_and_comes_back(replicas, protocol: s
         answers: Counter[bool] = Counter()
         for number in range(CLICKS):
             if number == KILLED:
-                assert min(cache_hits(first), cache_hits(second)) > KILLED // 10  # both have worked
+                assert min(cache_hits(first), cache_hits(second)) > KILLED // 10  # both servers have answered clicks
                 os.kill(second.pid, signal.SIGKILL)
             elif number == BACK:
                 second.wait(60)
-                starter = threading.Thread(target=second.start)  # on its ports, with an empty cache; clicks go on
+                starter = threading.Thread(
+                    target=second.start
+                )  # on the same ports, with an empty cache, while clicks continue
                 starter.start()
             masks, _ = client.predict([[200, 180]], [1])
             answers[np.array_equal(masks, expected)] += 1
         starter.join(300)
         assert answers == {True: CLICKS}
-        # And it works again: it got the image, and clicks after that found it. nginx looks for it every 5 s.
+        # The server works again: it received the image, and later clicks found it. nginx tries the server every 5 s.
         deadline = time.monotonic() + 120
         while cache_hits(second) < 10 and time.monotonic() < deadline:
             client.predict([[200, 180]], [1])

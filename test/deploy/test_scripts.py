@@ -1,4 +1,4 @@
-"""The scripts that start Triton, with stand-ins for Docker and Python; and programs that ask a real server."""
+"""The scripts that start Triton, with stand-ins for Docker and Python, and scripts that call a real server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODELS = ("sam1_encoder", "sam2", "sam2_encoder", "sam2_decoder", "sam2_encoder_
 
 
 class Machine:
-    """A folder of programs that write down how they were called."""
+    """A folder of programs that record their calls."""
 
     def __init__(self, folder: Path) -> None:
         self.programs, self.calls = folder / "bin", folder / "calls"
@@ -52,7 +52,7 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A repository with weights of SAM2, and SAM1's configuration alone."""
+    """Return a repository with SAM2's weights, and with SAM1's configuration but not its weights."""
     for name in MODELS:
         shutil.copytree(bundled("model_repository") / name, tmp_path / "models" / name)
     shutil.rmtree(tmp_path / "models" / "sam1_encoder" / "1", ignore_errors=True)
@@ -69,7 +69,7 @@ class TestRunTriton:
         assert call.startswith("docker run --rm ")
         assert f"-p 0.0.0.0:8100:8000 -p 0.0.0.0:8001:8001 -p 0.0.0.0:8002:8002 -v {models}:/models:ro nvcr.io/" in call
         assert call.endswith("--load-model=sam2_decoder --load-model=sam2_encoder")
-        assert "sam2 is left out, it needs an image of scripts/build_image.sh" in done.stderr
+        assert "sam2 is left out, because it needs the image of scripts/build_image.sh" in done.stderr
 
     def test_the_image_of_the_project_loads_the_session_model_too(self, machine, models):
         machine.add("docker")
@@ -90,7 +90,10 @@ class TestRunTriton:
 
     def test_a_missing_repository_and_unknown_options_are_one_line(self, machine, tmp_path):
         done = machine.run("run_triton.sh", tmp_path / "none")
-        assert (done.returncode, done.stderr) == (1, f"run_triton.sh: no model repository at {tmp_path / 'none'}\n")
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"run_triton.sh: there is no model repository at {tmp_path / 'none'}\n",
+        )
         assert machine.run("run_triton.sh", "--gpu").returncode == 2
 
 
@@ -111,11 +114,11 @@ class TestRunTritonCustom:
         assert serve.startswith("standin-python -m triton_sam serve ")
         assert (models / "sam2" / "config.pbtxt").is_file()
 
-    def test_a_checkpoint_that_is_there_is_not_exported_again(self, machine, models, tmp_path):
+    def test_a_checkpoint_that_was_exported_is_not_exported_again(self, machine, models, tmp_path):
         machine.add("docker", "exit 1")
         checkpoint = tmp_path / "sam2_hiera_large.pt"
         checkpoint.write_bytes(b"weights")
-        # The stand-in answers as the script's own question to the repository would.
+        # The stand-in gives the answer that the script's Python code would give.
         machine.add("standin-python", f"[[ $1 == - ]] && echo {hashlib.sha256(b'weights').hexdigest()}; true")
         done = machine.run("run_triton_custom.sh", models, SAM2_CHECKPOINT=checkpoint)
         assert done.returncode == 0, done.stderr
@@ -123,8 +126,8 @@ class TestRunTritonCustom:
         assert "export_sam2_to_onnx" not in machine.calls.read_text()
         assert machine.last_call().startswith("standin-python -m triton_sam serve ")
 
-    def test_the_question_to_the_repository_is_answered_by_the_real_package(self, machine, tmp_path):
-        """With the built-in pair and its checkpoint: nothing to export."""
+    def test_the_real_package_tells_which_checkpoint_was_exported(self, machine, tmp_path):
+        """The built-in model pair was exported from this checkpoint, so there is nothing to export."""
         machine.add("docker", "exit 1")
         machine.add("standin-python", f'[[ $1 == - ]] && exec {sys.executable} "$@"; true')
         shutil.copytree(bundled("model_repository"), tmp_path / "models", ignore=shutil.ignore_patterns("[2-9]*"))
@@ -149,10 +152,10 @@ def program(*command: str) -> str:
 
 def test_the_speculative_example_answers_the_newest_position(service_triton):
     out = program("examples/speculative.py", "--url", service_triton.grpc_url, "--seconds", "1")
-    assert "the mouse rests after" in out
+    assert "the mouse stops after" in out
     asked, sent = re.search(r"(\d+) asked, (\d+) sent", out).groups()
     assert 0 < int(sent) <= int(asked)
 
 
-def test_bytes_of_a_click_keep_their_bars(service_triton):
+def test_bytes_of_a_click_stay_below_their_thresholds(service_triton):
     assert "logits" in program("scripts/click_bytes.py", "--url", service_triton.http_url)

@@ -17,7 +17,7 @@ ROOT = checkout()
 
 
 def test_options_of_tritonserver_exist(tmp_path: Path) -> None:
-    """Every --option that a document or a manifest hands to tritonserver is one of the program's."""
+    """Every --option of tritonserver in a document or a manifest exists in the program."""
     from triton_sam.local_server.installation import prepare_triton
 
     triton = prepare_triton(tmp_path, None, None)

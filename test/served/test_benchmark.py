@@ -1,6 +1,6 @@
-"""`triton-sam benchmark` against a real local Triton: what it measures, writes, compares and says on errors.
+"""`triton-sam benchmark` against a real local Triton: its measurements, files, comparisons and errors.
 
-What needs no server is in test_benchmark_parts.py and test_benchmark_network.py.
+The tests that need no server are in test/unit/benchmark.
 """
 
 import copy
@@ -44,7 +44,7 @@ SHORT = Settings(
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """Only version 1, whatever else was exported into the checkout."""
+    """Return a repository with the built-in model alone, whatever else was exported into the checkout."""
     folder = tmp_path_factory.mktemp("benchmark") / "models"
     folder.mkdir()
     return make_weights("sam2", "micro", folder, progress=False).repository
@@ -58,7 +58,7 @@ def running(repository):
 
 @pytest.fixture(scope="module")
 def results(running, repository):
-    """One short run of everything over HTTP."""
+    """Return the results of one short run of every section over HTTP."""
     weights = find_weights("sam2", repository, None)
     target = Target(
         "sam2", None, {"http": running.http_url}, bundled("test/images") / "coffee.jpg", weights, running.pid
@@ -85,10 +85,10 @@ def test_everything_is_measured(results):
     assert len({row.key for row in results.rows}) == len(results.rows)
 
 
-def test_an_upload_is_not_an_encode_and_every_encode_encodes(results):
+def test_every_encode_computes_and_an_upload_does_not(results):
     upload = results.find("latency", "upload", "session", "http")
     encode = results.find("latency", "encode", "session", "http")
-    assert upload.ms.min < encode.ms.min / 2  # an encode takes a second of processor time, an upload some milliseconds
+    assert upload.ms.min < encode.ms.min / 2  # an encode takes a second of processor time, an upload a few milliseconds
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -104,7 +104,7 @@ def test_clicks_through_shared_memory_have_the_same_masks(running, protocol):
     target.close()
 
 
-def test_load_comes_with_the_servers_own_figures(results):
+def test_load_includes_the_servers_own_metrics(results):
     (row,) = results.of("load")
     assert row.ms.n >= 1
     assert row.more["errors"] == 0
@@ -114,7 +114,7 @@ def test_load_comes_with_the_servers_own_figures(results):
     assert row.more["session_queue_ms"] >= 0
 
 
-def test_speculative_rows_count_what_the_server_computed(results):
+def test_speculative_rows_count_the_servers_decodes(results):
     rows = {row.what: row.more for row in results.of("speculative")}
     queued = next(more for what, more in rows.items() if "queued at once" in what)
     assert queued["asked"] == 30
@@ -128,7 +128,7 @@ def test_bars_are_judged_where_they_were_measured(results):
     assert not any("PyTorch" in name for name in names)
 
 
-def test_json_fits_the_schema_and_comes_back(results):
+def test_json_fits_the_schema_and_is_read_back(results):
     data = json.loads(json.dumps(to_json(results)))
     assert problem(data) == ""
     again = from_json(data)
@@ -139,12 +139,12 @@ def test_json_fits_the_schema_and_comes_back(results):
 @pytest.mark.parametrize(
     ("place", "value"), [("rows", [{"section": "latency"}]), ("format", 99), ("machine", {}), ("extra", 1)]
 )
-def test_the_schema_refuses_what_is_wrong(results, place, value):
+def test_the_schema_refuses_wrong_data(results, place, value):
     data = json.loads(json.dumps(to_json(results)))
     assert problem({**data, place: value}) != ""
 
 
-def test_csv_has_a_line_a_row(results):
+def test_csv_has_a_line_for_each_row(results):
     lines = list(csv.DictReader(io.StringIO(to_csv(results))))
     assert len(lines) == len(results.rows)
     assert float(lines[0]["median_ms"]) == pytest.approx(results.rows[0].ms.median, rel=1e-4)
@@ -164,7 +164,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_report_is_files_that_open(results, tmp_path):
+def test_the_files_of_a_report_open(results, tmp_path):
     paths = write_report(results, tmp_path / "new folder")
     names = {path.name for path in paths}
     plots = {
@@ -181,25 +181,25 @@ def test_the_report_is_files_that_open(results, tmp_path):
     page = Page()
     page.feed((tmp_path / "new folder" / "report.html").read_text(encoding="utf-8"))
     assert page.open == []
-    pictures = [attributes["src"] for tag, attributes in page.seen if tag == "img"]
-    assert len(pictures) == 4
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in pictures)
+    illustrations = [attributes["src"] for tag, attributes in page.seen if tag == "img"]
+    assert len(illustrations) == 4
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in illustrations)
     text = (tmp_path / "new folder" / "report.md").read_text(encoding="utf-8")
-    for picture in ("latency.svg", "comparison.svg", "throughput.svg", "boxes.svg"):
-        assert f"]({picture})" in text
+    for illustration in ("latency.svg", "comparison.svg", "throughput.svg", "boxes.svg"):
+        assert f"]({illustration})" in text
     assert "The link is emulated" in text
-    assert "1 Gbit/s and 1 ms late" in text
+    assert "1 Gbit/s and delays it by 1 ms" in text
     assert load(tmp_path / "new folder" / "result.json").rows[0].key == results.rows[0].key
 
 
-def test_a_run_that_was_stopped_says_so(results):
+def test_the_report_of_a_stopped_run_says_so(results):
     stopped = copy.deepcopy(results)
     stopped.complete = False
     assert "stopped before its end" in make_document(stopped, {}).to_markdown()
     assert "stopped" not in make_document(results, {}).to_markdown()
 
 
-def test_a_server_without_the_session_model_is_measured_as_it_is(server):
+def test_a_server_without_the_session_model_is_measured_without_it(server):
     target = Target("sam2", None, {"grpc": server.grpc_url}, bundled("test/images") / "coffee.jpg")
     settings = Settings(0.1, ("latency",), least_rounds=1)
     found = begin(target, settings, "")
@@ -211,7 +211,7 @@ def test_a_server_without_the_session_model_is_measured_as_it_is(server):
     assert problem(json.loads(json.dumps(to_json(found)))) == ""
 
 
-def test_unknown_weights_leave_others_out_with_a_reason(running):
+def test_unknown_weights_leave_contenders_out_with_a_reason(running):
     target = Target("sam2", None, {"http": running.http_url}, bundled("test/images") / "coffee.jpg")
     settings = Settings(0.1, ("comparison",), ("torch", "inprocess"), least_rounds=1)
     found = begin(target, settings, "")
@@ -222,7 +222,7 @@ def test_unknown_weights_leave_others_out_with_a_reason(running):
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_was_measured(running, tmp_path):
+def test_ctrl_c_keeps_the_measurements(running, tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -270,8 +270,8 @@ def test_diff_of_the_command(results, tmp_path, capsys):
     [
         (["--local", "--url", "localhost:1"], "not both"),
         (["--url", "http://a:1", "--url", "https://b:2"], "https://b:2 and http://a:1 speak the same protocol"),
-        (["--only", "nonsense", "--url", "localhost:1"], "no 'nonsense'"),
-        (["--compare", "pytorch", "--url", "localhost:1"], "no 'pytorch'"),
+        (["--only", "nonsense", "--url", "localhost:1"], "'nonsense' is unknown"),
+        (["--compare", "pytorch", "--url", "localhost:1"], "'pytorch' is unknown"),
         (["--duration", "0", "--url", "localhost:1"], "above 0"),
         (["--duration", "nan", "--url", "localhost:1"], "above 0"),
         (["--load-duration", "inf", "--url", "localhost:1"], "finite"),
@@ -283,7 +283,7 @@ def test_diff_of_the_command(results, tmp_path, capsys):
         (["--weights", "random:huge", "--url", "localhost:1"], "huge"),
         (["--url", "localhost:1"], "nothing answers"),
         (["--diff", "nowhere.json", "nowhere.json"], "nowhere.json"),
-        (["--diff", "{demo}", "{demo}"], "no result of"),
+        (["--diff", "{demo}", "{demo}"], "not a result of"),
     ],
 )
 def test_errors_are_one_line(arguments, words, capsys):

@@ -1,6 +1,6 @@
-"""A network and a server that misbehave: one clear error each, in time, and the same client goes on afterwards.
+"""Faults of the network and of the server: each gives one clear error in time, and the client works again afterwards.
 
-Every fault meets all four clients, HTTP and gRPC, sync and async, and both places where embeddings are kept.
+Every fault is tested over HTTP and gRPC, with the sync and the async client, and with both places of embeddings.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from triton_sam.errors import ServerError, ServerTimeoutError, ServerUnreachable
 POINT = [[200, 180]]
 TIMEOUT = 1.0
 LATE = 0.5
-"""Seconds that a call may end after its timeout, besides those for which the machine kept this process from running."""
+"""Seconds by which a call may end after its timeout, not counting the time in which this process could not run."""
 PATIENCE = 120.0
 
 
@@ -58,7 +58,7 @@ class Async:
 
 @pytest.fixture(params=[Sync, Async])
 def make(request):
-    """What makes a client; all that it made are closed afterwards."""
+    """Yield a function that makes a client. All its clients are closed afterwards."""
     with contextlib.ExitStack() as stack:
 
         def build(url, **options):
@@ -76,7 +76,7 @@ def address(request, service_triton):
 
 @pytest.fixture(params=["server", pytest.param("client", marks=pytest.mark.slow)])
 def place(request):
-    """Where embeddings are kept. Most of these tests wait for a timeout, hence not all of them in a default run."""
+    """The place of embeddings. Most of these tests wait for a timeout, so a default run includes one place only."""
     return request.param
 
 
@@ -90,23 +90,23 @@ def proxy(address):
 
 
 @pytest.fixture(scope="module")
-def picture(images):
+def content(images):
     return (images / "shapes.jpg").read_bytes()
 
 
 @pytest.fixture(scope="module")
-def known(service_triton, picture):
-    """By place: the picture's embeddings, and the right mask."""
+def known(service_triton, content):
+    """Return the image's embeddings and the correct logits, by place."""
     found = {}
     for place in ("server", "client"):
         with SAM2TritonClient(service_triton.grpc_url, timeout=PATIENCE, embeddings=place) as client:
-            image = client.encode(picture)
+            image = client.encode(content)
             found[place] = image, client.predict(POINT, image=image)[0]
     return found
 
 
 def fails_in_time(call, words, timeout=TIMEOUT):
-    """Check that a call fails, at its timeout at the latest; return the error."""
+    """Check that a call fails at its timeout or earlier, and return the error."""
     began = time.monotonic()
     with standstill() as lost, pytest.raises((ServerTimeoutError, ServerUnreachableError)) as caught:
         call()
@@ -117,7 +117,7 @@ def fails_in_time(call, words, timeout=TIMEOUT):
 
 
 def soon(call):
-    """Return what a call returns as soon as it works: what hung in the proxy may cost another one."""
+    """Repeat a call until it works, and return its result. A connection that hung in the proxy may break another."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
@@ -138,14 +138,14 @@ def test_no_call_outlives_its_timeout_and_the_next_one_works(make, proxy, known,
 
 
 @pytest.mark.parametrize("mode", ["swallow", "silent"])
-def test_no_upload_outlives_its_timeout(make, proxy, picture, place, mode):
+def test_no_upload_outlives_its_timeout(make, proxy, content, place, mode):
     proxy.mode = mode
     client = make(proxy.url, timeout=TIMEOUT, retries=0, embeddings=place)
-    fails_in_time(lambda: client.encode(picture), mode)
+    fails_in_time(lambda: client.encode(content), mode)
 
 
 def test_repetitions_share_one_timeout(make, proxy, known):
-    """Each try breaks after 0.6 s: five repetitions with a timeout of their own would take more than 3 s."""
+    """Each attempt breaks after 0.6 s. Five attempts with a timeout each would take more than 3 s."""
     image, _ = known["server"]
     proxy.mode = "late_reset"
     client = make(proxy.url, timeout=TIMEOUT, retries=5, embeddings="server")
@@ -153,10 +153,10 @@ def test_repetitions_share_one_timeout(make, proxy, known):
 
 
 @pytest.mark.slow
-def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, picture):
-    """Two answers of 0.6 s each: the one that the image is gone, and the one that would come after it."""
+def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, content):
+    """Two answers take 0.6 s each: the error that the image is lost, and the answer after it."""
     image, expected = known["server"]
-    lost = replace(image, remote=RemoteImage(picture, "gone"))
+    lost = replace(image, remote=RemoteImage(content, "gone"))
     proxy.mode = "slow"
     client = make(proxy.url, timeout=TIMEOUT, retries=0, embeddings="server")
     fails_in_time(lambda: client.click(lost), "slow, image lost")

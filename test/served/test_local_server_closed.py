@@ -1,4 +1,4 @@
-"""A local server takes no orders from others: it computes, and says what it has."""
+"""A local server refuses administrative requests: it computes and lists its models, but clients cannot change it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytest.importorskip("onnxruntime")
 
 PROGRAM = base64.b64encode(b"raise SystemExit").decode()
 CONFIG = json.dumps({"name": "scale", "backend": "python", "max_batch_size": 0})
-# What changes a server, or lets it read and write elsewhere; as a page in a browser could send it, without any header.
-ORDERS = {
+# Requests that change a server, or let it read or write elsewhere. A page in a browser can send them without headers.
+ADMIN_REQUESTS = {
     "load": ("/v2/repository/models/scale/load", {}),
     "load a program": (
         "/v2/repository/models/scale/load",
@@ -53,8 +53,8 @@ def closed(repository: Path) -> Iterator[LocalServer]:
         yield server
 
 
-def order(server: LocalServer, name: str) -> int:
-    path, body = ORDERS[name]
+def send(server: LocalServer, name: str) -> int:
+    path, body = ADMIN_REQUESTS[name]
     data = None if body is None else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(urllib.request.Request(server.http_url + path, data), timeout=60) as answer:
@@ -63,13 +63,13 @@ def order(server: LocalServer, name: str) -> int:
         return error.code
 
 
-@pytest.mark.parametrize("name", ORDERS)
-def test_orders_are_refused_and_change_nothing(closed: LocalServer, name: str) -> None:
-    assert order(closed, name) in (400, 403, 503)
+@pytest.mark.parametrize("name", ADMIN_REQUESTS)
+def test_admin_requests_are_refused_and_change_nothing(closed: LocalServer, name: str) -> None:
+    assert send(closed, name) in (400, 403, 503)
     assert [model.name for model in closed.served_models()] == ["scale"]
 
 
-def test_orders_over_grpc_are_refused(closed: LocalServer) -> None:
+def test_admin_requests_over_grpc_are_refused(closed: LocalServer) -> None:
     with grpc.InferenceServerClient(closed.grpc_url.removeprefix("grpc://")) as client:
         for refused in (
             lambda: client.load_model("scale"),
@@ -94,7 +94,7 @@ def test_reload_says_what_to_do(closed: LocalServer, protocol: str, capsys: pyte
     assert error.count("\n") == 1
 
 
-def test_what_clients_need_is_answered(closed: LocalServer) -> None:
+def test_requests_that_clients_need_are_answered(closed: LocalServer) -> None:
     with http.InferenceServerClient(closed.http_url.removeprefix("http://")) as client:
         assert client.is_server_ready()
         assert [entry["name"] for entry in client.get_model_repository_index()] == ["scale"]
@@ -102,28 +102,28 @@ def test_what_clients_need_is_answered(closed: LocalServer) -> None:
         assert client.get_inference_statistics("scale")["model_stats"]
 
 
-def test_it_listens_on_loopback_alone(closed: LocalServer) -> None:
+def test_the_server_listens_on_loopback_alone(closed: LocalServer) -> None:
     places = psutil.Process(closed.pid).net_connections()
     listening = {place.laddr.ip for place in places if place.status == psutil.CONN_LISTEN}
-    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}  # gRPC: as a mapped IPv6 address
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}  # gRPC shows a mapped IPv6 address
 
 
-def test_an_open_server_takes_them(repository: Path) -> None:
+def test_a_server_with_admin_accepts_admin_requests(repository: Path) -> None:
     with LocalServer(repository, models=["scale"], admin=True) as server:
-        assert order(server, "unload") == 200
+        assert send(server, "unload") == 200
         assert server.served_models() == []
-        assert order(server, "load another model") == 200
+        assert send(server, "load another model") == 200
         assert [model.name for model in server.served_models()] == ["add"]
         for name in ("shared memory", "logging"):
-            assert order(server, name) == 200
+            assert send(server, name) == 200
 
 
-def test_a_key_of_ones_own_is_taken(repository: Path) -> None:
-    """Triton refuses a part that is given twice, so the server's own option makes room."""
+def test_a_key_of_the_caller_replaces_our_own(repository: Path) -> None:
+    """Triton refuses an option that is given twice, so the server leaves out its own."""
     options = ["--http-restricted-api=logging:key=secret"]
     with LocalServer(repository, models=["scale"], extra_args=options) as server:
         request = urllib.request.Request(f"{server.http_url}/v2/logging", headers={"key": "secret"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.status == 200
-        assert order(server, "logging") == 403
-        assert order(server, "unload") == 503
+        assert send(server, "logging") == 403
+        assert send(server, "unload") == 503

@@ -1,4 +1,4 @@
-"""Servers that have less: no session model, no metrics, no statistics."""
+"""Servers without a session model, metrics and statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINT = [[200, 180]]
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator:
-    """Encoder and decoder, and a Triton that tells no figures and keeps no statistics."""
+    """Yield a Triton with an encoder and a decoder, but without metrics and statistics."""
     from triton_sam.local_server import LocalServer
 
     refused = "statistics,trace,logging,shared-memory:nobody=knows"
@@ -32,7 +32,7 @@ def plain() -> Iterator:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_both_clients_find_their_way(plain, images: Path, protocol: str) -> None:
+def test_both_clients_work_without_a_session_model(plain, images: Path, protocol: str) -> None:
     url = plain.http_url if protocol == "http" else plain.grpc_url
     with SAM2TritonClient(url) as client:
         client.set_image(images / "shapes.jpg")
@@ -47,7 +47,7 @@ def test_both_clients_find_their_way(plain, images: Path, protocol: str) -> None
     np.testing.assert_array_equal(asyncio.run(click()), expected)
 
 
-def test_who_insists_on_the_session_model_hears_that_it_is_missing(plain, images: Path) -> None:
+def test_a_client_that_requires_the_session_model_reports_its_absence(plain, images: Path) -> None:
     with (
         SAM2TritonClient(plain.http_url, embeddings="server") as client,
         pytest.raises(ModelNotReadyError, match="no model 'sam2' ready"),
@@ -56,7 +56,7 @@ def test_who_insists_on_the_session_model_hears_that_it_is_missing(plain, images
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_commands_do_without_figures(plain, images: Path, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_work_without_metrics(plain, images: Path, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
     url = plain.http_url if protocol == "http" else plain.grpc_url
     assert main(["models", "--url", url]) == 0
     assert "sam2_decoder" in capsys.readouterr().out

@@ -118,7 +118,7 @@ def test_only_requested_outputs_come_back(client: object) -> None:
     assert [output["name"] for output in answer["outputs"]] == ["long_out"]
 
 
-def test_requests_that_triton_batches_are_answered_each_with_its_own(server: LocalServer) -> None:
+def test_each_request_of_a_batch_gets_its_own_answer(server: LocalServer) -> None:
     address = server.http_url.removeprefix("http://")
     with http.InferenceServerClient(address, concurrency=4) as many:
         calls = []
@@ -144,7 +144,7 @@ def test_a_failing_request_gets_one_line_and_the_model_stays_ready(client: objec
     assert infer(client, "add", x=ones(1, 4)).as_numpy("y").tolist() == [[1, 2, 3, 4]]
 
 
-# --- what does not load
+# --- models that do not load
 
 
 def test_a_config_that_does_not_fit_the_graph_is_refused(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_kind_auto_without_a_gpu_runs_on_the_cpu(tmp_path: Path) -> None:
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The backend's module, with a stand-in for the one that exists inside Triton alone."""
+    """Return the backend's module, with a stand-in for the module that exists inside Triton alone."""
     fake = ModuleType("triton_python_backend_utils")
     fake.InferenceResponse = lambda output_tensors, error: error
     fake.TritonError = type("TritonError", (), {"CANCELLED": 1, "__init__": lambda self, text, code: None})
@@ -200,7 +200,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     [
         ("x", "y", None),
         ("x scale", "y", None),
-        ("", "", None),  # Triton's own affair
+        ("", "", None),  # Triton checks this itself
         ("x z", "y", "names input z; the ONNX file has scale, x"),
         ("scale", "y", "leaves out input x, which the ONNX file needs"),
         ("x", "mask", "names output mask; the ONNX file has y"),
@@ -223,7 +223,7 @@ def test_names_of_a_config_and_of_the_graph(backend: ModuleType, inputs: str, ou
         ({}, math.inf),
     ],
 )
-def test_the_containers_share_of_the_processor(
+def test_the_containers_limit_of_the_processor(
     backend: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], cores: float
 ) -> None:
     for name, content in files.items():
@@ -234,7 +234,7 @@ def test_the_containers_share_of_the_processor(
 
 
 def test_a_cancelled_request_is_not_computed(backend: ModuleType) -> None:
-    model = backend.TritonPythonModel()  # it has no session: computing would raise AttributeError
+    model = backend.TritonPythonModel()  # it has no runtime session, so computing would raise AttributeError
     gone, alive = (SimpleNamespace(is_cancelled=lambda state=state: state) for state in (True, False))
     with pytest.raises(backend.pb_utils.TritonModelException, match="cancelled"):
         model.execute([gone, gone])
@@ -244,7 +244,7 @@ def test_a_cancelled_request_is_not_computed(backend: ModuleType) -> None:
     assert answers[1] == "computed"
 
 
-def test_a_model_imports_what_this_program_can_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_can_import_the_packages_of_this_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "module_of_this_test.py").touch()
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")

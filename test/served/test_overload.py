@@ -1,6 +1,6 @@
-"""More clients than the server takes: those whom it accepts wait no longer than they must, the others hear so at once.
+"""More clients than the server accepts: accepted clicks take no longer than necessary, and others are refused at once.
 
-The long form, five minutes for each protocol:
+The long form takes five minutes for each protocol:
 
     TRITON_SAM_SOAK=full pytest -m slow -s test/served/test_overload.py
 """
@@ -27,7 +27,7 @@ SECONDS = 300.0 if FULL else 12.0
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol):
-    """The command `triton-sam benchmark --only overload`; docs/background/reliability.md has the thresholds."""
+    """Run `triton-sam benchmark --only overload`. docs/background/reliability.md has the thresholds."""
     pytest.importorskip("psutil")
     from triton_sam.benchmark.report import summary
     from triton_sam.benchmark.run import begin, measure
@@ -35,8 +35,8 @@ def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol
     from triton_sam.benchmark.target import Target
 
     url = service_triton.http_url if protocol == "http" else service_triton.grpc_url
-    picture = bundled("test/images") / "coffee.jpg"
-    target = Target("sam2", None, {protocol: url}, picture, pid=service_triton.pid)
+    image = bundled("test/images") / "coffee.jpg"
+    target = Target("sam2", None, {protocol: url}, image, pid=service_triton.pid)
     settings = Settings(sections=("overload",), load_seconds=SECONDS)
     results = begin(target, settings, "a test")
     measure(target, settings, results, quiet=True)
@@ -51,8 +51,8 @@ def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol
     assert "recovered_s" in after.more
 
 
-def test_a_full_queue_of_triton_is_busy_as_well(tmp_path, images):
-    """Where embeddings come with each click, the queue is Triton's own, and its limit is one of config.pbtxt."""
+def test_a_full_queue_of_triton_counts_as_busy_as_well(tmp_path, images):
+    """When clients send embeddings with each click, the queue is Triton's own, and config.pbtxt sets its limit."""
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):
         shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
     config = tmp_path / "sam2_decoder" / "config.pbtxt"

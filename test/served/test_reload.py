@@ -1,4 +1,4 @@
-"""A running server: accelerators on a CPU, reload, the devices that `doctor` tells."""
+"""A running server: accelerators on a CPU, reload, and the devices that `doctor` reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _committed(model: str) -> str:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """A local Triton with SAM2's models, tuned for a GPU that it does not have, in a repository of its own."""
+    """Yield a local Triton with SAM2's models, which are tuned for a GPU that the machine may lack."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("repository")
@@ -63,7 +63,7 @@ def test_doctor_names_device_and_accelerators(running, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_reload_serves_new_files_and_renews_the_session_model(running, protocol: str, images: Path) -> None:
-    """A changed number of instances is what a new config.pbtxt brings; the cache starts empty with its encoder."""
+    """A new config.pbtxt changes the number of instances. The reloaded session model starts with an empty cache."""
     from triton_sam import SAM2TritonClient
 
     url = running.server.http_url if protocol == "http" else running.server.grpc_url
@@ -83,7 +83,7 @@ def test_reload_serves_new_files_and_renews_the_session_model(running, protocol:
     transport.close()
 
 
-def test_reload_of_what_is_not_there_is_one_line(running, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reload_of_a_missing_model_is_one_line(running, capsys: pytest.CaptureFixture[str]) -> None:
     for name, words in (("nope", "no model or variant 'nope', but"), ("sam1", "sam1_encoder")):
         assert main(["reload", name, "--url", running.server.http_url]) == 1
         error = capsys.readouterr().err
@@ -93,7 +93,7 @@ def test_reload_of_what_is_not_there_is_one_line(running, capsys: pytest.Capture
     assert capsys.readouterr().out == "sam2_decoder version 1\n"
 
 
-def test_a_model_that_does_not_load_leaves_the_old_one(running) -> None:
+def test_a_model_that_fails_to_load_does_not_replace_the_old_one(running) -> None:
     transport = Transport(parse_url(running.server.http_url), timeout=120)
     path = running.repository / "sam2_decoder" / "config.pbtxt"
     good = path.read_text()
@@ -111,7 +111,7 @@ def test_a_model_that_does_not_load_leaves_the_old_one(running) -> None:
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("version", ["1", "2"], ids=["replaced", "newer"])
 def test_a_damaged_file_leaves_the_old_model_serving(running, protocol: str, version: str, images: Path) -> None:
-    """Half of an ONNX file in place of the one that is served, or as a newer version."""
+    """A truncated ONNX file replaces the served one, or becomes a newer version."""
     from triton_sam import SAM2TritonClient
 
     url = running.server.http_url if protocol == "http" else running.server.grpc_url
@@ -153,7 +153,7 @@ def test_placement_of_models() -> None:
     assert placement({"platform": "ensemble"}).text == "device not told"
 
 
-def test_a_silent_fallback_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_fallback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from triton_sam.commands import doctor
 
     configs = {
@@ -164,12 +164,12 @@ def test_a_silent_fallback_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     transport = SimpleNamespace(model_config=configs.get)
     findings = {finding.subject: finding.status for finding in doctor._devices(transport, list(configs), False)}
     assert findings == {"model on_gpu": "ok", "model fallen": "note", "model python": "ok"}
-    del configs["on_gpu"]  # all on the CPU: only the server's own figures tell that there is a GPU
+    del configs["on_gpu"]  # all models are on the CPU, so only the server's metrics tell that there is a GPU
     assert [finding.status for finding in doctor._devices(transport, list(configs), False)] == ["ok", "ok"]
     assert [finding.status for finding in doctor._devices(transport, list(configs), True)] == ["note", "ok"]
 
 
-def test_figures_of_a_server_tell_its_gpus(running) -> None:
+def test_metrics_of_a_server_tell_its_gpus(running) -> None:
     assert usual_metrics_url(parse_url("grpc://host:8001")) == "http://host:8002/metrics"
     assert usual_metrics_url(parse_url("[::1]:8000")) == "http://[::1]:8002/metrics"
     assert usual_metrics_url(parse_url("https://host")) is None
@@ -180,7 +180,7 @@ def test_figures_of_a_server_tell_its_gpus(running) -> None:
     assert server_gpus(None) is None
 
 
-def test_serve_repeats_what_the_backend_says_about_the_cpu() -> None:
+def test_serve_repeats_the_backends_warnings_about_the_cpu() -> None:
     log = "\n".join(
         [
             'I1121 11:15:28.5 1 model.cc:1] "sam2_decoder_0: model.onnx on CPUExecutionProvider"',

@@ -1,4 +1,4 @@
-"""`triton-sam serve` in the foreground, and processes that are killed: nothing is left behind."""
+"""`triton-sam serve` in the foreground, and killed processes, which leave nothing behind."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_log_that_is_copied_is_that_of_the_last_attempt(tmp_path: Path, caps
     assert said + capsys.readouterr().err == "port taken\nready\nthe end\n"
 
 
-def test_a_start_that_fails_is_one_line_and_nothing_has_stopped(
+def test_a_failed_start_prints_one_line_and_no_stopped_message(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--model-repository", str(tmp_path)]) == 1

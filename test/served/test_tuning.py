@@ -1,4 +1,4 @@
-"""`triton-sam config`, `reload`, `container`, the devices that `doctor` tells, and warm-up."""
+"""`triton-sam config`, `reload`, `container`, the devices that `doctor` reports, and warm-up."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def accelerators(config) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     "model", [f"{name}{role}" for name in ("sam1", "sam2", "sam3") for role in ("_encoder", "_decoder", "")]
 )
-def test_settings_come_and_go_without_a_trace(model: str) -> None:
+def test_settings_are_removed_without_a_trace(model: str) -> None:
     tuned = tune(committed(model), FULL)
     assert tuned != committed(model)
     assert tune(tuned, FULL) == tuned
     assert tune(tuned, Tuning()) == committed(model)
     (group,) = parse_config(tuned).instance_group
     assert group.kind == KIND_GPU
-    # A session model is one cache: always one instance, on one GPU.
+    # A session model has one cache, so it always has one instance, on one GPU.
     assert (group.count, list(group.gpus)) == ((1, [0]) if model in ("sam1", "sam2", "sam3") else (2, [0, 1]))
 
 
-def test_tensorrt_profiles_cover_every_input_and_what_clients_send() -> None:
+def test_tensorrt_profiles_cover_every_input_and_the_shapes_that_clients_send() -> None:
     for family in ("sam1", "sam2", "sam3"):
         config = parse_config(tune(committed(f"{family}_decoder"), FULL))
         found = accelerators(config)
-        assert list(found) == ["tensorrt", "cuda"]  # CUDA behind TensorRT takes what that cannot run
+        assert list(found) == ["tensorrt", "cuda"]  # CUDA runs the nodes that TensorRT cannot run
         assert (found["cuda"]["use_tf32"], found["cuda"]["gpu_mem_limit"]) == ("0", str(1 << 30))
         for bound, prompts, points in (("min", 1, 1), ("max", 16, 16)):
             profile = dict(part.split(":") for part in found["tensorrt"][f"trt_profile_{bound}_shapes"].split(","))
@@ -68,7 +68,7 @@ def test_tensorrt_profiles_cover_every_input_and_what_clients_send() -> None:
     assert half["precision_mode"] == "FP16"
 
 
-# What NVIDIA's backend reads for TensorRT; it refuses a model with any other key.
+# The parameters that NVIDIA's backend reads for TensorRT. It refuses a model with any other key.
 TENSORRT_KEYS = {
     *("precision_mode", "max_workspace_size_bytes", "trt_engine_cache_enable", "trt_engine_cache_path"),
     *("trt_timing_cache_enable", "trt_timing_cache_path", "trt_layer_norm_fp32_fallback"),
@@ -86,12 +86,12 @@ def test_only_parameters_that_the_backend_reads() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"instances": 0}, {"gpus": (0, 0)}, {"gpus": (-1,)}, {"memory_limit": -1}])
-def test_settings_that_cannot_work(wrong: dict) -> None:
+def test_invalid_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(ConfigurationError):
         Tuning(**wrong)
 
 
-def test_a_config_of_somebody_else_is_refused_and_not_guessed_at() -> None:
+def test_an_unknown_config_is_refused_and_not_changed() -> None:
     with pytest.raises(RepositoryError, match="instance_group"):
         tune('name: "x_encoder"\nbackend: "onnxruntime"\n', FULL)
 
@@ -106,7 +106,7 @@ def test_models_of_a_repository() -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The parts of the committed repository that serve SAM2, to write into."""
+    """Return a writable copy of the models that serve SAM2."""
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):
         (tmp_path / name).mkdir()
         shutil.copy(COMMITTED / name / "config.pbtxt", tmp_path / name)
@@ -140,7 +140,7 @@ def test_config_command(repository: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--engine-cache", "/x", "--gpus", "0"], "give --accelerator or --decoder-accelerator tensorrt"),
     ],
 )
-def test_config_refuses_what_would_change_nothing_or_everything(
+def test_config_refuses_options_that_would_change_nothing_or_everything(
     repository: Path, options: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = repository / "sam2_encoder" / "config.pbtxt"
@@ -184,10 +184,10 @@ def test_every_model_is_warmed_up_with_all_inputs_that_it_needs(model: str) -> N
         assert [own if own >= 0 else 1 for own in tensor.dims] == list(given.dims)
 
 
-def test_a_cpu_leaves_the_warm_up_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backend answers as many requests without computing as Triton sends for warming up."""
+def test_a_cpu_skips_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend answers Triton's warm-up requests without computing them."""
     module = load_backend(monkeypatch)
-    model = module.TritonPythonModel()  # it has no session: computing would fail
+    model = module.TritonPythonModel()  # it has no runtime session, so computing would fail
     samples = [{"batch_size": 1, "count": 0}, {"batch_size": 1, "count": 2}, {"batch_size": 0}]
     model.warm_ups_to_skip = module.count_warm_ups({"model_warmup": samples})
     assert model.warm_ups_to_skip == 3
@@ -199,7 +199,7 @@ def test_a_cpu_leaves_the_warm_up_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load_backend(monkeypatch: pytest.MonkeyPatch):
-    """Import the backend's file with a stand-in for Triton's module, which exists inside Triton only."""
+    """Import the backend's file with a stand-in for the module that exists inside Triton alone."""
 
     class Error:
         INVALID_ARG = CANCELLED = 0

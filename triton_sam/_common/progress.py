@@ -1,4 +1,4 @@
-"""Say on stderr what an export is doing and how long each step took."""
+"""Print the steps of an export and their durations to standard error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 
 class Progress:
-    """Short lines on stderr.
+    """Prints short lines to standard error.
 
     Args:
-        title: stands before each line.
-        enabled: False says nothing.
+        title: prefix of each line.
+        enabled: whether to print anything.
     """
 
     def __init__(self, title: str, enabled: bool = True) -> None:
@@ -27,7 +27,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Print the step's name at its start and the seconds that it took at its end."""
+        """Print the name of a step at its start, and its duration in seconds at its end."""
         if not self.enabled:
             yield
             return

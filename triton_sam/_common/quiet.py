@@ -1,4 +1,4 @@
-"""Other libraries' warnings, kept from the user."""
+"""Hide the warnings of other libraries from users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the exporter's warnings and log lines, which a user can do nothing about."""
+    """Silence warnings and log lines of torch's ONNX exporter, which users cannot act on."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "root")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

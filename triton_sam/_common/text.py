@@ -1,4 +1,4 @@
-"""Texts of errors, made short enough for a person."""
+"""Shorten the texts of errors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ MAX_LINE = 500
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error's text as one line of at most 500 characters; the name of its type when it has no text."""
+    """Return the text of an error as one line of at most 500 characters; without text, the name of the error's type."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE - 1]}…"
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text; the name of its type when it has no text."""
+    """Return the first line of the text of an error; without text, the name of the error's type."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

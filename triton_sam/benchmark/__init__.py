@@ -1,1 +1,1 @@
-"""What `triton-sam benchmark` measures, how it is written down, and how two results are compared."""
+"""The measurements of `triton-sam benchmark`: they are taken, judged, reported, and compared with earlier results."""

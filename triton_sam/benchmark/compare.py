@@ -1,4 +1,7 @@
-"""The session model next to what a user would get otherwise, taking turns in one run, with the same weights."""
+"""Compare the session model with the alternatives that a user has.
+
+All contenders take turns in one run and use the same weights.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,20 @@ MAX_ENCODES = 7
 
 
 class Contender(Protocol):
-    """Who takes part. An encode begins with the encoded bytes of a picture, as they lie in a file."""
+    """One way to segment an image, which takes part in the comparison."""
 
     def encode(self, content: bytes) -> object:
-        """Make a picture ready for clicks."""
+        """Prepare an image for clicks. ``content`` holds the bytes of an image file, such as a JPEG."""
 
     def click(self, point: Point) -> object:
-        """Return low-resolution logits; not of everybody."""
+        """Return the low-resolution logits of a point prompt. Some contenders lack this method."""
 
     def mask(self, point: Point) -> object:
-        """Return a full-size mask."""
+        """Return the full-size mask of a point prompt."""
 
 
 class ClientContender:
-    """A client of this kit: of the server, or with ONNX Runtime in this process."""
+    """A client of this package, which calls the server or runs ONNX Runtime in this process."""
 
     def __init__(self, client: SAM2TritonClient) -> None:
         self._client = client
@@ -56,7 +59,7 @@ class ClientContender:
 
 
 class TorchContender:
-    """The official predictor, eager, on the CPU. It hands out full-size masks and nothing faster."""
+    """The official predictor in eager PyTorch on the CPU. It returns full-size masks alone, so it has no ``click``."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
@@ -71,8 +74,16 @@ class TorchContender:
 
 
 def measure_comparison(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
-    """Let all take turns at encoding, clicking, and full-size masks."""
-    progress.step("making ready")
+    """Measure every operation, while the contenders take turns.
+
+    Args:
+        target: the server and the image.
+        settings: contenders, durations and the network to emulate.
+        results: takes the rows of the section "comparison", and notes about contenders that do not take part.
+        session: whether the server has a session model.
+        progress: shows the current step.
+    """
+    progress.step("preparing the contenders")
     with contextlib.ExitStack() as stack:
         contenders = _contenders(target, settings, results, session, stack)
         points = target.points()
@@ -90,9 +101,9 @@ def measure_comparison(target: Target, settings: Settings, results: Results, ses
 
 def _measure(operation: str, acts: dict[str, Act], settings: Settings, results: Results) -> None:
     times: dict[str, list[float]] = {}
-    most = MAX_ENCODES if operation == "encode" else MAX_ROUNDS
+    max_rounds = MAX_ENCODES if operation == "encode" else MAX_ROUNDS
     try:
-        take_turns(acts, times, settings.duration, least=settings.least_rounds, most=most)
+        take_turns(acts, times, settings.duration, min_rounds=settings.least_rounds, max_rounds=max_rounds)
     finally:
         for name, values in times.items():
             who, _, protocol = name.partition(" ")
@@ -100,12 +111,12 @@ def _measure(operation: str, acts: dict[str, Act], settings: Settings, results: 
 
 
 def _measure_over_link(target: Target, settings: Settings, results: Results, session: bool) -> None:
-    """Let the session model and the naive client take turns at clicks over an emulated network."""
+    """Measure clicks over an emulated network, while the session model and the naive client take turns."""
     link = parse_link(settings.link)
     if link is None or not session or "naive" not in settings.compare:
         return
-    if not target.is_here:
-        results.note("No network was emulated: there is a real one between this machine and the server.")
+    if not target.is_on_this_machine:
+        results.note("No network was emulated, because there is a real one between this machine and the server.")
         return
     points = target.points()
     with contextlib.ExitStack() as stack:
@@ -113,7 +124,7 @@ def _measure_over_link(target: Target, settings: Settings, results: Results, ses
         for protocol, url in target.urls.items():
             server = parse_url(url)
             if server.is_secure:
-                results.note(f"No network was emulated for {server}: its certificate does not name the relay.")
+                results.note(f"No network was emulated for {server}, because its certificate does not name the relay.")
                 continue
             emulated = stack.enter_context(EmulatedLink(str(server), link))
             places: dict[str, EmbeddingsPlace] = {"naive": "client", "session": "server"}
@@ -127,7 +138,7 @@ def _measure_over_link(target: Target, settings: Settings, results: Results, ses
 def _act(contender: object, operation: str, target: Target, point: Callable[[], Point]) -> Act | None:
     if operation == "encode":
         encode = contender.encode  # type: ignore[attr-defined]
-        return lambda: encode(target.fresh())
+        return lambda: encode(target.unseen_content())
     call = getattr(contender, "click" if operation == "click" else "mask", None)
     return None if call is None else lambda: call(point())
 
@@ -135,7 +146,7 @@ def _act(contender: object, operation: str, target: Target, point: Callable[[], 
 def _contenders(
     target: Target, settings: Settings, results: Results, session: bool, stack: contextlib.ExitStack
 ) -> dict[str, ClientContender | TorchContender]:
-    """Return who takes part, by "who" or "who protocol"; notes say who does not, and why."""
+    """Return the contenders by "name" or "name protocol". A note explains why a contender does not take part."""
     found: dict[str, ClientContender | TorchContender] = {}
     for name in settings.compare:
         if name == "naive":
@@ -143,7 +154,9 @@ def _contenders(
                 found[f"naive {protocol}"] = ClientContender(stack.enter_context(target.client(protocol, "client")))
             continue
         if target.weights is None:
-            results.note(f"{name} was left out: the server's weights are not known here, give --weights.")
+            results.note(
+                f"{name} was left out, because the server's weights are not known here: name them in --weights."
+            )
             continue
         try:
             if name == "torch":

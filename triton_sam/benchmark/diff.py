@@ -1,4 +1,4 @@
-"""Two results side by side: what became faster, what slower, and whether the spread allows to say so."""
+"""Compare two results: which measurements became faster or slower, and whether the difference exceeds their spread."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .results import Results, Row
 
 @dataclass(frozen=True)
 class Change:
-    """One thing that both results have.
+    """The change of one measurement that both results contain.
 
     Args:
-        row: the newer row.
-        before: median milliseconds, or calls a second.
-        after: the same in the newer result.
-        faster: how many times as fast it became; below 1: slower.
-        clear: whether the spreads from min to max do not overlap.
-        unit: ms, or /s.
+        row: the row of the newer result.
+        before: the older value, in ``unit``.
+        after: the newer value, in ``unit``.
+        faster: the newer speed divided by the older one; below 1 the measurement became slower.
+        clear: whether the ranges from min to max do not overlap.
+        unit: "ms" for a median duration in milliseconds, "/s" for calls per second.
     """
 
     row: Row
@@ -30,14 +30,14 @@ class Change:
 
 
 def compare(before: Results, after: Results) -> list[Change]:
-    """Return changes of all rows that both results have, in the order of the newer one."""
+    """Return the change of every row that both results contain, in the order of the newer result."""
     older = {row.key: row for row in before.rows}
     changes = []
     for row in after.rows:
         old = older.get(row.key)
         if old is None:
             continue
-        # Elsewhere more calls a second are not better: of refusals, or of users whose pauses set the pace.
+        # In other sections a higher rate is not better: it counts refusals, or users whose pauses set the pace.
         if row.section == "throughput" and row.per_second and old.per_second:
             changes.append(Change(row, old.per_second, row.per_second, row.per_second / old.per_second, False, "/s"))
         elif row.ms and old.ms and row.ms.median > 0:
@@ -47,7 +47,7 @@ def compare(before: Results, after: Results) -> list[Change]:
 
 
 def differences(before: Results, after: Results) -> list[str]:
-    """Return what makes the two hard to compare: other machines, models, pictures or links, one line each."""
+    """Return the reasons why two results are hard to compare, such as another machine or image, one line for each."""
     pairs = {
         "processor": ("machine", "cpu"),
         "threads": ("machine", "usable_threads"),
@@ -55,7 +55,7 @@ def differences(before: Results, after: Results) -> list[str]:
         "weights": ("model", "weights"),
         "precision": ("model", "precision"),
         "server": ("model", "server_version"),
-        "picture": ("model", "picture"),
+        "image": ("model", "picture"),
         "link": ("settings", "link"),
     }
     lines = []
@@ -65,12 +65,12 @@ def differences(before: Results, after: Results) -> list[str]:
             lines.append(f"{name}: {old} before, {new} after")
     for name, results in (("before", before), ("after", after)):
         if not results.complete:
-            lines.append(f"the run {name} was stopped before its end")
+            lines.append(f"the run '{name}' was stopped before its end")
     return lines
 
 
 def to_json(before: Results, after: Results) -> dict[str, Any]:
-    """Return the comparison as JSON types."""
+    """Return the comparison as a dictionary that `json.dumps` accepts."""
     return {
         "differences": differences(before, after),
         "changes": [
@@ -92,15 +92,15 @@ def to_json(before: Results, after: Results) -> dict[str, Any]:
 
 
 def table(before: Results, after: Results) -> str:
-    """Return the comparison as plain text."""
-    lines = [f"not alike: {line}" for line in differences(before, after)]
+    """Return the comparison as a table in plain text."""
+    lines = [f"different conditions: {line}" for line in differences(before, after)]
     lines.append(f"{'':60} {'before':>10} {'after':>10}  {'unit':4} {'times as fast':>13}")
     for change in compare(before, after):
         row = change.row
         who = row.who + (f" {row.protocol}" if row.protocol else "") + (f" x{row.size}" if row.size else "")
         mark = "  *" if change.clear else ""
         name = f"{row.section:11} {row.what[:32]:32} {who}"
-        figures = f"{change.before:10.2f} {change.after:10.2f}  {change.unit:4} {change.faster:13.2f}"
-        lines.append(f"{name:60} {figures}{mark}")
-    lines.append("\n*: the two spreads from min to max do not overlap")
+        values = f"{change.before:10.2f} {change.after:10.2f}  {change.unit:4} {change.faster:13.2f}"
+        lines.append(f"{name:60} {values}{mark}")
+    lines.append("\n*: the ranges from min to max do not overlap")
     return "\n".join(lines)

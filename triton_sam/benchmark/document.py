@@ -1,4 +1,4 @@
-"""A small document of headings, paragraphs, tables and pictures, written as Markdown and as one HTML page."""
+"""A small document of headings, paragraphs, tables and figures, written as Markdown and as one HTML page."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ h2 { margin-top: 2.2rem; }
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text; the first column is aligned left, the others right."""
+    """A table of text cells. The first column is aligned to the left, the others to the right."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A picture in a file.
+class Illustration:
+    """An image file with a description.
 
     Args:
-        path: the file.
-        about: what is seen.
+        path: the PNG or SVG file.
+        description: the text for readers who cannot see the image.
     """
 
     path: Path
-    about: str
+    description: str
 
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading; level 1 is the title."""
+    """A heading. Level 1 is the title of the document."""
 
     text: str
     level: int = 2
 
 
-Block = Heading | Table | Picture | str
+Block = Heading | Table | Illustration | str
 
 
 @dataclass
 class Document:
-    """Blocks from top to bottom; a plain string is a paragraph."""
+    """A list of blocks from top to bottom. A plain string is a paragraph."""
 
     blocks: list[Block] = field(default_factory=list)
 
     def add(self, *blocks: Block) -> None:
-        """Add blocks."""
+        """Append blocks."""
         self.blocks.extend(blocks)
 
     def to_markdown(self) -> str:
-        """Return Markdown; pictures are linked by their file names, as they lie beside it."""
+        """Return Markdown. It links illustrations by file name, so they must be in the same folder."""
         return "\n\n".join(_markdown(block) for block in self.blocks) + "\n"
 
     def to_html(self) -> str:
-        """Return one page that needs no other file."""
+        """Return one HTML page that needs no other file, because illustrations are embedded."""
         title = next((block.text for block in self.blocks if isinstance(block, Heading)), "")
         body = "\n".join(_html(block) for block in self.blocks)
         return (
@@ -79,8 +79,8 @@ class Document:
 def _markdown(block: Block) -> str:
     if isinstance(block, Heading):
         return f"{'#' * block.level} {block.text}"
-    if isinstance(block, Picture):
-        return f"![{block.about}]({block.path.name})"
+    if isinstance(block, Illustration):
+        return f"![{block.description}]({block.path.name})"
     if isinstance(block, Table):
         lines = [block.head, ["---"] + ["---:"] * (len(block.head) - 1), *block.rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
@@ -90,20 +90,20 @@ def _markdown(block: Block) -> str:
 def _html(block: Block) -> str:
     if isinstance(block, Heading):
         return f"<h{block.level}>{html.escape(block.text)}</h{block.level}>"
-    if isinstance(block, Picture):
+    if isinstance(block, Illustration):
         kind = "svg+xml" if block.path.suffix == ".svg" else "png"
         data = base64.b64encode(block.path.read_bytes()).decode()
-        return f'<p><img alt="{html.escape(block.about)}" src="data:image/{kind};base64,{data}"></p>'
+        return f'<p><img alt="{html.escape(block.description)}" src="data:image/{kind};base64,{data}"></p>'
     if isinstance(block, Table):
         head = "".join(f"<th>{html.escape(cell)}</th>" for cell in block.head)
         rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in block.rows]
         body = "\n".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-    return f"<p>{_marked(html.escape(block))}</p>"
+    return f"<p>{_inline_html(html.escape(block))}</p>"
 
 
-def _marked(text: str) -> str:
-    """Turn what stands between backticks into code, and elsewhere what stands between pairs of asterisks into bold."""
+def _inline_html(text: str) -> str:
+    """Turn text between backticks into code, and text between pairs of asterisks outside of it into bold."""
     parts = text.split("`")
     return "".join(_bold(part) if index % 2 == 0 else f"<code>{part}</code>" for index, part in enumerate(parts))
 

@@ -1,7 +1,8 @@
-"""A slow network between a client and a server on one machine: a relay in a process of its own that delays and paces.
+"""Emulate a slow network between a client and a server on one machine.
 
-It needs neither root nor kernel modules. Bytes arrive no earlier than the rate and the delay allow; TCP's own start-up
-over a long way is not imitated, which favours whoever sends much.
+A relay in a process of its own delays the bytes and limits their rate. It needs neither root nor kernel modules. Bytes
+never arrive earlier than the rate and the delay allow. The relay does not imitate TCP's slow start over a long
+distance, which favours a client that sends much.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from ..errors import ConfigurationError, LocalServerError
 
 CHUNK = 1 << 16
 IN_FLIGHT = 64
-"""Chunks that a direction of a connection holds: more than fit a fast link with a delay of 20 ms."""
+"""Chunks that one direction of a connection may hold: more than a fast link with a delay of 20 ms carries at once."""
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 @dataclass(frozen=True)
 class Link:
-    """Rate and delay of a network.
+    """The rate and the delay of a network.
 
     Args:
-        bits_per_second: of each direction.
-        delay: seconds for one way.
+        bits_per_second: the rate of each direction.
+        delay: the delay of each direction, in seconds.
     """
 
     bits_per_second: float
@@ -44,28 +45,34 @@ class Link:
 
 
 def parse_link(text: str) -> Link | None:
-    """Parse ``1gbit,1ms``; ``none`` is None.
+    """Parse ``RATE,DELAY``, such as ``1gbit,1ms``.
+
+    Args:
+        text: a number with the unit kbit, mbit or gbit (per second), a comma, and a number of milliseconds; or "none".
+
+    Returns:
+        The link; None for "none".
 
     Raises:
-        ConfigurationError: it says something else.
+        ConfigurationError: the text has another form.
     """
     if text == "none":
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)(kbit|mbit|gbit),(\d+(?:\.\d+)?)ms", text)
     if not found or float(found[1]) <= 0:
-        raise ConfigurationError(f"{text!r} is no link: write for example 1gbit,1ms, or none")
+        raise ConfigurationError(f"{text!r} is not a link: write for example 1gbit,1ms, or none")
     return Link(float(found[1]) * _UNITS[found[2]], float(found[3]) / 1000)
 
 
 class EmulatedLink:
-    """While it is entered, ``url`` leads to a server as if it were at the other end of a link.
+    """A context manager whose attribute ``url`` leads to a server as if it were at the other end of a link.
 
     Args:
-        url: of the server, without TLS: the relay has another address than a certificate names.
+        url: URL of the server, without TLS: no certificate names the relay's address.
         link: rate and delay.
 
     Raises:
-        LocalServerError: (on entering) the relay does not start.
+        LocalServerError: the relay does not start (raised on entering).
     """
 
     def __init__(self, url: str, link: Link) -> None:
@@ -76,7 +83,7 @@ class EmulatedLink:
         numbers = (self._parts.port, self._link.bits_per_second, self._link.delay)
         self._relay = subprocess.Popen(
             [sys.executable, "-m", __name__, str(self._parts.hostname), *map(str, numbers)],
-            stdin=subprocess.PIPE,  # it ends with this pipe, that is, with this program at the latest
+            stdin=subprocess.PIPE,  # the relay ends when this pipe closes, so it never outlives this program
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -96,7 +103,7 @@ class EmulatedLink:
 
 
 class _Direction:
-    """One way of the link: all connections share its rate."""
+    """One direction of the link. All connections share its rate."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -104,13 +111,13 @@ class _Direction:
         self._free_at = 0.0
 
     def arrival(self, size: int) -> float:
-        """Return when bytes that are sent now will have arrived."""
+        """Return the time (of `time.perf_counter`) when ``size`` bytes that are sent now arrive."""
         with self._lock:
             self._free_at = max(self._free_at, time.perf_counter()) + 8 * size / self._link.bits_per_second
             return self._free_at + self._link.delay
 
     def carry(self, source: socket.socket, sink: socket.socket) -> None:
-        """Carry bytes until the source ends."""
+        """Copy bytes from one socket to another until the source ends."""
         waiting: queue.Queue[tuple[float, bytes]] = queue.Queue(IN_FLIGHT)
         threading.Thread(target=_deliver, args=(waiting, sink), daemon=True).start()
         content = b"-"
@@ -132,23 +139,23 @@ def _deliver(waiting: queue.Queue[tuple[float, bytes]], sink: socket.socket) -> 
         try:
             if not broken:
                 sink.sendall(content)
-        except OSError:  # what still comes is taken and dropped, so that the other side does not wait
+        except OSError:  # later bytes are still taken and dropped, so that the other side does not wait
             broken = True
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
 
 
 def _serve(host: str, port: int, link: Link) -> None:
-    there, back = _Direction(link), _Direction(link)
+    to_server, to_client = _Direction(link), _Direction(link)
     listener = socket.create_server(("127.0.0.1", 0))
-    print(listener.getsockname()[1], flush=True)  # noqa: T201 - to the process that started this one
+    print(listener.getsockname()[1], flush=True)  # noqa: T201 - the process that started this one reads the port
     while True:
         client, _ = listener.accept()
         server = socket.create_connection((host, port))
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for way, source, sink in ((there, client, server), (back, server, client)):
-            threading.Thread(target=way.carry, args=(source, sink), daemon=True).start()
+        for direction, source, sink in ((to_server, client, server), (to_client, server, client)):
+            threading.Thread(target=direction.carry, args=(source, sink), daemon=True).start()
 
 
 def _main(host: str, port: str, bits_per_second: str, delay: str) -> None:

@@ -1,4 +1,4 @@
-"""A day at the server: users who think between clicks, and what it costs the server."""
+"""Measure a usual load: users who pause between clicks, and the processor time and memory that they cost the server."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .timing import crowd
 
 
 def measure_load(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
-    """Let users click with pauses, over the last protocol (gRPC where both are there)."""
+    """Let users click with pauses, over the last protocol (gRPC where the target has both)."""
     protocol = target.protocols[-1]
     models = {"decoder": target.pair.decoder, **({"session": target.session_model} if session else {})}
-    pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - no secret
+    pauses = [random.Random(user) for user in range(settings.users)]  # noqa: S311 - not a secret
     points = [point for point, _ in zip(target.points(), range(256), strict=False)]
-    with target.client(protocol, target.place(session)) as client:
+    with target.client(protocol, target.embeddings_place(session)) as client:
         client.set_image(target.content)
         client.predict([points[0]])
         progress.step(f"{settings.users} users, {settings.load_seconds:g} s, {protocol}")
@@ -29,17 +29,17 @@ def measure_load(target: Target, settings: Settings, results: Results, session: 
                 settings.users,
                 lambda user, number: client.predict([points[(17 * user + number) % len(points)]]),
                 settings.load_seconds,
-                # Exponential pauses: users do not click in step.
+                # The pauses are exponential, so that users do not click in step.
                 lambda user: pauses[user].expovariate(1 / settings.think) if settings.think else 0.0,
             )
         after = {role: target.statistics(model) for role, model in models.items()}
-    more = dict(watch.figures)
+    more = dict(watch.metrics)
     for role in models:
-        gone = {name: after[role][name] - before[role][name] for name in after[role]}
-        count = max(1.0, gone["count"])
-        more[f"{role}_queue_ms"] = 1000 * gone["queue"] / count
-        more[f"{role}_compute_ms"] = 1000 * gone["compute_infer"] / count
+        during = {name: after[role][name] - before[role][name] for name in after[role]}
+        count = max(1.0, during["count"])
+        more[f"{role}_queue_ms"] = 1000 * during["queue"] / count
+        more[f"{role}_compute_ms"] = 1000 * during["compute_infer"] / count
     who = "session" if session else "request"
     if not found.all_ms:
-        results.note(f"No user of the load test clicked: all thought for longer than its {settings.load_seconds:g} s.")
+        results.note(f"No user of the load test clicked: every pause was longer than its {settings.load_seconds:g} s.")
     results.add(*crowd_row("load", f"clicks, {settings.think:g} s between", who, protocol, found, more))

@@ -1,4 +1,4 @@
-"""The machine and the software that a result was measured with; processor time, memory and GPU of a running server."""
+"""Describe the machine and the software of a measurement, and observe the processor, memory and GPU of a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAMPLE_SECONDS = 0.25
 
 
 def describe_machine() -> dict[str, Any]:
-    """Return processor, memory, GPUs, system and versions of this machine, as JSON types."""
+    """Return the processor, memory, GPUs, operating system and package versions of this machine, as JSON types."""
     return {
         "cpu": _cpu_name(),
         "cores": psutil.cpu_count(logical=False) or 0,
@@ -43,10 +43,13 @@ def describe_machine() -> dict[str, Any]:
 
 
 class Watch:
-    """Samples processor time and memory of a server's processes, and the GPU, while it is entered.
+    """A context manager that observes the processes of a server, and the GPUs of this machine, every 0.25 s.
+
+    On exit, ``metrics`` holds those of server_cpu_percent (100 is one thread of the processor, all the time),
+    server_memory_mb (the maximum) and gpu_percent (the mean utilisation of the busiest GPU) that could be read.
 
     Args:
-        pid: of tritonserver; None: it runs elsewhere, and only a GPU of this machine is looked at.
+        pid: the process id of tritonserver; None when it runs on another machine, where only GPUs are observed.
     """
 
     def __init__(self, pid: int | None) -> None:
@@ -56,7 +59,7 @@ class Watch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._cpu_before = 0.0
-        self.figures: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
 
     def __enter__(self) -> Watch:
         self._cpu_before = _cpu_seconds(self._pid)
@@ -71,22 +74,21 @@ class Watch:
         self._thread.join()
         seconds = time.perf_counter() - self._started
         if self._pid is not None and seconds > 0:
-            # 100 % is one thread of the processor, all the time.
-            self.figures["server_cpu_percent"] = 100 * (_cpu_seconds(self._pid) - self._cpu_before) / seconds
+            self.metrics["server_cpu_percent"] = 100 * (_cpu_seconds(self._pid) - self._cpu_before) / seconds
         if self._memory:
-            self.figures["server_memory_mb"] = max(self._memory)
+            self.metrics["server_memory_mb"] = max(self._memory)
         if self._gpu:
-            self.figures["gpu_percent"] = statistics.mean(self._gpu)
+            self.metrics["gpu_percent"] = statistics.mean(self._gpu)
 
     def _sample(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
             if self._pid is not None:
-                self._memory.append(sum(_memory_mb(process) for process in _family(self._pid)))
+                self._memory.append(sum(_memory_mb(process) for process in _process_tree(self._pid)))
             self._gpu += _gpu_use()
 
 
-def _family(pid: int | None) -> list[psutil.Process]:
-    """Return a process and those below it; none when it is gone."""
+def _process_tree(pid: int | None) -> list[psutil.Process]:
+    """Return a process and its descendants; an empty list when it has ended."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -95,7 +97,7 @@ def _family(pid: int | None) -> list[psutil.Process]:
 
 def _cpu_seconds(pid: int | None) -> float:
     total = 0.0
-    for process in _family(pid) if pid is not None else []:
+    for process in _process_tree(pid) if pid is not None else []:
         with contextlib.suppress(psutil.Error):
             times = process.cpu_times()
             total += times.user + times.system
@@ -103,7 +105,7 @@ def _cpu_seconds(pid: int | None) -> float:
 
 
 def _memory_mb(process: psutil.Process) -> float:
-    """Return resident memory without what it shares with others, which would count several times."""
+    """Return resident memory in MB, without shared memory, which would be counted once for each process."""
     with contextlib.suppress(psutil.Error):
         info = process.memory_info()
         return float(info.rss - getattr(info, "shared", 0)) / 1e6
@@ -127,7 +129,7 @@ def _versions() -> dict[str, str]:
 
 
 def _nvml() -> Any:
-    """Return NVIDIA's management library, initialised; None where the package or the driver is missing."""
+    """Return NVIDIA's management library after initialising it; None when the package or the driver is missing."""
     try:
         import pynvml
 
@@ -138,15 +140,15 @@ def _nvml() -> Any:
 
 
 def _handles(nvml: Any) -> list[Any]:
-    """Return the GPUs that answer: one that fell off the bus, or that this user may not ask, does not."""
-    handles = [_told(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(_told(nvml.nvmlDeviceGetCount) or 0)]
+    """Return the GPUs that answer. A GPU that failed, or that this user has no access to, does not answer."""
+    handles = [_query(nvml.nvmlDeviceGetHandleByIndex, index) for index in range(_query(nvml.nvmlDeviceGetCount) or 0)]
     return [handle for handle in handles if handle is not None]
 
 
-def _told(ask: Callable[..., Any], *about: Any) -> Any:
-    """Return NVML's answer; None where it has none, such as the memory of a GPU that shares the processor's."""
+def _query(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call NVML. Return None where it has no answer, as for the memory of a GPU that shares the processor's memory."""
     with contextlib.suppress(Exception):
-        return ask(*about)
+        return function(*arguments)
     return None
 
 
@@ -154,12 +156,12 @@ def _gpus() -> list[str]:
     nvml = _nvml()
     if nvml is None:
         return []
-    driver = _text(_told(nvml.nvmlSystemGetDriverVersion) or "unknown")
+    driver = _text(_query(nvml.nvmlSystemGetDriverVersion) or "unknown")
     found = []
     for handle in _handles(nvml):
-        memory = _told(nvml.nvmlDeviceGetMemoryInfo, handle)
+        memory = _query(nvml.nvmlDeviceGetMemoryInfo, handle)
         size = [] if memory is None else [f"{float(memory.total) / 2**30:.0f} GiB"]
-        name = _text(_told(nvml.nvmlDeviceGetName, handle) or "a GPU without a name")
+        name = _text(_query(nvml.nvmlDeviceGetName, handle) or "a GPU without a name")
         found.append(", ".join([name, *size, f"driver {driver}"]))
     return found
 
@@ -168,7 +170,7 @@ def _gpu_use() -> list[float]:
     nvml = _nvml() if _has_gpu() else None
     if nvml is None:
         return []
-    rates = [_told(nvml.nvmlDeviceGetUtilizationRates, handle) for handle in _handles(nvml)]
+    rates = [_query(nvml.nvmlDeviceGetUtilizationRates, handle) for handle in _handles(nvml)]
     used = [float(rate.gpu) for rate in rates if rate is not None]
     return [max(used)] if used else []
 

@@ -133,10 +133,18 @@ def _times(target: Target, rounds: int) -> tuple[Times, Times]:
     times: dict[str, list[float]] = {}
     with target.client("grpc", "server") as client:
         take_turns(
-            {"encode": lambda: client.set_image(target.fresh())}, times, ENCODE_SECONDS, least=rounds, most=MAX_ENCODES
+            {"encode": lambda: client.set_image(target.unseen_content())},
+            times,
+            ENCODE_SECONDS,
+            min_rounds=rounds,
+            max_rounds=MAX_ENCODES,
         )
         take_turns(
-            {"click": lambda: client.predict([next(points)])}, times, CLICK_SECONDS, least=rounds, most=MAX_CLICKS
+            {"click": lambda: client.predict([next(points)])},
+            times,
+            CLICK_SECONDS,
+            min_rounds=rounds,
+            max_rounds=MAX_CLICKS,
         )
     return Times.of(times["encode"]), Times.of(times["click"])
 

@@ -1,4 +1,8 @@
-"""What the `speculative` command measures: a mouse path in several manners, on a server that does nothing else."""
+"""Measure the speculative client for the `speculative` command.
+
+Each scenario sends a mouse path in another manner. The server must have no other clients, because its counters tell how
+many decodes a scenario cost.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +31,13 @@ from ..transport.url import parse_url
 
 LONE_CLICKS = 7
 MOUSE_INTERVAL = 0.016
-"""Seconds between positions of a mouse that moves: 60 a second."""
+"""Seconds between two positions of a moving mouse, which reports 60 per second."""
 NAIVE_POSITIONS = 20
-"""Most that are sent without waiting: a session model refuses more than 24 that wait (`max_pending`)."""
+"""Positions that the naive scenario sends without waiting. A session model refuses more than 24 (`max_pending`)."""
 MOUSE_SECONDS = 2.0
 SAMPLE_SECONDS = 0.004
-SECONDS_TO_CALM = 0.5
-"""Before and after each run: what the server still computes or counts shall count for the right one."""
+SETTLE_SECONDS = 0.5
+"""Pause before and after each run, so that decodes which the server still computes count for the right run."""
 
 COMPUTED_LIMIT = 5
 IN_FLIGHT_LIMIT = 2
@@ -41,25 +45,26 @@ FINAL_LIMIT = 2.2
 STARVATION_LIMIT = 3.0
 
 Position = tuple[float, float]
-Ended = list[tuple[float, "Result | None"]]
-"""Of each session: seconds from its last position to the end, and the result."""
+Outcomes = list[tuple[float, "Result | None"]]
+"""For each lane: the seconds from its last position to its last result, and that result."""
 
 
 @dataclass
 class Row:
-    """One line of the report; medians of all runs.
+    """One line of the report. Its numbers are medians of all runs of a scenario.
 
     Args:
         protocol: http or grpc.
-        scenario: what was done.
-        asked: predictions asked for.
-        sent: of them, put on the wire.
-        cancelled: of them, replaced or cancelled; their tasks ended in CancelledError.
-        computed: decodes by the server's own counter.
-        in_flight: most on the wire of one session at a time, sampled; where there is no session, of all.
-        final_ms: from the last position to its mask, milliseconds; of many sessions, the slowest.
-        ratio: final_ms to that of one lone prediction; of many sessions, the slowest to the median.
-        missed: limits that were missed.
+        scenario: description of the scenario.
+        asked: number of predictions that the caller asked for.
+        sent: number of those predictions that were sent to the server.
+        cancelled: number of those predictions that were replaced or cancelled; their tasks ended in CancelledError.
+        computed: number of decodes, by the server's own counter.
+        in_flight: the largest sampled number of requests on the wire, for one lane; for all without lanes.
+        final_ms: milliseconds from the last position to its mask; with many lanes, those of the slowest lane.
+        ratio: final_ms divided by the time of a single prediction; with many lanes, the slowest lane's time divided by
+            the median lane's.
+        missed: descriptions of the limits that were exceeded.
     """
 
     protocol: str
@@ -74,13 +79,13 @@ class Row:
     missed: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the row as JSON types."""
+        """Return the row as a dictionary that `json.dumps` accepts."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """One protocol's clients, with the image set, and what the sync client answers."""
+    """The clients of one protocol, with the image set. The sync client gives the expected answers."""
 
     url: str
     model_type: str
@@ -106,7 +111,17 @@ class _Bench:
 
 @dataclass
 class _Run:
-    """What one run of a scenario found; seconds for the last mask of each session."""
+    """The findings of one run of a scenario.
+
+    Args:
+        asked: see Row; so are sent, cancelled, computed and in_flight.
+        sent: see Row.
+        cancelled: see Row.
+        computed: see Row.
+        in_flight: see Row.
+        seconds: for each lane, the seconds from its last position to its last mask.
+        equal: whether every last mask equals the sync client's, bit for bit.
+    """
 
     asked: int
     sent: int
@@ -120,7 +135,7 @@ class _Run:
 async def stress(
     url: str | None,
     model_name: str | None,
-    picture: Path,
+    image: Path,
     *,
     positions: int,
     sessions: int,
@@ -131,22 +146,25 @@ async def stress(
     """Run all scenarios over one protocol.
 
     Args:
-        url: of the server; None: see SpeculativeSAM2Client.
-        model_name: a variant beside the default one.
-        picture: file of the image.
-        positions: length of the mouse path.
-        sessions: in the scenario of many sessions.
-        repeat: runs of each scenario.
-        model_type: SAM family.
-        access: headers, ca_certs and timeout of the clients.
+        url: URL of the server; None means the default of SpeculativeSAM2Client.
+        model_name: name of a variant; None means the family's default model pair.
+        image: the image file.
+        positions: number of positions on the mouse path.
+        sessions: number of lanes in the scenario with many lanes.
+        repeat: number of runs of each scenario.
+        model_type: sam1, sam2 or sam3.
+        access: the arguments headers, ca_certs and timeout of every client.
+
+    Returns:
+        One row for each scenario.
 
     Raises:
-        ServerError: see triton_sam.errors.
+        ServerError: the server does not answer, or refuses a request; see triton_sam.errors.
     """
     access = access or {}
     transport = Transport(parse_url(url), **access)
     with SAM2TritonClient(url, model_type, model_name=model_name, **access) as sync:
-        sync.set_image(picture)
+        sync.set_image(image)
         assert sync.image_embeddings is not None  # noqa: S101 - set by set_image
         decoder = triton_name(variant_of(sync.image_embeddings.model), DECODER)
         bench = _Bench(sync.url, model_type, model_name, sync.image_embeddings, sync, transport, decoder, access)
@@ -157,8 +175,14 @@ async def stress(
 
 
 def mouse_path(count: int, size: tuple[int, int], seed: int = 0) -> list[Position]:
-    """Return a spiral with jitter, pixels; each seed another."""
-    noise = random.Random(seed)  # noqa: S311 - no secret
+    """Return a spiral with jitter, as (x, y) in pixels.
+
+    Args:
+        count: number of positions.
+        size: width and height of the image in pixels.
+        seed: each seed gives another path.
+    """
+    noise = random.Random(seed)  # noqa: S311 - not a secret
     width, height = size
     path = []
     for step in range(count):
@@ -173,40 +197,43 @@ async def _scenarios(bench: _Bench, positions: int, sessions: int, repeat: int) 
     path = mouse_path(positions, bench.image.image_size)
     long_path = mouse_path(round(MOUSE_SECONDS / MOUSE_INTERVAL), bench.image.image_size, seed=1)
 
-    async def several(act: Callable[[], Awaitable[_Run]]) -> list[_Run]:
-        return [await act() for _ in range(repeat)]
+    async def repeated(run_once: Callable[[], Awaitable[_Run]]) -> list[_Run]:
+        return [await run_once() for _ in range(repeat)]
 
     async with bench.client() as client:
-        lone = statistics.median([await _lone(client) for _ in range(LONE_CLICKS)])
-        at_once = await several(lambda: _one_session(bench, client, path, 0.0))
-        moving = await several(lambda: _one_session(bench, client, long_path, MOUSE_INTERVAL))
-        dropped = await several(lambda: _dropped(bench, client, path))
-        many = await several(lambda: _many_sessions(bench, client, positions, sessions))
+        alone = statistics.median([await _time_one_prediction(client) for _ in range(LONE_CLICKS)])
+        at_once = await repeated(lambda: _run_one_lane(bench, client, path, 0.0))
+        moving = await repeated(lambda: _run_one_lane(bench, client, long_path, MOUSE_INTERVAL))
+        dropped = await repeated(lambda: _run_dropped(bench, client, path))
+        many = await repeated(lambda: _run_many_lanes(bench, client, positions, sessions))
     few = path[:NAIVE_POSITIONS]
     async with bench.client(max_in_flight=len(few), max_in_flight_total=len(few)) as naive_client:
-        naive = [await _naive(bench, naive_client, few)]
+        naive = [await _run_naive(bench, naive_client, few)]
     return [
-        Row(protocol, "one lone prediction", 1, 1, 0, 1, 1, 1000 * lone, 1.0),
-        _row(protocol, f"{len(few)} sent, none cancelled", naive, lone),
-        _judged(_row(protocol, f"{positions} queued at once", at_once, lone), at_once),
-        _judged(_row(protocol, f"{len(long_path)} in {MOUSE_SECONDS:g} s", moving, lone), moving, computed=None),
-        _row(protocol, f"{positions} queued, all dropped", dropped, lone),
-        _judged_fair(_row(protocol, f"{sessions} sessions x {positions}", many, lone), many),
+        Row(protocol, "one lone prediction", 1, 1, 0, 1, 1, 1000 * alone, 1.0),
+        _row(protocol, f"{len(few)} sent, none cancelled", naive, alone),
+        _check_limits(_row(protocol, f"{positions} queued at once", at_once, alone), at_once),
+        _check_limits(_row(protocol, f"{len(long_path)} in {MOUSE_SECONDS:g} s", moving, alone), moving, computed=None),
+        _row(protocol, f"{positions} queued, all dropped", dropped, alone),
+        _check_fairness(_row(protocol, f"{sessions} sessions x {positions}", many, alone), many),
     ]
 
 
-def _row(protocol: str, scenario: str, runs: Sequence[_Run], lone: float) -> Row:
-    def middle(name: str) -> int:
+def _row(protocol: str, scenario: str, runs: Sequence[_Run], alone: float) -> Row:
+    """Return the medians of some runs. ``alone`` is the time of a single prediction in seconds."""
+
+    def median_of(name: str) -> int:
         values: list[int] = [getattr(run, name) for run in runs]
         return round(statistics.median(values))
 
     final = statistics.median(max(run.seconds, default=0.0) for run in runs)
-    counts = {name: middle(name) for name in ("asked", "sent", "cancelled", "computed", "in_flight")}
+    counts = {name: median_of(name) for name in ("asked", "sent", "cancelled", "computed", "in_flight")}
     missed = [] if all(run.equal for run in runs) else ["a final mask differs from the sync client's"]
-    return Row(protocol, scenario, **counts, final_ms=1000 * final, ratio=final / lone, missed=missed)
+    return Row(protocol, scenario, **counts, final_ms=1000 * final, ratio=final / alone, missed=missed)
 
 
-def _judged(row: Row, runs: Sequence[_Run], computed: int | None = COMPUTED_LIMIT) -> Row:
+def _check_limits(row: Row, runs: Sequence[_Run], computed: int | None = COMPUTED_LIMIT) -> Row:
+    """Add the limits that the runs exceed to ``row.missed``. ``computed`` limits the decodes; None does not."""
     if computed is not None and max(run.computed for run in runs) > computed:
         row.missed.append(f"computed more than {computed}")
     if max(run.in_flight for run in runs) > IN_FLIGHT_LIMIT:
@@ -216,24 +243,31 @@ def _judged(row: Row, runs: Sequence[_Run], computed: int | None = COMPUTED_LIMI
     return row
 
 
-def _judged_fair(row: Row, runs: Sequence[_Run]) -> Row:
+def _check_fairness(row: Row, runs: Sequence[_Run]) -> Row:
+    """Set the ratio of the slowest lane to the median lane, and add it to ``row.missed`` when it is too high."""
     row.ratio = statistics.median(max(run.seconds) / statistics.median(run.seconds) for run in runs)
     if row.ratio > STARVATION_LIMIT:
         row.missed.append(f"slowest session later than {STARVATION_LIMIT:g} x the median")
     return row
 
 
-async def _lone(client: SpeculativeSAM2Client) -> float:
+async def _time_one_prediction(client: SpeculativeSAM2Client) -> float:
+    """Return the seconds of a prediction while the server does nothing else."""
     start = time.perf_counter()
     await (await client.predict_async([[2, 2]]))[1]
     return time.perf_counter() - start
 
 
-async def _one_session(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position], interval: float) -> _Run:
-    """Queue a path in one session, at once or in time with a mouse, and wait for the last mask."""
+async def _run_one_lane(
+    bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position], interval: float
+) -> _Run:
+    """Queue a path in one lane and wait for the last mask.
+
+    ``interval`` is the number of seconds between two positions; 0 queues all positions at once.
+    """
     queued: list[Queued] = []
 
-    async def in_time() -> Ended:
+    async def move_mouse() -> Outcomes:
         for position in path:
             queued.append(await client.predict_async([position], [1], session_id="stress"))
             if position is not path[-1]:
@@ -242,59 +276,60 @@ async def _one_session(bench: _Bench, client: SpeculativeSAM2Client, path: Seque
         result = await wait_for_latest_result(queued, client, "stress")
         return [(time.perf_counter() - start, result)]
 
-    act = in_time if interval else _act_at_once(client, path, queued)
-    return await _measure(bench, client, queued, act, [path[-1]], _running(client, "stress"))
+    act = move_mouse if interval else _queue_at_once(client, path, queued)
+    return await _measure(bench, client, queued, act, [path[-1]], _running_counter(client, "stress"))
 
 
-def _running(client: SpeculativeSAM2Client, *sessions: str) -> Callable[[], int]:
-    """Return what tells how many requests of the session that has the most are on the wire."""
-    return lambda: max(client.get_session_status(session)["running"] for session in sessions)
+def _running_counter(client: SpeculativeSAM2Client, *lanes: str) -> Callable[[], int]:
+    """Return a function that tells how many requests are on the wire for the lane that has the most."""
+    return lambda: max(client.get_session_status(lane)["running"] for lane in lanes)
 
 
-def _act_at_once(
-    client: SpeculativeSAM2Client, path: Sequence[Position], queued: list[Queued], session: str = "stress"
-) -> Callable[[], Awaitable[Ended]]:
-    async def act() -> Ended:
-        tasks = await queue_multiple_requests(client, [[position] for position in path], [[1]] * len(path), session)
+def _queue_at_once(
+    client: SpeculativeSAM2Client, path: Sequence[Position], queued: list[Queued], lane: str = "stress"
+) -> Callable[[], Awaitable[Outcomes]]:
+    async def act() -> Outcomes:
+        tasks = await queue_multiple_requests(client, [[position] for position in path], [[1]] * len(path), lane)
         queued.extend(tasks)
         start = time.perf_counter()
-        client.cancel_session_requests(session)
-        result = await wait_for_latest_result(tasks, client, session)
+        client.cancel_session_requests(lane)
+        result = await wait_for_latest_result(tasks, client, lane)
         return [(time.perf_counter() - start, result)]
 
     return act
 
 
-async def _dropped(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position]) -> _Run:
-    """Queue a path, let the first go, drop all."""
+async def _run_dropped(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position]) -> _Run:
+    """Queue a path, let its first request start, and cancel all requests."""
     queued: list[Queued] = []
 
-    async def act() -> Ended:
+    async def act() -> Outcomes:
         queued.extend([await client.predict_async([position], [1], session_id="dropped") for position in path])
         await asyncio.sleep(0)
         client.cancel_session_requests("dropped", keep_latest=False)
         return [(0.0, await wait_for_latest_result(queued, client, "dropped"))]
 
-    return await _measure(bench, client, queued, act, [None], _running(client, "dropped"))
+    return await _measure(bench, client, queued, act, [None], _running_counter(client, "dropped"))
 
 
-async def _many_sessions(bench: _Bench, client: SpeculativeSAM2Client, positions: int, sessions: int) -> _Run:
-    """Queue a path in each of many sessions, all at a time; each waits for its own last mask."""
-    paths = {f"session {seed}": mouse_path(positions, bench.image.image_size, seed) for seed in range(sessions)}
+async def _run_many_lanes(bench: _Bench, client: SpeculativeSAM2Client, positions: int, lanes: int) -> _Run:
+    """Queue a path in each of many lanes at the same time. Each lane waits for its own last mask."""
+    paths = {f"lane {seed}": mouse_path(positions, bench.image.image_size, seed) for seed in range(lanes)}
     queued: list[Queued] = []
 
-    async def act() -> Ended:
-        acts = [_act_at_once(client, path, queued, name) for name, path in paths.items()]
-        return [ended for one in await asyncio.gather(*(act() for act in acts)) for ended in one]
+    async def act() -> Outcomes:
+        acts = [_queue_at_once(client, path, queued, lane) for lane, path in paths.items()]
+        return [outcome for outcomes in await asyncio.gather(*(act() for act in acts)) for outcome in outcomes]
 
-    return await _measure(bench, client, queued, act, [path[-1] for path in paths.values()], _running(client, *paths))
+    final = [path[-1] for path in paths.values()]
+    return await _measure(bench, client, queued, act, final, _running_counter(client, *paths))
 
 
-async def _naive(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position]) -> _Run:
-    """Send every position and wait for the last."""
+async def _run_naive(bench: _Bench, client: SpeculativeSAM2Client, path: Sequence[Position]) -> _Run:
+    """Send every position without a lane, and wait for all masks."""
     queued: list[Queued] = []
 
-    async def act() -> Ended:
+    async def act() -> Outcomes:
         queued.extend([await client.predict_async([position], [1]) for position in path])
         start = time.perf_counter()
         result = await queued[-1][1]
@@ -313,27 +348,38 @@ async def _measure(
     bench: _Bench,
     client: SpeculativeSAM2Client,
     queued: list[Queued],
-    act: Callable[[], Awaitable[Ended]],
+    act: Callable[[], Awaitable[Outcomes]],
     final: Sequence[Position | None],
     running: Callable[[], int],
 ) -> _Run:
-    await asyncio.sleep(SECONDS_TO_CALM)
+    """Run ``act`` and count its requests.
+
+    Args:
+        bench: the server's counters and the client with the expected answers.
+        client: the client that ``act`` uses.
+        queued: the list of tasks that ``act`` fills.
+        act: the scenario.
+        final: the last position of each lane; None where no mask is expected.
+        running: tells how many requests are on the wire.
+    """
+    await asyncio.sleep(SETTLE_SECONDS)
     sent, computed = client.requests_sent, bench.computed()
     async with _sampled(running) as samples:
-        ended = await act()
+        outcomes = await act()
     await asyncio.wait([task for _, task in queued])
-    await asyncio.sleep(SECONDS_TO_CALM)
+    await asyncio.sleep(SETTLE_SECONDS)
     sent, computed = client.requests_sent - sent, bench.computed() - computed
-    wanted = [None if position is None else bench.sync.predict([position], [1]) for position in final]
-    equal = all(_equal(result, want) for (_, result), want in zip(ended, wanted, strict=True))
+    expected = [None if position is None else bench.sync.predict([position], [1]) for position in final]
+    equal = all(_equal(result, want) for (_, result), want in zip(outcomes, expected, strict=True))
     cancelled = sum(task.cancelled() for _, task in queued)
-    in_flight = max([*samples, min(1, sent)])  # what was sent was on the wire, be it shorter than between two samples
-    return _Run(len(queued), sent, cancelled, computed, in_flight, [seconds for seconds, _ in ended], equal)
+    # A request that was sent was on the wire, even if it came and went between two samples.
+    in_flight = max([*samples, min(1, sent)])
+    return _Run(len(queued), sent, cancelled, computed, in_flight, [seconds for seconds, _ in outcomes], equal)
 
 
 @asynccontextmanager
 async def _sampled(read: Callable[[], int]) -> AsyncIterator[list[int]]:
-    """Yield a list that takes what ``read`` returns, again and again, as long as the context lasts."""
+    """Yield a list to which the values of ``read`` are appended every 4 ms while the context lasts."""
     samples: list[int] = []
 
     async def sample() -> None:
@@ -349,7 +395,7 @@ async def _sampled(read: Callable[[], int]) -> AsyncIterator[list[int]]:
         await asyncio.wait([task])
 
 
-def _equal(result: Result | None, wanted: Result | None) -> bool:
-    if result is None or wanted is None:
-        return result is wanted
-    return all(np.array_equal(ours, theirs) for ours, theirs in zip(result, wanted, strict=True))
+def _equal(result: Result | None, expected: Result | None) -> bool:
+    if result is None or expected is None:
+        return result is expected
+    return all(np.array_equal(ours, theirs) for ours, theirs in zip(result, expected, strict=True))

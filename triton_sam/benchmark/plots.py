@@ -1,4 +1,8 @@
-"""The plots of a report: latency bars by stage, throughput curves, comparison bars; the limit is drawn in."""
+"""Draw the plots of a report.
+
+They show latency by stage, the comparison, throughput against users, and boxes in one call. A dotted line marks the
+time of ONNX Runtime in process, which is the lower limit of every server.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,14 @@ _GAP = 0.6
 
 
 def write_plots(results: Results, folder: Path) -> dict[str, list[Path]]:
-    """Write all plots that there are figures for.
+    """Write every plot for which the results have measurements.
+
+    Args:
+        results: the results of a run.
+        folder: the folder to write to.
 
     Returns:
-        Files of each plot, PNG and SVG, by its name: latency, comparison, throughput, boxes.
+        The PNG and the SVG file of each plot, by its name: latency, comparison, throughput, boxes.
 
     Raises:
         OSError: a file cannot be written.
@@ -48,13 +56,13 @@ def write_plots(results: Results, folder: Path) -> dict[str, list[Path]]:
 
 
 def limit_of(results: Results) -> float | None:
-    """Return the median of a click in process, milliseconds; None when it was not measured."""
+    """Return the median time of a click in process, in milliseconds; None when it was not measured."""
     row = results.find("comparison", "click", "inprocess")
     return row.ms.median if row and row.ms else None
 
 
 def draw_latency(results: Results) -> Figure | None:
-    """Bars of medians with whiskers from min to max, grouped by stage; clicks have axes of their own."""
+    """Draw bars of medians with whiskers from min to max, grouped by stage. Clicks have axes of their own."""
     rows = [row for row in results.of("latency") if row.ms]
     if not rows:
         return None
@@ -73,7 +81,7 @@ def draw_latency(results: Results) -> Figure | None:
 
 
 def draw_comparison(results: Results) -> Figure | None:
-    """Bars of medians, an axis for each operation."""
+    """Draw bars of medians, with separate axes for each operation."""
     rows = [row for row in results.of("comparison") if row.ms]
     operations = list(dict.fromkeys(row.what for row in rows))
     if not rows:
@@ -93,16 +101,16 @@ def draw_comparison(results: Results) -> Figure | None:
 
 
 def draw_throughput(results: Results) -> Figure | None:
-    """Clicks and pictures a second, and the 95th percentile of a click, against users."""
+    """Draw clicks and images per second, and the median and 95th percentile of a click, against the number of users."""
     rows = [row for row in results.of("throughput") if row.what in ("clicks", "images") and row.ms]
     if not rows:
         return None
     figure = Figure(figsize=(9.6, 3.9), dpi=130, layout="constrained")
     axes = figure.subplots(1, 3)
-    titles = ("clicks a second", "pictures a second", "click: median and p95, ms")
+    titles = ("clicks per second", "images per second", "click: median and p95, ms")
     for ax, title in zip(axes, titles, strict=True):
         ax.set_title(title, fontsize=10)
-        ax.set_xlabel("users at a time")
+        ax.set_xlabel("concurrent users")
         ax.grid(alpha=0.25)
     for what, protocol in dict.fromkeys((row.what, row.protocol) for row in rows):
         line = [row for row in rows if (row.what, row.protocol) == (what, protocol)]
@@ -129,7 +137,7 @@ def draw_throughput(results: Results) -> Figure | None:
 
 
 def draw_boxes(results: Results) -> Figure | None:
-    """Milliseconds for each mask against objects of one call."""
+    """Draw the milliseconds for each mask against the number of objects in one call."""
     figure = Figure(figsize=(5.4, 3.6), dpi=130, layout="constrained")
     ax, drawn = figure.add_subplot(), False
     for what, color in (("boxes, one call", COLORS["session"]), ("boxes, a call each", COLORS["request"])):
@@ -153,7 +161,7 @@ def draw_boxes(results: Results) -> Figure | None:
 
 
 def _bars(ax: Any, rows: Sequence[Row], label: Callable[[Row], str]) -> None:
-    """Draw horizontal bars, top to bottom, with a gap between labels that differ; a label is written once."""
+    """Draw horizontal bars from top to bottom. Bars with the same label form a group that has one label."""
     position, last, ticks = 0.0, None, {}
     for row in rows:
         text = label(row)
@@ -193,7 +201,7 @@ def _legend(figure: Figure, rows: Sequence[Row]) -> None:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    # Text stays text: small files, and a search finds it. A fixed salt: equal figures give equal files.
+    # SVG text stays text, so that files are small and searchable. With a fixed salt, equal plots give equal files.
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "triton_sam"}
     metadata = {"Date": None} if path.suffix == ".svg" else {}
     with mpl.rc_context(settings), atomic_path(path) as temporary:

@@ -1,4 +1,4 @@
-"""Progress for a person, on stderr."""
+"""A progress bar on standard error."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from tqdm import tqdm
 
 
 class Progress:
-    """One bar a section; its steps say what is being measured.
+    """The progress bar of one section, which shows the current step. Use it as a context manager.
 
     Args:
         section: name of the section.
-        steps: how many there will be.
-        quiet: show nothing.
+        steps: number of steps in the section.
+        quiet: show no bar.
     """
 
     def __init__(self, section: str, steps: int, quiet: bool) -> None:
         self._bar = tqdm(total=steps, desc=f"{section:11}", unit="step", disable=quiet, leave=True)
         self._begun = False
 
-    def step(self, what: str) -> None:
-        """Say that the next step begins; the one before is done."""
+    def step(self, name: str) -> None:
+        """Count the previous step as done and show the name of the next one."""
         if self._begun:
             self._bar.update()
         self._begun = True
-        self._bar.set_postfix_str(what)
+        self._bar.set_postfix_str(name)
 
     def __enter__(self) -> Progress:
         return self

@@ -1,4 +1,4 @@
-"""The report of a run for people: Markdown and one HTML page, with the plots."""
+"""Write the report of a run: Markdown and one HTML page, with plots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from .._common.files import atomic_write
-from .document import Block, Document, Heading, Picture, Table
+from .document import Block, Document, Heading, Illustration, Table
 from .result_file import to_csv, to_json
 from .results import NOT_RECOVERED, RECOVERED, Results, Row
 from .settings import OVER_LINK
@@ -17,7 +17,7 @@ from .words import name_of, number, protocol_name
 
 PLOT_TITLES = {
     "latency": "Latency of each stage",
-    "comparison": "The session model next to others",
+    "comparison": "The session model and its alternatives",
     "throughput": "Throughput against users",
     "boxes": "Time for each mask against objects of one call",
 }
@@ -26,8 +26,15 @@ PLOT_TITLES = {
 def write_report(results: Results, folder: Path) -> list[Path]:
     """Write result.json, result.csv, the plots, report.md and report.html.
 
+    Args:
+        results: the results of a run.
+        folder: the folder to write to; created where it is missing.
+
+    Returns:
+        The paths of the written files.
+
     Raises:
-        MissingDependencyError: matplotlib is missing; the figures are written.
+        MissingDependencyError: matplotlib is missing. The JSON and CSV files are written nevertheless.
         OSError: a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +44,7 @@ def write_report(results: Results, folder: Path) -> list[Path]:
     }
     for path, text in files.items():
         atomic_write(path, text.encode())
-    from .plots import write_plots  # after the figures, which are worth more than the plots
+    from .plots import write_plots  # after the results are written, which are worth more than the plots
 
     plots = write_plots(results, folder)
     document = make_document(results, {name: paths[1] for name, paths in plots.items()})
@@ -51,28 +58,28 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 
 
 def make_document(results: Results, plots: dict[str, Path]) -> Document:
-    """Return the report; ``plots`` are files by the name of the plot."""
+    """Return the report. ``plots`` maps the name of a plot to its file."""
     document = Document([Heading(_title(results), 1), *_introduction(results)])
     sections: list[tuple[str, str, str | None, Callable[[Results], Iterator[Block]]]] = [
-        ("comparison", "Next to others", "comparison", _comparison),
+        ("comparison", "Comparison", "comparison", _comparison),
         ("latency", "Latency of each stage", "latency", _latency),
         ("throughput", "Throughput", "throughput", _throughput),
-        ("speculative", "A mouse that moves", None, _speculative),
+        ("speculative", "A moving mouse", None, _speculative),
         ("load", "Load", None, _load),
         ("overload", "Overload", None, _overload),
     ]
     bars = judge(results)
     if bars:
-        document.add(Heading("What it should be"), _bars_table(bars))
+        document.add(Heading("Thresholds"), _bars_table(bars))
     for section, title, plot, write in sections:
         if not results.of(section):
             continue
         document.add(Heading(title))
         if plot in plots:
-            document.add(Picture(plots[plot], PLOT_TITLES[plot]))
+            document.add(Illustration(plots[plot], PLOT_TITLES[plot]))
         document.add(*write(results))
         if section == "throughput" and "boxes" in plots:
-            document.add(Picture(plots["boxes"], PLOT_TITLES["boxes"]))
+            document.add(Illustration(plots["boxes"], PLOT_TITLES["boxes"]))
     if results.notes:
         document.add(Heading("Left out"), *results.notes)
     document.add(Heading("Machine"), _machine(results))
@@ -80,7 +87,7 @@ def make_document(results: Results, plots: dict[str, Path]) -> Document:
 
 
 def summary(results: Results) -> str:
-    """Return the medians and the bars as plain text, for a terminal."""
+    """Return the medians and the thresholds as plain text for a terminal."""
     lines = [f"{'':60} {'median ms':>9} {'min':>8} {'max':>8} {'p95':>8} {'per s':>8} {'n':>5}"]
     for row in results.rows:
         who = row.who + (f" {row.protocol}" if row.protocol else "") + (f" x{row.size}" if row.size else "")
@@ -102,23 +109,23 @@ def _title(results: Results) -> str:
 
 def _introduction(results: Results) -> list[Block]:
     about, model = results.about, results.about["model"]
-    picture, machine = model["picture"], about["machine"]
+    image, machine = model["picture"], about["machine"]
     where = "a local Triton with the Python-based backend" if model["local"] else f"Triton at {model['server']}"
     text = (
         f"Measured on {about['created'][:16].replace('T', ' ')} against {where} ({model['server_version']}), "
         f"precision {model['precision']}, on {machine['usable_threads']} threads of {machine['cpu']}"
         f"{' and ' + ', '.join(machine['gpus']) if machine['gpus'] else ', no GPU'}; load average "
-        f"{machine['load_before']} before the run. The picture has {picture['width']} x {picture['height']} pixels and "
-        f"{picture['bytes'] / 1000:.0f} kB."
+        f"{machine['load_before']} before the run. The image has {image['width']} x {image['height']} pixels and "
+        f"{image['bytes'] / 1000:.0f} kB."
     )
-    how = (
-        "Every figure is a median, with the smallest and the largest value; contenders took turns, round by round, so "
-        "that whatever else the machine did hit all alike. A click is one point and its low-resolution logits, unless "
-        "it says full-size mask."
+    method = (
+        "Times are medians, with the smallest and the largest value. The contenders took turns, round by round, so "
+        "that other work on the machine slowed all of them alike. A click is one point that is answered with "
+        "low-resolution logits, unless its row says full-size mask."
     )
-    blocks: list[Block] = [text, f"`{about['command']}`", how]
+    blocks: list[Block] = [text, f"`{about['command']}`", method]
     if not results.complete:
-        blocks.append("**This run was stopped before its end: what follows is what had been measured by then.**")
+        blocks.append("**This run was stopped before its end. The report shows the measurements up to then.**")
     return blocks
 
 
@@ -162,22 +169,22 @@ def _link(results: Results) -> Iterator[Block]:
     if results.of("comparison", OVER_LINK):
         rate, delay = results.about["settings"]["link"].split(",")
         yield (
-            f"The link is emulated: a relay in a process of its own, on this machine, lets the bytes of each direction "
-            f"through at {rate[:-4]} {rate[-4].upper()}{rate[-3:]}/s and {delay[:-2]} ms late. It takes part in the "
-            "processor, as the client does."
+            f"The link is emulated: a relay on this machine, in a process of its own, limits each direction to "
+            f"{rate[:-4]} {rate[-4].upper()}{rate[-3:]}/s and delays it by {delay[:-2]} ms. Like the client, the relay "
+            "takes processor time from the server."
         )
 
 
 def _latency(results: Results) -> Iterator[Block]:
     rows = sorted(results.of("latency"), key=lambda row: STAGES.index(row.what))
     yield Table(
-        ["stage", "who", "median ms", "min - max", "n"],
+        ["stage", "contender", "median ms", "min - max", "n"],
         [[row.what, name_of(row.who, row.protocol), *_times(row)] for row in rows],
     )
     yield (
-        "Upload is a picture that the session model knows already: all but the encoding. Encode begins with the "
-        "picture's encoded bytes and ends when clicks may follow; with embeddings in the request it brings them back "
-        "to the client."
+        "Upload sends an image that the session model knows already, so it includes everything but the encoding. "
+        "Encode begins with the bytes of the image file and ends when the image is ready for clicks. With embeddings "
+        "in the request, it includes their way back to the client."
     )
 
 
@@ -203,7 +210,7 @@ def _throughput(results: Results) -> Iterator[Block]:
     boxes = [row for row in results.of("throughput") if row.what.startswith("boxes")]
     if boxes:
         yield Table(
-            ["objects", "how", "ms for each mask", "median ms", "min - max", "n"],
+            ["objects", "method", "ms for each mask", "median ms", "min - max", "n"],
             [
                 [str(row.size), row.what.partition(", ")[2], number(row.more["ms_per_mask"]), *_times(row)]
                 for row in boxes
@@ -228,8 +235,8 @@ def _speculative(results: Results) -> Iterator[Block]:
         ],
     )
     yield (
-        "Computed counts decodes by the server's own counter. The time of the last mask begins when the mouse rests; "
-        "of many sessions it is the slowest one's, and the ratio is to the median session."
+        "Computed is the number of decodes by the server's own counter. The time of the last mask begins when the "
+        "mouse stops. With many sessions it is that of the slowest session, and the ratio is to the median session."
     )
 
 
@@ -244,9 +251,9 @@ def _load(results: Results) -> Iterator[Block]:
         lines += [[name.replace("_", " "), number(value)] for name, value in row.more.items()]
         yield Table([f"{row.size} users, {row.what}, {protocol_name(row.protocol)}", ""], lines)
         yield (
-            "Queue and compute times are means of Triton's statistics; the session model's queue is short by design, "
-            "its requests wait for the decoder. 100 % of server CPU is one thread of the processor. Memory is "
-            "the largest sum of private memory of the server's processes."
+            "Queue and compute times are means from Triton's statistics. The queue of the session model is short by "
+            "design, because its requests wait for the decoder. 100 % of server CPU is one thread of the processor. "
+            "Memory is the largest sum of the private memory of the server's processes."
         )
 
 

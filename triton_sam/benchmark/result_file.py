@@ -1,4 +1,4 @@
-"""Results as files: JSON with the verdict on each threshold, CSV, and back."""
+"""Convert results to JSON, with the verdict on each threshold, and to CSV; read them from JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .thresholds import judge
 
 
 def to_json(results: Results) -> dict[str, Any]:
-    """Return all of it as JSON types, as schema.json describes it."""
+    """Return results as a dictionary that `json.dumps` accepts and schema.json describes."""
     return {
         "format": FORMAT,
         "complete": results.complete,
@@ -28,7 +28,7 @@ def to_json(results: Results) -> dict[str, Any]:
 
 
 def to_csv(results: Results) -> str:
-    """Return the rows as a table; further figures as ``name=value`` in the last column."""
+    """Return the rows as a CSV table. Its last column holds the further metrics of a row as ``name=value``."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     names = ("median", "min", "max", "p95", "p99")
@@ -45,29 +45,30 @@ def to_csv(results: Results) -> str:
 
 
 def from_json(data: dict[str, Any]) -> Results:
-    """Read what to_json() wrote; it fits the schema."""
+    """Return the results that to_json() converted. ``data`` must fit the schema."""
     rows = [Row(**{**row, "ms": None if row["ms"] is None else Times(**row["ms"])}) for row in data["rows"]]
     about = {key: data[key] for key in ("created", "command", "kit", "machine", "model", "settings")}
     return Results(about, rows, list(data["notes"]), bool(data["complete"]))
 
 
 def load(path: Path) -> Results:
-    """Read a result file.
+    """Read a result file in JSON.
 
     Raises:
-        InputError: it is missing, damaged, or no result of this command.
+        InputError: the file is missing, damaged, or not a result of `triton-sam benchmark`.
+        MissingDependencyError: jsonschema is not installed.
     """
     from .schema import problem
 
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"no result at {path}") from None
+        raise InputError(f"there is no result file at {path}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}") from error
     fault = problem(data)
     if fault:
-        raise InputError(f"{path} is no result of `triton-sam benchmark`: {fault}")
+        raise InputError(f"{path} is not a result of `triton-sam benchmark`: {fault}")
     return from_json(data)
 
 
@@ -76,15 +77,15 @@ def _short(value: float) -> str:
 
 
 def _finite(data: dict[str, Any]) -> dict[str, Any]:
-    """Round figures to what was measured, and drop those that JSON cannot carry."""
+    """Round floats to six significant digits, and drop nested infinities and NaN, which JSON cannot carry."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: clean(each) for key, each in value.items() if not _is_lost(each)}
+            return {key: clean(each) for key, each in value.items() if not _is_not_finite(each)}
         return float(f"{value:.6g}") if isinstance(value, float) else value
 
     return {key: clean(value) for key, value in data.items()}
 
 
-def _is_lost(value: Any) -> bool:
+def _is_not_finite(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)

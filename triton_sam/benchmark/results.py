@@ -1,4 +1,4 @@
-"""Results: rows of one form for whatever was measured, and the JSON and CSV files made of them."""
+"""The results of a run: every measurement is a row of the same form."""
 
 from __future__ import annotations
 
@@ -10,14 +10,24 @@ from typing import Any
 import numpy as np
 
 FORMAT = 1
-"""Of the JSON file; counts up when a reader would misunderstand a newer file."""
+"""Version of the JSON file. It is raised when a reader of the older version would misunderstand a newer file."""
 RECOVERED, NOT_RECOVERED = "recovered_s", "not_recovered_s"
-"""Of a row's further figures, after an overload: when clicks were as fast as before, or how long they were not."""
+"""Keys of ``Row.more`` after an overload: the seconds until clicks were as fast as before, or, where they never were,
+the seconds of the observation."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Some durations in milliseconds, summed up. A percentile between two of them is the upper one."""
+    """Statistics of durations in milliseconds. A percentile that lies between two durations is the longer one.
+
+    Args:
+        median: median duration.
+        min: shortest duration.
+        max: longest duration.
+        p95: 95th percentile.
+        p99: 99th percentile.
+        n: number of durations.
+    """
 
     median: float
     min: float
@@ -28,24 +38,24 @@ class Times:
 
     @staticmethod
     def of(values: Sequence[float]) -> Times:
-        """Sum up one or more durations."""
+        """Return the statistics of one or more durations in milliseconds."""
         p95, p99 = (float(np.percentile(values, q, method="higher")) for q in (95, 99))
         return Times(statistics.median(values), min(values), max(values), p95, p99, len(values))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that was measured.
+    """One measurement. The field names are those of the JSON and CSV files.
 
     Args:
-        section: of settings.SECTIONS.
-        what: stage, operation or scenario.
-        who: who did it: session, request, shared_memory, client, torch, inprocess, naive.
+        section: one of settings.SECTIONS.
+        what: the stage, operation or scenario.
+        who: the contender: session, request, shared_memory, client, torch, inprocess or naive.
         protocol: http or grpc; None where nothing is sent.
-        size: users or objects at a time; None where that is not the point.
-        ms: durations of single calls.
+        size: number of concurrent users, or of objects in one call; None where neither applies.
+        ms: durations of single calls, in milliseconds.
         per_second: throughput.
-        more: further figures by name; the unit ends the name.
+        more: further metrics by name. The unit is the end of the name.
     """
 
     section: str
@@ -59,19 +69,19 @@ class Row:
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
-        """What tells a row from others of the same result, and finds it in another one."""
+        """The key that identifies a row within its result, and finds the same measurement in another result."""
         return self.section, self.what, self.who, self.protocol or "", self.size or 0
 
 
 @dataclass
 class Results:
-    """A run.
+    """The results of a run.
 
     Args:
-        about: created, command, kit, machine, model, settings: see schema.json.
-        rows: what was measured.
-        notes: sentences about what was left out and why.
-        complete: False when the run was stopped.
+        about: the keys created, command, kit (version of triton_sam), machine, model and settings; see schema.json.
+        rows: the measurements.
+        notes: sentences that explain why a measurement was left out.
+        complete: False when the run was stopped before its end.
     """
 
     about: dict[str, Any]
@@ -80,27 +90,27 @@ class Results:
     complete: bool = True
 
     def add(self, *rows: Row) -> None:
-        """Add rows."""
+        """Append rows."""
         self.rows.extend(rows)
 
     def note(self, sentence: str) -> None:
-        """Say what was left out; once."""
+        """Append a note, unless the results have it already."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
     def find(
         self, section: str, what: str, who: str, protocol: str | None = None, size: int | None = None
     ) -> Row | None:
-        """Return the one row, or None when it was not measured."""
+        """Return the row with this key, or None when it was not measured."""
         key = (section, what, who, protocol or "", size or 0)
         return next((row for row in self.rows if row.key == key), None)
 
     def of(self, section: str, what: str | None = None) -> list[Row]:
-        """Return the rows of a section, or of one kind in it."""
+        """Return the rows of a section, or those of one stage, operation or scenario in it."""
         return [row for row in self.rows if row.section == section and what in (None, row.what)]
 
 
 def times_row(section: str, what: str, who: str, values: Iterable[float], **options: Any) -> list[Row]:
-    """Return a row of durations in milliseconds; none when nothing was measured."""
+    """Return a list of one row with these durations in milliseconds; an empty list when there are no durations."""
     listed = list(values)
     return [Row(section, what, who, ms=Times.of(listed), **options)] if listed else []

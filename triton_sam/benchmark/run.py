@@ -1,4 +1,4 @@
-"""One run: the sections in their order, into one result."""
+"""Run the sections of a benchmark in their order and collect one result."""
 
 from __future__ import annotations
 
@@ -26,10 +26,15 @@ Section = Callable[[Target, Settings, Results, bool, Progress], None]
 
 
 def begin(target: Target, settings: Settings, command: str) -> Results:
-    """Return an empty result that says what will be measured.
+    """Return a result without rows that describes the machine, the model and the settings.
+
+    Args:
+        target: the server and the image.
+        settings: the settings of the run.
+        command: the command line of the run.
 
     Raises:
-        ServerError: see triton_sam.errors.
+        ServerError: the server does not answer; see triton_sam.errors.
     """
     created = datetime.datetime.now(datetime.timezone.utc).astimezone().isoformat(timespec="seconds")
     return Results(
@@ -45,10 +50,16 @@ def begin(target: Target, settings: Settings, command: str) -> Results:
 
 
 def measure(target: Target, settings: Settings, results: Results, *, quiet: bool) -> None:
-    """Run the sections. After an interruption or an error, ``results`` hold what was measured before.
+    """Run the sections. After an interruption or an error, ``results`` holds the measurements up to then.
+
+    Args:
+        target: the server and the image.
+        settings: the sections to run, and how.
+        results: takes the rows and notes.
+        quiet: show no progress bars.
 
     Raises:
-        ServerError: see triton_sam.errors.
+        ServerError: the server does not answer, or refuses a request; see triton_sam.errors.
     """
     sections: dict[str, tuple[Section, int]] = {
         "latency": (measure_stages, stage_steps(target)),
@@ -61,7 +72,9 @@ def measure(target: Target, settings: Settings, results: Results, *, quiet: bool
     results.complete = False
     session = target.check()
     if not session:
-        results.note(f"The server has no session model {target.session_model!r}: embeddings go along with each click.")
+        results.note(
+            f"The server has no session model {target.session_model!r}: clients send embeddings with each click."
+        )
     for name in settings.sections:
         section, steps = sections[name]
         with Progress(name, steps, quiet) as progress:
@@ -70,7 +83,7 @@ def measure(target: Target, settings: Settings, results: Results, *, quiet: bool
 
 
 def _model(target: Target) -> dict[str, Any]:
-    width, height = target.picture.size
+    width, height = target.image.size
     metadata = target.weights.metadata if target.weights else {}
     return {
         "family": target.family,

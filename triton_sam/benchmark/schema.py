@@ -1,4 +1,4 @@
-"""The JSON schema of a result, schema.json beside this file."""
+"""Check results against their JSON schema, the file schema.json in this folder."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..families import FAMILIES
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema, with the families that are registered."""
+    """Return the JSON schema of a result, with the names of the registered families."""
     read: dict[str, Any] = json.loads(Path(__file__).with_name("schema.json").read_text(encoding="utf-8"))
     read["properties"]["model"]["properties"]["family"]["enum"] = list(FAMILIES)
     return read
 
 
 def problem(data: object) -> str:
-    """Return what is wrong with a result, one line; empty when it fits the schema.
+    """Return the first violation of the schema as one line of text; an empty string when the data fit it.
 
     Raises:
         MissingDependencyError: jsonschema is not installed.

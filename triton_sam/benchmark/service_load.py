@@ -1,6 +1,6 @@
-"""Many users who click at a time, against a running service: what it answers, how fast, and what memory it takes.
+"""Measure a running HTTP service with many users: its answers, their latency, and the memory of the service.
 
-Each user is a thread with a connection of its own, uploads a picture, and clicks at random places, one after the other.
+Each user is a thread with a connection of its own. It uploads an image and clicks at random places, one after another.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import urllib3
 from ..errors import ConfigurationError, ServerUnreachableError
 
 MEMORY = re.compile(r"^process_resident_memory_bytes ([\d.e+]+)$", re.MULTILINE)
-FLAT = 1.2
-"""Memory is flat when the second half of the run never needs more than this times the most of the first half."""
+MAX_GROWTH = 1.2
+"""Memory is flat when its maximum in the second half of the run is at most this many times that of the first half."""
 
 
 @dataclass
 class Report:
-    """What a run found.
+    """The findings of a run.
 
     Args:
-        users: how many clicked at a time.
-        seconds: for how long.
-        statuses: answers by HTTP status; 0 stands for a connection that broke.
-        click_ms: time of each click that was answered 200, milliseconds.
-        memory: resident bytes of the service, once a second; empty where it does not say.
+        users: number of concurrent users.
+        seconds: duration of the run.
+        statuses: number of answers by HTTP status; status 0 stands for a broken connection.
+        click_ms: milliseconds of each click that was answered with status 200.
+        memory: resident bytes of the service, once per second; empty when the service does not report them.
     """
 
     users: int
@@ -44,23 +44,23 @@ class Report:
 
     @property
     def failures(self) -> int:
-        """Answers of 500 and above, and broken connections."""
+        """The number of broken connections and of answers with status 500 and above."""
         return sum(count for status, count in self.statuses.items() if status >= 500 or status == 0)
 
     @property
     def is_flat(self) -> bool:
-        """Whether the memory stays where it was after the first half of the run."""
+        """Whether the memory did not grow in the second half of the run; see MAX_GROWTH."""
         half = len(self.memory) // 2
-        return half == 0 or max(self.memory[half:]) <= FLAT * max(self.memory[:half])
+        return half == 0 or max(self.memory[half:]) <= MAX_GROWTH * max(self.memory[:half])
 
     def lines(self) -> list[str]:
-        """Return the report for a person."""
+        """Return the report as lines of text."""
         ms = sorted(self.click_ms)
         clicks = (
-            f"clicks: {len(ms)} in {self.seconds:.0f} s by {self.users} users, {len(ms) / self.seconds:.1f} a second"
+            f"clicks: {len(ms)} in {self.seconds:.0f} s by {self.users} users, {len(ms) / self.seconds:.1f} per second"
         )
         times = (
-            f"click ms: p50 {_share(ms, 0.5):.0f}, p95 {_share(ms, 0.95):.0f}, p99 {_share(ms, 0.99):.0f}, "
+            f"click ms: p50 {_percentile(ms, 50):.0f}, p95 {_percentile(ms, 95):.0f}, p99 {_percentile(ms, 99):.0f}, "
             f"max {ms[-1]:.0f}"
             if ms
             else "click ms: none was answered"
@@ -71,20 +71,27 @@ class Report:
             mib = [memory / (1 << 20) for memory in self.memory]
             lines.append(
                 f"memory MiB: start {mib[0]:.0f}, half-way {mib[len(mib) // 2]:.0f}, end {mib[-1]:.0f}, "
-                f"most {max(mib):.0f} ({'flat' if self.is_flat else 'GROWING'})"
+                f"max {max(mib):.0f} ({'flat' if self.is_flat else 'GROWING'})"
             )
         return lines
 
 
-def run_load(url: str, pictures: Sequence[Path], *, users: int, seconds: float, token: str | None = None) -> Report:
-    """Let ``users`` click for ``seconds``.
+def run_load(url: str, images: Sequence[Path], *, users: int, seconds: float, token: str | None = None) -> Report:
+    """Let some users click for some seconds.
+
+    Args:
+        url: URL of the service.
+        images: image files, one or more; the users take them in turn.
+        users: number of concurrent users, at least 1.
+        seconds: duration of the clicks, above 0. It begins after every user has uploaded an image.
+        token: the service's token; None sends none.
 
     Raises:
-        ConfigurationError: numbers that cannot work.
+        ConfigurationError: an argument is out of range.
         ServerUnreachableError: no service answers at ``url``.
     """
-    if users < 1 or seconds <= 0 or not pictures:
-        raise ConfigurationError("users must be at least 1, seconds above 0, and there must be a picture")
+    if users < 1 or seconds <= 0 or not images:
+        raise ConfigurationError("users must be at least 1, seconds must be above 0, and at least one image is needed")
     url = url.rstrip("/")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     report, lock, ready = Report(users, seconds), threading.Lock(), threading.Barrier(users + 1)
@@ -97,7 +104,7 @@ def run_load(url: str, pictures: Sequence[Path], *, users: int, seconds: float, 
         threads = [
             threading.Thread(
                 target=_user,
-                args=(number, url, headers, pictures[number % len(pictures)], report, lock, ready, deadline),
+                args=(number, url, headers, images[number % len(images)], report, lock, ready, deadline),
                 daemon=True,
             )
             for number in range(users)
@@ -105,7 +112,7 @@ def run_load(url: str, pictures: Sequence[Path], *, users: int, seconds: float, 
         for thread in threads:
             thread.start()
         deadline[0] = time.monotonic() + 24 * 3600
-        ready.wait()  # all have uploaded
+        ready.wait()  # until every user has uploaded an image
         deadline[0] = time.monotonic() + seconds
         while any(thread.is_alive() for thread in threads):
             report.memory += _memory(probe, url)
@@ -118,24 +125,24 @@ def _user(
     number: int,
     url: str,
     headers: dict[str, str],
-    picture: Path,
+    file: Path,
     report: Report,
     lock: threading.Lock,
     ready: threading.Barrier,
     deadline: list[float],
 ) -> None:
-    places = random.Random(number)  # noqa: S311 - places to click
+    places = random.Random(number)  # noqa: S311 - not a secret
     with urllib3.PoolManager(retries=False, timeout=120, headers=headers) as http:
         image: dict[str, object] = {}
-        fields = {"image": (picture.name, picture.read_bytes())}
+        fields = {"image": (file.name, file.read_bytes())}
         try:
             answer = http.request("POST", f"{url}/v1/images", fields=fields)
             if answer.status == 201:
                 image = json.loads(answer.data)
             else:
-                _book(report, lock, answer.status)
+                _record(report, lock, answer.status)
         except urllib3.exceptions.HTTPError:
-            _book(report, lock, 0)
+            _record(report, lock, 0)
         ready.wait()
         while image and time.monotonic() < deadline[0]:
             point = [places.uniform(0, float(str(image[side])) - 1) for side in ("width", "height")]
@@ -144,12 +151,12 @@ def _user(
                 status = http.request("POST", f"{url}/v1/images/{image['id']}/segment", json={"points": [point]}).status
             except urllib3.exceptions.HTTPError:
                 status = 0
-            _book(report, lock, status, (time.monotonic() - started) * 1000)
+            _record(report, lock, status, (time.monotonic() - started) * 1000)
             if status != 200:
                 time.sleep(0.2)
 
 
-def _book(report: Report, lock: threading.Lock, status: int, ms: float | None = None) -> None:
+def _record(report: Report, lock: threading.Lock, status: int, ms: float | None = None) -> None:
     with lock:
         report.statuses[status] += 1
         if status == 200 and ms is not None:
@@ -164,5 +171,5 @@ def _memory(http: urllib3.PoolManager, url: str) -> list[int]:
     return [int(float(found[1]))] if found else []
 
 
-def _share(ordered: Sequence[float], part: float) -> float:
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, percent * len(ordered) // 100)]

@@ -1,4 +1,4 @@
-"""What is measured, for how long."""
+"""The settings of a benchmark: its sections, contenders and durations."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from ..errors import ConfigurationError
 from .link import parse_link
 
 SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "overload")
-OTHERS = ("torch", "inprocess", "naive")
-"""Who else answers, in the comparison: the official predictor in PyTorch, ONNX Runtime in this process (the limit), and
-a client that ships embeddings with each click."""
+ALTERNATIVES = ("torch", "inprocess", "naive")
+"""Contenders besides the session model: the official predictor in PyTorch, ONNX Runtime in this process (the lower
+limit of every server), and a naive client that sends embeddings with each click."""
 MAX_ROUNDS = 25
 MAX_ENCODING = 4
-"""Images that are sent at a time: more would only wait for each other."""
+"""Largest number of users who send images at the same time. More images would only wait for each other."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """The settings of a benchmark. The field names are those of the JSON file.
 
     Args:
-        duration: seconds that each single measurement is repeated for, beyond the least number of rounds.
-        sections: of SECTIONS, in this order.
-        compare: of OTHERS.
-        concurrency: users at a time, ascending.
-        boxes: objects of one call, ascending.
-        users: of the load test.
-        think: mean pause of a user between two clicks, seconds.
-        load_seconds: length of the load test, and of the overload.
-        crowd: users of the overload, who click without a pause.
-        least_rounds: how often everything is measured at least.
+        duration: seconds for which each measurement is repeated; ``least_rounds`` may take longer.
+        sections: names from SECTIONS, which run in this order.
+        compare: names from ALTERNATIVES.
+        concurrency: numbers of concurrent users in the section "throughput", ascending.
+        boxes: numbers of objects in one call, ascending.
+        users: number of users in the load test.
+        think: mean pause of a user between two clicks in the load test, in seconds.
+        load_seconds: duration of the load test, and of the overload, in seconds.
+        crowd: number of users in the overload, who click without a pause.
+        least_rounds: smallest number of rounds of each measurement.
         link: network to emulate for clicks of the comparison, or "none"; see link.parse_link().
 
     Raises:
-        ConfigurationError: a value out of range.
+        ConfigurationError: a value is out of range.
     """
 
     duration: float = 3.0
     sections: tuple[str, ...] = SECTIONS
-    compare: tuple[str, ...] = OTHERS
+    compare: tuple[str, ...] = ALTERNATIVES
     concurrency: tuple[int, ...] = (1, 2, 4, 8, 16)
     boxes: tuple[int, ...] = (1, 4, 16, 64)
     users: int = 8
@@ -52,17 +52,20 @@ class Settings:
 
     def __post_init__(self) -> None:
         durations = (self.duration, self.load_seconds)
-        if not all(0 < seconds < math.inf for seconds in durations) or not 0 <= self.think < math.inf:  # NaN neither
-            raise ConfigurationError("durations must be above 0 seconds, the pause of a user at least 0, and finite")
+        if (
+            not all(0 < seconds < math.inf for seconds in durations) or not 0 <= self.think < math.inf
+        ):  # refuses NaN, too
+            raise ConfigurationError("durations must be above 0 s, the pause of a user at least 0 s, and all finite")
         if not self.sections:
-            raise ConfigurationError(f"nothing to measure: name some of {', '.join(SECTIONS)}")
+            raise ConfigurationError(f"there is nothing to measure: name at least one of {', '.join(SECTIONS)}")
         if not self.concurrency or min(self.concurrency) < 1 or min(self.users, self.crowd, self.least_rounds) < 1:
             raise ConfigurationError("there must be at least one user and one round")
         parse_link(self.link)
-        for names, known in ((self.sections, SECTIONS), (self.compare, OTHERS)):
+        for names, known in ((self.sections, SECTIONS), (self.compare, ALTERNATIVES)):
             unknown = [name for name in names if name not in known]
             if unknown:
-                raise ConfigurationError(f"there is no {unknown[0]!r}: {', '.join(known)}")
+                raise ConfigurationError(f"{unknown[0]!r} is unknown: choose from {', '.join(known)}")
 
 
 OVER_LINK = "click over a link"
+"""Name of the operation that is measured over the emulated network."""

@@ -1,4 +1,4 @@
-"""A mouse that moves: time to the mask of the last position, and what the server computed on the way."""
+"""Measure a moving mouse: the time to the mask of its last position, and the decodes that the server computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SESSIONS = 4
 
 def measure_speculative(
     target: Target,
-    settings: Settings,  # noqa: ARG001 - what every section is called with
+    settings: Settings,  # noqa: ARG001 - every section is called with it
     results: Results,
     session: bool,
     progress: Progress,
@@ -26,19 +26,19 @@ def measure_speculative(
     """Run the scenarios of `triton-sam speculative` once over each protocol."""
     access = {**target.access, "timeout": target.timeout}
     with tempfile.TemporaryDirectory(prefix="triton_sam_benchmark_") as folder:
-        picture = Path(folder) / "picture"
-        picture.write_bytes(target.content)
+        image = Path(folder) / "image"
+        image.write_bytes(target.content)
         for protocol, url in target.urls.items():
             progress.step(f"mouse path, {protocol}")
             rows = asyncio.run(
                 stress(
-                    url, target.name, picture, positions=POSITIONS, sessions=SESSIONS, repeat=1,
+                    url, target.name, image, positions=POSITIONS, sessions=SESSIONS, repeat=1,
                     model_type=target.family, access=access,
                 )
             )  # fmt: skip
             for row in rows:
                 more = {name: float(getattr(row, name)) for name in ("asked", "sent", "cancelled", "computed")}
                 more["ratio_to_a_lone_click"] = row.ratio
-                times = Times.of([row.final_ms]) if row.final_ms else None  # None: all were dropped
+                times = Times.of([row.final_ms]) if row.final_ms else None  # None when all positions were dropped
                 who = "session" if session else "request"
                 results.add(Row("speculative", row.scenario, who, protocol, None, times, None, more))

@@ -1,4 +1,4 @@
-"""Latency of each stage, from the picture's file to the full-size mask, over each protocol."""
+"""Measure the latency of each stage, from the image file to the full-size mask, over each protocol."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ from .target import Target
 from .timing import Act, milliseconds, take_turns
 
 STAGES = ("read", "resize", "upload", "encode", "first click", "click", "click, full-size mask")
-"""In the order of the report."""
+"""The stages in the order of the report."""
 MAX_ENCODES = 10
 
 Series = dict[tuple[str, str], list[float]]
-"""Milliseconds by stage and way."""
+"""Milliseconds by stage and contender."""
 
 
 def measure_stages(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
-    """Measure all stages, over all protocols."""
+    """Measure every stage over every protocol.
+
+    Args:
+        target: the server and the image.
+        settings: durations.
+        results: takes the rows of the section "latency".
+        session: whether the server has a session model.
+        progress: shows the current step.
+    """
     progress.step("read and resize")
     _client_stages(target, settings, results)
     for protocol in target.protocols:
@@ -36,18 +44,18 @@ def measure_stages(target: Target, settings: Settings, results: Results, session
 
 
 def steps(target: Target) -> int:
-    """Return how many steps measure_stages() shows."""
+    """Return the number of steps that measure_stages() shows."""
     return 1 + 2 * len(target.protocols)
 
 
 def _client_stages(target: Target, settings: Settings, results: Results) -> None:
     acts: dict[str, Act] = {
         "read": lambda: open_image(target.content),
-        "resize": lambda: encoder_input(target.picture, target.pair.family),
+        "resize": lambda: encoder_input(target.image, target.pair.family),
     }
     times: dict[str, list[float]] = {}
     try:
-        take_turns(acts, times, settings.duration / 2, least=settings.least_rounds)
+        take_turns(acts, times, settings.duration / 2, min_rounds=settings.least_rounds)
     finally:
         for stage, values in times.items():
             results.add(*times_row("latency", stage, "client", values))
@@ -61,16 +69,16 @@ def _encodes(
     plain: SAM2TritonClient,
     served: SAM2TritonClient | None,
 ) -> ImageEmbeddings:
-    """Measure encodes; in the session model also the first click after each, and an upload that needs no encoding."""
+    """Measure encodes. With a session model, also measure the first click, and an upload that needs no encoding."""
     series: Series = {}
     points = target.points()
 
     def encode_plain() -> None:
-        plain.set_image(target.fresh())
+        plain.set_image(target.unseen_content())
 
     def use_session() -> None:
         assert served is not None  # noqa: S101 - for the type checker
-        content = target.fresh()
+        content = target.unseen_content()
         stages: dict[str, Act] = {
             "encode": lambda: served.set_image(content),
             "first click": lambda: served.predict([next(points)]),
@@ -87,10 +95,12 @@ def _encodes(
         act()
     series.clear()
     try:
-        take_turns(acts, times, settings.duration, least=settings.least_rounds, most=MAX_ENCODES, warm_up=False)
+        take_turns(
+            acts, times, settings.duration, min_rounds=settings.least_rounds, max_rounds=MAX_ENCODES, warm_up=False
+        )
     finally:
         series["encode", "request"] = times.get("request", [])
-        _book(results, series, protocol)
+        _add_rows(results, series, protocol)
     assert plain.image_embeddings is not None  # noqa: S101 - set above
     return plain.image_embeddings
 
@@ -121,14 +131,14 @@ def _clicks(
             results.note(f"System shared memory was left out: {error}")
         times: dict[str, list[float]] = {}
         try:
-            take_turns(acts, times, settings.duration / 2, least=settings.least_rounds)
+            take_turns(acts, times, settings.duration / 2, min_rounds=settings.least_rounds)
         finally:
             for name, values in times.items():
-                stage, _, way = name.rpartition("/")
-                series[stage, way] = values
-            _book(results, series, protocol)
+                stage, _, contender = name.rpartition("/")
+                series[stage, contender] = values
+            _add_rows(results, series, protocol)
 
 
-def _book(results: Results, series: Series, protocol: str) -> None:
+def _add_rows(results: Results, series: Series, protocol: str) -> None:
     for (stage, who), values in series.items():
         results.add(*times_row("latency", stage, who, values, protocol=protocol))

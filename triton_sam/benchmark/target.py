@@ -1,4 +1,4 @@
-"""What is measured: a server, a pair of models on it, a picture, and prompts."""
+"""The target of a benchmark: a server, a model pair on it, an image, and prompts."""
 
 from __future__ import annotations
 
@@ -28,17 +28,22 @@ Point = tuple[float, float]
 
 @dataclass
 class Target:
-    """A server under measurement.
+    """A server to measure.
 
     Args:
         family: sam1, sam2 or sam3.
-        name: variant of the pair; None: the family's name.
-        urls: URL by protocol, "http" and "grpc", at least one.
-        source: the picture.
-        weights: the same models as files, for the comparison; None: not known here.
-        pid: of a tritonserver on this machine.
-        timeout: seconds that one call may take.
-        access: headers and ca_certs of every client, for a proxy in front of the server.
+        name: variant of the model pair; None means the family's default pair.
+        urls: the server's URL by protocol ("http", "grpc"), one or both.
+        source: the image to segment.
+        weights: the same models as files, for the comparison; None when they are not known here.
+        pid: process id of tritonserver; None when it runs on another machine.
+        timeout: longest duration of one call, in seconds.
+        access: the arguments headers and ca_certs of every client, for a proxy in front of the server.
+
+    Attributes:
+        content: the bytes of the image file.
+        image: the decoded image.
+        pair: the model pair.
     """
 
     family: str
@@ -50,37 +55,37 @@ class Target:
     timeout: float = 300.0
     access: Mapping[str, Any] = field(default_factory=dict)
     content: bytes = field(init=False, repr=False)
-    picture: Image.Image = field(init=False, repr=False)
+    image: Image.Image = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.content = image_bytes(self.source)
-        self.picture = open_image(self.content)
+        self.image = open_image(self.content)
         self.pair = ModelPair(get_family(self.family), self.name)
         self._transport = Transport(parse_url(self.urls[self.protocols[0]]), timeout=self.timeout, **self.access)
-        self._fresh: Iterator[int] = itertools.count()
+        self._content_numbers: Iterator[int] = itertools.count()
         self._salt = secrets.token_bytes(8)
 
     @property
     def protocols(self) -> list[str]:
-        """Protocols to measure."""
+        """The protocols to measure, in the order of `urls`."""
         return list(self.urls)
 
     @property
-    def is_here(self) -> bool:
-        """Whether the server is reached without a network."""
+    def is_on_this_machine(self) -> bool:
+        """Whether all URLs lead to this machine, without a network."""
         return all(urlsplit(str(parse_url(url))).hostname in LOOPBACK for url in self.urls.values())
 
     @property
     def session_model(self) -> str:
-        """Triton name of the session model."""
+        """The name of the session model in Triton."""
         return self.name or self.family
 
     def check(self) -> bool:
-        """Return whether the server has the session model.
+        """Return whether the server has a session model for the pair.
 
         Raises:
-            ModelNotReadyError: it lacks the encoder or the decoder.
-            ServerError: see triton_sam.errors.
+            ModelNotReadyError: the server lacks the encoder or the decoder.
+            ServerError: the server does not answer; see triton_sam.errors.
         """
         ready = self._transport.ready_models()
         missing = [model for model in (self.pair.encoder, self.pair.decoder) if model not in ready]
@@ -94,14 +99,18 @@ class Target:
         return self._transport.server_version()
 
     def statistics(self, model: str) -> dict[str, float]:
-        """Return counts, and seconds of queueing and computing, from Triton's statistics of a model."""
+        """Return Triton's statistics of a model.
+
+        Returns:
+            The number of inferences as "count", and the total seconds in "queue", "compute_infer" and "success".
+        """
         answer = self._transport.statistics(model)
         stats = answer["inference_stats"]
         seconds = {name: int(stats.get(name, {}).get("ns", 0)) / 1e9 for name in ("queue", "compute_infer", "success")}
         return {"count": float(answer.get("inference_count", 0)), **seconds}
 
-    def most_pending(self, session: bool) -> int | None:
-        """Return how many clicks the server lets wait before it refuses; None: any number."""
+    def max_pending_clicks(self, session: bool) -> int | None:
+        """Return the number of waiting clicks above which the server refuses more; None when it has no limit."""
         config = self._transport.model_config(self.session_model if session else self.pair.decoder)
         if session:
             limit = config["parameters"].get("max_pending", {}).get("string_value", 0)
@@ -110,12 +119,18 @@ class Target:
         return int(limit) or None
 
     @staticmethod
-    def place(session: bool) -> EmbeddingsPlace:
-        """Return where clients keep embeddings."""
+    def embeddings_place(session: bool) -> EmbeddingsPlace:
+        """Return where clients keep embeddings: "server" with a session model, otherwise "client"."""
         return "server" if session else "client"
 
     def client(self, protocol: str, place: EmbeddingsPlace, url: str | None = None) -> SAM2TritonClient:
-        """Return a new client; ``url`` is another way to the same server."""
+        """Return a new client.
+
+        Args:
+            protocol: one of `protocols`.
+            place: where the client keeps embeddings.
+            url: another URL of the same server, such as that of a relay.
+        """
         return SAM2TritonClient(
             url or self.urls[protocol],
             self.family,
@@ -125,25 +140,26 @@ class Target:
             **self.access,
         )
 
-    def fresh(self) -> bytes:
-        """Return the picture in bytes that no server has seen: the session model knows pictures by their bytes.
+    def unseen_content(self) -> bytes:
+        """Return the image file with other bytes at each call.
 
-        Decoders of JPEG and PNG ignore what follows the end.
+        The session model recognises an image by its bytes, so that it must encode this one. The added bytes follow the
+        end of the JPEG or PNG data, where decoders ignore them.
         """
-        return self.content + self._salt + next(self._fresh).to_bytes(8, "big")
+        return self.content + self._salt + next(self._content_numbers).to_bytes(8, "big")
 
     def points(self) -> Iterator[Point]:
-        """Yield points all over the picture, without end."""
-        width, height = self.picture.size
-        for number in itertools.count():  # a low-discrepancy sequence: no two are equal, no place is left out
+        """Yield an endless sequence of points, as (x, y) in pixels, spread over the whole image."""
+        width, height = self.image.size
+        for number in itertools.count():  # a low-discrepancy sequence covers the image evenly without repetition
             yield (0.28 + 0.7548776662 * number) % 1 * (width - 1), (0.31 + 0.5698402910 * number) % 1 * (height - 1)
 
     def boxes(self, count: int) -> list[Box]:
-        """Return boxes all over the picture."""
-        width, height = self.picture.size
+        """Return boxes (x_min, y_min, x_max, y_max) in pixels, spread over the whole image."""
+        width, height = self.image.size
         corners = itertools.islice(self.points(), count)
         return [(0.8 * x, 0.8 * y, 0.8 * x + 0.2 * width - 1, 0.8 * y + 0.2 * height - 1) for x, y in corners]
 
     def close(self) -> None:
-        """Close the connection for questions to the server."""
+        """Close the connection of `check`, `server_version` and `statistics`."""
         self._transport.close()

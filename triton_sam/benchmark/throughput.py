@@ -1,4 +1,4 @@
-"""Clicks and pictures for each second against the number of users, and many objects in one call."""
+"""Measure clicks and images per second against the number of users, and many objects in one call."""
 
 from __future__ import annotations
 
@@ -15,43 +15,59 @@ MAX_BOX_ROUNDS = 5
 
 
 def measure_throughput(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
-    """Measure clicks over each protocol, pictures and boxes over the first."""
+    """Measure clicks over each protocol, and images and boxes over the first one.
+
+    Args:
+        target: the server and the image.
+        settings: numbers of users and boxes, and durations.
+        results: takes the rows of the section "throughput".
+        session: whether the server has a session model.
+        progress: shows the current step.
+    """
     who = "session" if session else "request"
     for protocol in target.protocols:
-        with target.client(protocol, target.place(session)) as client:
+        with target.client(protocol, target.embeddings_place(session)) as client:
             client.set_image(target.content)
             client.predict([next(target.points())])
             for users in settings.concurrency:
                 progress.step(f"clicks, {protocol}, {users} users")
                 _crowd(results, "clicks", who, protocol, users, _clicking(client, target), settings.duration)
     first = target.protocols[0]
-    with target.client(first, target.place(session)) as client:
+    with target.client(first, target.embeddings_place(session)) as client:
         for users in [users for users in settings.concurrency if users <= MAX_ENCODING]:
-            progress.step(f"pictures, {users} users")
-            _crowd(results, "images", who, first, users, lambda *_: client.encode(target.fresh()), settings.duration)
+            progress.step(f"images, {users} users")
+            _crowd(
+                results,
+                "images",
+                who,
+                first,
+                users,
+                lambda *_: client.encode(target.unseen_content()),
+                settings.duration,
+            )
         client.set_image(target.content)
         _boxes(target, settings, results, client, who, progress)
 
 
 def steps(target: Target, settings: Settings) -> int:
-    """Return how many steps measure_throughput() shows."""
+    """Return the number of steps that measure_throughput() shows."""
     encoding = sum(users <= MAX_ENCODING for users in settings.concurrency)
     return len(target.protocols) * len(settings.concurrency) + encoding + len(settings.boxes)
 
 
 def crowd_row(
-    section: str, what: str, who: str, protocol: str, result: Crowd, figures: Mapping[str, float] | None = None
+    section: str, what: str, who: str, protocol: str, result: Crowd, metrics: Mapping[str, float] | None = None
 ) -> list[Row]:
-    """Return the row of what users did at the same time, with further ``figures``."""
+    """Return a list of one row about concurrent users, with further ``metrics``; an empty list without any calls."""
     if not result.all_ms:
         return []
     more = {
         "errors": float(len(result.errors)),
         "refused": float(len(result.refused_ms)),
         "seconds": result.seconds,
-        "least_calls_of_a_user": float(result.least),
+        "least_calls_of_a_user": float(result.min_calls),
         "most_calls_of_a_user": float(max(len(user) for user in result.ms)),
-        **(figures or {}),
+        **(metrics or {}),
     }
     times = Times.of(result.all_ms)
     return [Row(section, what, who, protocol, len(result.ms), times, result.per_second, more)]
@@ -77,7 +93,7 @@ def _crowd(
 def _boxes(
     target: Target, settings: Settings, results: Results, client: SAM2TritonClient, who: str, progress: Progress
 ) -> None:
-    """Measure N boxes in one call against N calls, low-resolution masks both."""
+    """Compare N boxes in one call with N calls. Both return low-resolution masks."""
     for count in settings.boxes:
         progress.step(f"{count} boxes")
         boxes = target.boxes(count)
@@ -92,13 +108,14 @@ def _boxes(
         times: dict[str, list[float]] = {}
         acts = {"boxes, one call": at_once, "boxes, a call each": one_by_one}
         try:
-            # The first call of a size makes ONNX Runtime take memory; 64 boxes on a processor are seconds, though.
+            # The first call of a size makes ONNX Runtime allocate memory, so it is not measured. Large sizes skip this
+            # warm-up, because 64 boxes take seconds on a processor.
             take_turns(
                 acts,
                 times,
                 settings.duration,
-                least=min(2, settings.least_rounds),
-                most=MAX_BOX_ROUNDS,
+                min_rounds=min(2, settings.least_rounds),
+                max_rounds=MAX_BOX_ROUNDS,
                 warm_up=count <= 16,
             )
         finally:

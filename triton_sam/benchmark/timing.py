@@ -1,4 +1,4 @@
-"""Measuring: contenders that take turns, and users that work at the same time."""
+"""Measure durations: of contenders that take turns, and of users who work at the same time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Act = Callable[[], object]
 
 PAUSE_AFTER_ERROR = 0.1
 PAUSE_AFTER_REFUSAL = 1.0
-"""Seconds, half of them to all, before a user calls again who was told that the server is busy."""
+"""Seconds before a user calls again after a refusal by a busy server. The pause is random, from half of this to all."""
 
 
 def milliseconds(act: Act) -> float:
-    """Return how long a call takes."""
+    """Return the duration of a call in milliseconds."""
     start = time.perf_counter()
     act()
     return 1000 * (time.perf_counter() - start)
@@ -30,26 +30,26 @@ def take_turns(
     times: dict[str, list[float]],
     seconds: float,
     *,
-    least: int,
-    most: int = MAX_ROUNDS,
+    min_rounds: int,
+    max_rounds: int = MAX_ROUNDS,
     warm_up: bool = True,
 ) -> None:
-    """Measure contenders round by round, so that whatever else the machine does hits all of them alike.
+    """Measure contenders round by round, so that other work on the machine slows all of them alike.
 
     Args:
-        acts: what to measure, by name.
-        times: milliseconds by name; grows while this runs, so that an interruption leaves what was measured.
-        seconds: after which no further round begins, for each contender; ``least`` rounds are run anyway.
-        least: rounds to run.
-        most: rounds to run at most.
-        warm_up: run all once before, unmeasured.
+        acts: the calls to measure, by name.
+        times: takes the milliseconds by name. It grows during the run, so that an interruption keeps its contents.
+        seconds: seconds for each contender, after which no further round begins, except for ``min_rounds``.
+        min_rounds: smallest number of rounds.
+        max_rounds: largest number of rounds.
+        warm_up: make every call once before the first round, without measuring it.
     """
     if warm_up:
         for act in acts.values():
             act()
     end = time.perf_counter() + seconds * len(acts)
-    for number in range(most):
-        if number >= least and time.perf_counter() > end:
+    for number in range(max_rounds):
+        if number >= min_rounds and time.perf_counter() > end:
             break
         for name, act in acts.items():
             times.setdefault(name, []).append(milliseconds(act))
@@ -57,13 +57,13 @@ def take_turns(
 
 @dataclass
 class Crowd:
-    """What users did that worked at the same time.
+    """The calls of users who worked at the same time.
 
     Args:
-        ms: durations of each user's calls, milliseconds.
-        seconds: from the start to the end of the last call.
-        errors: texts of calls that failed.
-        refused_ms: durations of calls that the server refused as busy, milliseconds; they are no errors.
+        ms: for each user, the milliseconds of every call that succeeded.
+        seconds: seconds from the start to the end of the last call.
+        errors: error texts of the calls that failed.
+        refused_ms: milliseconds of the calls that a busy server refused; they do not count as errors.
     """
 
     ms: list[list[float]]
@@ -73,46 +73,46 @@ class Crowd:
 
     @property
     def all_ms(self) -> list[float]:
-        """Durations of all users."""
+        """The milliseconds of all users' calls."""
         return [value for user in self.ms for value in user]
 
     @property
     def per_second(self) -> float:
-        """Calls that succeeded, for each second."""
+        """The number of calls per second that succeeded."""
         return len(self.all_ms) / self.seconds if self.seconds > 0 else 0.0
 
     @property
-    def least(self) -> int:
-        """Calls of the user who got the fewest."""
+    def min_calls(self) -> int:
+        """The number of calls of the user with the fewest calls."""
         return min(len(user) for user in self.ms)
 
 
 def crowd(
     users: int, act: Callable[[int, int], object], seconds: float, pause: Callable[[int], float] | None = None
 ) -> Crowd:
-    """Let users call in threads for some seconds; a call under way is waited for.
+    """Let users make calls in threads for some seconds, and wait for the calls that are under way at the end.
 
     Args:
-        users: how many.
-        act: the call, given the number of the user and of the call.
-        seconds: after which no further call begins; who thinks or was refused waits no longer than that.
-        pause: seconds that a user thinks before a call; None: none do.
+        users: number of users.
+        act: the call; its arguments are the number of the user and the number of the call.
+        seconds: seconds after which no further call begins. A pause ends at this time, too.
+        pause: returns the seconds that a user pauses before a call; None means no pauses.
 
     Raises:
-        SamError: not one call succeeded.
+        SamError: every call failed or was refused; this is the error of the first one.
     """
     result = Crowd([[] for _ in range(users)])
     stop = threading.Event()
     failure: list[SamError] = []
     start = time.perf_counter()
 
-    def may_go_on(after: float) -> bool:
+    def wait_for_next_call(after: float) -> bool:
         left = max(0.0, start + seconds - time.perf_counter())
         return not stop.wait(min(after, left)) and after < left
 
     def work(user: int) -> None:
         number, wait = 0, 0.0
-        while may_go_on(wait + (pause(user) if pause is not None else 0.0)):
+        while wait_for_next_call(wait + (pause(user) if pause is not None else 0.0)):
             began, wait = time.perf_counter(), 0.0
             try:
                 act(user, number)
@@ -134,7 +134,7 @@ def crowd(
             thread.start()
         for thread in threads:
             thread.join()
-    finally:  # Ctrl-C
+    finally:  # also after Ctrl-C, so that the threads end
         stop.set()
     if failure and not result.all_ms:
         raise failure[0]

@@ -1,8 +1,8 @@
-"""The words and the order in which a report speaks of what was measured."""
+"""Names, colours and number formats of a report."""
 
 from __future__ import annotations
 
-WHO = {
+WHO = {  # in the order of the plots
     "inprocess": "ONNX Runtime in process (the limit)",
     "session": "session model",
     "shared_memory": "embeddings in shared memory",
@@ -20,21 +20,21 @@ COLORS = {
     "torch": "#cc79a7",
     "client": "#999999",
 }
-"""Told apart also by people who do not see red and green as different."""
+"""Colours that people with colour vision deficiency can tell apart."""
 
 
 def name_of(who: str, protocol: str | None) -> str:
-    """Return who did something, for people."""
+    """Return the name of a contender and its protocol, as a report shows it."""
     return WHO[who] + (f", {protocol_name(protocol)}" if protocol else "")
 
 
 def protocol_name(protocol: str | None) -> str:
-    """Return a protocol as it is written."""
+    """Return the usual spelling of a protocol: HTTP, gRPC, or an empty string for None."""
     return {"http": "HTTP", "grpc": "gRPC"}.get(protocol or "", "")
 
 
 def number(value: float) -> str:
-    """Return a figure with three digits that count, never in powers of ten."""
+    """Format a number with at least three significant digits and without an exponent."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._common.bundle import bundled
-from ..benchmark.settings import OTHERS, SECTIONS, Settings
+from ..benchmark.settings import ALTERNATIVES, SECTIONS, Settings
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES
 from ..repository.folder import models_to_load
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="users at a time (default: 1,2,4,8,16)",
     )  # fmt: skip
     parser.add_argument(
-        "--compare", type=_names, default=OTHERS, metavar="NAME,...",
+        "--compare", type=_names, default=ALTERNATIVES, metavar="NAME,...",
         help="who else answers (default: torch,inprocess,naive); none: nobody",
     )  # fmt: skip
     parser.add_argument(

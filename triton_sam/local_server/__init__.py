@@ -1,4 +1,4 @@
-"""A real Triton server without Docker: `with LocalServer("model_repository") as server: ...`."""
+"""Run a real Triton server without Docker: `with LocalServer("model_repository") as server: ...`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LocalServer: a real Triton as a child of this program, without Docker."""
+"""LocalServer runs a real Triton as a child of this program, without Docker."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 3
 _ADMIN_PARTS = "shared-memory,trace,logging"
 _MAX_SHM_GROWTH = 64 << 20
-"""Bytes. Every growth maps a model's whole region anew and keeps the old mappings, which Triton's 1 MiB does for each
-image: with 64 MiB an image is encoded 40 ms sooner (2 cores, built-in model), and 40 images leave the server's resident
-size at 860 MiB in place of 1,480."""
+"""Largest number of bytes by which a model's shared-memory region grows at a time.
+
+Each growth maps the whole region again and keeps the old mappings. Triton's default of 1 MiB makes it grow for each
+image. With 64 MiB, an image is encoded 40 ms sooner (2 cores, built-in model), and after 40 images the server has a
+resident size of 860 MiB instead of 1,480 MiB."""
 
 
 class LocalServer:
-    """A Triton server on this machine that lives no longer than this program.
+    """A Triton server on this machine, which ends with this program at the latest.
 
     Examples:
         ```python
@@ -38,22 +40,25 @@ class LocalServer:
         ```
 
     Args:
-        model_repository: the folder with one folder per model.
-        models: the models to load, with those they call; None loads every model that has weights.
-        host: the IPv4 address or name to listen on. Loopback by default: Triton asks nobody for a password.
-        http_port: port of the HTTP endpoint; 0 takes a free one.
-        grpc_port: port of the gRPC endpoint; 0 takes a free one.
-        metrics_port: port of the Prometheus endpoint; 0 takes a free one.
-        tritonserver: another installation (`DIR/bin/tritonserver`, `DIR/backends`) instead of the wheel's.
-        backend_directory: another folder of backends.
-        log_file: where the server's log is appended; None keeps it in a file that goes with the server.
-        log_verbose: Triton's `--log-verbose` level; 0 is off.
+        model_repository: the folder that contains a folder for each model.
+        models: names of the models to load; models that they call are loaded, too. None loads every model that has
+            weights.
+        host: the IPv4 address or host name to listen on. The default is loopback, because Triton has no passwords.
+        http_port: port of the HTTP endpoint; 0 chooses a free port.
+        grpc_port: port of the gRPC endpoint; 0 chooses a free port.
+        metrics_port: port of the Prometheus endpoint; 0 chooses a free port.
+        tritonserver: folder of another Triton installation (with `bin/tritonserver` and `backends`); None uses the
+            installation of the nvidia-pytriton wheel.
+        backend_directory: another folder of backends; None uses those of the installation.
+        log_file: the file to which the server's log is appended; None writes a temporary file, which is removed when
+            the server stops.
+        log_verbose: Triton's `--log-verbose` level; 0 turns verbose lines off.
         startup_timeout: seconds to wait until all models are ready.
-        stop_timeout: seconds that running requests get to finish when the server is stopped. Triton waits as long
-            for idle connections that clients keep open.
-        admin: accept requests to load and unload models (`triton-sam reload`), to share memory, and to change traces
-            and logging. Without it Triton refuses them: a web page in a browser of this machine can send requests to
-            loopback, and a model that is loaded with its files in the request is a program.
+        stop_timeout: seconds for which running requests may continue after stop(). Triton also waits this long for
+            idle connections that clients keep open.
+        admin: accept requests that load and unload models (`triton-sam reload`), share memory, or change traces and
+            logging. By default Triton refuses them, because a web page in a browser on this machine can send requests
+            to loopback, and a request that loads a model may contain its files, that is, a program.
         extra_args: further arguments for tritonserver.
     """
 
@@ -109,23 +114,27 @@ class LocalServer:
     def start(self) -> LocalServer:
         """Start the server and return when every model is ready.
 
+        Returns:
+            This object.
+
         Raises:
-            RepositoryError: no such repository or model, or a model without weights.
+            RepositoryError: the repository or a model does not exist, or a model has no weights.
             PortInUseError: another process listens on a port.
             MissingDependencyError: the nvidia-pytriton wheel is not installed.
-            ConfigurationError: an argument that cannot work.
-            LocalServerError: the server died, a model failed to load (with the server's reason), or the time is up.
+            ConfigurationError: an argument is out of range or contradicts another.
+            LocalServerError: the server runs already, it ended during its start, a model failed to load (with the
+                server's reason), or the models were not ready within `startup_timeout`.
         """
         if self.is_alive():
-            raise LocalServerError("this server runs already")
-        self.stop()  # what a server that died by itself left
+            raise LocalServerError("this server runs already: stop it before you start it again")
+        self.stop()  # removes the files of a server that ended by itself
         folders = select_models(self.model_repository, self._models)
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
             try:
                 self._start_once(folders)
             except PortInUseError as error:
-                # A free port that was picked can be taken by another process before Triton listens on it.
-                if attempts_left == 0 or not self._was_picked(error):
+                # Another process can take a free port before Triton listens on it.
+                if attempts_left == 0 or not self._concerns_free_port(error):
                     raise
             else:
                 break
@@ -133,44 +142,54 @@ class LocalServer:
         return self
 
     def stop(self) -> None:
-        """Stop the server; running requests get `stop_timeout` seconds. Does nothing when it does not run."""
+        """Stop the server. Running requests have `stop_timeout` seconds to finish. Without a server, do nothing."""
         if self._run is not None:
             self._run.stop()
             atexit.unregister(self.stop)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until the server ends by itself; return its exit status, or None after `timeout` seconds."""
+        """Wait until the server ends by itself.
+
+        Args:
+            timeout: seconds to wait; None waits without a limit.
+
+        Returns:
+            The exit status of tritonserver; None when it still runs after `timeout` seconds.
+
+        Raises:
+            LocalServerError: the server was never started.
+        """
         if self._run is None:
-            raise LocalServerError("the server was not started")
+            raise LocalServerError("the server was not started: call start() first")
         return self._run.wait(timeout)
 
     def is_alive(self) -> bool:
-        """True while the server process runs."""
+        """Return whether the server process runs."""
         return self._run is not None and self._run.exit_status is None
 
     @property
     def pid(self) -> int | None:
-        """The process id of tritonserver; None before the first start."""
+        """Process id of tritonserver; None before the first start."""
         return self._run.pid if self._run else None
 
     @property
     def http_url(self) -> str:
-        """Where HTTP clients find it, such as http://127.0.0.1:8000."""
+        """URL for HTTP clients, such as http://127.0.0.1:8000."""
         return f"http://{self._reachable_host()}:{self._port('http')}"
 
     @property
     def grpc_url(self) -> str:
-        """Where gRPC clients find it, such as grpc://127.0.0.1:8001."""
+        """URL for gRPC clients, such as grpc://127.0.0.1:8001."""
         return f"grpc://{self._reachable_host()}:{self._port('grpc')}"
 
     @property
     def metrics_url(self) -> str:
-        """Where Prometheus finds it, such as http://127.0.0.1:8002/metrics."""
+        """URL for Prometheus, such as http://127.0.0.1:8002/metrics."""
         return f"http://{self._reachable_host()}:{self._port('metrics')}/metrics"
 
     @property
     def log(self) -> str:
-        """The last 64 KiB of the server's log, also after it has stopped."""
+        """The last 64 KiB of the server's log, also after the server has stopped."""
         return self._run.log if self._run else ""
 
     @property
@@ -180,16 +199,19 @@ class LocalServer:
 
     @property
     def log_place(self) -> tuple[Path, int] | None:
-        """`log_path` and the bytes of earlier servers that it held when this one began; None before the first start."""
+        """`log_path` and the offset in bytes where this server's log begins; None before the first start.
+
+        The bytes before the offset are from earlier servers with the same `log_file`.
+        """
         run = self._run
         return (run.log_path, run.log_start) if run else None
 
     def served_models(self) -> list[ServedModel]:
-        """Ask the server which models it has ready and where each runs."""
+        """Return the models that the server has ready, and the device of each."""
         return self._probe().served_models()
 
     def server_version(self) -> str:
-        """Ask the server for Triton's version, such as 2.51.0."""
+        """Return Triton's version, such as 2.51.0; an empty string when the server does not answer."""
         return self._probe().server_version()
 
     def _start_once(self, folders: Sequence[ModelFolder]) -> None:
@@ -209,7 +231,7 @@ class LocalServer:
             )
             self._run.learn_pid()
             self._wait_until_ready(self._run, identity, [folder.name for folder in folders])
-        except BaseException:  # Ctrl-C during the start as well
+        except BaseException:  # also after Ctrl-C during the start
             self.stop()
             shutil.rmtree(run_directory, ignore_errors=True)
             raise
@@ -222,8 +244,8 @@ class LocalServer:
             f"--id={identity}",
             f"--backend-directory={triton.backend_directory}",
             f"--cache-directory={triton.cache_directory}",
-            *(self._open_to_all(folders) if self._admin else self._closed(folders, run_directory)),
-            # A model that fails is reported with its reason by the repository index, which needs a live server.
+            *(self._admin_options(folders) if self._admin else self._closed_options(folders, run_directory)),
+            # The server must stay alive after a model fails, because its repository index tells the reason.
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._stop_timeout))}",
             f"--backend-config=python,shm-region-prefix-name={_shm_prefix(identity)}",
@@ -233,28 +255,30 @@ class LocalServer:
         for service, port in self._ports.items():
             command += [f"--{service}-address={address}", f"--{service}-port={port}"]
         if not _has_nvidia_gpu():
-            command.append("--allow-gpu-metrics=false")  # saves lines of NVML and DCGM errors
+            command.append("--allow-gpu-metrics=false")  # otherwise NVML and DCGM errors fill the log
         if triton.from_wheel and all(folder.config_is_complete for folder in folders):
-            # Nothing to complete: this saves a second stub process per model, more than a second each.
+            # To complete a configuration, Triton starts a second stub process for each model, which takes over 1 s.
             command.append("--disable-auto-complete-config")
         return command + self._extra_args
 
-    def _open_to_all(self, folders: Sequence[ModelFolder]) -> list[str]:
+    def _admin_options(self, folders: Sequence[ModelFolder]) -> list[str]:
+        """Return the options with which Triton loads these models and lets clients load others."""
         return [
             f"--model-repository={self.model_repository}",
             "--model-control-mode=explicit",
             *(f"--load-model={folder.name}" for folder in folders),
         ]
 
-    def _closed(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
-        """Return options with which Triton loads these models and no others, and takes no orders."""
-        # Without model control Triton loads all of a repository: here is one of the wanted models alone. (Restricting
-        # "model-repository" instead would take the list of models from clients, too.)
+    def _closed_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
+        """Return the options with which Triton loads these models alone and refuses administrative requests."""
+        # Without model control Triton loads every model of its repository, so it gets a folder with links to the
+        # wanted models. (Restricting the API "model-repository" instead would also hide the list of models.)
         repository = run_directory / "models"
         repository.mkdir()
         for folder in folders:
             (repository / folder.name).symlink_to(folder.path)
-        # A key that nobody knows. Triton does not take the same part twice, so what the caller asks for goes first.
+        # Nobody knows this random key, so nobody can use the restricted APIs. Triton accepts each of these options
+        # once only, so an option in extra_args replaces ours.
         key = f"{_ADMIN_PARTS}:triton-sam={secrets.token_hex(16)}"
         options = [f"--http-restricted-api={key}", f"--grpc-restricted-protocol={key}"]
         given = {argument.partition("=")[0] for argument in self._extra_args}
@@ -269,9 +293,9 @@ class LocalServer:
         deadline = time.monotonic() + self._startup_timeout
         while time.monotonic() < deadline:
             if run.exit_status is not None:
-                raise self._death(run)
-            # Triton answers when all models are loaded or have failed. The name tells our server from one that
-            # took the port at the last moment.
+                raise self._early_end(run)
+            # Triton answers after all models are loaded or have failed. Its name distinguishes it from another server
+            # that took the port at the last moment.
             index = probe.index() if probe.server_name() == identity else None
             if index is not None:
                 failures = failed_models(index, wanted)
@@ -282,14 +306,16 @@ class LocalServer:
         excerpt = run.log_excerpt()
         raise LocalServerError(f"the server was not ready after {self._startup_timeout:g} s{excerpt}")
 
-    def _death(self, run: SupervisedTriton) -> LocalServerError:
+    def _early_end(self, run: SupervisedTriton) -> LocalServerError:
+        """Return the error for a server that ended during its start."""
         service = taken_port(run.log, self._ports)
         if service is not None:
             return port_in_use(option_of(service), self._ports[service])
-        how = f"exit status {run.exit_status}"
-        return LocalServerError(f"the server ended while it started ({how}){run.log_excerpt()}")
+        status = f"exit status {run.exit_status}"
+        return LocalServerError(f"the server ended while it started ({status}){run.log_excerpt()}")
 
-    def _was_picked(self, error: PortInUseError) -> bool:
+    def _concerns_free_port(self, error: PortInUseError) -> bool:
+        """Return whether the error names a free port that was chosen here, and not one that the caller named."""
         named = [port for port in self._wanted_ports.values() if port]
         return not any(f" {port}:" in str(error) for port in named)
 
@@ -302,7 +328,7 @@ class LocalServer:
     def _port(self, service: str) -> int:
         port = self._ports.get(service) or self._wanted_ports[service]
         if not port:
-            raise LocalServerError("the server was not started: its port is not known yet")
+            raise LocalServerError("the server was not started, so its port is not known yet: call start() first")
         return port
 
 
@@ -315,9 +341,9 @@ def _shm_prefix(identity: str) -> str:
 
 
 def _shm_growth() -> int:
-    """Return by how many bytes a model's shared memory grows: little where there is little, as in a container."""
+    """Return the number of bytes by which a model's shared memory grows: less where /dev/shm is small (containers)."""
     return max(1 << 20, min(_MAX_SHM_GROWTH, shutil.disk_usage(supervisor.SHARED_MEMORY).total // 32))
 
 
 def _has_nvidia_gpu() -> bool:
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()  # the latter is WSL2
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()  # /dev/dxg is the GPU under WSL2

@@ -1,4 +1,4 @@
-"""Addresses and ports to listen on."""
+"""Choose the address and the ports that a server listens on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseErr
 
 
 def resolve_host(host: str) -> str:
-    """Return the IPv4 address to listen on (Triton takes no names).
+    """Return the IPv4 address of a host, because Triton does not accept host names.
+
+    Args:
+        host: an IPv4 address or a host name.
 
     Raises:
         ConfigurationError: the name has no IPv4 address.
@@ -19,32 +22,39 @@ def resolve_host(host: str) -> str:
     try:
         return str(socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
-        raise ConfigurationError(f"cannot listen on {host!r}: not an IPv4 address or a known name") from error
+        raise ConfigurationError(
+            f"cannot listen on {host!r}: it is neither an IPv4 address nor a known name"
+        ) from error
 
 
 def reachable_host(address: str) -> str:
-    """Return the address under which this machine reaches a server that listens on `address`."""
-    return "127.0.0.1" if address == "0.0.0.0" else address  # noqa: S104 - compared, not bound
+    """Return the address at which this machine reaches a server that listens on `address`."""
+    return "127.0.0.1" if address == "0.0.0.0" else address  # noqa: S104 - it is compared, not bound
 
 
 def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Check that the wanted ports are free and fill in a free one for every 0.
+    """Check that the wanted ports are free, and replace every 0 by a free port.
 
     Args:
         address: the IPv4 address to listen on.
-        wanted: service ("http", "grpc", "metrics") -> port, 0 for any free one. Errors name the caller's option:
-            --SERVICE-port, or --port where there is one service alone.
+        wanted: port by service ("http", "grpc", "metrics"); 0 means any free port. Errors name the command-line
+            option of the port, which is --SERVICE-port, or --port when there is only one service.
+
+    Returns:
+        Port by service.
 
     Raises:
         PortInUseError: another process listens on a port.
-        ConfigurationError: a port out of range, named twice, or an address that is not this machine's.
+        ConfigurationError: a port is out of range or named twice, or the address is not one of this machine.
+        LocalServerError: this user may not listen on a port.
     """
     fixed = [port for port in wanted.values() if port]
     if len(set(fixed)) != len(fixed):
-        raise ConfigurationError(f"each service needs a port of its own, got {dict(wanted)}")
+        raise ConfigurationError(f"each service needs a port of its own, not {dict(wanted)}")
     chosen = {}
     with contextlib.ExitStack() as stack:
-        # The named ones first, lest a free one be picked that is named later. All are held until all are known.
+        # Named ports are bound before free ones are chosen, so that no named port is chosen as a free one. All stay
+        # bound until all are known.
         for service, port in sorted(wanted.items(), key=lambda item: not item[1]):
             held = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             option = option_of(service) if len(wanted) > 1 else "--port"
@@ -53,10 +63,10 @@ def choose_ports(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def _bind(held: socket.socket, address: str, option: str, port: int) -> int:
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Triton does: TIME_WAIT is no hindrance
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Triton does, so that a port in TIME_WAIT is free
     try:
         held.bind((address, port))
-        # With SO_REUSEADDR bind alone is too lenient: two sockets may share a port until one listens.
+        # With SO_REUSEADDR, bind alone does not find a conflict: two sockets may share a port until one listens.
         held.listen(1)
     except OverflowError as error:
         raise ConfigurationError(f"{option} must be 0 to 65535, not {port}") from error
@@ -69,17 +79,17 @@ def _bind_error(error: OSError, address: str, option: str, port: int) -> Excepti
     if error.errno == errno.EADDRINUSE:
         return port_in_use(option, port)
     if error.errno == errno.EACCES:
-        return LocalServerError(f"no right to listen on port {port}: choose another with {option}")
+        return LocalServerError(f"this user may not listen on port {port}: choose another with {option}")
     if error.errno == errno.EADDRNOTAVAIL:
         return ConfigurationError(f"{address} is not an address of this machine: choose another with --host")
     return LocalServerError(f"cannot listen on {address}:{port}: {error.strerror}")
 
 
 def port_in_use(option: str, port: int) -> PortInUseError:
-    """The error for a port that is taken, and the option that names another."""
+    """Return the error for a taken port. It names the option that sets another port."""
     return PortInUseError(f"another process listens on port {port}: choose another with {option}")
 
 
 def option_of(service: str) -> str:
-    """Return the option that sets the port of one service of several."""
+    """Return the command-line option that sets the port of a service."""
     return f"--{service}-port"

@@ -1,4 +1,4 @@
-"""Ask a starting server how far it is, and find in its answers and its log why it failed."""
+"""Ask a starting server for its state, and find the reason of a failure in its answers and its log."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 _LOG_LINE = re.compile(r"^(?P<level>[EWIF])\d{4} \S+ +\d+ [\w.]+:\d+\] (?P<text>.*)$")
 _FORMALITIES = re.compile(r"^(?:(?:Internal|Invalid argument|TritonModelException|UNAVAILABLE): )+")
 _BIND_FAILURE = re.compile(r"(?i)already in use|address in use|failed to start (http|grpc|metrics) service")
-# Written at every start on a machine without a GPU.
+# Triton logs these errors at every start on a machine without a GPU.
 _NOISE = ("CudaDriverHelper", "NVML", "pinned memory", "DCGM", "CUDA memory pool")
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """One model that a server has ready.
+    """A model that a server has ready.
 
     Attributes:
-        name: the model's name.
+        name: name of the model.
         version: the served version.
-        device: "CPU", "GPU 0", "GPU 0, 1"; "" for an ensemble, which runs on none.
+        device: "CPU", "GPU 0", "GPU 0, 1" and so on; "" for an ensemble, which runs on no device.
     """
 
     name: str
@@ -33,29 +33,29 @@ class ServedModel:
 
 
 class Probe:
-    """Small synchronous questions to one server over HTTP. None means that it does not answer (yet)."""
+    """Small synchronous HTTP requests to one server. The answer None means that the server does not answer (yet)."""
 
     def __init__(self, host: str, port: int, timeout: float = 2.0) -> None:
         self._address = (host, port)
         self._timeout = timeout
 
     def server_name(self) -> str | None:
-        """The `--id` that the answering server was started with."""
+        """Return the `--id` of the server that answers."""
         answer = self._ask("GET", "/v2")
         return str(answer.get("name")) if isinstance(answer, dict) else None
 
     def server_version(self) -> str:
-        """The version of Triton, "" when it does not answer."""
+        """Return Triton's version; an empty string when the server does not answer."""
         answer = self._ask("GET", "/v2")
         return str(answer.get("version", "")) if isinstance(answer, dict) else ""
 
     def index(self) -> list[dict[str, str]] | None:
-        """The rows of the repository index: name, version, state, reason."""
+        """Return the rows of the repository index, with the keys name, version, state and reason."""
         answer = self._ask("POST", "/v2/repository/index")
         return answer if isinstance(answer, list) else None
 
     def served_models(self) -> list[ServedModel]:
-        """The models that are ready, by name."""
+        """Return the models that are ready, sorted by name."""
         rows = [row for row in self.index() or [] if row.get("state") == "READY"]
         rows.sort(key=lambda row: (row["name"], row["version"]))
         return [ServedModel(row["name"], row["version"], self._device(row["name"])) for row in rows]
@@ -80,7 +80,7 @@ class Probe:
 
 
 def failed_models(index: list[dict[str, str]], wanted: Collection[str]) -> dict[str, str]:
-    """Return why each wanted model is not ready; an empty dict when all are."""
+    """Return the reason for each wanted model that is not ready; an empty dictionary when all are ready."""
     ready = {row["name"] for row in index if row.get("state") == "READY"}
     reasons = {
         row["name"]: tidy_reason(row["reason"])
@@ -92,16 +92,18 @@ def failed_models(index: list[dict[str, str]], wanted: Collection[str]) -> dict[
 
 
 def tidy_reason(reason: str) -> str:
-    """Cut Triton's wrapping and the Python traceback off a reason, and make it one line."""
+    """Return Triton's reason as one line, without its prefixes and the Python traceback."""
     text = reason.partition("\n\nAt:")[0]
     return _FORMALITIES.sub("", " ".join(text.split())).rstrip(";")
 
 
 def last_errors(log: str, count: int = 3) -> list[str]:
-    """Return the last lines of a log that tell what went wrong, errors before anything else."""
+    """Return the last ``count`` errors of a log; without errors, its last lines that are not Triton's usual ones."""
     lines = [line.rstrip() for line in log.splitlines() if line.strip() and not line.startswith(("|", "+"))]
     lines = [line for line in lines if not any(noise in line for noise in _NOISE)]
-    lines = list(itertools.takewhile(lambda line: not line.startswith("Usage:"), lines))  # pages of options
+    lines = list(
+        itertools.takewhile(lambda line: not line.startswith("Usage:"), lines)
+    )  # a list of all options follows
     matches = [(_LOG_LINE.match(line), line) for line in lines]
     errors = [match["text"].strip('"') for match, _ in matches if match and match["level"] in "EF"]
     plain = [line for match, line in matches if match is None]
@@ -109,7 +111,7 @@ def last_errors(log: str, count: int = 3) -> list[str]:
 
 
 def taken_port(log: str, ports: dict[str, int]) -> str | None:
-    """Return the service whose port was taken from under the server while it started."""
+    """Return the service whose port another process took while the server started; None when the log names none."""
     for line in log.splitlines():
         if _BIND_FAILURE.search(line):
             for service, port in ports.items():

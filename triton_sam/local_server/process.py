@@ -1,4 +1,4 @@
-"""One run of tritonserver under its supervisor, seen from this program."""
+"""SupervisedTriton is one run of tritonserver under its supervisor, as this program sees it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from triton_sam.local_server import supervisor
 from triton_sam.local_server.probe import last_errors
 
 LOG_TAIL_BYTES = 64 * 1024
-# The supervisor needs no time of its own worth mentioning; this is for a machine that is out of breath.
 SECONDS_BEYOND_GRACE = 10.0
+"""Time for the supervisor itself, which needs next to none. An overloaded machine may need all of it."""
 
 
 class SupervisedTriton:
-    """A running tritonserver with its supervisor, its log and the folder that goes with it.
+    """A running tritonserver with its supervisor, its log and its temporary folder.
 
     Args:
         command: tritonserver and its arguments.
-        environment: the complete environment to run it in.
+        environment: all environment variables of the process.
         run_directory: a folder that is removed at the end.
-        log_path: the file that its output is appended to; it begins ``log_start`` bytes into it.
-        shm_prefix: how the names of its shared-memory segments begin.
-        grace_seconds: how long running requests may take when it is stopped.
+        log_path: the file to which the output is appended. The output begins at the offset ``log_start``.
+        shm_prefix: prefix of the names of the server's shared-memory segments.
+        grace_seconds: seconds for which running requests may continue after stop().
 
     Raises:
         ConfigurationError: the log cannot be written.
-        LocalServerError: the program cannot be run.
     """
 
     def __init__(
@@ -62,8 +61,8 @@ class SupervisedTriton:
             grace_seconds=grace_seconds,
             parent_pid=self._owner,
         )
-        # The pipe to the supervisor is closed to stop it. It is not inherited: a program that this one starts
-        # does not keep the server alive.
+        # Closing this pipe stops the supervisor. Other programs that this one starts do not inherit the pipe, so they
+        # do not keep the server alive.
         reader, lifeline_end = os.pipe()
         self._lifeline: int | None = lifeline_end
         with os.fdopen(reader, "rb") as lifeline, self._open_log() as log:
@@ -73,16 +72,16 @@ class SupervisedTriton:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=dict(environment),
-                start_new_session=True,  # Ctrl-C in the terminal is for this program to handle, not for Triton
+                start_new_session=True,  # this program handles Ctrl-C in the terminal, not Triton
             )
 
     def learn_pid(self) -> None:
-        """Wait for the supervisor to report the process id of tritonserver, a few milliseconds.
+        """Wait for the supervisor to report the process id of tritonserver, which takes a few milliseconds.
 
         Raises:
             LocalServerError: tritonserver cannot be run.
         """
-        if self._process.stdout is None:  # for the type checker: stdout is a pipe
+        if self._process.stdout is None:  # never, but the type checker does not know that stdout is a pipe
             return
         with self._process.stdout as answers:
             answer = json.loads(answers.readline() or b'{"error": "the supervisor did not start"}')
@@ -92,21 +91,21 @@ class SupervisedTriton:
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status of tritonserver (128 + N after signal N), None while it runs."""
+        """Exit status of tritonserver (128 + N after signal N); None while it runs."""
         return self._process.poll()
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end; return the exit status, or None after `timeout` seconds."""
+        """Wait for the end. Return the exit status, or None when the server still runs after `timeout` seconds."""
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self) -> None:
-        """End tritonserver, wait until all of it is gone and remove what belonged to it. Safe to call again."""
+        """End tritonserver, wait until all its processes have ended, and remove its files. Further calls do nothing."""
         if self._owner != os.getpid() or self._final_log is not None:
             return  # a forked child must not stop its parent's server
-        self._let_go()
+        self._close_lifeline()
         if self.wait(self._grace_seconds + SECONDS_BEYOND_GRACE) is None:
             self._process.kill()
             self._process.wait()
@@ -115,7 +114,7 @@ class SupervisedTriton:
 
     @property
     def log(self) -> str:
-        """The last 64 KiB of what tritonserver wrote, also after the end."""
+        """The last 64 KiB of tritonserver's output, also after its end."""
         if self._final_log is not None:
             return self._final_log
         try:
@@ -127,12 +126,12 @@ class SupervisedTriton:
             return ""
 
     def log_excerpt(self) -> str:
-        """The last errors of the log, ready to be appended to a message; "" when there are none."""
+        """Return the last errors of the log in a form to append to a message; an empty string without errors."""
         lines = last_errors(self.log)
         return ": " + " / ".join(lines) if lines else ""
 
-    def _let_go(self) -> None:
-        """Close the pipe, once: an earlier stop() may have been interrupted while it waited."""
+    def _close_lifeline(self) -> None:
+        """Close the pipe, unless an earlier stop() did so before it was interrupted."""
         if self._lifeline is not None:
             os.close(self._lifeline)
             self._lifeline = None
@@ -143,7 +142,7 @@ class SupervisedTriton:
                 self.log_path.parent.mkdir(parents=True)
             log = self.log_path.open("ab")
         except OSError as error:
-            self._let_go()
+            self._close_lifeline()
             raise ConfigurationError(f"cannot write the log to {self.log_path}: {error.strerror}") from error
         self.log_start = log.seek(0, os.SEEK_END)
         return log

@@ -1,4 +1,4 @@
-"""`triton-sam serve`: run the local server in the foreground until Ctrl-C."""
+"""Run the local server in the foreground until Ctrl-C, for `triton-sam serve`."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def serve(
     quiet: bool = False,
     output: TextIO | None = None,
 ) -> int:
-    """Start a server, print where it listens, and block until Ctrl-C, SIGTERM or the server's own end.
+    """Start a server, print its URLs, and block until Ctrl-C, SIGTERM or the end of the server.
+
+    The arguments that are not listed here are those of `LocalServer`.
 
     Args:
         verbose: copy the server's log to standard error as it grows.
         quiet: print nothing but the URL of the HTTP endpoint.
-        output: where the summary goes; standard output by default.
-
-    The other arguments are those of `LocalServer`.
+        output: stream for the summary; None means standard output.
 
     Returns:
-        The exit status: 0 after Ctrl-C or SIGTERM, otherwise 1.
+        The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself.
 
     Raises:
-        SamError: as `LocalServer.start`.
+        SamError: the server cannot be started; see `LocalServer.start`.
     """
     out = output or sys.stdout
     server = LocalServer(
@@ -81,7 +81,7 @@ def serve(
         except KeyboardInterrupt:
             return 0
         finally:
-            with _deaf_to_signals():  # an impatient second Ctrl-C must not leave half of it behind
+            with _signals_ignored():  # a second Ctrl-C must not interrupt the clean-up
                 server.stop()
             if started and not quiet:
                 print("Stopped.", file=out, flush=True)
@@ -104,7 +104,7 @@ def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
 
 
 def cpu_fallbacks(log: str) -> list[str]:
-    """Return the backend's words about models that should run on a GPU and do not; Triton itself says GPU."""
+    """Return the backend's warnings about models that run on the CPU, although Triton reports a GPU for them."""
     return list(dict.fromkeys(re.findall(r'[^\s"]+ runs on the CPU: [^\n"]+', log)))
 
 
@@ -118,9 +118,9 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's affair
+        yield  # only the main thread may change signal handlers
         return
-    # SIGINT too: a shell starts background jobs with it ignored.
+    # SIGINT needs a handler as well, because a shell starts background jobs with SIGINT ignored.
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
@@ -130,7 +130,7 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _deaf_to_signals() -> Iterator[None]:
+def _signals_ignored() -> Iterator[None]:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
@@ -150,14 +150,17 @@ def _log_to_stderr(server: LocalServer) -> Iterator[None]:
 
 
 def _follow(server: LocalServer, finished: threading.Event) -> None:
-    """Copy what the server writes, but nothing of earlier ones, also when a start is tried once more on other ports."""
+    """Copy the log of this server to standard error, without the output of earlier servers.
+
+    A start that is repeated on other ports has a log of its own, which is copied as well.
+    """
     path: Path | None = None
     ended = False
     with contextlib.ExitStack() as opened:
         log: TextIO = io.StringIO()
         while not ended:
             ended = finished.wait(0.1 if path else 0.02)
-            sys.stderr.write(log.read())  # of the attempt before, too: its file is open even where it is gone
+            sys.stderr.write(log.read())  # also of an earlier attempt, whose open file may be deleted
             place = server.log_place
             if place is not None and place[0] != path:
                 with contextlib.suppress(OSError):

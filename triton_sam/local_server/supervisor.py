@@ -1,21 +1,21 @@
-"""The process between a Python program and its tritonserver: it outlives neither of them.
+"""The supervisor: a process between a Python program and its tritonserver, which ends both together.
 
-Run as a plain script with `python -I -S` (no site-packages, so that it is up in a few milliseconds); it must
-not import anything of this package. Its argument is one JSON object (see `Job`). On standard output it writes
-one JSON line, `{"pid": 123}` or `{"error": "..."}`; its exit status is tritonserver's (128 + N after signal N).
+It runs as a plain script with `python -I -S` (without site-packages, so that it starts in a few milliseconds) and must
+not import anything of this package. Its argument is one JSON object (see `Job`). It writes one JSON line to standard
+output, `{"pid": 123}` or `{"error": "..."}`. Its exit status is that of tritonserver (128 + N after signal N).
 
-Why a process and not PR_SET_PDEATHSIG on tritonserver: that signal fires when the *thread* that forked ends, so
-a server started in a worker thread would die with it, and it reaches tritonserver alone, never the stub
-processes that hold the models. Here:
+PR_SET_PDEATHSIG on tritonserver alone would not suffice. That signal is sent when the *thread* that forked ends, so a
+server that was started in a worker thread would end with the thread. It would also reach tritonserver alone, and not
+the stub processes that hold the models. The supervisor works as follows:
 
-- standard input is a pipe from the program. It closes when the program ends, however it ends (also SIGKILL).
-  A child that the program forked may hold the pipe open, so the parent's process id is looked at as well.
-- tritonserver leads a process group, which is killed as a whole. Orphaned stubs are re-parented to this process
-  (PR_SET_CHILD_SUBREAPER), which leaves when the last one has gone.
-- should this process be killed itself, PR_SET_PDEATHSIG takes tritonserver along (the only thread here is the
-  main one), and the stubs leave when they miss tritonserver.
-- the shared-memory segments carry a prefix of this server's own and are unlinked at the end. A lock file beside
-  them tells a later start that they are stale should nobody have been left to do so.
+- Its standard input is a pipe from the program, which closes when the program ends, even by SIGKILL. A forked child of
+  the program may hold the pipe open, so the supervisor watches the parent's process id as well.
+- tritonserver leads a process group, which is killed as a whole. The supervisor becomes the parent of orphaned stubs
+  (PR_SET_CHILD_SUBREAPER) and ends when the last one has ended.
+- When the supervisor itself is killed, PR_SET_PDEATHSIG ends tritonserver (the supervisor has only the main thread),
+  and the stubs end when they notice that tritonserver is gone.
+- The names of the shared-memory segments have a prefix that belongs to this server. The supervisor unlinks them at the
+  end. If it is killed, a lock file beside them tells a later start that nobody uses them any more.
 """
 
 from __future__ import annotations
@@ -34,23 +34,32 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives, not a temporary file
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place of POSIX shared memory, not a temporary file
 SHM_FAMILY = "triton_sam_"
 LOCK_SUFFIX = "lock"
-SCRATCH = Path("/tmp")  # noqa: S108 - fixed in Triton's Python backend, whatever TMPDIR says
+SCRATCH = Path("/tmp")  # noqa: S108 - Triton's Python backend uses it, whatever TMPDIR says
 SECONDS_TO_LOAD_BACKEND = 5.0
 POLL_SECONDS = 0.25
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# Triton says this when the last request has been answered. What follows (unloading, joining threads) takes 3 to
-# 5 s in steps of a second and frees nothing that the end of the processes does not free as well.
+# Triton logs this after it has answered the last request. Its next steps (unloading models, joining threads) take 3 to
+# 5 s and free nothing that the end of the processes does not free as well.
 DRAINED = b"All models are stopped, unloading models"
 SECONDS_TO_WRITE_ANSWERS = 0.05
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run and what to remove afterwards."""
+    """The command to run, and the files and shared memory to remove afterwards.
+
+    Attributes:
+        command: tritonserver and its arguments.
+        log_file: the file that tritonserver's output goes to.
+        run_directory: the folder to remove when the program has ended.
+        shm_prefix: prefix of the names of the server's shared-memory segments.
+        grace_seconds: seconds for which running requests may continue.
+        parent_pid: process id of the program.
+    """
 
     command: list[str]
     log_file: str
@@ -61,7 +70,7 @@ class Job:
 
 
 def main() -> int:
-    """Run tritonserver until it ends or until the program that asked for it does."""
+    """Run tritonserver until it ends, or until the program that started this process ends."""
     job = Job(**json.loads(sys.argv[1]))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -83,22 +92,22 @@ def main() -> int:
         remove_scratch(began)
         if lock is not None:
             os.close(lock)
-    if os.getppid() != job.parent_pid:  # otherwise the program still wants to read the log
+    if os.getppid() != job.parent_pid:  # a program that still runs reads the log before it removes the folder
         shutil.rmtree(job.run_directory, ignore_errors=True)
     return server.returncode if server.returncode >= 0 else 128 - server.returncode
 
 
 def say(message: dict[str, object]) -> None:
-    """Write one line to the program, which may have gone already."""
+    """Write one line to the program, which may have ended already."""
     try:
         print(json.dumps(message), flush=True)
     except OSError:
-        # The descriptor stays broken: keep the interpreter from flushing it once more at exit.
+        # The interpreter flushes standard output again at exit, which must not fail on the broken pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def install_wakeup() -> int:
-    """Turn SIGTERM, SIGINT and SIGCHLD into bytes on a pipe; return its reading end."""
+    """Turn SIGTERM, SIGINT and SIGCHLD into bytes on a pipe, and return the reading end of the pipe."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
@@ -110,32 +119,32 @@ def install_wakeup() -> int:
 
 
 def start(command: list[str], libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
-    """Start tritonserver as the leader of its own process group, its output going to this process's stderr."""
+    """Start tritonserver as the leader of its own process group. Its output goes to this process's standard error."""
     supervisor = os.getpid()
 
     def before_exec() -> None:
         os.setpgid(0, 0)
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != supervisor:  # it died between fork and prctl: nobody would send the signal
+        if os.getppid() != supervisor:  # the supervisor died between fork and prctl, so the signal would never come
             os._exit(1)
 
-    # The supervisor has one thread: nothing can hold a lock that the child would wait for.
+    # preexec_fn is safe here: the supervisor has only one thread, so no lock is held that the child would wait for.
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, preexec_fn=before_exec)  # noqa: PLW1509
 
 
 def wait_for_an_end(server: subprocess.Popen[bytes], parent_pid: int, wakeup: int) -> None:
-    """Block until the server has died, the program has gone or either it or a signal says stop."""
-    told = {signal.SIGTERM, signal.SIGINT}
+    """Block until the server ends, the program ends or closes the pipe, or SIGTERM or SIGINT arrives."""
+    stop_signals = {signal.SIGTERM, signal.SIGINT}
     while server.poll() is None and os.getppid() == parent_pid:
         readable, _, _ = select.select([0, wakeup], [], [], POLL_SECONDS)
-        if wakeup in readable and told.intersection(os.read(wakeup, 64)):
+        if wakeup in readable and stop_signals.intersection(os.read(wakeup, 64)):
             return
         if 0 in readable and not os.read(0, 64):
             return
 
 
 def end(server: subprocess.Popen[bytes], job: Job) -> None:
-    """Let running requests finish, then kill the process group and wait until the last of it has gone."""
+    """Let running requests finish, then kill the process group and wait until its last process has ended."""
     if server.poll() is None:
         offset = size_of(job.log_file)
         server.send_signal(signal.SIGTERM)
@@ -145,7 +154,7 @@ def end(server: subprocess.Popen[bytes], job: Job) -> None:
                 time.sleep(SECONDS_TO_WRITE_ANSWERS)
                 break
             time.sleep(0.01)
-    # After SIGTERM, the signal that ends it is ours: that is a clean stop, not a crash.
+    # When the server still runs, it ends by our SIGKILL. That is a clean stop and not a crash.
     stopped_here = server.poll() is None
     kill_group(server.pid)
     server.wait()
@@ -155,7 +164,7 @@ def end(server: subprocess.Popen[bytes], job: Job) -> None:
 
 
 def kill_group(group: int) -> None:
-    """Send SIGKILL to whatever is left of a process group."""
+    """Send SIGKILL to every process of a group that still runs."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
@@ -174,9 +183,12 @@ def reap_orphans(group: int, seconds: float = 5.0) -> None:
 
 
 def hold_lock(job: Job, began: float) -> int | None:
-    """Lock a file among the segments for as long as this process lives; None where there is no /dev/shm.
+    """Create a lock file beside the shared-memory segments, and hold its lock until this process ends.
 
-    It says what else there is to remove, for the start that finds it without an owner.
+    The file lists what else must be removed. A later start reads it when nobody holds the lock any more.
+
+    Returns:
+        The descriptor of the file; None where /dev/shm does not exist.
     """
     path = SHARED_MEMORY / f"{job.shm_prefix}{LOCK_SUFFIX}"
     try:
@@ -186,24 +198,24 @@ def hold_lock(job: Job, began: float) -> int | None:
             if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
                 os.write(descriptor, json.dumps({"run_directory": job.run_directory, "began": began}).encode())
                 return descriptor
-            os.close(descriptor)  # another start took it for stale in the moment before the lock: once more
+            os.close(descriptor)  # another start removed the file before it was locked, so create it again
     except OSError:
         return None
 
 
 def remove_stale_servers() -> None:
-    """Remove what servers left behind whose supervisor was killed: those whose lock nobody holds."""
+    """Remove the files and segments of servers whose supervisor was killed, that is, whose lock nobody holds."""
     for lock in SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}"):
         try:
             descriptor = os.open(lock, os.O_RDWR)
         except OSError:
             continue
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError: that server is alive
-            if os.fstat(descriptor).st_uid == os.getuid():  # nobody else tells this process what to remove
-                left = json.loads(os.read(descriptor, 4096))
-                shutil.rmtree(left["run_directory"], ignore_errors=True)
-                remove_scratch(left["began"])
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError when that server is alive
+            if os.fstat(descriptor).st_uid == os.getuid():  # other users must not tell this process what to remove
+                owner = json.loads(os.read(descriptor, 4096))
+                shutil.rmtree(owner["run_directory"], ignore_errors=True)
+                remove_scratch(owner["began"])
                 remove_segments(lock.name[: -len(LOCK_SUFFIX)])
         except (OSError, ValueError, KeyError):
             pass
@@ -212,7 +224,7 @@ def remove_stale_servers() -> None:
 
 
 def remove_segments(prefix: str) -> None:
-    """Unlink every segment of one server, its lock file included."""
+    """Unlink every segment of one server, and its lock file."""
     for segment in SHARED_MEMORY.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             segment.unlink()
@@ -221,8 +233,8 @@ def remove_segments(prefix: str) -> None:
 def remove_scratch(began: float) -> None:
     """Remove the empty folder that a killed Python backend leaves behind.
 
-    It makes one at its start and fills it only for models that bring a packed Python environment. Its name
-    does not tell whose it is: the moment does, and a folder that is in use is not empty.
+    The backend creates the folder at its start, and fills it only for models with a packed Python environment. The name
+    of the folder does not identify the server, but the time of its creation does. A folder in use is not empty.
     """
     for folder in SCRATCH.glob("python_env_*"):
         with contextlib.suppress(OSError):
@@ -232,7 +244,7 @@ def remove_scratch(began: float) -> None:
 
 
 def size_of(path: str) -> int:
-    """Size of a file in bytes, 0 when it cannot be read."""
+    """Return the size of a file in bytes; 0 when it cannot be read."""
     try:
         return Path(path).stat().st_size
     except OSError:
@@ -240,7 +252,7 @@ def size_of(path: str) -> int:
 
 
 def read_from(path: str, offset: int) -> bytes:
-    """What was appended to a file since it had `offset` bytes."""
+    """Return the bytes of a file from `offset` on; nothing when it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             file.seek(offset)

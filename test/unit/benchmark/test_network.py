@@ -1,4 +1,4 @@
-"""What `triton-sam benchmark` makes of URLs, networks and servers that die, without a Triton."""
+"""How `triton-sam benchmark` treats URLs, networks and servers that die, without a Triton."""
 
 import contextlib
 import http.server
@@ -26,11 +26,11 @@ from triton_sam.benchmark.results import Results
 from triton_sam.benchmark.settings import Settings
 from triton_sam.benchmark.target import Target
 
-PICTURE = bundled("test/images") / "coffee.jpg"
+IMAGE = bundled("test/images") / "coffee.jpg"
 
 
 def test_an_emulated_link_has_its_rate_and_delay_both_ways():
-    """An echo of 500 kB, sent at one stroke, over 20 Mbit/s and 30 ms: 200 ms for the bytes, and twice the delay."""
+    """An echo of 500 kB over 20 Mbit/s and 30 ms takes 200 ms for the bytes, and the delay twice."""
     content = bytes(range(250)) * 2000
 
     def echo():
@@ -60,18 +60,18 @@ def test_an_emulated_link_has_its_rate_and_delay_both_ways():
 
 @pytest.mark.parametrize("text", ["fast", "1gbit", "0gbit,1ms", "1gbit,-1ms", "1 gbit,1ms"])
 def test_a_link_that_makes_no_sense_is_refused(text):
-    with pytest.raises(errors.ConfigurationError, match="is no link"):
+    with pytest.raises(errors.ConfigurationError, match="is not a link"):
         Settings(link=text)
     assert parse_link("none") is None
     assert parse_link("1.5gbit,0.5ms") == Link(1.5e9, 0.0005)
 
 
 def make_target(urls, family="sam2", **options):
-    return Target(family, None, urls, PICTURE, **options)
+    return Target(family, None, urls, IMAGE, **options)
 
 
 def test_no_link_is_emulated_for_tls(monkeypatch):
-    """The relay has an address that no certificate names."""
+    """No certificate names the address of the relay."""
     monkeypatch.setattr(compare, "EmulatedLink", lambda *_: pytest.fail("a relay for TLS"))
     results = Results({})
     compare._measure_over_link(make_target({"https": "https://localhost:8443"}), Settings(), results, True)
@@ -80,18 +80,18 @@ def test_no_link_is_emulated_for_tls(monkeypatch):
 
 
 class Client:
-    """Answers at once."""
+    """A client that answers at once."""
 
     image_embeddings = object()
 
     def encode(self, *_):
-        """See SAM2TritonClient; so are all others."""
+        """Stand in for this method of SAM2TritonClient, and for the others below."""
 
     set_image = predict = segment = encode
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_stages_are_booked_by_protocol_also_over_tls(monkeypatch, protocol):
+def test_stages_are_recorded_by_protocol_also_over_tls(monkeypatch, protocol):
     asked = []
 
     def refuse(target, protocol, embeddings):
@@ -112,7 +112,7 @@ def test_stages_are_booked_by_protocol_also_over_tls(monkeypatch, protocol):
 def test_a_mouse_moves_over_every_family(monkeypatch):
     asked = {}
 
-    async def stress(url, name, picture, **options):
+    async def stress(url, name, image, **options):
         asked.update(options)
         return []
 
@@ -127,7 +127,7 @@ def test_a_mouse_moves_over_every_family(monkeypatch):
 
 
 class Dying(http.server.BaseHTTPRequestHandler):
-    """Knows regions of shared memory, and hangs up where an inference is asked for."""
+    """A server that accepts regions of shared memory, and hangs up on an inference request."""
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"] or 0))
@@ -138,7 +138,7 @@ class Dying(http.server.BaseHTTPRequestHandler):
             self.end_headers()
 
     def log_message(self, *_):
-        """Not here."""
+        """Write no log."""
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def share(server):
     names = target.pair.family.encoder.output_names
     tensors = {name: np.zeros((1, 2, 3, 3), np.float32) for name in names}
     return shared_memory.SharedMemoryClicks(
-        target, "http", ImageEmbeddings("sam2", "sam2_encoder", target.picture.size, tensors)
+        target, "http", ImageEmbeddings("sam2", "sam2_encoder", target.image.size, tensors)
     )
 
 
@@ -165,7 +165,7 @@ def regions():
     return {path.name for path in Path("/dev/shm").glob("triton_sam_benchmark_*")}
 
 
-def test_a_server_that_dies_under_shared_memory_is_one_of_our_errors(dying):
+def test_a_server_that_dies_while_it_shares_memory_raises_a_server_error(dying):
     before = regions()
     with share(dying) as clicks:
         assert len(regions() - before) == 1
@@ -178,7 +178,7 @@ def test_a_server_that_dies_under_shared_memory_is_one_of_our_errors(dying):
     assert [step for step, _ in itertools.groupby(steps)] == ["register", "infer", "unregister"]
 
 
-def test_what_was_begun_is_undone_where_shared_memory_is_refused(dying, monkeypatch):
+def test_a_refusal_of_shared_memory_leaves_no_region_and_no_connection(dying, monkeypatch):
     closed, close = [], Transport.close
 
     def counted(transport):

@@ -1,4 +1,4 @@
-"""The parts of `triton-sam benchmark` that need no server: crowds and rounds, bars, reports, what changed."""
+"""The parts of `triton-sam benchmark` that need no server: users, rounds, thresholds, reports and comparisons."""
 
 import contextlib
 import json
@@ -72,7 +72,7 @@ def test_bars_compare_medians_with_their_limits():
     assert not sam1["encode, http: faster than PyTorch"].ok
 
 
-def test_diff_says_what_changed_and_whether_it_is_clear():
+def test_diff_tells_which_measurements_changed_clearly():
     before = make_results([row("latency", "click", "session", 40.0, 44.0), row("latency", "read", "client", 5.0, 9.0),
                            row("throughput", "clicks", "session", 1.0, size=1, per_second=10.0)])  # fmt: skip
     after = make_results([row("latency", "click", "session", 20.0, 22.0), row("latency", "read", "client", 6.0, 8.0),
@@ -90,7 +90,10 @@ def test_diff_says_what_changed_and_whether_it_is_clear():
 
 
 def test_diff_compares_times_where_a_rate_says_nothing_about_speed():
-    """Half as many refusals a second, and as many clicks of users who think, each in half the time."""
+    """The newer result has half as many refusals per second, and as many clicks of users who pause.
+
+    Each call takes half the time, so both became twice as fast.
+    """
     sections = {"refused": ("overload", 64, 100.0, 50.0), "clicks, 1 s between": ("load", 8, 7.0, 7.0)}
 
     def make(ms, which):
@@ -110,10 +113,10 @@ def test_diff_names_other_links():
     assert diff.differences(before, after) == ["link: 1gbit,1ms before, none after"]
 
 
-def test_contenders_take_turns_and_the_least_is_kept():
+def test_contenders_take_turns_for_the_smallest_number_of_rounds():
     calls, times = [], {}
     acts = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
-    take_turns(acts, times, 0.0, least=3)
+    take_turns(acts, times, 0.0, min_rounds=3)
     assert calls == ["a", "b"] * 4  # one round to warm up
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
 
@@ -127,7 +130,7 @@ def test_an_interruption_leaves_the_rounds_before_it():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        take_turns({"a": act}, times, 60.0, least=3, warm_up=False)
+        take_turns({"a": act}, times, 60.0, min_rounds=3, warm_up=False)
     assert len(times["a"]) == 2
 
 
@@ -139,7 +142,7 @@ def test_a_crowd_counts_users_and_errors():
 
     found = crowd(3, act, 1.0)
     assert len(found.ms) == 3
-    assert found.least >= 1
+    assert found.min_calls >= 1
     assert found.errors == ["no"]
     assert found.per_second > 0
     with pytest.raises(errors.InferenceError):
@@ -154,7 +157,7 @@ def test_a_crowd_that_thinks_for_long_ends_in_time():
     assert found.seconds == 0
 
 
-def test_a_crowd_ends_with_its_last_call_and_not_with_the_pause_behind_it(monkeypatch):
+def test_a_crowd_ends_with_its_last_call_and_not_with_the_pause_after_it(monkeypatch):
     monkeypatch.setattr(timing, "PAUSE_AFTER_REFUSAL", 60.0)
 
     def act(user, number):
@@ -169,13 +172,13 @@ def test_a_crowd_ends_with_its_last_call_and_not_with_the_pause_behind_it(monkey
 
 
 class Users:
-    """Click at once, and alone as fast as they are told."""
+    """Users whose single clicks take the given milliseconds."""
 
     def __init__(self, alone):
         self.alone = iter(alone)
 
     def click(self, user, number):
-        """Not called: crowds are made up."""
+        """Never called, because crowds are made up."""
 
     def click_alone(self):
         return next(self.alone)
@@ -185,7 +188,7 @@ def measure_overload(monkeypatch, results, crowds, alone):
     made_up = iter(crowds)
     monkeypatch.setattr(overload, "crowd", lambda *_: next(made_up)())
     monkeypatch.setattr(overload, "_users", lambda *_: contextlib.nullcontext(Users(alone)))
-    target = SimpleNamespace(protocols=["http"], pid=None, most_pending=lambda session: 2)
+    target = SimpleNamespace(protocols=["http"], pid=None, max_pending_clicks=lambda session: 2)
     with Progress("overload", 3, quiet=True) as progress:
         overload.measure_overload(target, Settings(), results, True, progress)
 
@@ -217,8 +220,8 @@ def test_a_server_that_recovers(monkeypatch):
     assert "as fast as before 0.0" in make_document(results, {}).to_markdown()
 
 
-def test_a_server_that_does_not_recover_is_not_said_to_have(monkeypatch):
-    monkeypatch.setattr(overload, "PATIENCE", 0.0)
+def test_a_server_that_does_not_recover_is_reported_so(monkeypatch):
+    monkeypatch.setattr(overload, "RECOVERY_TIMEOUT", 0.0)
     results = make_results([])
     measure_overload(monkeypatch, results, [calm, busy], [1.0] * 10 + [9.0] * 100)
     (after,) = results.of("overload", "after")
@@ -229,12 +232,12 @@ def test_a_server_that_does_not_recover_is_not_said_to_have(monkeypatch):
     assert problem(json.loads(json.dumps(to_json(results)))) == ""
 
 
-def test_a_load_without_a_click_is_said(monkeypatch):
+def test_a_note_tells_of_a_load_without_a_click(monkeypatch):
     monkeypatch.setattr(load, "crowd", lambda *_: Crowd([[]]))
     client = SimpleNamespace(set_image=lambda *_: None, predict=lambda *_: None)
     target = SimpleNamespace(
         protocols=["http"], pid=None, pair=SimpleNamespace(decoder="d"), content=b"", points=lambda: iter([(1, 1)]),
-        place=lambda session: "client", client=lambda *_: contextlib.nullcontext(client),
+        embeddings_place=lambda session: "client", client=lambda *_: contextlib.nullcontext(client),
         statistics=lambda model: {"count": 1.0, "queue": 0.0, "compute_infer": 0.0},
     )  # fmt: skip
     results = make_results([])
@@ -249,7 +252,7 @@ def fail(*_):
 
 
 def make_nvml(count):
-    """A GPU that fell off the bus, and one whose memory is the processor's."""
+    """Imitate NVML with a GPU that failed, and one that shares the processor's memory."""
     return SimpleNamespace(
         nvmlDeviceGetCount=count,
         nvmlDeviceGetHandleByIndex=lambda index: index or fail(),
@@ -261,7 +264,7 @@ def make_nvml(count):
 
 
 @pytest.mark.parametrize(("count", "gpus", "use"), [(lambda: 2, ["GB10, driver 580.1"], [40.0]), (fail, [], [])])
-def test_a_machine_is_described_by_what_its_gpus_tell(monkeypatch, count, gpus, use):
+def test_a_machine_is_described_by_the_answers_of_its_gpus(monkeypatch, count, gpus, use):
     monkeypatch.setattr(machine, "_nvml", lambda: make_nvml(count))
     monkeypatch.setattr(machine, "_has_gpu", lambda: True)
     assert machine.describe_machine()["gpus"] == gpus
@@ -276,7 +279,7 @@ def no_matplotlib(monkeypatch):
     monkeypatch.delitem(sys.modules, "triton_sam.benchmark.plots", raising=False)
 
 
-def test_figures_are_written_before_the_plots(no_matplotlib, tmp_path):
+def test_results_are_written_before_the_plots(no_matplotlib, tmp_path):
     with pytest.raises(errors.MissingDependencyError, match="matplotlib is missing"):
         write_report(make_results([row("latency", "click", "session", 1.0, protocol="http")]), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"result.json", "result.csv"}
@@ -288,6 +291,6 @@ def test_a_missing_matplotlib_is_noticed_before_anything_is_measured(no_matplotl
     assert not (tmp_path / "out").exists()
 
 
-def test_a_page_shows_bold_and_code():
+def test_an_html_page_shows_bold_and_code():
     page = Document(["**stopped** at `a ** b ** c` < **2**"]).to_html()
     assert "<p><strong>stopped</strong> at <code>a ** b ** c</code> &lt; <strong>2</strong></p>" in page

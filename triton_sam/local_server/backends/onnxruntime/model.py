@@ -1,12 +1,12 @@
 """A Triton backend named `onnxruntime`, written in Python, for a Triton that has only the Python backend.
 
-It reads the same model repository as Triton's own C++ backend of that name: `default_model_filename`, optional
-inputs (overridable initializers of the graph), `instance_group`, and the parameters `intra_op_thread_count`,
-`inter_op_thread_count`, `execution_mode`, `cuda_mem_limit`. A parameter whose key starts with "session." goes to ONNX
-Runtime's session options as it is. Requests of one batch are answered one by one. The requests of `model_warmup` are
-computed on a GPU; on a CPU they would only make the start longer, so they are answered without computing.
+It reads the same model repositories as Triton's own C++ backend of that name. It supports `default_model_filename`,
+optional inputs (overridable initializers of the graph), `instance_group`, and the parameters `intra_op_thread_count`,
+`inter_op_thread_count`, `execution_mode` and `cuda_mem_limit`. A parameter whose key starts with "session." is passed
+to ONNX Runtime's session options unchanged. The backend answers the requests of a batch one by one. It computes the
+requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them without computing.
 
-This file runs inside Triton's stub process, one per model instance; it imports nothing of triton_sam.
+This file runs in Triton's stub processes, one for each model instance, and must not import triton_sam.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
-        """Fill in inputs and outputs from the ONNX graph when config.pbtxt names none; otherwise change nothing."""
+        """Add the inputs and outputs of the ONNX graph, unless config.pbtxt lists both inputs and outputs already."""
         described = config.as_dict()
         if described.get("input") and described.get("output"):
             return config
@@ -69,10 +69,10 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Open the ONNX file of this version on the device of this instance."""
+        """Open the ONNX file of the model's version on the device of this instance."""
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-        # The real folder: what LocalServer hands to Triton is a link to it, and an error must name what one can mend.
+        # LocalServer gives Triton a link to the model's folder. Errors must name the folder that the user can change.
         folder = Path(args["model_repository"]).resolve() / args["model_version"]
         file = folder / (config["default_model_filename"] or "model.onnx")
         providers = choose_providers(args, parameters)
@@ -85,30 +85,33 @@ class TritonPythonModel:
         if providers[0] != "CPUExecutionProvider" and chosen == "CPUExecutionProvider":
             self.refuse_or_accept_cpu(args)
         if chosen == "CPUExecutionProvider":
-            # Triton sends them before it lets any other request in, so they are the first that come.
+            # Triton sends the warm-up requests before any other, so they are the first ones to arrive.
             self.warm_ups_to_skip = count_warm_ups(config)
         pb_utils.Logger.log_info(f"{args['model_instance_name']}: {file.name} on {chosen}")
 
     def refuse_or_accept_cpu(self, args: Mapping[str, str]) -> None:
-        """ONNX Runtime falls back to the CPU by itself when CUDA does not come up: say so, or refuse."""
+        """Refuse a model that must run on a GPU, or log a warning.
+
+        ONNX Runtime itself falls back to the CPU without an error when CUDA does not start.
+        """
         reason = "ONNX Runtime could not start CUDA (driver, CUDA or cuDNN libraries; see the server's log)"
         if asks_for_gpu(args):
             raise pb_utils.TritonModelException(f"{reason}: pip install 'onnxruntime-gpu[cuda,cudnn]'")
         pb_utils.Logger.log_warn(f"{args['model_name']} runs on the CPU: {reason}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer every request by itself: one that fails does not touch the others. None that was cancelled is run."""
+        """Answer each request separately, so that a failure affects one request alone. Skip cancelled requests."""
         cancelled = [request.is_cancelled() for request in requests]
         if all(cancelled):
-            # Only a batch that is refused as a whole stays out of Triton's counters of computed inferences.
+            # Triton counts an error in a single response as an inference, but not a batch that fails as a whole.
             raise pb_utils.TritonModelException(CANCELLED)
         return [
-            failure(CANCELLED, pb_utils.TritonError.CANCELLED) if gone else self.answer(request)
-            for request, gone in zip(requests, cancelled, strict=True)
+            failure(CANCELLED, pb_utils.TritonError.CANCELLED) if is_cancelled else self.answer(request)
+            for request, is_cancelled in zip(requests, cancelled, strict=True)
         ]
 
     def answer(self, request: Any) -> Any:
-        """Run one request; whatever goes wrong becomes its answer, in one line."""
+        """Run one request. An error becomes the response, as one line of text."""
         if self.warm_ups_to_skip:
             self.warm_ups_to_skip -= 1
             return pb_utils.InferenceResponse(output_tensors=[])
@@ -119,18 +122,18 @@ class TritonPythonModel:
                 return failure(f"missing input {', '.join(sorted(missing))}", pb_utils.TritonError.INVALID_ARG)
             requested = [name for name in self.outputs if name in request.requested_output_names()]
             arrays = self.session.run(requested, feed)
-        except Exception as error:  # noqa: BLE001 - whatever one request does, the others go on
+        except Exception as error:  # noqa: BLE001 - an error of one request must not affect the others
             return failure(one_line(error), pb_utils.TritonError.INVALID_ARG)
         tensors = [pb_utils.Tensor(name, to_triton(array)) for name, array in zip(requested, arrays, strict=True)]
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
     def finalize(self) -> None:
-        """Free the session before the interpreter goes."""
+        """Free the runtime session before the interpreter ends."""
         self.session = None
 
 
 def count_warm_ups(config: Mapping[str, Any]) -> int:
-    """Return how many warm-up requests Triton sends to each instance: samples of batch size 0 are left out."""
+    """Return the number of warm-up requests that Triton sends to each instance. It skips samples of batch size 0."""
     samples = config.get("model_warmup") or []
     return sum(max(1, int(sample.get("count", 1))) for sample in samples if int(sample.get("batch_size", 0)))
 
@@ -141,28 +144,28 @@ def failure(message: str, code: int) -> Any:
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's text without ONNX Runtime's wrapping: its prefix, source paths and stack."""
+    """Return the text of an error as one line, without ONNX Runtime's prefix, source paths and stack."""
     text = " ".join(str(error).split())
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     return re.sub(r"\S+/onnxruntime/\S+:\d+ [^\[]*?(?=[A-Z])", "", text) or type(error).__name__
 
 
 def to_ort(array: Array) -> Array:
-    """Triton hands BYTES over as `bytes` objects, ONNX Runtime wants `str`."""
+    """Return an input for ONNX Runtime, which expects `str` objects where Triton gives `bytes`."""
     if array.dtype != np.object_:
         return array
     return np.array([item.decode() for item in array.flat], dtype=np.object_).reshape(array.shape)
 
 
 def to_triton(array: Array) -> Array:
-    """Return an output as Triton takes it: `bytes` instead of `str`."""
+    """Return an output for Triton, which expects `bytes` objects where ONNX Runtime gives `str`."""
     if array.dtype != np.object_:
         return array
     return np.array([str(item).encode() for item in array.flat], dtype=np.object_).reshape(array.shape)
 
 
 def import_onnxruntime() -> Any:
-    """Import ONNX Runtime late: Triton starts this file once more, only to ask about the configuration."""
+    """Import ONNX Runtime. It is imported late, because Triton may start this file only to complete a configuration."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -173,7 +176,11 @@ def import_onnxruntime() -> Any:
 
 
 def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
-    """Open an ONNX file, or raise a TritonModelException that names the file and the reason."""
+    """Open an ONNX file as a runtime session.
+
+    Raises:
+        TritonModelException: the file cannot be opened; the message names the file and the reason.
+    """
     if not file.is_file():
         raise pb_utils.TritonModelException(f"no such file: {file}")
     try:
@@ -193,13 +200,14 @@ def session_options(parameters: Mapping[str, str]) -> Any:
     options.inter_op_num_threads = number(parameters, "inter_op_thread_count")
     if number(parameters, "execution_mode"):
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    # Threads that spin while they wait for work make back-to-back runs 4 % faster (33 against 34 ms for a decoder
-    # on two idle cores) and cost twice the CPU time per click (115 against 59 ms), for whatever else runs there: on
-    # busy cores a click took 210 ms with and 125 ms without.
+    # Threads do not spin while they wait for work. Spinning makes consecutive runs 4 % faster (33 ms instead of 34 ms
+    # for a decoder on two idle cores), but it doubles the CPU time of a click (115 ms instead of 59 ms), which other
+    # programs lack: on busy cores a click took 210 ms with spinning and 125 ms without.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    # The softmax over 4096 places of an image leaves weights below 1e-38, with which a processor computes many times as
-    # slowly. Taken for zero, a click of the built-in model cost 87 ms of processor time in place of 145, same bits.
+    # The softmax over the 4096 positions of an image gives denormal weights (below 1e-38), which slow a processor down
+    # many times. Setting them to zero reduced a click of the built-in model from 145 ms to 87 ms of processor time,
+    # with the same result bit for bit.
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     for key, value in parameters.items():
         if key.startswith("session."):
@@ -208,7 +216,7 @@ def session_options(parameters: Mapping[str, str]) -> Any:
 
 
 def number(parameters: Mapping[str, str], key: str) -> int:
-    """Return a parameter as a number, 0 when it is not given."""
+    """Return a parameter as a whole number; 0 when it is missing."""
     text = parameters.get(key, "0")
     if not text.isdecimal():
         raise pb_utils.TritonModelException(f"parameter {key} must be a whole number, not {text!r}")
@@ -216,7 +224,7 @@ def number(parameters: Mapping[str, str], key: str) -> int:
 
 
 def choose_providers(args: Mapping[str, str], parameters: Mapping[str, str]) -> list[Any]:
-    """Return the execution providers for the device that Triton placed this instance on."""
+    """Return ONNX Runtime's execution providers for the device that Triton chose for this instance."""
     if args["model_instance_kind"] == "CPU":
         return ["CPUExecutionProvider"]
     onnxruntime = import_onnxruntime()
@@ -227,7 +235,7 @@ def choose_providers(args: Mapping[str, str], parameters: Mapping[str, str]) -> 
         pb_utils.Logger.log_warn(f"{args['model_name']} runs on the CPU: {reason}")
         return ["CPUExecutionProvider"]
     if hasattr(onnxruntime, "preload_dlls"):
-        onnxruntime.preload_dlls()  # CUDA and cuDNN as pip packages are on no library path
+        onnxruntime.preload_dlls()  # pip packages of CUDA and cuDNN are not on the library path
     options: dict[str, Any] = {"device_id": int(args["model_instance_device_id"])}
     if number(parameters, "cuda_mem_limit"):
         options["gpu_mem_limit"] = number(parameters, "cuda_mem_limit")
@@ -235,7 +243,10 @@ def choose_providers(args: Mapping[str, str], parameters: Mapping[str, str]) -> 
 
 
 def asks_for_gpu(args: Mapping[str, str]) -> bool:
-    """True when config.pbtxt insists on a GPU. Triton's own copy of it says so for KIND_AUTO as well."""
+    """Return whether config.pbtxt demands a GPU.
+
+    The file is read because Triton's own copy of the configuration turns KIND_AUTO into KIND_GPU.
+    """
     try:
         text = Path(args["model_repository"], "config.pbtxt").read_text()
     except OSError:
@@ -244,11 +255,15 @@ def asks_for_gpu(args: Mapping[str, str]) -> bool:
 
 
 def check_names(config: Mapping[str, Any], inputs: set[str], optional: set[str], outputs: set[str]) -> None:
-    """Refuse a config.pbtxt that names tensors which the graph does not have, or lists inputs without a needed one."""
-    for key, there in (("input", inputs | optional), ("output", outputs)):
-        unknown = {entry["name"] for entry in config[key]} - there
+    """Compare the tensors in config.pbtxt with those of the graph.
+
+    Raises:
+        TritonModelException: config.pbtxt names an unknown tensor, or its list of inputs lacks a required input.
+    """
+    for key, in_graph in (("input", inputs | optional), ("output", outputs)):
+        unknown = {entry["name"] for entry in config[key]} - in_graph
         if unknown:
-            listed, known = ", ".join(sorted(unknown)), ", ".join(sorted(there))
+            listed, known = ", ".join(sorted(unknown)), ", ".join(sorted(in_graph))
             raise pb_utils.TritonModelException(f"config.pbtxt names {key} {listed}; the ONNX file has {known}")
     missing = inputs - {entry["name"] for entry in config["input"]}
     if config["input"] and missing:
@@ -257,31 +272,31 @@ def check_names(config: Mapping[str, Any], inputs: set[str], optional: set[str],
 
 
 def describe(node: Any, batched: bool) -> dict[str, Any]:
-    """Return a graph input or output as an entry of config.pbtxt."""
+    """Return the entry of a graph input or output for config.pbtxt."""
     if node.type not in TRITON_TYPES:
-        raise pb_utils.TritonModelException(f"{node.name} is a {node.type}, which Triton cannot carry")
+        raise pb_utils.TritonModelException(f"{node.name} has the type {node.type}, which Triton does not support")
     dims = [dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape]
     return {"name": node.name, "data_type": TRITON_TYPES[node.type], "dims": dims[1:] if batched else dims or [1]}
 
 
 def model_file_of_this_process() -> Path:
-    """Return the ONNX file that this stub process was started for: its first argument.
+    """Return the ONNX file of this stub process, which is its first argument.
 
-    There is no other way to learn it before `initialize`.
+    Before `initialize`, there is no other way to find it.
     """
     arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
     return Path(os.fsdecode(arguments[1]))
 
 
 def usable_cores() -> int:
-    """Return how many physical cores this process may use, by its CPU affinity and its container's quota."""
+    """Return the number of physical cores that this process may use, by its CPU affinity and its container's quota."""
     allowed = os.sched_getaffinity(0)
     cores = {thread_siblings(cpu) for cpu in allowed}
     return max(1, int(min(cgroup_quota(), len(cores))))
 
 
 def thread_siblings(cpu: int) -> str:
-    """Return what names the physical core of a logical one."""
+    """Return a text that identifies the physical core of a logical CPU."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
@@ -289,7 +304,7 @@ def thread_siblings(cpu: int) -> str:
 
 
 def cgroup_quota() -> float:
-    """Return the container's CPU limit in cores, infinity when there is none."""
+    """Return the container's CPU limit in cores; infinity when it has none."""
     for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroup v2, v1
         try:
             quota, period = " ".join((CGROUP / file).read_text() for file in files).split()

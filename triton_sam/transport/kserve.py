@@ -1,7 +1,4 @@
-"""The KServe v2 protocol over HTTP, with Triton's extension that sends tensors as bytes behind the JSON.
-
-https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_binary_data.md
-"""
+"""The KServe v2 protocol over HTTP, with Triton's extension `binary_tensor_data`: tensors as bytes behind the JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import contextlib
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -19,33 +15,16 @@ import urllib3
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
 
 from ..errors import InputError
-from .timed_pool import Body, Call, TimedPool
+from .failures import NO_TRITON
+from .protocols import Inputs, SharedTensor
+from .timed_pool import Body, TimedPool
+from .timed_sockets import Call
 from .url import ServerUrl
 
 JSON_LENGTH = "Inference-Header-Content-Length"
 """The header that says where the JSON ends and the bytes of the tensors begin."""
-NO_TRITON = "error while decoding the response"
-"""Part of the message of an error that is no JSON of Triton's: a page of a proxy, for example."""
 SMALL = 1 << 16
 """Bytes of a body up to which one copy costs less than several writes."""
-
-
-@dataclass(frozen=True)
-class SharedTensor:
-    """An input that the server reads from system shared memory.
-
-    Args:
-        region: name of the region, told to the server before.
-        offset: of the first byte in the region.
-        array: the same tensor on this side, for its shape and type.
-    """
-
-    region: str
-    offset: int
-    array: npt.NDArray[Any]
-
-
-Tensors = Mapping[str, npt.NDArray[Any] | SharedTensor]
 
 
 class KServeClient:
@@ -67,7 +46,7 @@ class KServeClient:
         self._pool = TimedPool(url, ca_certs)
         self._headers = dict(headers or {})
 
-    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
+    def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """Run one inference with the newest version of a model.
 
         Args:
@@ -96,9 +75,9 @@ class KServeClient:
             answer.read()
             return answer.status == 200
 
-    def metadata(self, call: Call) -> dict[str, Any]:
-        """Return name, version and extensions of the server."""
-        return dict(self._ask("GET", "v2", call))
+    def version(self, call: Call) -> str:
+        """Return the version of the server."""
+        return str(self._ask("GET", "v2", call)["version"])
 
     def index(self, call: Call) -> list[dict[str, str]]:
         """Return name, version and state of every model in the server's repository."""
@@ -116,8 +95,8 @@ class KServeClient:
         return dict(self._ask("GET", f"{_model(model)}/config", call))
 
     def statistics(self, model: str, call: Call) -> dict[str, Any]:
-        """Return the counts and times of a model: ``model_stats``, one entry for each version."""
-        return dict(self._ask("GET", f"{_model(model)}/stats", call))
+        """Return counts and times of a model."""
+        return dict(self._ask("GET", f"{_model(model)}/stats", call)["model_stats"][0])
 
     def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
         """Tell the server, on this machine, of a region of system shared memory."""
@@ -133,7 +112,7 @@ class KServeClient:
             answer.read()
 
     def close(self) -> None:
-        """Close the connections that no call uses."""
+        """Close all connections, those that a call uses after it."""
         self._pool.close()
 
     def _ask(self, method: str, path: str, call: Call) -> Any:
@@ -165,7 +144,7 @@ def _error(status: int, content: bytes) -> InferenceServerException:
     return InferenceServerException(message, status=str(status))
 
 
-def _request(inputs: Tensors, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:
+def _request(inputs: Inputs, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:
     """Return the JSON of a request and the bytes behind it. Large arrays are not copied."""
     described: list[dict[str, Any]] = []
     body: list[bytes | memoryview] = []

@@ -17,10 +17,12 @@ from support.busy_machine import standstill
 from tritonclient.utils import InferenceServerException
 from urllib3.exceptions import HTTPError
 
-from triton_sam.errors import InputError
-from triton_sam.transport.kserve import JSON_LENGTH, NO_TRITON, KServeClient, SharedTensor
-from triton_sam.transport.threads import CallThreads
-from triton_sam.transport.timed_pool import Call
+from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.transport.failures import NO_TRITON
+from triton_sam.transport.kserve import JSON_LENGTH, KServeClient
+from triton_sam.transport.kserve_aio import CallThreads
+from triton_sam.transport.protocols import SharedTensor
+from triton_sam.transport.timed_sockets import Call
 from triton_sam.transport.url import parse_url
 
 TIMEOUT, LATE = 0.4, 0.3
@@ -450,6 +452,21 @@ def test_a_call_that_is_cancelled_ends_at_once_and_the_server_hears_of_it(serve)
         server.ended.set()
         server._serve = always(DONE)
         assert infer(client)["y"].tolist() == [97, 98]
+
+
+def test_a_connection_in_use_while_another_thread_closes_is_closed_after_its_call():
+    def slow(server, connection):
+        server.read(connection)
+        client.close()
+        connection.sendall(DONE)
+        server.read(connection)
+
+    with Server(slow) as server:
+        client = client_of(server)
+        assert infer(client)["y"].tolist() == [97, 98]
+        assert server.ended.wait(2)
+        with pytest.raises(ConfigurationError, match="closed"):
+            infer(client)
 
 
 def test_cancelling_a_call_that_has_ended_leaves_its_connection_to_others():

@@ -1,4 +1,7 @@
-"""Blocking calls for an event loop, each in a thread of its own, whose connection is shut down when it is cancelled."""
+"""The KServe v2 protocol over HTTP for an event loop: blocking calls in threads.
+
+The loop stays free while they copy arrays, and shutting down the connection of a call ends it at once.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,50 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from .timed_pool import Call
+import numpy.typing as npt
+
+from .base import Tensors
+from .kserve import KServeClient
+from .timed_sockets import Call
+from .url import ServerUrl
 
 Result = TypeVar("Result")
 _Job = Callable[[], Callable[[], object]]
 """Makes a call and returns the function that tells its outcome."""
+
+
+class AsyncKServeClient:
+    """Speaks to one server over HTTP, on one event loop; see AsyncProtocolClient.
+
+    Args:
+        url: of the server, with an optional base path.
+        connections: calls at a time; more wait for their turn.
+        headers: sent with every call.
+        ca_certs: PEM file with the certificates to trust, for https; None for the system's.
+    """
+
+    def __init__(
+        self, url: ServerUrl, *, connections: int, headers: Mapping[str, str] | None = None, ca_certs: str | None = None
+    ) -> None:
+        self._client = KServeClient(url, headers=headers, ca_certs=ca_certs)
+        self._threads = CallThreads()
+        self._places = asyncio.Semaphore(connections)
+
+    async def infer(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call
+    ) -> dict[str, npt.NDArray[Any]]:
+        """See AsyncProtocolClient."""
+        async with self._places:
+            return await self._threads.run(partial(self._client.infer, model, inputs, outputs, call), call)
+
+    async def close(self) -> None:
+        """See AsyncProtocolClient."""
+        self._threads.close()
+        self._client.close()
 
 
 class CallThreads:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx")
+pytest.importorskip("geventhttpclient", reason="tritonclient.http needs it, and the local extra brings it")
 http = pytest.importorskip("tritonclient.http")
 tritonclient_utils = pytest.importorskip("tritonclient.utils")
 pytest.importorskip("pytriton", reason="needs the local extra: pip install -c constraints.txt -e '.[local]'")

@@ -48,7 +48,7 @@ def certificates(ca_certs: str | os.PathLike[str] | None) -> str | None:
     path = os.fspath(ca_certs)
     try:
         ssl.create_default_context(cafile=path)
-    except (OSError, ValueError) as error:  # both libraries below fail on it later, each in its own way
+    except (OSError, ValueError) as error:  # the libraries below fail on it later, each in its own way
         reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else "no PEM file"
         raise ConfigurationError(f"no certificates at {path}: {reason}") from error
     return path

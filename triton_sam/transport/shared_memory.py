@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..errors import ServerError
 from ..families.base import FloatArray
+from .protocols import SharedTensor
 from .triton import Transport
 from .url import ServerUrl
 
@@ -43,9 +44,7 @@ class SharedMemoryTransport(Transport):
         self._region = region
         arrays = {name: np.ascontiguousarray(array) for name, array in held.items()}
         ends = np.cumsum([array.nbytes for array in arrays.values()]).tolist()
-        self._places = {
-            name: (array.nbytes, end - array.nbytes) for (name, array), end in zip(arrays.items(), ends, strict=True)
-        }
+        self._places = {name: end - array.nbytes for (name, array), end in zip(arrays.items(), ends, strict=True)}
         with contextlib.ExitStack() as stack:
             stack.callback(super().close)
             size = stack.enter_context(_shared(region, list(arrays.values())))
@@ -57,26 +56,18 @@ class SharedMemoryTransport(Transport):
         """Let the server forget the region, remove it, and close all connections."""
         self._held.close()
 
-    def _input(self, name: str, array: npt.NDArray[Any]) -> Any:
+    def _input(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any] | SharedTensor:
         if name not in self._places:
             return super()._input(name, array)
-        size, offset = self._places[name]
-        tensor = self._module.InferInput(name, list(array.shape), "FP32")
-        tensor.set_shared_memory(self._region, size, offset)
-        return tensor
+        return SharedTensor(self._region, self._places[name], array)
 
     def _register(self, size: int) -> None:
-        def call(client: Any) -> None:
-            client.register_system_shared_memory(self._region, f"/{self._region}", size, **self._metadata())
-
-        self._call(call, None, retries=0)
+        key = f"/{self._region}"
+        self._call(lambda call: self._client.share_memory(self._region, key, size, call), None, retries=0)
 
     def _unregister(self) -> None:
-        def call(client: Any) -> None:
-            client.unregister_system_shared_memory(self._region, **self._metadata())
-
         with contextlib.suppress(ServerError):  # the server may be gone itself
-            self._call(call, None, retries=0)
+            self._call(lambda call: self._client.forget_memory(self._region, call), None, retries=0)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.transport import Transport
-from triton_sam.transport.connections import ThreadClients
 from triton_sam.transport.retry import RETRY_PAUSE
 from triton_sam.transport.triton import map_error
 from triton_sam.transport.url import parse_url
@@ -251,19 +250,6 @@ def test_a_closed_transport_says_so():
     transport.close()
     with pytest.raises(ConfigurationError, match="closed"):
         transport.ready_models()
-
-
-def test_a_client_made_while_another_thread_closes_is_closed():
-    closed = []
-
-    def connect():
-        clients.close()
-        return SimpleNamespace(close=lambda: closed.append(True))
-
-    clients = ThreadClients(connect)
-    with pytest.raises(ConfigurationError, match="closed"):
-        clients.get()
-    assert closed == [True]
 
 
 def answer_all(connection):

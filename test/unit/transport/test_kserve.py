@@ -1,0 +1,532 @@
+"""The HTTP client against sockets that misbehave: one deadline for a whole call, and the right bytes both ways."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.busy_machine import standstill
+from tritonclient.utils import InferenceServerException
+from urllib3.exceptions import HTTPError
+
+from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.transport.failures import NO_TRITON
+from triton_sam.transport.kserve import JSON_LENGTH, KServeClient
+from triton_sam.transport.kserve_aio import CallThreads
+from triton_sam.transport.protocols import SharedTensor
+from triton_sam.transport.timed_sockets import Call
+from triton_sam.transport.url import parse_url
+
+TIMEOUT, LATE = 0.4, 0.3
+LARGE = {"x": np.zeros(20_000_000, np.uint8)}
+SMALL = {"x": np.zeros(3, np.float32)}
+
+
+class Server:
+    """Answers each connection on a thread of its own with ``serve(connection)``; keeps what it read."""
+
+    def __init__(self, serve, context=None):
+        self.requests = []
+        self.connections = []
+        self.asked = threading.Event()
+        self.ended = threading.Event()
+        self._serve, self._context = serve, context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        scheme, host = ("http", "127.0.0.1") if context is None else ("https", "localhost")
+        self.url = f"{scheme}://{host}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.close()
+        for connection in self.connections:
+            connection.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections.append(connection)
+                threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+
+    def _run(self, connection):
+        with contextlib.suppress(OSError, ValueError):
+            if self._context is not None:
+                connection = self._context.wrap_socket(connection, server_side=True)
+                self.connections.append(connection)
+            self._serve(self, connection)
+
+    def read(self, connection):
+        """Read one request: its head as text and its body; None when the client has hung up."""
+        content = b""
+        while b"\r\n\r\n" not in content:
+            part = connection.recv(1 << 16)
+            if not part:
+                self.ended.set()
+                return None
+            content += part
+        head, _, body = content.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
+        while len(body) < int(fields.get("content-length", 0)):
+            part = connection.recv(1 << 20)
+            if not part:
+                self.ended.set()
+                return None
+            body += part
+        self.requests.append((head.decode(), fields, body))
+        self.asked.set()
+        return self.requests[-1]
+
+
+def response(content, status="200 OK", **fields):
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n{lines}\r\n".encode() + content
+
+
+def tensors(*outputs, data=b"", **fields):
+    """An answer to an inference."""
+    head = json.dumps({"outputs": outputs}).encode()
+    return response(head + data, **{JSON_LENGTH.replace("-", "_"): len(head)}, **fields)
+
+
+DONE = tensors({"name": "y", "datatype": "UINT8", "shape": [2], "parameters": {"binary_data_size": 2}}, data=b"ab")
+
+
+def always(answer):
+    """Behaviour: the same answer to every request."""
+
+    def serve(server, connection):
+        while server.read(connection):
+            connection.sendall(answer)
+
+    return serve
+
+
+def echo(server, connection):
+    """Behaviour: every input comes back as the output of the same name."""
+    while request := server.read(connection):
+        _, fields, body = request
+        end = int(fields[JSON_LENGTH.lower()])
+        connection.sendall(tensors(*json.loads(body[:end])["inputs"], data=body[end:]))
+
+
+def silent(server, connection):
+    while server.read(connection):
+        pass
+
+
+def reads_nothing(server, connection):
+    server.ended.wait(5)
+
+
+def dribbles(part):
+    """Behaviour: a byte of the answer every 50 ms, from the head on or from the body on."""
+
+    def serve(server, connection):
+        server.read(connection)
+        head, gap, body = tensors(*[], data=bytes(1000)).partition(b"\r\n\r\n")
+        if part == "body":
+            connection.sendall(head + gap)
+        for byte in body if part == "body" else head:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.05)
+
+    return serve
+
+
+def call(seconds=5.0):
+    return Call(time.monotonic() + seconds)
+
+
+def client_of(server, **options):
+    return KServeClient(parse_url(server.url), **options)
+
+
+def infer(client, inputs=SMALL, outputs=("y",), seconds=5.0):
+    return client.infer("model", inputs, outputs, call(seconds))
+
+
+ARRAYS = {
+    "bool": np.array([[True, False]]),
+    **{
+        name: np.array([[1, 2], [3, 4]], name)
+        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    },
+    **{name: np.array([[1.5, -2.25]], name) for name in ("float16", "float32", "float64")},
+    "bytes": np.array([[b"", b"\x00\xff", "né".encode()]], object),
+    "fixed": np.array([b"ab", b"c"]),
+    "empty": np.zeros((0, 3), np.float32),
+    "scalar": np.array(7, np.int32),
+    "strided": np.arange(24, dtype=np.float32).reshape(4, 6)[::2, ::3],
+    "transposed": np.arange(6).reshape(2, 3).T,
+    "large": np.arange(100_000, dtype=np.float32),
+}
+
+
+def test_arrays_of_every_type_arrive_and_come_back():
+    with Server(echo) as server:
+        client = client_of(server)
+        for inputs in (ARRAYS, *({name: array} for name, array in ARRAYS.items())):
+            outputs = infer(client, inputs, list(inputs))
+            assert list(outputs) == list(inputs)
+            for name, array in inputs.items():
+                np.testing.assert_array_equal(outputs[name], array)
+                assert outputs[name].dtype == (object if array.dtype.kind in "SO" else array.dtype)
+                assert outputs[name].flags.aligned
+        assert len(server.connections) == 1
+        client.close()
+
+
+def test_the_request_is_the_one_that_triton_knows():
+    with Server(always(DONE)) as server:
+        client = KServeClient(parse_url(f"{server.url}/base/"), headers={"Authorization": "Bearer x"})
+        place = SharedTensor("region", 8, np.zeros((1, 2), np.float32))
+        outputs = client.infer("a model/1", {"x": np.array([1, 2], np.uint8), "e": place}, ["y"], call())
+        head, fields, body = server.requests[0]
+        assert outputs["y"].tolist() == [97, 98]
+        assert head.startswith("POST /base/v2/models/a%20model%2F1/infer HTTP/1.1\r\n")
+        assert fields["authorization"] == "bearer x"
+        assert fields["accept-encoding"] == "identity"
+        end = int(fields[JSON_LENGTH.lower()])
+        assert body[end:] == b"\x01\x02"
+        shared = {"shared_memory_region": "region", "shared_memory_byte_size": 8, "shared_memory_offset": 8}
+        assert json.loads(body[:end]) == {
+            "inputs": [
+                {"name": "x", "shape": [2], "datatype": "UINT8", "parameters": {"binary_data_size": 2}},
+                {"name": "e", "shape": [1, 2], "datatype": "FP32", "parameters": shared},
+            ],
+            "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+        }
+
+
+@pytest.mark.parametrize("dtype", ["U3", ">f4", "complex64"])
+def test_an_array_that_no_tensor_can_be(dtype):
+    with pytest.raises(InputError, match="x is an array of"):
+        infer(KServeClient(parse_url("localhost:1")), {"x": np.zeros(2, dtype)})
+
+
+def test_outputs_in_json_between_others_and_unasked_compression():
+    described = [
+        {"name": "a", "datatype": "UINT8", "shape": [1], "parameters": {"binary_data_size": 1}},
+        {"name": "b", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]},
+        {"name": "c", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}},
+    ]
+    head = json.dumps({"outputs": described}).encode()
+    packed = gzip.compress(head + b"\x05" + np.float32(3).tobytes())
+    options = {JSON_LENGTH.replace("-", "_"): len(head), "Content_Encoding": "gzip"}
+    for answer in (tensors(*described, data=b"\x05" + np.float32(3).tobytes()), response(packed, **options)):
+        with Server(always(answer)) as server:
+            outputs = infer(client_of(server))
+        assert {name: array.tolist() for name, array in outputs.items()} == {"a": [5], "b": [[1, 2]], "c": [3]}
+        assert outputs["c"].flags.aligned
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        response(b"hello"),
+        response(b"[]"),
+        response(b"{}"),
+        response(b"\xff\xfe"),
+        tensors("y"),
+        tensors({"name": "y"}),
+        tensors({"name": "y", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}, data=b"1234"),
+        tensors({"name": "y", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 5}}, data=b"12345"),
+        tensors({"name": "y", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 2}}, data=b"12"),
+    ],
+)
+def test_a_success_that_is_no_answer(answer):
+    with Server(always(answer)) as server, pytest.raises(ValueError):  # noqa: PT011 - of several libraries
+        infer(client_of(server))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "status"),
+    [
+        (response(b'{"error":"no such model"}', "404 Not Found"), "no such model", "404"),
+        (response(b"<html>", "502 Bad Gateway"), NO_TRITON, "502"),
+        (response(b'["error"]', "400 Bad Request"), NO_TRITON, "400"),
+        (response(b"", "302 Found", Location="http://127.0.0.1:1/"), NO_TRITON, "302"),
+    ],
+)
+def test_errors_keep_their_words_and_status(answer, message, status):
+    with Server(always(answer)) as server:
+        client = client_of(server)
+        for ask in (infer, lambda client: client.index(call()), lambda client: client.load_model("m", None, call())):
+            with pytest.raises(InferenceServerException) as caught:
+                ask(client)
+            assert (caught.value.message(), caught.value.status()) == (message, status)
+        assert not client.is_ready(call())
+        assert len(server.connections) == 1
+
+
+def test_an_answer_before_the_body_is_read_is_heard():
+    def refuse(server, connection):
+        connection.recv(1000)
+        connection.sendall(response(b'{"error":"too large"}', "413 Payload Too Large", Connection="close"))
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 20):  # a server that closed at once would make its answer disappear
+            pass
+
+    with Server(refuse) as server, pytest.raises(InferenceServerException, match="too large"):
+        infer(client_of(server), LARGE)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("makes a certificate with openssl")
+    folder = tmp_path_factory.mktemp("certificate")
+    key, path = folder / "key.pem", folder / "cert.pem"
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {path} -days 2 -subj /CN=localhost"
+    subprocess.run([*make.split(), "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, key)
+    return path, context
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("inputs", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "serve", [silent, reads_nothing, dribbles("head"), dribbles("body")], ids=["silent", "full", "head", "body"]
+)
+def test_a_call_ends_with_its_time_whatever_the_server_does(request, serve, inputs, tls):
+    path, context = request.getfixturevalue("certificate") if tls else (None, None)
+    with Server(serve, context) as server:
+        client = client_of(server, ca_certs=path and str(path))
+        began = time.monotonic()
+        with standstill() as lost, pytest.raises(TimeoutError):
+            infer(client, inputs, seconds=TIMEOUT)
+        assert TIMEOUT - 0.01 <= time.monotonic() - began < TIMEOUT + LATE + lost[0]
+        server._serve = always(DONE)
+        assert infer(client)["y"].tolist() == [97, 98]  # on another connection
+        server.ended.set()
+
+
+def test_tls_asks_for_a_certificate_that_is_trusted(certificate):
+    path, context = certificate
+    with Server(echo, context) as server:
+        inputs = {"x": np.arange(1_000_000)}
+        np.testing.assert_array_equal(infer(client_of(server, ca_certs=str(path)), inputs, ["x"])["x"], inputs["x"])
+        with pytest.raises(ssl.SSLCertVerificationError):
+            infer(client_of(server))
+        elsewhere = parse_url(server.url.replace("localhost", "127.0.0.1"))
+        with pytest.raises(ssl.SSLCertVerificationError):
+            infer(KServeClient(elsewhere, ca_certs=str(path)))
+
+
+def test_a_tls_handshake_that_never_ends_and_a_server_without_tls():
+    with Server(silent) as server:
+        client = KServeClient(parse_url(server.url.replace("http://127.0.0.1", "https://localhost")))
+        began = time.monotonic()
+        with standstill() as lost, pytest.raises(TimeoutError):
+            infer(client, seconds=TIMEOUT)
+        assert time.monotonic() - began < TIMEOUT + LATE + lost[0]
+        server._serve = lambda _, connection: connection.sendall(b"no TLS here" * 10)
+        with pytest.raises(ssl.SSLError):
+            infer(client)
+
+
+def test_an_attempt_to_connect_ends_with_the_time_of_the_call():
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(3):  # those that fit into its queue; of any other, Linux ignores the first packet
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        client = KServeClient(parse_url(f"http://127.0.0.1:{full.getsockname()[1]}"))
+        began = time.monotonic()
+        with standstill() as lost, pytest.raises(TimeoutError):
+            infer(client, seconds=TIMEOUT)
+        assert time.monotonic() - began < TIMEOUT + LATE + lost[0]
+
+
+def test_a_name_that_nobody_finds_ends_with_the_time_of_the_call(monkeypatch):
+    never = threading.Event()
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: never.wait(5) and [])
+    began = time.monotonic()
+    with standstill() as lost, pytest.raises(TimeoutError):
+        infer(KServeClient(parse_url("http://somewhere")), seconds=TIMEOUT)
+    never.set()
+    assert time.monotonic() - began < TIMEOUT + LATE + lost[0]
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", f"{'a' * 64}.example", "a..b"])
+def test_a_name_that_does_not_exist(host):
+    with pytest.raises(OSError):  # noqa: PT011 - the words are the system's
+        infer(KServeClient(parse_url(f"http://{host}")))
+
+
+def test_the_next_address_of_a_host_is_tried(monkeypatch):
+    with Server(always(DONE)) as server:
+        port = parse_url(server.url).address.rpartition(":")[2]
+        found = socket.getaddrinfo("127.0.0.2", port, type=socket.SOCK_STREAM)
+        found += socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
+        monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+        assert infer(KServeClient(parse_url(f"http://two.example:{port}")))["y"].tolist() == [97, 98]
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n", DONE[:-1], b"nonsense\r\n\r\n"])
+def test_a_connection_that_breaks_is_not_used_again_and_nothing_is_sent_twice(answer):
+    def breaks(server, connection):
+        if server.read(connection):
+            connection.sendall(answer)
+        connection.close()
+
+    with Server(breaks) as server:
+        client = client_of(server)
+        with pytest.raises((HTTPError, OSError)) as caught:
+            infer(client)
+        assert not isinstance(caught.value, TimeoutError)
+        assert len(server.requests) == 1
+        server._serve = always(DONE)
+        assert infer(client)["y"].tolist() == [97, 98]
+
+
+def test_a_connection_that_the_server_closed_meanwhile_costs_nothing():
+    def once(server, connection):
+        server.read(connection)
+        connection.sendall(DONE)
+        connection.close()
+
+    with Server(once) as server:
+        client = client_of(server)
+        for number in (1, 2, 3):
+            infer(client)
+            time.sleep(0.05)
+            assert len(server.connections) == number
+
+
+def test_many_threads_share_one_client():
+    with Server(echo) as server:
+        client, wrong = client_of(server), []
+
+        def ask(number):
+            for _ in range(20):
+                array = np.full(50_000, number, np.int32)
+                if not np.array_equal(infer(client, {"x": array}, ["x"], 60)["x"], array):
+                    wrong.append(number)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+        assert len(server.connections) <= 8
+        client.close()
+
+
+@pytest.mark.parametrize("serve", [silent, reads_nothing, dribbles("body")], ids=["silent", "full", "body"])
+def test_a_call_that_is_cancelled_ends_at_once_and_the_server_hears_of_it(serve):
+    with Server(serve) as server:
+        client, running, errors = client_of(server), call(60), []
+
+        def ask():
+            try:
+                client.infer("model", LARGE, ["y"], running)
+            except (OSError, HTTPError) as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        time.sleep(0.3)
+        running.cancel()
+        with standstill() as lost:
+            thread.join(2)
+        assert not thread.is_alive(), lost
+        assert len(errors) == 1
+        if serve is silent:
+            assert server.ended.wait(2)
+        server.ended.set()
+        server._serve = always(DONE)
+        assert infer(client)["y"].tolist() == [97, 98]
+
+
+def test_a_connection_in_use_while_another_thread_closes_is_closed_after_its_call():
+    def slow(server, connection):
+        server.read(connection)
+        client.close()
+        connection.sendall(DONE)
+        server.read(connection)
+
+    with Server(slow) as server:
+        client = client_of(server)
+        assert infer(client)["y"].tolist() == [97, 98]
+        assert server.ended.wait(2)
+        with pytest.raises(ConfigurationError, match="closed"):
+            infer(client)
+
+
+def test_cancelling_a_call_that_has_ended_leaves_its_connection_to_others():
+    with Server(always(DONE)) as server:
+        client, ended = client_of(server), call()
+        client.infer("model", SMALL, ["y"], ended)
+        ended.cancel()
+        infer(client)
+        assert len(server.connections) == 1
+        with pytest.raises(OSError, match="cancelled"):
+            client.infer("model", SMALL, ["y"], ended)
+
+
+def test_a_socket_that_was_shut_down_on_its_way_to_the_next_call_is_replaced():
+    with Server(always(DONE)) as server:
+        client = client_of(server)
+        infer(client)
+        (connection,) = [each for each in client._pool._pool.pool.queue if each is not None]
+        connection.sock.is_shut = True
+        infer(client)
+        assert len(server.connections) == 2
+
+
+def call_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "triton-sam-call"]
+
+
+def test_an_event_loop_waits_for_calls_in_threads_which_end_with_it():
+    async def ask(client, threads):
+        def one():
+            current = call()
+            return threads.run(lambda: client.infer("model", SMALL, ["y"], current), current)
+
+        for _ in range(3):
+            await one()
+        assert len(call_threads()) == 1
+        answers = await asyncio.gather(*[one() for _ in range(8)])
+        assert len(answers) == 8
+
+    with Server(always(DONE)) as server:
+        threads = CallThreads()
+        asyncio.run(ask(client_of(server), threads))
+        threads.close()
+        deadline = time.monotonic() + 5
+        while call_threads() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not call_threads()
+
+
+def test_a_coroutine_that_is_cancelled_closes_its_connection():
+    async def ask(client, threads):
+        current = call(60)
+        task = asyncio.ensure_future(threads.run(lambda: client.infer("model", SMALL, ["y"], current), current))
+        await asyncio.to_thread(server.asked.wait, 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with Server(silent) as server:
+        threads = CallThreads()
+        asyncio.run(ask(client_of(server), threads))
+        assert server.ended.wait(2)
+        threads.close()

@@ -1,0 +1,123 @@
+"""Which of our errors a failure below us is: one table for both protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+from tritonclient.utils import InferenceServerException
+
+from ..errors import (
+    InferenceError,
+    ModelNotReadyError,
+    SamError,
+    ServerBusyError,
+    ServerTimeoutError,
+    ServerUnreachableError,
+)
+from ..wire.contract import QUEUE_IS_FULL
+from .url import ServerUrl
+
+NO_TRITON = "while decoding the response"
+"""Part of the message of an error that is no JSON of Triton's: a page of a proxy, for example."""
+_PROCESS_IS_GONE = "is not healthy"  # the Python backend's "Stub process 'sam2_decoder_0_0' is not healthy."
+
+
+def map_error(error: BaseException, url: ServerUrl, model: str | None = None) -> SamError | None:
+    """Turn what tritonclient and the layers below it raise into one of our errors; None for what is none of theirs."""
+    if isinstance(error, SamError):
+        return error
+    if isinstance(error, InferenceServerException):
+        return _map_status(error, url, model)
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):  # two types before Python 3.11
+        return ServerTimeoutError(f"no answer from {url} in time")
+    if isinstance(error, ssl.SSLError):
+        return ServerUnreachableError(f"TLS to {url} failed: {getattr(error, 'reason', None) or error}")
+    if isinstance(error, OSError):
+        return _nothing_answers(url, getattr(error, "strerror", None) or error or type(error).__name__)
+    if type(error).__module__.startswith("urllib3"):  # imported with HTTP alone
+        return ServerUnreachableError(f"the connection to {url} broke inside an answer ({type(error).__name__})")
+    if isinstance(error, ValueError):  # no JSON, or none of this protocol
+        return InferenceError(f"{url} does not answer like a Triton server: {error}")
+    return None
+
+
+def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
+    return ServerUnreachableError(
+        f"nothing answers at {url} ({reason}): start a server with `triton-sam serve` or `docker compose up`, or give "
+        "the URL of a running one"
+    )
+
+
+def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None:
+    if _says_not_ready(message):
+        return ModelNotReadyError(
+            f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
+        )
+    if _PROCESS_IS_GONE in message:
+        return InferenceError(
+            f"{model} failed: its process on the server is gone, for want of memory perhaps, and Triton does not start "
+            f"another: start the server again ({message})"
+        )
+    return None
+
+
+def _map_status(error: InferenceServerException, url: ServerUrl, model: str | None) -> SamError:
+    message = " ".join(str(error.message() or "").split())
+    status = str(error.status() or "").removeprefix("StatusCode.")
+    if status == "DEADLINE_EXCEEDED" or "timeout expired" in message.lower():
+        return ServerTimeoutError(f"no answer from {url} in time")
+    known = None if model is None else _error_of_model(model, url, message)
+    if known is not None:
+        return known
+    if "BUSY: " in message:
+        return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
+    if QUEUE_IS_FULL in message:
+        return ServerBusyError(f"{url} is busy: {message}")
+    if "explicit model load" in message:
+        return InferenceError(
+            f"{url} takes no requests to load models: start it with `triton-sam serve --admin`, or tritonserver with "
+            "--model-control-mode=explicit"
+        )
+    is_foreign = NO_TRITON in message
+    words = f"HTTP status {status}" if is_foreign else message
+    if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
+        return _unavailable(url, words)
+    if status in ("UNAUTHENTICATED", "PERMISSION_DENIED", "401", "403"):
+        return InferenceError(f"{url} refuses access: {words}")
+    if status in ("RESOURCE_EXHAUSTED", "413"):
+        return InferenceError(f"{url} takes no request of that size: {words}")
+    if is_foreign:
+        return InferenceError(f"{url} does not answer like a Triton server ({words})")
+    return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
+
+
+def _says_not_ready(message: str) -> bool:
+    """Whether a model is missing: Triton's status for it differs between versions and protocols, its words do not."""
+    return bool(re.search(r"unknown model|model .*not found|no available version|not (at )?ready( state)?", message))
+
+
+def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
+    """Tell gRPC's words for no server at all, or no such host, from all others: one with which TLS fails is there."""
+    said = words.lower()
+    if re.search("failed to connect to all|errors resolving|(dns|name) resolution", said) and "handshake" not in said:
+        return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
+    return ServerUnreachableError(f"{url} is not available: {words}")
+
+
+def all_outputs(
+    arrays: Mapping[str, npt.NDArray[Any]], model: str, outputs: Sequence[str]
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the named arrays of an answer.
+
+    Raises:
+        InferenceError: one is missing.
+    """
+    missing = [name for name in outputs if name not in arrays]
+    if missing:
+        raise InferenceError(f"{model} sent no output {missing[0]!r}")
+    return {name: arrays[name] for name in outputs}

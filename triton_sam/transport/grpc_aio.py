@@ -1,0 +1,89 @@
+"""Triton's gRPC protocol on an event loop, through tritonclient's aio client."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy.typing as npt
+import tritonclient.grpc.aio
+
+from ..errors import ServerUnreachableError
+from .base import Tensors
+from .failures import map_error
+from .grpc_client import infer_input, named_outputs
+from .options import grpc_options
+from .timed_sockets import Call
+from .url import ServerUrl
+
+LARGE = 1 << 20
+"""Bytes from which an input is kept in the form in which it is sent: that is, embeddings."""
+
+
+class AsyncGrpcClient:
+    """Speaks to one server over gRPC, on one event loop; see AsyncProtocolClient.
+
+    Args:
+        url: of the server.
+        headers: sent with every call, their names in lower case.
+        ca_certs: PEM file with the certificates to trust, for grpcs; None for the system's.
+    """
+
+    def __init__(self, url: ServerUrl, *, headers: Mapping[str, str], ca_certs: str | None) -> None:
+        self._url = url
+        self._headers = headers
+        self._ca_certs = ca_certs
+        self._inputs = _Inputs()
+        self._client: Any = None
+
+    async def infer(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call
+    ) -> dict[str, npt.NDArray[Any]]:
+        """See AsyncProtocolClient."""
+        client = self._client = self._client or self._connect()
+        try:
+            answer = await client.infer(
+                model,
+                [self._inputs.get(name, array) for name, array in inputs.items()],
+                outputs=[tritonclient.grpc.aio.InferRequestedOutput(name) for name in outputs],
+                headers=dict(self._headers),  # tritonclient adds its own to them
+                client_timeout=call.left(),
+            )
+        except Exception as error:
+            # See options._GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
+            if self._client is client and isinstance(map_error(error, self._url, model), ServerUnreachableError):
+                self._client = None
+            raise
+        return named_outputs(answer, outputs)
+
+    async def close(self) -> None:
+        """See AsyncProtocolClient."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _connect(self) -> Any:
+        return tritonclient.grpc.aio.InferenceServerClient(
+            self._url.address,
+            ssl=self._url.is_secure,
+            root_certificates=self._ca_certs,
+            channel_args=grpc_options(self._url),
+        )
+
+
+class _Inputs:
+    """Arrays in tritonclient's form. Embeddings are copied once for all the requests that carry them."""
+
+    def __init__(self) -> None:
+        self._large: dict[int, tuple[weakref.ref[npt.NDArray[Any]], Any]] = {}
+
+    def get(self, name: str, array: npt.NDArray[Any]) -> Any:
+        if array.nbytes < LARGE:
+            return infer_input(name, array)
+        key = id(array)
+        reference, tensor = self._large.get(key, (None, None))
+        if reference is None or reference() is not array:
+            tensor = infer_input(name, array)
+            self._large[key] = weakref.ref(array, lambda _: self._large.pop(key, None)), tensor
+        return tensor

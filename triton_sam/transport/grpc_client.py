@@ -1,0 +1,155 @@
+"""Triton's gRPC protocol, through tritonclient."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tritonclient.grpc
+from tritonclient.utils import np_to_triton_dtype
+
+from ..errors import ServerUnreachableError
+from .connections import SharedClient
+from .failures import map_error
+from .options import grpc_options
+from .protocols import Inputs, SharedTensor
+from .timed_sockets import Call
+from .url import ServerUrl
+
+GRPC_GRACE = 0.25
+"""Seconds beyond its deadline after which a call is given up."""
+
+
+class GrpcClient:
+    """Speaks to one server over gRPC, from any number of threads; see ProtocolClient for the methods.
+
+    Args:
+        url: of the server.
+        headers: sent with every call, their names in lower case.
+        ca_certs: PEM file with the certificates to trust, for grpcs; None for the system's.
+    """
+
+    def __init__(
+        self, url: ServerUrl, *, headers: Mapping[str, str] | None = None, ca_certs: str | None = None
+    ) -> None:
+        self._url = url
+        self._headers = dict(headers or {})
+        self._ca_certs = ca_certs
+        self._shared = SharedClient(self._connect)
+
+    def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
+        """See ProtocolClient."""
+        given = [infer_input(name, tensor) for name, tensor in inputs.items()]
+        wanted = [tritonclient.grpc.InferRequestedOutput(name) for name in outputs]
+        with self._client(model) as client:
+            answer = self._infer_in_time(client, model, given, wanted, call)
+        return named_outputs(answer, outputs)
+
+    def is_ready(self, call: Call) -> bool:
+        """See ProtocolClient."""
+        with self._client() as client:
+            return bool(client.is_server_ready(**self._options(call)))
+
+    def version(self, call: Call) -> str:
+        """See ProtocolClient."""
+        with self._client() as client:
+            return str(client.get_server_metadata(**self._options(call)).version)
+
+    def index(self, call: Call) -> list[dict[str, str]]:
+        """See ProtocolClient."""
+        with self._client() as client:
+            models = client.get_model_repository_index(**self._options(call)).models
+        return [{"name": model.name, "version": model.version, "state": model.state} for model in models]
+
+    def load_model(self, model: str, config: str | None, call: Call) -> None:
+        """See ProtocolClient."""
+        with self._client() as client:
+            client.load_model(model, config=config, **self._options(call))
+
+    def model_config(self, model: str, call: Call) -> dict[str, Any]:
+        """See ProtocolClient."""
+        with self._client(model) as client:
+            return dict(client.get_model_config(model, as_json=True, **self._options(call))["config"])
+
+    def statistics(self, model: str, call: Call) -> dict[str, Any]:
+        """See ProtocolClient."""
+        with self._client(model) as client:
+            answer = client.get_inference_statistics(model, as_json=True, **self._options(call))
+        return dict(answer["model_stats"][0])
+
+    def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
+        """See ProtocolClient."""
+        with self._client() as client:
+            client.register_system_shared_memory(region, key, size, **self._options(call))
+
+    def forget_memory(self, region: str, call: Call) -> None:
+        """See ProtocolClient."""
+        with self._client() as client:
+            client.unregister_system_shared_memory(region, **self._options(call))
+
+    def close(self) -> None:
+        """See ProtocolClient."""
+        self._shared.close()
+
+    def _connect(self) -> Any:
+        return tritonclient.grpc.InferenceServerClient(
+            self._url.address,
+            ssl=self._url.is_secure,
+            root_certificates=self._ca_certs,
+            channel_args=grpc_options(self._url),
+        )
+
+    @contextlib.contextmanager
+    def _client(self, model: str | None = None) -> Iterator[Any]:
+        """Lend the client; see options._GRPC_OPTIONS why one that reaches no server is replaced."""
+        client = self._shared.get()
+        try:
+            yield client
+        except Exception as error:
+            if isinstance(map_error(error, self._url, model), ServerUnreachableError):
+                self._shared.drop(client)
+            raise
+
+    def _options(self, call: Call) -> dict[str, Any]:
+        return {"headers": dict(self._headers) or None, "client_timeout": call.left()}
+
+    def _infer_in_time(self, client: Any, model: str, given: list[Any], wanted: list[Any], call: Call) -> Any:
+        """Run an inference that ends at its timeout: gRPC (1.85) once waited minutes for a server that did not read."""
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+        def keep(result: Any, error: Exception | None) -> None:
+            answers.put((result, error))
+
+        options = self._options(call)
+        running = client.async_infer(model, given, keep, outputs=wanted, **options)
+        try:
+            result, error = answers.get(timeout=options["client_timeout"] + GRPC_GRACE)
+        except queue.Empty:
+            self._shared.drop(client)
+            raise TimeoutError("gRPC forgot its deadline") from None
+        finally:
+            running.cancel()  # of no effect on a call that has ended
+        if error is not None:
+            raise error
+        return result
+
+
+def infer_input(name: str, tensor: npt.NDArray[Any] | SharedTensor) -> Any:
+    """Copy an array into tritonclient's form of an input."""
+    array = tensor.array if isinstance(tensor, SharedTensor) else tensor
+    given = tritonclient.grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+    if isinstance(tensor, SharedTensor):
+        given.set_shared_memory(tensor.region, array.nbytes, tensor.offset)
+    else:
+        given.set_data_from_numpy(np.ascontiguousarray(array))
+    return given
+
+
+def named_outputs(answer: Any, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """Take the arrays out of tritonclient's answer."""
+    arrays = {name: answer.as_numpy(name) for name in outputs}
+    return {name: array for name, array in arrays.items() if array is not None}

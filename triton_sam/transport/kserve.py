@@ -1,0 +1,217 @@
+"""The KServe v2 protocol over HTTP, with Triton's extension `binary_tensor_data`: tensors as bytes behind the JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import urllib3
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
+
+from ..errors import InputError
+from .failures import NO_TRITON
+from .protocols import Inputs, SharedTensor
+from .timed_pool import Body, TimedPool
+from .timed_sockets import Call
+from .url import ServerUrl
+
+JSON_LENGTH = "Inference-Header-Content-Length"
+"""The header that says where the JSON ends and the bytes of the tensors begin."""
+SMALL = 1 << 16
+"""Bytes of a body up to which one copy costs less than several writes."""
+
+
+class KServeClient:
+    """Speaks to one server over HTTP, from any number of threads.
+
+    Every call raises InferenceServerException where the server answers with an error, OSError where there is no
+    connection or it broke, TimeoutError where the call has used up its time, ValueError where the answer is none of
+    this protocol, and urllib3's HTTPError where it is none of HTTP or ends early.
+
+    Args:
+        url: of the server, with an optional base path.
+        headers: sent with every call.
+        ca_certs: PEM file with the certificates to trust, for https; None for the system's.
+    """
+
+    def __init__(
+        self, url: ServerUrl, *, headers: Mapping[str, str] | None = None, ca_certs: str | None = None
+    ) -> None:
+        self._pool = TimedPool(url, ca_certs)
+        self._headers = dict(headers or {})
+
+    def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
+        """Run one inference with the newest version of a model.
+
+        Args:
+            model: name of the model.
+            inputs: arrays by tensor name; bool, integers, floats, or bytes (dtype object or S).
+            outputs: names of the outputs to send back.
+            call: with its time.
+
+        Returns:
+            The outputs by name, read-only. Those that the server left out are missing.
+
+        Raises:
+            InputError: an array of a type that the protocol does not have.
+        """
+        description, tensors = _request(inputs, outputs)
+        body: Body = [description, *tensors]
+        if sum(len(part) for part in body) <= SMALL:
+            body = [b"".join(body)]
+        headers = {JSON_LENGTH: str(len(description)), "Content-Type": "application/octet-stream"}
+        with self._request("POST", f"{_model(model)}/infer", body, call, headers) as answer:
+            return _outputs(answer)
+
+    def is_ready(self, call: Call) -> bool:
+        """Whether the server says that it is ready."""
+        with self._pool.request("GET", "v2/health/ready", self._headers, (), call) as answer:
+            answer.read()
+            return answer.status == 200
+
+    def version(self, call: Call) -> str:
+        """Return the version of the server."""
+        return str(self._ask("GET", "v2", call)["version"])
+
+    def index(self, call: Call) -> list[dict[str, str]]:
+        """Return name, version and state of every model in the server's repository."""
+        return list(self._ask("POST", "v2/repository/index", call))
+
+    def load_model(self, model: str, config: str | None, call: Call) -> None:
+        """Let the server load a model, with a configuration in JSON instead of its config.pbtxt where one is given."""
+        parameters = {} if config is None else {"parameters": {"config": config}}
+        path = f"v2/repository/models/{quote(model, safe='')}/load"
+        with self._request("POST", path, [json.dumps(parameters).encode()], call) as answer:
+            answer.read()
+
+    def model_config(self, model: str, call: Call) -> dict[str, Any]:
+        """Return the configuration that the server runs a model with."""
+        return dict(self._ask("GET", f"{_model(model)}/config", call))
+
+    def statistics(self, model: str, call: Call) -> dict[str, Any]:
+        """Return counts and times of a model."""
+        return dict(self._ask("GET", f"{_model(model)}/stats", call)["model_stats"][0])
+
+    def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
+        """Tell the server, on this machine, of a region of system shared memory."""
+        content = json.dumps({"key": key, "offset": 0, "byte_size": size}).encode()
+        path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/register"
+        with self._request("POST", path, [content], call) as answer:
+            answer.read()
+
+    def forget_memory(self, region: str, call: Call) -> None:
+        """Let the server forget a region of system shared memory."""
+        path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/unregister"
+        with self._request("POST", path, (), call) as answer:
+            answer.read()
+
+    def close(self) -> None:
+        """Close all connections, those that a call uses after it."""
+        self._pool.close()
+
+    def _ask(self, method: str, path: str, call: Call) -> Any:
+        with self._request(method, path, (), call) as answer:
+            return json.loads(answer.read())
+
+    @contextlib.contextmanager
+    def _request(
+        self, method: str, path: str, body: Body, call: Call, headers: Mapping[str, str] | None = None
+    ) -> Iterator[urllib3.BaseHTTPResponse]:
+        every = urllib3.HTTPHeaderDict(self._headers)
+        every.update(headers or {})
+        with self._pool.request(method, path, every, body, call) as answer:
+            if answer.status != 200:
+                raise _error(answer.status, answer.read())
+            yield answer
+
+
+def _model(name: str) -> str:
+    return f"v2/models/{quote(name, safe='')}"
+
+
+def _error(status: int, content: bytes) -> InferenceServerException:
+    """Take Triton's words out of an answer that is no success."""
+    try:
+        message = str(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError):
+        message = NO_TRITON
+    return InferenceServerException(message, status=str(status))
+
+
+def _request(inputs: Inputs, outputs: Sequence[str]) -> tuple[bytes, list[bytes | memoryview]]:
+    """Return the JSON of a request and the bytes behind it. Large arrays are not copied."""
+    described: list[dict[str, Any]] = []
+    body: list[bytes | memoryview] = []
+    for name, tensor in inputs.items():
+        array = tensor.array if isinstance(tensor, SharedTensor) else tensor
+        kind = np_to_triton_dtype(array.dtype)
+        if kind is None:
+            raise InputError(f"{name} is an array of {array.dtype}, a type that the server does not know")
+        if isinstance(tensor, SharedTensor):
+            place = {"shared_memory_region": tensor.region, "shared_memory_byte_size": array.nbytes}
+            parameters = {**place, "shared_memory_offset": tensor.offset}
+        else:
+            parts = _bytes_elements(array) if kind == "BYTES" else [_memory(array)]
+            parameters = {"binary_data_size": sum(map(len, parts))}
+            body += parts
+        described.append({"name": name, "shape": array.shape, "datatype": kind, "parameters": parameters})
+    wanted = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+    return json.dumps({"inputs": described, "outputs": wanted}).encode(), body
+
+
+def _memory(array: npt.NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _bytes_elements(array: npt.NDArray[Any]) -> list[bytes | memoryview]:
+    """Return the elements of an array of bytes, each behind its length."""
+    parts: list[bytes | memoryview] = []
+    for element in array.ravel().tolist():
+        content = element if isinstance(element, bytes) else str(element).encode()
+        parts += [struct.pack("<I", len(content)), content]
+    return parts
+
+
+def _outputs(answer: urllib3.BaseHTTPResponse) -> dict[str, npt.NDArray[Any]]:
+    length = answer.headers.get(JSON_LENGTH)
+    if length is None or "Content-Encoding" in answer.headers:
+        content = answer.read()
+        end = len(content) if length is None else int(length)
+        head, data = content[:end], content[end:]
+    else:  # in two parts, so that the arrays begin where memory does
+        head, data = answer.read(int(length)), answer.read()
+    try:
+        return dict(_arrays(json.loads(head)["outputs"], memoryview(data)))
+    except (KeyError, TypeError, AttributeError, struct.error) as error:
+        raise ValueError(f"no answer to an inference ({type(error).__name__}: {error})") from error
+
+
+def _arrays(described: list[dict[str, Any]], data: memoryview) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    offset = 0
+    for output in described:
+        dtype = triton_to_np_dtype(output["datatype"])
+        size = output.get("parameters", {}).get("binary_data_size")
+        if size is None:
+            array = np.array(output["data"], dtype)
+        elif dtype is np.object_:
+            array = _read_elements(data[offset : offset + size])
+        else:
+            array = np.frombuffer(data[offset : offset + size], dtype)
+            array = array if array.flags.aligned else array.copy()
+        offset += size or 0
+        yield output["name"], array.reshape(output["shape"])
+
+
+def _read_elements(data: memoryview) -> npt.NDArray[np.object_]:
+    elements, offset = [], 0
+    while offset < len(data):
+        (size,) = struct.unpack_from("<I", data, offset)
+        offset += 4 + size
+        elements.append(bytes(data[offset - size : offset]))
+    return np.array(elements, np.object_)

@@ -1,16 +1,14 @@
 // The page put together: what the user does, what the service answers, what is shown.
 
-import { installKeys } from "./keys.js";
+import { connectControls } from "./controls.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
 import { outline } from "./outline.js";
 import { paintBox, paintMask, paintPoint } from "./paint.js";
 import { showObjects } from "./panel.js";
 import * as rest from "./rest.js";
-import { saveCoco, saveMask, saveOverlay } from "./saves.js";
 import { hasPrompt, promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
-import { toggle as toggleTheme } from "./theme.js";
 
 const $ = (id) => document.getElementById(id);
 const scene = new Scene();
@@ -348,82 +346,19 @@ function show() {
   stage.redraw();
 }
 
-async function saving(act) {
-  try {
-    await act();
-  } catch (problem) {
-    warn(`The download failed: ${problem.message}`);
-  }
-}
-
-// --- wires -----------------------------------------------------------------------------------------------------------
-
-$("open").addEventListener("click", actions.open);
-$("choose").addEventListener("click", actions.open);
-$("file").addEventListener("change", () => {
-  void open($("file").files[0]);
-  $("file").value = "";
+connectControls({
+  actions,
+  settings,
+  scene,
+  masks,
+  stage,
+  open,
+  openSample,
+  reupload,
+  endHover,
+  warn,
+  currentImage: () => image,
 });
-for (const button of document.querySelectorAll("[data-sample]")) {
-  button.addEventListener("click", () => openSample(button.dataset.sample));
-}
-for (const button of document.querySelectorAll("[data-tool]")) {
-  button.addEventListener("click", () => actions.tool(button.dataset.tool));
-}
-for (const button of document.querySelectorAll("[data-multi]")) {
-  button.addEventListener("click", () => actions.multimask(button.dataset.multi === "1"));
-}
-$("undo").addEventListener("click", actions.undo);
-$("redo").addEventListener("click", actions.redo);
-$("clear").addEventListener("click", actions.clear);
-$("zoom-in").addEventListener("click", () => actions.zoom(1.25));
-$("zoom-out").addEventListener("click", () => actions.zoom(0.8));
-$("zoom-fit").addEventListener("click", actions.fit);
-$("new-object").addEventListener("click", actions.newObject);
-$("theme").addEventListener("click", toggleTheme);
-$("keys").addEventListener("click", actions.help);
-$("model").addEventListener("change", () => {
-  settings.model = $("model").value;
-  endHover();
-  void reupload();
-});
-$("opacity").addEventListener("input", () => {
-  settings.opacity = $("opacity").value / 100;
-  $("opacity-value").textContent = `${$("opacity").value} %`;
-  stage.redraw();
-});
-$("hover").addEventListener("change", () => {
-  settings.hover = $("hover").checked;
-  if (!settings.hover) endHover();
-});
-$("save-mask").addEventListener("click", () => saving(() => saveMask(image, scene.active, masks, settings)));
-$("save-coco").addEventListener("click", () => saving(() => saveCoco(image, masks.finished, masks, settings)));
-$("save-overlay").addEventListener("click", () => {
-  const shown = masks.finished
-    .filter((object) => object.visible)
-    .map((object) => ({ path: masks.pathOf(object), color: object.color }));
-  void saving(() => saveOverlay(image, stage.picture, shown, settings.opacity));
-});
-
-addEventListener("dragover", (event) => {
-  event.preventDefault();
-  $("stage").classList.add("dropping");
-});
-addEventListener("dragleave", (event) => {
-  if (!event.relatedTarget) $("stage").classList.remove("dropping");
-});
-addEventListener("drop", (event) => {
-  event.preventDefault();
-  $("stage").classList.remove("dropping");
-  void open(event.dataTransfer.files[0]);
-});
-addEventListener("paste", (event) => {
-  const file = [...(event.clipboardData?.files ?? [])][0];
-  if (file) void open(file);
-});
-addEventListener("pointerdown", () => (document.body.dataset.by = "pointer"), true);
-addEventListener("keydown", (event) => event.key === "Tab" && (document.body.dataset.by = "keys"), true);
-installKeys(actions);
 
 $("stage").classList.add("is-empty");
 show();

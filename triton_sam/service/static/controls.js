@@ -1,0 +1,90 @@
+// The page's buttons, fields, dropped files and keys, and the actions that they start.
+
+import { installKeys } from "./keys.js";
+import { saveCoco, saveMask, saveOverlay } from "./saves.js";
+import { toggle as toggleTheme } from "./theme.js";
+
+const $ = (id) => document.getElementById(id);
+
+/**
+ * Connect every control of the page with its action.
+ *
+ * page: {actions, settings, scene, masks, stage, open, openSample, reupload, endHover, warn, currentImage()}
+ */
+export function connectControls(page) {
+  const { actions, settings, scene, masks, stage } = page;
+  async function saving(act) {
+    try {
+      await act();
+    } catch (problem) {
+      page.warn(`The download failed: ${problem.message}`);
+    }
+  }
+
+  $("open").addEventListener("click", actions.open);
+  $("choose").addEventListener("click", actions.open);
+  $("file").addEventListener("change", () => {
+    void page.open($("file").files[0]);
+    $("file").value = "";
+  });
+  for (const button of document.querySelectorAll("[data-sample]")) {
+    button.addEventListener("click", () => page.openSample(button.dataset.sample));
+  }
+  for (const button of document.querySelectorAll("[data-tool]")) {
+    button.addEventListener("click", () => actions.tool(button.dataset.tool));
+  }
+  for (const button of document.querySelectorAll("[data-multi]")) {
+    button.addEventListener("click", () => actions.multimask(button.dataset.multi === "1"));
+  }
+  $("undo").addEventListener("click", actions.undo);
+  $("redo").addEventListener("click", actions.redo);
+  $("clear").addEventListener("click", actions.clear);
+  $("zoom-in").addEventListener("click", () => actions.zoom(1.25));
+  $("zoom-out").addEventListener("click", () => actions.zoom(0.8));
+  $("zoom-fit").addEventListener("click", actions.fit);
+  $("new-object").addEventListener("click", actions.newObject);
+  $("theme").addEventListener("click", toggleTheme);
+  $("keys").addEventListener("click", actions.help);
+  $("model").addEventListener("change", () => {
+    settings.model = $("model").value;
+    page.endHover();
+    void page.reupload();
+  });
+  $("opacity").addEventListener("input", () => {
+    settings.opacity = $("opacity").value / 100;
+    $("opacity-value").textContent = `${$("opacity").value} %`;
+    stage.redraw();
+  });
+  $("hover").addEventListener("change", () => {
+    settings.hover = $("hover").checked;
+    if (!settings.hover) page.endHover();
+  });
+  $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks, settings)));
+  $("save-coco").addEventListener("click", () => saving(() => saveCoco(page.currentImage(), masks.finished, masks, settings)));
+  $("save-overlay").addEventListener("click", () => {
+    const shown = masks.finished
+      .filter((object) => object.visible)
+      .map((object) => ({ path: masks.pathOf(object), color: object.color }));
+    void saving(() => saveOverlay(page.currentImage(), stage.picture, shown, settings.opacity));
+  });
+
+  addEventListener("dragover", (event) => {
+    event.preventDefault();
+    $("stage").classList.add("dropping");
+  });
+  addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) $("stage").classList.remove("dropping");
+  });
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    $("stage").classList.remove("dropping");
+    void page.open(event.dataTransfer.files[0]);
+  });
+  addEventListener("paste", (event) => {
+    const file = [...(event.clipboardData?.files ?? [])][0];
+    if (file) void page.open(file);
+  });
+  addEventListener("pointerdown", () => (document.body.dataset.by = "pointer"), true);
+  addEventListener("keydown", (event) => event.key === "Tab" && (document.body.dataset.by = "keys"), true);
+  installKeys(actions);
+}

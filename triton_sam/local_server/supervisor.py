@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import select
@@ -178,6 +177,8 @@ def hold_lock(job: Job, began: float) -> int | None:
 
     It says what else there is to remove, for the start that finds it without an owner.
     """
+    import fcntl  # here: Windows, where nothing of this runs, must be able to import this module
+
     path = SHARED_MEMORY / f"{job.shm_prefix}{LOCK_SUFFIX}"
     try:
         while True:
@@ -193,6 +194,8 @@ def hold_lock(job: Job, began: float) -> int | None:
 
 def remove_stale_servers() -> None:
     """Remove what servers left behind whose supervisor was killed: those whose lock nobody holds."""
+    import fcntl  # see hold_lock()
+
     for lock in SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}"):
         try:
             descriptor = os.open(lock, os.O_RDWR)

@@ -85,7 +85,7 @@ def test_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_bytes() == b"new"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes in folders")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes in folders")
 def test_device_is_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

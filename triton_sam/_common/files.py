@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
+_SECONDS_FOR_READERS = 1.0 if os.name == "nt" else 0.0
+"""Windows does not replace a file that another process has open, which may be a reader or a virus scanner."""
 
 
 @contextlib.contextmanager
@@ -66,45 +68,52 @@ def move_into_place(temporary: Path, final: Path) -> None:
 
     The content is brought to the disk before: a power cut right after the rename could leave an empty file otherwise.
     """
-    descriptor = os.open(temporary, os.O_RDONLY)
+    descriptor = os.open(temporary, os.O_RDWR)  # Windows refuses fsync() of a file that is open for reading alone
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    temporary.replace(final)
+    _replace(temporary, final)
+
+
+def _replace(temporary: Path, final: Path) -> None:
+    deadline = time.monotonic() + _SECONDS_FOR_READERS
+    while True:
+        try:
+            temporary.replace(final)
+        except PermissionError:
+            if time.monotonic() >= deadline or final.is_dir():
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 @contextlib.contextmanager
 def locked(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold a lock file, which is there meanwhile, after waiting for whoever holds it; ``waits`` is called before that.
+    """Hold a lock file, which exists meanwhile, after waiting for its present holder; ``waits`` is called before that.
+
+    A lock file without a holder, which a killed process left, does not block.
 
     Raises:
         OSError: the file cannot be written.
     """
-    while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    from filelock import FileLock, Timeout  # brings asyncio and sqlite3, which a client does without
+
+    held = FileLock(lock, fallback_to_soft=False)
+    try:
         try:
-            _flock(descriptor, waits)
-            # The last holder removes the file: a lock on a removed file, or on an older one, locks nothing.
-            if lock.exists() and os.path.samestat(os.fstat(descriptor), lock.stat()):
-                break
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _flock(descriptor: int, waits: Callable[[], None]) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        waits()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+            held.acquire(blocking=False)
+        except Timeout:
+            waits()
+            held.acquire()
     except OSError as error:
         if error.errno not in _NO_LOCKS:  # some network file systems have no locks; better unlocked than not at all
             raise
+    try:
+        yield
+    finally:
+        if os.name != "nt":  # on Windows release() removes the file; nobody can remove it while it is held
+            with contextlib.suppress(OSError):
+                lock.unlink()  # before the release: whoever waits for this file sees that it is gone, and makes another
+        held.release()

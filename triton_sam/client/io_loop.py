@@ -61,4 +61,5 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 IO_LOOP = IoLoop()
-os.register_at_fork(after_in_child=IO_LOOP.reset_after_fork)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=IO_LOOP.reset_after_fork)

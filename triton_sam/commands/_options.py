@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigurationError, SamError
+from ..errors import SamError
 from ..families import FAMILIES
 from ..repository.folder import default_repository
 
@@ -110,34 +109,6 @@ def say(args: argparse.Namespace, text: str) -> None:
     """Print progress for a person, on stderr, unless --quiet."""
     if not args.quiet:
         print(text, file=sys.stderr, flush=True)
-
-
-def refuse_two_servers(args: argparse.Namespace) -> None:
-    """Refuse --url beside --local.
-
-    Raises:
-        ConfigurationError: both are given.
-    """
-    if args.local and args.url is not None:
-        raise ConfigurationError("give --url or --local, not both")
-
-
-@contextlib.contextmanager
-def server_url(args: argparse.Namespace) -> Iterator[str | None]:
-    """Yield the URL to use: --url, or that of a local server started for this command with --local.
-
-    Raises:
-        ConfigurationError: both are given.
-    """
-    refuse_two_servers(args)
-    if not args.local:
-        yield args.url
-        return
-    from ..local_server import LocalServer
-
-    say(args, "starting a local Triton ...")
-    with LocalServer(repository(args), http_port=0, grpc_port=0, metrics_port=0) as server:
-        yield server.http_url
 
 
 def run_script(run: Callable[[], int]) -> int:

@@ -31,7 +31,7 @@ from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES
 from ..repository.folder import models_to_load
 from ..transport.url import parse_url
-from . import _options
+from . import _options, _server
 
 if TYPE_CHECKING:
     from ..benchmark.target import Target
@@ -156,7 +156,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
     """Return the server to measure: a running one, or a local one started for it."""
     from ..benchmark.target import Target
 
-    _options.refuse_two_servers(args)
+    _server.check(args)
     if not args.image:
         source = bundled("test/images") / "coffee.jpg"
     elif args.image.is_file():
@@ -166,12 +166,9 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
     urls = {} if args.local else _urls(args.url or [None])
     weights = _weights(args, stack)
     if args.local:
-        from ..local_server import LocalServer
-
         assert weights is not None  # noqa: S101 - made for a local server
         models = models_to_load(weights.repository, weights.name or args.family)
-        _options.say(args, "starting a local Triton ...")
-        server = stack.enter_context(LocalServer(weights.repository, models=models, admin=True))
+        server = stack.enter_context(_server.local_server(args, weights.repository, models, admin=True))
         urls = {"http": server.http_url, "grpc": server.grpc_url}
         target = Target(args.family, weights.name, urls, source, weights, server.pid)
     else:

@@ -27,7 +27,7 @@ from ..inputs.images import encoder_input, open_image
 from ..masks.compare import intersection_over_union
 from ..masks.drawing import overlay
 from ..repository.folder import models_to_load
-from . import _options
+from . import _options, _server
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or _default_output()
     report = Report()
     out.mkdir(parents=True, exist_ok=True)  # before the server: no half minute of waiting for a wrong path
-    with _server(args) as (url, about), SAM2TritonClient(url, **_options.access(args)) as client:
+    with _found_or_local(args) as (url, about), SAM2TritonClient(url, **_options.access(args)) as client:
         _options.say(args, about)
         folder = bundled("test/images")
         for entry in json.loads((folder / "demo.json").read_text(encoding="utf-8")):
@@ -112,7 +112,7 @@ def _segment_picture(client: SAM2TritonClient, folder: Path, entry: dict[str, An
 
 
 @contextlib.contextmanager
-def _server(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
+def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
     """Yield (URL, sentence about the server): the given one, a running one, or a local one started for the demo."""
     if args.url is not None:
         yield args.url, f"using the server at {args.url}"
@@ -121,15 +121,9 @@ def _server(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
     if running is not None:
         yield running, f"using the server that runs at {running}"
         return
-    from ..local_server import LocalServer
-
     start = time.perf_counter()
-    _options.say(args, "starting a local Triton ...")
     repository = _options.repository(args)
-    server = LocalServer(
-        repository, models=models_to_load(repository, "sam2"), http_port=0, grpc_port=0, metrics_port=0
-    )
-    with server:
+    with _server.local_server(args, repository, models_to_load(repository, "sam2")) as server:
         yield server.http_url, f"Triton ready at {server.http_url} after {time.perf_counter() - start:.1f} s"
 
 

@@ -10,13 +10,12 @@ import platform
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 from .._common.extras import install
-from ..errors import SamError
+from ..errors import MissingDependencyError, SamError
 from ..local_server.installation import find_libpython, find_wheel
 from ..repository.folder import list_models
 from ..repository.selection import read_repository, unloadable
@@ -76,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
 def _machine() -> Iterator[Finding]:
     """Check what serving and exporting on this machine needs."""
     python = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    fits = (3, 10) <= sys.version_info[:2] <= (3, 12)
-    yield Finding("Python", "ok" if fits else "note", python, None if fits else "use Python 3.10, 3.11 or 3.12")
+    yield Finding("Python", "ok", python)
     yield _local_triton()
     yield _onnxruntime()
     yield _export_packages()
@@ -88,15 +86,15 @@ def _machine() -> Iterator[Finding]:
 
 
 def _local_triton() -> Finding:
-    version = _version("nvidia-pytriton")
-    if version is None:
-        return Finding("local Triton", "missing", "no nvidia-pytriton wheel", install("local"))
+    wheel = " ".join(filter(None, ("nvidia-pytriton", _version("nvidia-pytriton"))))
     try:
         find_wheel()
         find_libpython()
+    except MissingDependencyError:
+        return Finding("local Triton", "missing", "no nvidia-pytriton wheel", install("local"))
     except SamError as error:
-        return Finding("local Triton", "missing", f"nvidia-pytriton {version} cannot run here", str(error))
-    return Finding("local Triton", "ok", f"nvidia-pytriton {version}")
+        return Finding("local Triton", "missing", f"{wheel} cannot run here", str(error))
+    return Finding("local Triton", "ok", wheel)
 
 
 def _onnxruntime() -> Finding:

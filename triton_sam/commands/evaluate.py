@@ -23,7 +23,7 @@ from .._common.files import atomic_write
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES
-from . import _options
+from . import _options, _server
 
 if TYPE_CHECKING:
     from ..client.segmenter import Segmenter
@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
     reports: list[Report] = []
     stop: SamError | KeyboardInterrupt | None = None
     with (
-        _options.server_url(args) as url,
+        _server.server_urls(args) as urls,
         SAM2TritonClient(
-            url, args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
+            urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
         ) as client,
     ):
         about = {"url": client.url, "model": args.model, "name": args.name}

@@ -21,7 +21,7 @@ from ..inputs.prompts import check_prompts
 from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
-from . import _options
+from . import _options, _server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> int:
     masks = _mask_paths(args.out, objects)
     _check_files(masks, args.overlay)
     with (
-        _options.server_url(args) as url,
+        _server.server_urls(args) as urls,
         SAM2TritonClient(
-            url, args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
+            urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
         ) as client,
     ):
         start = time.perf_counter()

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from .._common.bundle import bundled
 from ..benchmark.mouse import Row, stress
 from ..errors import ConfigurationError
 from ..repository.names import pair_names
-from . import _options
+from . import _options, _server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +39,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if min(args.positions, args.sessions, args.repeat) < 1:
         raise ConfigurationError("--positions, --sessions and --repeat must be at least 1")
-    _options.refuse_two_servers(args)
     picture = bundled("test/images") / "shapes.jpg"
     amount = {"positions": args.positions, "sessions": args.sessions, "repeat": args.repeat}
     rows: list[Row] = []
-    with _servers(args) as urls:
+    with _server.server_urls(args, pair_names(args.name or "sam2")) as urls:
         for url in urls:
             _options.say(args, f"{url or 'the default server'} ...")
             rows += asyncio.run(stress(url, args.name, picture, access=_options.access(args), **amount))
@@ -53,20 +51,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(rows)
     return 1 if any(row.missed for row in rows) else 0
-
-
-@contextlib.contextmanager
-def _servers(args: argparse.Namespace) -> Iterator[list[str | None]]:
-    """Yield the URL to test, or both URLs of a local server started for it."""
-    if not args.local:
-        yield [args.url]
-        return
-    from ..local_server import LocalServer
-
-    _options.say(args, "starting a local Triton ...")
-    models = pair_names(args.name or "sam2")
-    with LocalServer(_options.repository(args), models=models) as server:
-        yield [server.http_url, server.grpc_url]
 
 
 def _print(rows: Sequence[Row]) -> None:

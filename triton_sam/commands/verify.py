@@ -19,7 +19,7 @@ from ..export.settings import PRECISIONS, Settings
 from ..families import FAMILIES
 from ..inputs.images import open_image
 from ..repository.folder import models_to_load
-from . import _families, _options
+from . import _families, _options, _server
 
 if TYPE_CHECKING:
     from ..verify.compare import Bars, Row
@@ -86,11 +86,13 @@ def _check(args: argparse.Namespace) -> None:
 
     Raises:
         ConfigurationError: there is one.
+        SamError: --local, and no Triton can start here.
     """
     if args.seed is not None and not args.random:
         raise ConfigurationError("--seed is for --random: a checkpoint's weights are not drawn")
     if args.name and args.exported is None and args.url is None:
         raise ConfigurationError("--name is for models that are there already: give --exported or --url, too")
+    _server.check(args)
 
 
 def _models(
@@ -118,11 +120,8 @@ def _models(
 
 
 def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) -> str:
-    from ..local_server import LocalServer
-
-    _options.say(args, "starting a local Triton ...")
     models = models_to_load(folder, args.name or args.family)
-    return stack.enter_context(LocalServer(folder, models=models)).http_url
+    return stack.enter_context(_server.local_server(args, folder, models)).http_url
 
 
 def _report(rows: list[Row], bars: Bars) -> str:

@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,10 @@ from triton_sam.errors import ConfigurationError, LocalServerError, MissingDepen
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 OWN_BACKENDS = Path(__file__).resolve().parent / "backends"
 DOCKER_HINT = "run Triton in Docker instead: docker compose up"
+MACHINES = ("x86_64", "aarch64")
+"""Processors that nvidia-pytriton has wheels for, all for Linux; pyproject.toml says the same as markers."""
+PYTHONS = ("3.10", "3.11", "3.12")
+"""Versions of Python that nvidia-pytriton runs with; pyproject.toml says the same as markers."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +93,12 @@ def find_wheel() -> Path:
         MissingDependencyError: nvidia-pytriton is not installed.
         LocalServerError: there is no such wheel for this platform or Python.
     """
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+    if sys.platform != "linux" or platform.machine() not in MACHINES:
         where = f"{platform.system()} {platform.machine()}"
-        raise LocalServerError(f"the local server needs Linux on x86_64 or aarch64, this is {where}: {DOCKER_HINT}")
+        needs = f"Linux on {' or '.join(MACHINES)}"
+        raise LocalServerError(f"the local server needs {needs}, this is {where}: {DOCKER_HINT}")
+    if _python_version() not in PYTHONS:
+        raise _wrong_python(PYTHONS)
     spec = importlib.util.find_spec("pytriton")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(f"the local server needs the nvidia-pytriton wheel: {install('local')}")
@@ -100,12 +107,16 @@ def find_wheel() -> Path:
         raise MissingDependencyError(f"{package} holds no tritonserver: {install('local')} --force-reinstall")
     stubs = package / "tritonserver" / "python_backend_stubs"
     if not (stubs / _python_version() / "triton_python_backend_stub").is_file():
-        there = ", ".join(sorted(path.name for path in stubs.glob("3.1*"))) or "none"
-        raise LocalServerError(
-            f"the nvidia-pytriton wheel supports Python {there}, this is {_python_version()}: "
-            f"use another Python, or {DOCKER_HINT}"
-        )
+        raise _wrong_python(sorted(path.name for path in stubs.glob("3.1*")))
     return package
+
+
+def _wrong_python(supported: Sequence[str]) -> LocalServerError:
+    return LocalServerError(
+        f"the local server needs Python {', '.join(supported)}, for which nvidia-pytriton has a wheel; "
+        f"this is {_python_version()}: use another Python (`uv venv --python {PYTHONS[-1]}`, then "
+        f"`uv {install('local')}`), or {DOCKER_HINT}"
+    )
 
 
 def find_libpython() -> Path:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import select
@@ -190,6 +189,8 @@ def hold_lock(job: Job, began: float) -> int | None:
     Returns:
         The descriptor of the file; None where /dev/shm does not exist.
     """
+    import fcntl  # here: Windows, where nothing of this runs, must be able to import this module
+
     path = SHARED_MEMORY / f"{job.shm_prefix}{LOCK_SUFFIX}"
     try:
         while True:
@@ -205,6 +206,8 @@ def hold_lock(job: Job, began: float) -> int | None:
 
 def remove_stale_servers() -> None:
     """Remove the files and segments of servers whose supervisor was killed, that is, whose lock nobody holds."""
+    import fcntl  # see hold_lock()
+
     for lock in SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}"):
         try:
             descriptor = os.open(lock, os.O_RDWR)

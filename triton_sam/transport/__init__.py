@@ -1,8 +1,23 @@
 """The way to a Triton server: HTTP through urllib3, gRPC through tritonclient."""
 
-from .base import AsyncBaseTransport, BaseTransport
+from .base import AsyncBaseTransport, BaseTransport, Result, Tensors
 from .failures import map_error
+from .options import GRPC_GRACE
+from .retry import RETRY_PAUSE
+from .timed_sockets import CONNECT_TIMEOUT
 from .triton import Transport
 from .url import ServerUrl, parse_url
 
-__all__ = ["AsyncBaseTransport", "BaseTransport", "ServerUrl", "Transport", "map_error", "parse_url"]
+__all__ = [
+    "CONNECT_TIMEOUT",
+    "GRPC_GRACE",
+    "RETRY_PAUSE",
+    "AsyncBaseTransport",
+    "BaseTransport",
+    "Result",
+    "ServerUrl",
+    "Tensors",
+    "Transport",
+    "map_error",
+    "parse_url",
+]

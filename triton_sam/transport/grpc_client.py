@@ -15,13 +15,10 @@ from tritonclient.utils import np_to_triton_dtype
 from ..errors import ServerUnreachableError
 from .connections import SharedClient
 from .failures import map_error
-from .options import grpc_options
+from .options import GRPC_GRACE, grpc_options
 from .protocols import Inputs, SharedTensor
 from .timed_sockets import Call
 from .url import ServerUrl
-
-GRPC_GRACE = 0.25
-"""Seconds beyond its deadline after which a call is given up."""
 
 
 class GrpcClient:

@@ -11,6 +11,8 @@ from .url import ServerUrl
 
 LONGEST_TIMEOUT = 1e9
 """Seconds, 30 years: more is too much for some clock on the way to the server."""
+GRPC_GRACE = 0.25
+"""Seconds beyond its deadline after which a call is given up."""
 _GRPC_OPTIONS = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),

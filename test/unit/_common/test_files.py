@@ -5,12 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from triton_sam._common import files as _files
-from triton_sam._common.files import atomic_path, atomic_write
+from triton_sam._common.files import atomic_path, atomic_write, locked
 
 
 def test_writes_and_replaces(tmp_path: Path) -> None:
@@ -21,6 +25,7 @@ def test_writes_and_replaces(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
 def test_permissions_are_those_of_open(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
@@ -80,6 +85,7 @@ def test_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "target").read_bytes() == b"new"
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes in folders")
 def test_device_is_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -90,3 +96,80 @@ def test_device_is_written_to(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+COUNTING = """
+import sys
+from pathlib import Path
+from triton_sam._common.files import locked
+folder = Path(sys.argv[1])
+said = []
+for _ in range(40):
+    with locked(folder / "lock", lambda: said.append(1)):
+        assert (folder / "lock").exists()
+        count = int((folder / "count").read_text())
+        (folder / "count").write_text(str(count + 1))
+print(len(said))
+"""
+
+
+def test_one_process_at_a_time_holds_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    command = [sys.executable, "-W", "error", "-c", COUNTING, str(tmp_path)]
+    counters = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [int(counter.communicate(timeout=60)[0]) for counter in counters]
+    assert [counter.returncode for counter in counters] == [0] * 4
+    assert (tmp_path / "count").read_text() == "160"
+    assert max(said) <= 40
+    assert names(tmp_path) == ["count"]
+
+
+def test_a_lock_that_is_held_is_waited_for(tmp_path: Path) -> None:
+    said, done = [], []
+
+    def second() -> None:
+        with locked(tmp_path / "lock", lambda: said.append(1)):
+            done.append(1)
+
+    waiting = threading.Thread(target=second)
+    with locked(tmp_path / "lock", lambda: pytest.fail("nobody holds it")):
+        waiting.start()
+        deadline = time.monotonic() + 10
+        while not said and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert (said, done) == ([1], [])
+    waiting.join(10)
+    assert (said, done) == ([1], [1])
+    assert names(tmp_path) == []
+
+
+def test_the_lock_of_a_killed_process_does_not_block(tmp_path: Path) -> None:
+    program = "import os, sys; from pathlib import Path; from triton_sam._common.files import locked\n"
+    program += "with locked(Path(sys.argv[1])): os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path / "lock")], check=False).returncode == 9
+    assert names(tmp_path) == ["lock"]
+    with locked(tmp_path / "lock", lambda: pytest.fail("nobody holds it")):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_windows_waits_for_readers_of_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There the rename fails while another process has the old file open."""
+    real, tries = Path.replace, []
+
+    def replace(self: Path, target: Path) -> Path:
+        tries.append(self)
+        if len(tries) < 3:
+            raise PermissionError(errno.EACCES, "used by another process")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(PermissionError):
+        atomic_write(tmp_path / "a", b"one")
+    monkeypatch.setattr(_files, "_SECONDS_FOR_READERS", 5.0)
+    atomic_write(tmp_path / "a", b"two")
+    assert (len(tries), (tmp_path / "a").read_bytes()) == (3, b"two")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())

@@ -1,0 +1,51 @@
+"""Make this process resemble one on Windows: what Python has on POSIX alone is gone.
+
+Imported before anything else, also as a plugin: `pytest -p support.elsewhere`. It shows that our code needs none of it.
+The libraries that it uses still take this for Linux; they are imported first, and keep what they found.
+"""
+
+import asyncio
+import concurrent.futures
+import os
+import signal
+import sys
+
+import filelock
+import numpy as np
+import PIL.Image
+import tritonclient.grpc.aio
+import tritonclient.http
+import urllib3
+
+if "_pytest" in sys.modules:
+    from _pytest import tmpdir
+
+    tmpdir.get_user_id = lambda: None  # as it answers on Windows
+
+ABSENT_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios")
+ABSENT_FROM_OS = (
+    "chown", "fork", "geteuid", "getgid", "getloadavg", "getpgid", "getuid", "killpg", "mkfifo", "register_at_fork",
+    "sched_getaffinity", "setsid", "sysconf", "uname",
+)  # fmt: skip
+ABSENT_LIBRARIES = ("onnxruntime", "torch")
+"""They need what is gone here; tests that compare with them are skipped."""
+ABSENT_SIGNALS = ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2")
+
+IMPORTED_FIRST = (
+    asyncio,
+    concurrent.futures,
+    filelock,
+    np,
+    PIL.Image,
+    tritonclient.grpc.aio,
+    tritonclient.http,
+    urllib3,
+)
+
+assert not any(name.partition(".")[0] == "triton_sam" for name in sys.modules), "import support.elsewhere first"
+for module in (*ABSENT_MODULES, *ABSENT_LIBRARIES):
+    sys.modules[module] = None  # its import raises ModuleNotFoundError
+for place, names in ((os, ABSENT_FROM_OS), (signal, ABSENT_SIGNALS)):
+    for name in names:
+        if hasattr(place, name):
+            delattr(place, name)

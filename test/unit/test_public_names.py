@@ -1,0 +1,62 @@
+"""Names that programs import from this package stay where they are, and importing it stays light."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+
+import triton_sam
+
+PUBLIC = {
+    "triton_sam": """
+        CheckpointError ChecksumError ConfigurationError DownloadError ExportError ImageEmbeddings ImageError
+        InferenceError InputError LocalServerError MissingDependencyError ModelNotReadyError NoImageError PortInUseError
+        PromptError RepositoryError SAM2TritonClient SamError SamTritonClient Segment ServerBusyError ServerError
+        ServerTimeoutError ServerUnreachableError SpeculativeSAM2Client __version__ queue_multiple_requests
+        wait_for_latest_result
+    """,
+    "triton_sam.client": "SAM2TritonClient SamTritonClient",
+    "triton_sam.masks": """
+        Polygon Segment full_size_logits mask_to_box mask_to_png mask_to_polygons mask_to_rle overlay resize_logits
+        rle_to_mask trace_polygons
+    """,
+    "triton_sam.transport": """
+        CONNECT_TIMEOUT GRPC_GRACE RETRY_PAUSE Result Tensors Transport map_error
+    """,
+    "triton_sam.repository": """
+        BUILT_IN_CHECKPOINT CONFIG_NAME REPOSITORY_VARIABLE RepositoryModel check_name config_for default_repository
+        list_models models_to_load pair_names parse_config version_folders weights_in
+    """,
+    "triton_sam.verify": "BARS Bars OnnxClient Row format_table verify verify_sam2",
+    "triton_sam.errors": """
+        CheckpointError ChecksumError ConfigurationError DownloadError ExportError ImageError InferenceError InputError
+        LocalServerError MissingDependencyError ModelNotReadyError NoImageError PortInUseError PromptError
+        RepositoryError SamError ServerBusyError ServerError ServerTimeoutError ServerUnreachableError UnknownImageError
+    """,
+}
+HEAVY = {
+    "aiohttp", "contourpy", "cv2", "fastapi", "filelock", "gevent", "huggingface_hub", "matplotlib", "onnx",
+    "onnxruntime", "scipy", "skimage", "torch", "transformers", "uvicorn",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_stay(module):
+    if module == "triton_sam.verify":
+        pytest.importorskip("onnxruntime")
+    offered = importlib.import_module(module)
+    assert [name for name in PUBLIC[module].split() if not hasattr(offered, name)] == []
+
+
+def test_public_names_are_listed():
+    assert set(triton_sam.__all__) == set(PUBLIC["triton_sam"].split())
+
+
+def test_the_import_loads_nothing_heavy():
+    program = "import json, sys, triton_sam; print(json.dumps(list(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in json.loads(answer.stdout)}
+    assert "numpy" in loaded
+    assert loaded.isdisjoint(HEAVY)

@@ -103,7 +103,7 @@ case $name in
         environment "$name" highest
         tests "${without_server[@]}"
         serve
-        tests basic
+        tests served/test_basic.py
         exit "$failed"
         ;;
     *)

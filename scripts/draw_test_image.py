@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter
 
 WIDTH, HEIGHT, OVERSAMPLE = 800, 600, 4
@@ -26,7 +27,7 @@ def blob(cx: float, cy: float, radius: float) -> list[tuple[float, float]]:
     return [(cx + r * np.cos(a), cy + r * np.sin(a)) for r, a in zip(radii, angles, strict=True)]
 
 
-def draw_labels() -> np.ndarray:
+def draw_labels() -> npt.NDArray[np.uint8]:
     """Return the labels as uint8 (H, W). Later shapes cover earlier ones."""
     image = Image.new("L", (WIDTH * OVERSAMPLE, HEIGHT * OVERSAMPLE))
     pen = ImageDraw.Draw(image)
@@ -46,7 +47,7 @@ def draw_labels() -> np.ndarray:
     return np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.NEAREST))
 
 
-def shade(labels: np.ndarray) -> Image.Image:
+def shade(labels: npt.NDArray[np.uint8]) -> Image.Image:
     """Return an RGB image of the labels: background and objects with gradients, texture, soft edges and noise."""
     noise = np.random.default_rng(7)
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH]

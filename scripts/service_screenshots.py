@@ -11,7 +11,7 @@ import io
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
@@ -19,7 +19,7 @@ from PIL import Image
 from triton_sam._common.bundle import bundled
 from triton_sam.masks import intersection_over_union, rle_to_mask
 
-VIEWS = (
+VIEWS: tuple[tuple[str, tuple[int, int], Literal["dark", "light"]], ...] = (
     ("page-dark.webp", (1280, 800), "dark"),
     ("page-light.webp", (1280, 800), "light"),
     ("page-phone.webp", (390, 844), "dark"),

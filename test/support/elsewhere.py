@@ -9,6 +9,8 @@ import concurrent.futures
 import os
 import signal
 import sys
+from types import ModuleType
+from typing import cast
 
 import filelock
 import numpy as np
@@ -18,9 +20,9 @@ import tritonclient.http
 import urllib3
 
 if "_pytest" in sys.modules:
-    from _pytest import tmpdir
+    import _pytest.tmpdir
 
-    tmpdir.get_user_id = lambda: None  # as it answers on Windows
+    setattr(_pytest.tmpdir, "get_user_id", lambda: None)  # noqa: B010 - as it answers on Windows
 
 ABSENT_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios")
 ABSENT_FROM_OS = (
@@ -44,7 +46,7 @@ IMPORTED_FIRST = (
 
 assert not any(name.partition(".")[0] == "triton_sam" for name in sys.modules), "import support.elsewhere first"
 for module in (*ABSENT_MODULES, *ABSENT_LIBRARIES):
-    sys.modules[module] = None  # its import raises ModuleNotFoundError
+    sys.modules[module] = cast("ModuleType", None)  # its import raises ModuleNotFoundError
 for place, names in ((os, ABSENT_FROM_OS), (signal, ABSENT_SIGNALS)):
     for name in names:
         if hasattr(place, name):

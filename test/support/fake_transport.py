@@ -129,7 +129,9 @@ def clicked(image_id=b"id", value=1.0, objects=1):
 
 def encoded():
     """The encoder's answer."""
-    return {spec.name: np.zeros((1, *spec.shape[1:]), np.float32) for spec in get_family("sam2").encoder.outputs}
+    return {
+        spec.name: np.zeros((1, *map(int, spec.shape[1:])), np.float32) for spec in get_family("sam2").encoder.outputs
+    }
 
 
 def decoded(value=1.0, objects=1):

@@ -7,7 +7,6 @@ import copy
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 CONFIG = "sam2.1_hiera_micro"
@@ -33,7 +32,7 @@ class MicroExport:
     stderr: str
 
 
-def export_micro(sam2: ModuleType, repository: Path) -> MicroExport:
+def export_micro(sam2: Any, repository: Path) -> MicroExport:
     """Export the micro model with ``triton_sam.export.sam2.recipe`` and keep the traced graphs."""
     from triton_sam.export import registry
     from triton_sam.export.settings import Settings

@@ -18,7 +18,7 @@ import pytest
 
 from triton_sam._common.bundle import checkout
 
-ROOT = checkout()
+ROOT = checkout() or Path.cwd()  # the proxy is tested in a checkout alone
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx program (Debian: apt install nginx-light)")
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl program")
@@ -43,9 +43,11 @@ def free_ports(count: int) -> tuple[int, ...]:
 def make_tls(folder: Path) -> str:
     """Certificates for this machine with the project's script; returns the first token."""
     script = ROOT / "scripts" / "make_certificates.sh"
-    command = ["bash", script, "--directory", folder, "localhost", "127.0.0.1"]
+    command = ["bash", str(script), "--directory", str(folder), "localhost", "127.0.0.1"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    return re.search(r"token: (\w+)", done.stdout)[1]
+    token = re.search(r"token: (\w+)", done.stdout)
+    assert token is not None, done.stdout
+    return token[1]
 
 
 def configure(
@@ -81,6 +83,7 @@ def configure(
     upstreams = (ROOT / "deploy" / "nginx" / "upstreams.conf").read_text()
     for port, addresses in (("8000", http), ("8001", grpc)):
         line = re.search(rf"( *server )triton:{port}(.*)", upstreams)
+        assert line is not None, upstreams
         upstreams = upstreams.replace(line[0], "\n".join(f"{line[1]}{address}{line[2]}" for address in addresses))
     if not sticky:
         upstreams = re.sub(r"(?m)^ *hash .*\n", "", upstreams)
@@ -94,8 +97,9 @@ def proxy(
     folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], sticky: bool = True
 ) -> Iterator[SimpleNamespace]:
     """Run nginx with the files of configure()."""
-    ports = (https_port, grpcs_port) = free_ports(2)
-    path = configure(folder, tls, ports, http, grpc, sticky)
+    assert NGINX is not None, "the test lacks needs_nginx"
+    https_port, grpcs_port = free_ports(2)
+    path = configure(folder, tls, (https_port, grpcs_port), http, grpc, sticky)
     with (folder / "nginx.out").open("w") as output:
         process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
     try:

@@ -37,6 +37,7 @@ def segments() -> set[str]:
 def segments_of_log(log: str) -> set[str]:
     """Return the segments of the server that wrote a log, since other servers may run on this machine."""
     identity = re.search(r"triton-sam-([0-9a-f]{8})", log)
+    assert identity is not None, log
     return {name for name in segments() if name.startswith(supervisor.SHM_FAMILY + identity[1])}
 
 

@@ -23,7 +23,7 @@ class Page:
 
     def __init__(self, page):
         self.page = page
-        self.faults = []
+        self.faults: list[str] = []
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", lambda message: self.faults.append(message.text) if message.type == "error" else None)

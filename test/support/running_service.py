@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import uvicorn
@@ -48,7 +49,7 @@ def wait_until(what: Callable[[], object], seconds: float = PATIENCE) -> None:
 
 
 @contextlib.contextmanager
-def running_service(triton_url: str, **options: object) -> Iterator[RunningService]:
+def running_service(triton_url: str, **options: Any) -> Iterator[RunningService]:
     """Run a service over a Triton."""
     port = choose_ports("127.0.0.1", {"service": 0})["service"]
     app = create_app(Settings(url=triton_url, **options))

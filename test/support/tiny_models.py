@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx")
+if TYPE_CHECKING:
+    import onnx
+else:
+    onnx = pytest.importorskip("onnx")
 pytest.importorskip("geventhttpclient", reason="tritonclient.http needs it, and the local extra brings it")
 http = pytest.importorskip("tritonclient.http")
 tritonclient_utils = pytest.importorskip("tritonclient.utils")
@@ -77,13 +82,13 @@ def typed_graph() -> onnx.ModelProto:
     return model_of(nodes, inputs, outputs)
 
 
-def model_of(nodes: list, inputs: list, outputs: list, initializers: list = ()) -> onnx.ModelProto:
+def model_of(nodes: list, inputs: list, outputs: list, initializers: Sequence = ()) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "tiny", inputs, outputs, list(initializers))
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
 def write_model(
-    repository: Path, name: str, graph: object, config: str | None, file: str = "1/model.onnx", **save: object
+    repository: Path, name: str, graph: Any, config: str | None, file: str = "1/model.onnx", **save: Any
 ) -> Path:
     path = repository / name / file
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +108,7 @@ def config_of(x: str = f"TYPE_FP32 {MATRIX}", *, batch: int = 0, more: str = CPU
     )
 
 
-def infer(client: object, model: str, outputs: list[str] | None = None, version: str = "", **arrays: np.ndarray):
+def infer(client: Any, model: str, outputs: list[str] | None = None, version: str = "", **arrays: np.ndarray):
     inputs = []
     for name, array in arrays.items():
         tensor = http.InferInput(name, list(array.shape), tritonclient_utils.np_to_triton_dtype(array.dtype))
@@ -123,7 +128,7 @@ def write_repository(root: Path) -> Path:
     write_model(root, "add", add_graph(), config_of())
     renamed = config_of(more=CPU + 'default_model_filename: "weights.onnx"')
     write_model(root, "renamed", scale_graph(3), renamed, "1/weights.onnx")
-    outside = {"save_as_external_data": True, "location": "steps.bin", "size_threshold": 0}
+    outside: dict[str, Any] = {"save_as_external_data": True, "location": "steps.bin", "size_threshold": 0}
     write_model(root, "external", add_graph(512), config_of(), **outside)
     write_model(root, "versions", scale_graph(1), config_of(more=CPU + "version_policy { all {} }"))
     write_model(root, "versions", scale_graph(7), None, "7/model.onnx")

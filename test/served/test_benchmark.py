@@ -122,7 +122,7 @@ def test_speculative_rows_count_the_servers_decodes(results):
 
 
 def test_bars_are_judged_where_they_were_measured(results):
-    names = [bar.name for bar in judge(results)]
+    names = [threshold.name for threshold in judge(results)]
     assert any("decode in process" in name for name in names)
     assert any("naive" in name for name in names)
     assert not any("PyTorch" in name for name in names)
@@ -315,6 +315,6 @@ def test_random_weights_and_the_official_predictor(tmp_path, capsys):
     found = load(tmp_path / "result.json")
     assert {row.who for row in found.of("comparison", "encode")} == {"torch", "inprocess", "naive", "session"}
     assert {row.protocol for row in found.of("comparison") if row.who == "session"} == {"http", "grpc"}
-    assert any("PyTorch" in bar.name for bar in judge(found))
+    assert any("PyTorch" in threshold.name for threshold in judge(found))
     assert "random seed 0" in found.about["model"]["weights"]
     shutil.rmtree(tmp_path)

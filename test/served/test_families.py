@@ -33,7 +33,7 @@ from triton_sam.export.sam2.reference import Sam2Reference  # noqa: E402
 from triton_sam.export.sam3.reference import Sam3Reference  # noqa: E402
 from triton_sam.inputs.images import encoder_input, open_image  # noqa: E402
 from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
-from triton_sam.verify import BARS  # noqa: E402
+from triton_sam.verify import THRESHOLDS  # noqa: E402
 from triton_sam.verify.compare import format_table, verify  # noqa: E402
 
 FAMILIES = ("sam1", "sam2", "sam3")
@@ -116,7 +116,7 @@ def test_served_equals_the_official_predictor(server: Any, images: Path, family:
         SamTritonClient(server.http_url, family, embeddings="client") as naive,
     ):
         rows = verify(reference(family), images / "coffee.jpg", {"session": client, "pair": naive})
-    assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
+    assert all(row.passes(THRESHOLDS["fp32"]) for row in rows), format_table(rows, THRESHOLDS["fp32"])
 
 
 def stream(url: str, model: str, name: str, array: np.ndarray) -> dict[str, np.ndarray]:

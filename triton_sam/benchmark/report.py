@@ -12,7 +12,7 @@ from .result_file import to_csv, to_json
 from .results import NOT_RECOVERED, RECOVERED, Results, Row
 from .settings import OVER_LINK
 from .stages import STAGES
-from .thresholds import Bar, judge
+from .thresholds import Threshold, judge
 from .words import name_of, number, protocol_name
 
 PLOT_TITLES = {
@@ -68,9 +68,9 @@ def make_document(results: Results, plots: dict[str, Path]) -> Document:
         ("load", "Load", None, _load),
         ("overload", "Overload", None, _overload),
     ]
-    bars = judge(results)
-    if bars:
-        document.add(Heading("Thresholds"), _bars_table(bars))
+    thresholds = judge(results)
+    if thresholds:
+        document.add(Heading("Thresholds"), _thresholds_table(thresholds))
     for section, title, plot, write in sections:
         if not results.of(section):
             continue
@@ -95,10 +95,13 @@ def summary(results: Results) -> str:
         times = [f"{value:8.1f}" for value in (row.ms.median, row.ms.min, row.ms.max, row.ms.p95)] if row.ms else []
         rate = "" if row.per_second is None else f"{row.per_second:.2f}"
         lines.append(f"{name:60}  {' '.join(times)} {rate:>8} {row.ms.n if row.ms else '':>5}")
-    bars = judge(results)
-    if bars:
+    thresholds = judge(results)
+    if thresholds:
         lines.append("")
-    lines += [f"{_verdict(bar):6} {bar.name}: {_value(bar)} (limit {_limit(bar)})" for bar in bars]
+    lines += [
+        f"{_verdict(threshold):6} {threshold.name}: {_value(threshold)} (limit {_limit(threshold)})"
+        for threshold in thresholds
+    ]
     return "\n".join([*lines, *([""] if results.notes else []), *results.notes])
 
 
@@ -129,23 +132,23 @@ def _introduction(results: Results) -> list[Block]:
     return blocks
 
 
-def _bars_table(bars: Sequence[Bar]) -> Table:
-    rows = [[bar.name, _value(bar), _limit(bar), _verdict(bar)] for bar in bars]
+def _thresholds_table(thresholds: Sequence[Threshold]) -> Table:
+    rows = [[threshold.name, _value(threshold), _limit(threshold), _verdict(threshold)] for threshold in thresholds]
     return Table(["", "found", "limit", ""], rows)
 
 
-def _value(bar: Bar) -> str:
-    return f"{bar.value:.1f} ms" if bar.unit == "ms" else f"{bar.value:.2f} x"
+def _value(threshold: Threshold) -> str:
+    return f"{threshold.value:.1f} ms" if threshold.unit == "ms" else f"{threshold.value:.2f} x"
 
 
-def _limit(bar: Bar) -> str:
-    return f"{'>=' if bar.at_least else '<='} {bar.limit:.1f} ms" if bar.unit == "ms" else (
-        f"{'>=' if bar.at_least else '<='} {bar.limit:.2f} x"
+def _limit(threshold: Threshold) -> str:
+    return f"{'>=' if threshold.at_least else '<='} {threshold.limit:.1f} ms" if threshold.unit == "ms" else (
+        f"{'>=' if threshold.at_least else '<='} {threshold.limit:.2f} x"
     )  # fmt: skip
 
 
-def _verdict(bar: Bar) -> str:
-    return "ok" if bar.ok else "missed"
+def _verdict(threshold: Threshold) -> str:
+    return "ok" if threshold.ok else "missed"
 
 
 def _times(row: Row) -> list[str]:

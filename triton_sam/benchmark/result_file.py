@@ -22,7 +22,7 @@ def to_json(results: Results) -> dict[str, Any]:
         "complete": results.complete,
         **results.about,
         "rows": [_finite(asdict(row)) for row in results.rows],
-        "bars": [_finite({**asdict(bar), "ok": bar.ok}) for bar in judge(results)],
+        "bars": [_finite({**asdict(threshold), "ok": threshold.ok}) for threshold in judge(results)],
         "notes": results.notes,
     }
 

@@ -11,7 +11,7 @@ from .settings import OVER_LINK, Settings
 
 
 @dataclass(frozen=True)
-class Bar:
+class Threshold:
     """One figure with its limit.
 
     Args:
@@ -34,8 +34,8 @@ class Bar:
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
 
-def judge(results: Results) -> list[Bar]:
-    """Return all bars that the results allow to judge."""
+def judge(results: Results) -> list[Threshold]:
+    """Return all thresholds that the results allow to judge."""
     return [*_against_others(results), *_over_a_link(results), *_boxes(results), *_crowd(results), *_overload(results)]
 
 
@@ -44,54 +44,60 @@ def _median(results: Results, what: str, who: str, protocol: str | None = None) 
     return None if row is None or row.ms is None else row.ms.median
 
 
-def _against_others(results: Results) -> Iterator[Bar]:
+def _against_others(results: Results) -> Iterator[Threshold]:
     family = get_family(results.about["model"]["family"])
     limits = {"encode": family.encode_speedup, "click, full-size mask": 1.6}
     for protocol in ("http", "grpc"):
         click, encode = (_median(results, what, "session", protocol) for what in ("click", "encode"))
         alone, encode_alone = (_median(results, what, "inprocess") for what in ("click", "encode"))
         if click and alone:
-            yield Bar(f"click, {protocol}: 1.15 x the decode in process + 3 ms", click, 1.15 * alone + 3, False, "ms")
+            yield Threshold(
+                f"click, {protocol}: 1.15 x the decode in process + 3 ms", click, 1.15 * alone + 3, False, "ms"
+            )
         if encode and encode_alone:
-            yield Bar(f"encode, {protocol}: to resize + encode in process", encode / encode_alone, 1.10, False)
+            yield Threshold(f"encode, {protocol}: to resize + encode in process", encode / encode_alone, 1.10, False)
         naive = _median(results, "click", "naive", protocol)
         if click and naive and protocol == "http":
-            yield Bar("click, http: faster than the naive client", naive / click, 2.3, True)
+            yield Threshold("click, http: faster than the naive client", naive / click, 2.3, True)
         for what, limit in limits.items():
             ours, torch = _median(results, what, "session", protocol), _median(results, what, "torch")
             if ours and torch:
-                yield Bar(f"{what}, {protocol}: faster than PyTorch", torch / ours, limit, True)
+                yield Threshold(f"{what}, {protocol}: faster than PyTorch", torch / ours, limit, True)
 
 
-def _over_a_link(results: Results) -> Iterator[Bar]:
+def _over_a_link(results: Results) -> Iterator[Threshold]:
     if results.about["settings"]["link"] != Settings.link:
         return
     for protocol in ("http", "grpc"):
         ours, naive = (_median(results, OVER_LINK, who, protocol) for who in ("session", "naive"))
         if ours and naive:
             name = f"{OVER_LINK} of 1 Gbit/s and 1 ms, {protocol}: faster than the naive client"
-            yield Bar(name, naive / ours, 5.0, True)
+            yield Threshold(name, naive / ours, 5.0, True)
 
 
-def _boxes(results: Results) -> Iterator[Bar]:
+def _boxes(results: Results) -> Iterator[Threshold]:
     for row in results.of("throughput", "boxes, one call"):
         single = results.find("throughput", "boxes, a call each", row.who, row.protocol, row.size)
         if row.size == 64 and row.ms and single and single.ms:
-            yield Bar("64 boxes in one call: to 64 calls", row.ms.median / single.ms.median, 1.0, False)
+            yield Threshold("64 boxes in one call: to 64 calls", row.ms.median / single.ms.median, 1.0, False)
 
 
-def _crowd(results: Results) -> Iterator[Bar]:
+def _crowd(results: Results) -> Iterator[Threshold]:
     for row in results.of("throughput", "clicks"):
         alone = results.find("throughput", "clicks", row.who, row.protocol, 1)
         if row.size != 8 or alone is None or not (row.ms and alone.ms and row.per_second and alone.per_second):
             continue
-        yield Bar(f"8 users, {row.protocol}: clicks/s to those of one", row.per_second / alone.per_second, 1.0, True)
-        yield Bar(f"8 users, {row.protocol}: p95 to the median of one", row.ms.p95 / alone.ms.median, 10.0, False)
+        yield Threshold(
+            f"8 users, {row.protocol}: clicks/s to those of one", row.per_second / alone.per_second, 1.0, True
+        )
+        yield Threshold(f"8 users, {row.protocol}: p95 to the median of one", row.ms.p95 / alone.ms.median, 10.0, False)
         least, most = row.more["least_calls_of_a_user"], row.more["most_calls_of_a_user"]
-        yield Bar(f"8 users, {row.protocol}: fewest clicks of a user to the most", least / max(most, 1), 0.33, True)
+        yield Threshold(
+            f"8 users, {row.protocol}: fewest clicks of a user to the most", least / max(most, 1), 0.33, True
+        )
 
 
-def _overload(results: Results) -> Iterator[Bar]:
+def _overload(results: Results) -> Iterator[Threshold]:
     for row in results.of("overload", "accepted"):
         half, refused, after = (
             next((other for other in results.of("overload", what) if other.protocol == row.protocol), None)
@@ -100,9 +106,9 @@ def _overload(results: Results) -> Iterator[Bar]:
         if not (half and refused and after and row.ms and half.ms and refused.ms):
             continue  # nothing was refused: no overload
         name = f"{row.size} users, {row.protocol}"
-        yield Bar(f"{name}: p95 of accepted clicks to that at half load", row.ms.p95 / half.ms.p95, 3.0, False)
-        yield Bar(f"{name}: p95 of refusals", refused.ms.p95, 100.0, False, "ms")
+        yield Threshold(f"{name}: p95 of accepted clicks to that at half load", row.ms.p95 / half.ms.p95, 3.0, False)
+        yield Threshold(f"{name}: p95 of refusals", refused.ms.p95, 100.0, False, "ms")
         recovered = after.more.get(RECOVERED)
         until = f"{name}: until clicks are as fast as before" + ("" if recovered is not None else ", at least")
         seconds = after.more[NOT_RECOVERED] if recovered is None else recovered
-        yield Bar(until, 1000 * seconds, 5000.0, False, "ms")
+        yield Threshold(until, 1000 * seconds, 5000.0, False, "ms")

@@ -22,7 +22,7 @@ from ..repository.folder import models_to_load
 from . import _families, _options, _server
 
 if TYPE_CHECKING:
-    from ..verify.compare import Bars, Row
+    from ..verify.compare import Row, Thresholds
 
 _PATIENCE = 600.0  # seconds; a full-size encoder on a busy processor takes minutes
 
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; 1 when a row misses the bars."""
-    from ..verify.compare import BARS, OnnxClient, verify
+    """Run the command; 1 when a row misses the thresholds."""
+    from ..verify.compare import THRESHOLDS, OnnxClient, verify
 
     _check(args)
     image = args.image or bundled("test/images") / "coffee.jpg"
@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
             )
         _options.say(args, f"comparing on {image} ...")
         rows = verify(registry.reference(family, args.checkpoint, model, seed), picture, clients)
-    bars = BARS[args.precision]
-    print(_json(rows, bars) if args.json else _report(rows, bars))
-    return 0 if all(row.passes(bars) for row in rows) else 1
+    thresholds = THRESHOLDS[args.precision]
+    print(_json(rows, thresholds) if args.json else _report(rows, thresholds))
+    return 0 if all(row.passes(thresholds) for row in rows) else 1
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -124,15 +124,16 @@ def _serve(args: argparse.Namespace, folder: Path, stack: contextlib.ExitStack) 
     return stack.enter_context(_server.local_server(args, folder, models)).http_url
 
 
-def _report(rows: list[Row], bars: Bars) -> str:
+def _report(rows: list[Row], thresholds: Thresholds) -> str:
     from ..verify.compare import format_table
 
-    failed = sum(not row.passes(bars) for row in rows)
-    logit = "" if bars.logit is None else f" or one pixel, logit difference < {bars.logit:g}"
+    failed = sum(not row.passes(thresholds) for row in rows)
+    logit = "" if thresholds.logit is None else f" or one pixel, logit difference < {thresholds.logit:g}"
     verdict = "all within" if not failed else f"{failed} of {len(rows)} outside"
-    return f"{format_table(rows, bars)}\n{verdict} the bars: IoU > {bars.iou:g}{logit}"
+    return f"{format_table(rows, thresholds)}\n{verdict} the thresholds: IoU > {thresholds.iou:g}{logit}"
 
 
-def _json(rows: list[Row], bars: Bars) -> str:
-    listed = [{**asdict(row), "ok": row.passes(bars)} for row in rows]
-    return json.dumps({"bars": asdict(bars), "ok": all(row.passes(bars) for row in rows), "rows": listed}, indent=1)
+def _json(rows: list[Row], thresholds: Thresholds) -> str:
+    listed = [{**asdict(row), "ok": row.passes(thresholds)} for row in rows]
+    passed = all(row.passes(thresholds) for row in rows)
+    return json.dumps({"bars": asdict(thresholds), "ok": passed, "rows": listed}, indent=1)

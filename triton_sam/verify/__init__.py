@@ -1,16 +1,22 @@
 """Compare served models with the official predictors: same weights, same image, same prompts."""
 
 from ..export.reference import Answer, Prompt, Reference
-from .compare import BARS, Bars, OnnxClient, Row, format_table, verify, verify_sam2
+from .compare import THRESHOLDS, OnnxClient, Row, Thresholds, format_table, verify, verify_sam2
+
+# The names of version 0.1.
+BARS = THRESHOLDS
+Bars = Thresholds
 
 __all__ = [
     "BARS",
+    "THRESHOLDS",
     "Answer",
     "Bars",
     "OnnxClient",
     "Prompt",
     "Reference",
     "Row",
+    "Thresholds",
     "format_table",
     "verify",
     "verify_sam2",

@@ -22,7 +22,7 @@ from ..wire.pair import ModelPair
 
 
 @dataclass(frozen=True)
-class Bars:
+class Thresholds:
     """What a comparison must reach.
 
     Args:
@@ -34,7 +34,7 @@ class Bars:
     logit: float | None
 
 
-BARS = {"fp32": Bars(0.9999, 1e-3), "fp16": Bars(0.99, None), "int8": Bars(0.98, None)}
+THRESHOLDS = {"fp32": Thresholds(0.9999, 1e-3), "fp16": Thresholds(0.99, None), "int8": Thresholds(0.98, None)}
 """By precision. Smaller numbers are judged by the masks alone."""
 
 
@@ -60,15 +60,15 @@ class Row:
     score_diff: float
     pixels: int
 
-    def passes(self, bars: Bars) -> bool:
-        """Whether the row is within the bars; NaN never is.
+    def passes(self, thresholds: Thresholds) -> bool:
+        """Whether the row is within the thresholds; NaN never is.
 
         Where logits are judged, one pixel may differ: where its logit is all but 0, rounding decides about it, and in a
         mask of less than 10,000 pixels it alone takes the IoU below 0.9999.
         """
-        if bars.logit is None:
-            return self.iou > bars.iou
-        return (self.iou > bars.iou or self.pixels <= 1) and self.logit_diff < bars.logit
+        if thresholds.logit is None:
+            return self.iou > thresholds.iou
+        return (self.iou > thresholds.iou or self.pixels <= 1) and self.logit_diff < thresholds.logit
 
 
 class OnnxClient(SAM2TritonClient):
@@ -132,7 +132,7 @@ def verify_sam2(model: Any, image: ImageSource, clients: Mapping[str, Segmenter]
     return verify(Sam2Reference(model), image, clients)
 
 
-def format_table(rows: Sequence[Row], bars: Bars) -> str:
+def format_table(rows: Sequence[Row], thresholds: Thresholds) -> str:
     """Return the rows as aligned plain text, a verdict at the end of each."""
     head = ("runner", "prompt", "output", "max |logit diff|", "mask IoU", "score diff", "")
     lines = [head] + [
@@ -143,7 +143,7 @@ def format_table(rows: Sequence[Row], bars: Bars) -> str:
             f"{row.logit_diff:.1e}",
             f"{row.iou:.6f}",
             f"{row.score_diff:.1e}",
-            "ok" if row.passes(bars) else "FAIL",
+            "ok" if row.passes(thresholds) else "FAIL",
         )
         for row in rows
     ]

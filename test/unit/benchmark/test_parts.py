@@ -54,21 +54,25 @@ def test_bars_compare_medians_with_their_limits():
         row("throughput", "clicks", "session", 150.0, 250.0, protocol="http", size=8, per_second=49.0,
             least_calls_of_a_user=1.0, most_calls_of_a_user=10.0, errors=0.0, seconds=1.0),
     ]  # fmt: skip
-    bars = {bar.name: bar for bar in judge(make_results(rows))}
-    ok = {name.partition(":")[0]: bar.ok for name, bar in bars.items() if not name.startswith("8 users")}
-    assert bars["click, http: 1.15 x the decode in process + 3 ms"].limit == pytest.approx(26.0)
+    thresholds = {threshold.name: threshold for threshold in judge(make_results(rows))}
+    ok = {name.partition(":")[0]: each.ok for name, each in thresholds.items() if not name.startswith("8 users")}
+    assert thresholds["click, http: 1.15 x the decode in process + 3 ms"].limit == pytest.approx(26.0)
     assert ok["click, http"] is False  # 52 / 26 = 2.0 of 2.3, under the same prefix
-    assert bars["encode, http: to resize + encode in process"].ok is False
-    assert bars["encode, http: faster than PyTorch"].value == pytest.approx(2.0)
-    assert bars["encode, http: faster than PyTorch"].ok
-    over_link = bars["click over a link of 1 Gbit/s and 1 ms, http: faster than the naive client"]
+    assert thresholds["encode, http: to resize + encode in process"].ok is False
+    assert thresholds["encode, http: faster than PyTorch"].value == pytest.approx(2.0)
+    assert thresholds["encode, http: faster than PyTorch"].ok
+    over_link = thresholds["click over a link of 1 Gbit/s and 1 ms, http: faster than the naive client"]
     assert over_link.ok
     assert over_link.value == pytest.approx(6.0)
-    assert [bar.ok for name, bar in bars.items() if name.startswith("8 users")] == [False, False, False]
+    assert [each.ok for name, each in thresholds.items() if name.startswith("8 users")] == [
+        False,
+        False,
+        False,
+    ]
     slower = make_results(rows)
     slower.about["settings"]["link"] = "100mbit,1ms"
-    assert not any("link" in bar.name for bar in judge(slower))  # the bar is for one rate and delay
-    sam1 = {bar.name: bar for bar in judge(make_results(rows, "sam1"))}
+    assert not any("link" in threshold.name for threshold in judge(slower))  # the threshold is for one rate and delay
+    sam1 = {threshold.name: threshold for threshold in judge(make_results(rows, "sam1"))}
     assert not sam1["encode, http: faster than PyTorch"].ok
 
 
@@ -228,7 +232,7 @@ def test_a_server_that_does_not_recover_is_reported_so(monkeypatch):
     assert set(after.more) == {"not_recovered_s"}
     text = make_document(results, {}).to_markdown()
     assert "not as fast as before within" in text
-    assert any("as fast as before, at least" in bar.name for bar in judge(results))
+    assert any("as fast as before, at least" in threshold.name for threshold in judge(results))
     assert problem(json.loads(json.dumps(to_json(results)))) == ""
 
 

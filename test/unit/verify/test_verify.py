@@ -17,7 +17,7 @@ from support.micro_export import CONFIG, MicroExport  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.errors import ExportError  # noqa: E402
 from triton_sam.export.sam2 import recipe as sam2  # noqa: E402
-from triton_sam.verify import BARS, Bars, OnnxClient, Row  # noqa: E402
+from triton_sam.verify import THRESHOLDS, OnnxClient, Row, Thresholds  # noqa: E402
 from triton_sam.verify.compare import format_table, verify_sam2  # noqa: E402
 
 PROMPTS = {"1 point", "3 points, 1 negative", "box", "box + point", "point + mask", "4 boxes", "mask"}
@@ -27,7 +27,7 @@ def test_export_equals_the_official_predictor(micro_export: MicroExport, images:
     with OnnxClient(micro_export.files) as client:
         rows = verify_sam2(micro_export.model, images / "coffee.jpg", {"onnxruntime": client})
     assert {(row.prompt, row.output) for row in rows} == {(p, o) for p in PROMPTS for o in ("single", "multimask")}
-    assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
+    assert all(row.passes(THRESHOLDS["fp32"]) for row in rows), format_table(rows, THRESHOLDS["fp32"])
     assert max(row.score_diff for row in rows) < 1e-4
 
 
@@ -36,7 +36,7 @@ def test_other_weights_are_noticed(micro_export: MicroExport, images: Path) -> N
     other = sam2.load_model(None, CONFIG, random_seed=1)
     with OnnxClient(micro_export.files) as client:
         rows = verify_sam2(other, images / "shapes.jpg", {"onnxruntime": client})
-    assert not any(row.passes(BARS["fp32"]) for row in rows)
+    assert not any(row.passes(THRESHOLDS["fp32"]) for row in rows)
 
 
 def row(iou: float = 1.0, logit_diff: float = 0.0, pixels: int = 9) -> Row:
@@ -57,16 +57,16 @@ def row(iou: float = 1.0, logit_diff: float = 0.0, pixels: int = 9) -> Row:
     ],
 )
 def test_bars(candidate: Row, passes: bool) -> None:
-    assert candidate.passes(BARS["fp32"]) is passes
+    assert candidate.passes(THRESHOLDS["fp32"]) is passes
 
 
 def test_logits_are_not_judged_without_a_bar() -> None:
-    assert row(iou=0.985, logit_diff=3.0).passes(Bars(0.98, None))
-    assert not row(iou=0.97, pixels=1).passes(Bars(0.98, None))
+    assert row(iou=0.985, logit_diff=3.0).passes(Thresholds(0.98, None))
+    assert not row(iou=0.97, pixels=1).passes(Thresholds(0.98, None))
 
 
 def test_table_is_aligned() -> None:
-    lines = format_table([row(), row(iou=0.5)], BARS["fp32"]).splitlines()
+    lines = format_table([row(), row(iou=0.5)], THRESHOLDS["fp32"]).splitlines()
     assert lines[1].endswith("ok")
     assert lines[2].endswith("FAIL")
     assert len({line.index(word) for line, word in zip(lines, ("mask IoU", "1.000000", "0.500000"), strict=True)}) == 1

@@ -93,7 +93,7 @@ def test_command_fails_outside_the_bars(traced_micro: None, images: Path, capsys
     # traced_micro exports the weights of seed 0, whatever is asked for.
     arguments = ["verify", "sam2", "--random", "--size", "micro", "--seed", "1", "-q"]
     assert main([*arguments, "--image", str(images / "shapes.jpg")]) == 1
-    assert "14 of 14 outside the bars" in capsys.readouterr().out
+    assert "14 of 14 outside the thresholds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

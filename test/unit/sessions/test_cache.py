@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support.fake_transport import FakeTransport
 
 from triton_sam import ImageError, InferenceError, PromptError, SAM2TritonClient
 from triton_sam.errors import ConfigurationError, UnknownImageError
@@ -135,8 +136,13 @@ def test_errors_keep_their_meaning_on_the_wire():
 @pytest.mark.parametrize("said", ["sam2 failed: BAD_IMAGE: no picture", "sam2 failed: out of order"])
 def test_an_error_is_not_its_own_cause(said):
     """Whoever follows the causes would never come to an end."""
-    with SAM2TritonClient("localhost:1") as client, pytest.raises((ImageError, InferenceError)) as caught:
-        client._session_failed(InferenceError(said))
+    transport = FakeTransport(InferenceError(said))
+    with (
+        SAM2TritonClient("localhost:1", transport=transport) as client,
+        pytest.raises((ImageError, InferenceError)) as caught,
+    ):
+        client.set_image(np.zeros((4, 4, 3), np.uint8))
+    assert transport.models == ["sam2"]
     assert caught.value.__cause__ is not caught.value
 
 

@@ -1,4 +1,4 @@
-"""All three families in one local server from one repository: the same client code, and other people's names."""
+"""All three families in one local server and one repository, with the same client code, and with aliases."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_one_behaviour(server: Any, images: Path, family: str) -> None:
 
 
 def reference(family: str) -> Reference:
-    """The official predictor with the weights that the server has."""
+    """Return the official predictor with the weights of the served model."""
     if family == "sam1":
         return Sam1Reference(sam1_micro().model)
     if family == "sam3":
@@ -120,7 +120,7 @@ def test_served_equals_the_official_predictor(server: Any, images: Path, family:
 
 
 def stream(url: str, model: str, name: str, array: np.ndarray) -> dict[str, np.ndarray]:
-    """Ask as sam-link does: ModelStreamInfer, gzip, priority 5, 32 MiB messages, every output that the model has."""
+    """Send a request as sam-link does: ModelStreamInfer, gzip, priority 5, 32 MiB messages, all outputs."""
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     options = grpc.KeepAliveOptions()
     limits = [("grpc.max_receive_message_length", 32 << 20), ("grpc.max_send_message_length", 32 << 20)]
@@ -184,9 +184,9 @@ def test_an_alias_is_a_variant_with_mask_input(server: Any, images: Path) -> Non
     ("arguments", "text"),
     [
         (["alias", "nonsense"], "--of VARIANT"),
-        (["alias", "../evil", "--of", "sam2"], "cannot be a model name"),
+        (["alias", "../evil", "--of", "sam2"], "is not a valid model name"),
         (["alias", "x", "--of", "sam9"], "sam9_encoder has no weights"),
-        (["alias", "sam2", "--of", "sam2"], "a model of its own"),
+        (["alias", "sam2", "--of", "sam2"], "a model and not an alias"),
     ],
 )
 def test_alias_errors_are_one_line(

@@ -1,4 +1,4 @@
-"""The table of models: sizes that are counted, and times of a real local Triton."""
+"""The table of models: counted parameters, and times that are measured with a real local Triton."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_row(tmp_path: Path) -> None:
     for role in ("encoder", "decoder"):
         shutil.copytree(sam1_micro().repository / f"sam1_{role}", repository / f"sam1_{role}")
     weights = model_table.prepare(size, tmp_path, progress=False)
-    assert weights.repository == repository  # what is kept is not exported again
+    assert weights.repository == repository  # a model that was kept is not exported again
     row = model_table.measure(size, weights, rounds=1)
     onnx = sum(file.stat().st_size for file in sam1_micro().files.values())
     assert (row.parameters, row.checkpoint, row.onnx) == (registry.parameters("sam1", "micro"), None, onnx)

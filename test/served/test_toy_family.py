@@ -1,4 +1,4 @@
-"""A family of four models that is known to this file alone: registered, exported, served and called."""
+"""A family of four models that only this file knows: it is registered, exported, served and called."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ POINTS = (
 
 
 class Toy(PointFamily):
-    """Four models of a few additions."""
+    """A family of four models that only add numbers."""
 
     name: ClassVar[str] = "toy"
     image_size: ClassVar[int] = 8
@@ -75,7 +75,7 @@ class Toy(PointFamily):
 
 
 class ToyExporter(Exporter):
-    """Traces nothing: its graphs are written by hand."""
+    """Exports hand-written graphs, without tracing."""
 
     name = "toy"
     stride = 8
@@ -115,7 +115,7 @@ def encoder(factor: float) -> Any:
 
 
 def decoder(_: float) -> Any:
-    """Add the number of points, their labels counted, to the embeddings."""
+    """Return a graph that adds the sum of the labels to the embeddings."""
     steps = [
         node("ReduceSum", "point_coords coordinates", "sums"),
         node("Mul", "sums zero", "nothing"),
@@ -219,7 +219,7 @@ def test_a_family_without_a_reference_says_so(toy: families.Family) -> None:
 
 def test_an_unknown_family_is_an_error() -> None:
     for call in (registry.exporter, families.get_family, families.unregister):
-        with pytest.raises(ConfigurationError, match="unknown model type 'sam9': one of sam1, sam2, sam3"):
+        with pytest.raises(ConfigurationError, match="unknown model type 'sam9': choose one of sam1, sam2, sam3"):
             call("sam9")
 
 

@@ -1,1 +1,1 @@
-"""Official checkpoints and published ONNX files: the catalogue, and verified, resumable downloads."""
+"""The catalogue of official checkpoints, and verified downloads of checkpoints and ONNX files that can be resumed."""

@@ -1,4 +1,4 @@
-"""The official checkpoints of all families, and a verified download of them."""
+"""The official checkpoints of all families, and their verified download."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from ..families.tables import Checkpoint
 from .fetch import fetch
 
 DIRECTORY = Path("checkpoints")
-"""Where checkpoints go when nothing else is said."""
+"""The default folder for checkpoints."""
 
 MIRROR_VARIABLE = "TRITON_SAM_MIRROR"
-"""Environment variable with the URL of a mirror, for networks without access to the official host."""
+"""The environment variable with the URL of a mirror, for networks without access to the official host."""
 
 
 def catalogue() -> tuple[Checkpoint, ...]:
-    """Return the checkpoints of all families, as their tables have them."""
+    """Return the checkpoints in the tables of all families."""
     return tuple(checkpoint for family in FAMILIES.values() for checkpoint in family.checkpoints)
 
 
 def sizes(family: str) -> tuple[str, ...]:
-    """Return the sizes of a family that the catalogue knows, smallest first.
+    """Return the sizes of a family that are in the catalogue, in ascending order.
 
     Raises:
-        ConfigurationError: the catalogue has nothing of this family.
+        ConfigurationError: the catalogue has no checkpoints of this family.
     """
     found = tuple(checkpoint.size for checkpoint in catalogue() if checkpoint.family == family)
     if not found:
         families = ", ".join(sorted({checkpoint.family for checkpoint in catalogue()}))
-        raise ConfigurationError(f"no checkpoints of {family!r} in the catalogue: choose one of {families}")
+        raise ConfigurationError(f"the catalogue has no checkpoints of {family!r}: choose one of {families}")
     return found
 
 
 def default_size(family: str) -> str:
-    """Return the size to take when none is named.
+    """Return the size that is downloaded if the caller names none.
 
     Raises:
-        ConfigurationError: the catalogue has nothing of this family.
+        ConfigurationError: the catalogue has no checkpoints of this family.
     """
     known = sizes(family)
     return get_family(family).default_size or known[0]
@@ -51,7 +51,7 @@ def find(family: str, size: str) -> Checkpoint:
     """Return the checkpoint of a family and a size, for example ("sam2", "base_plus").
 
     Raises:
-        ConfigurationError: there is none; the message lists what there is.
+        ConfigurationError: there is no such checkpoint; the message lists the sizes that exist.
     """
     known = sizes(family)
     names = {size, *(row.name for row in get_family(family).sizes if size in row.aliases)}
@@ -70,28 +70,28 @@ def download(
     retries: int = 5,
     timeout: float = 30.0,
 ) -> Path:
-    """Download a checkpoint, or do nothing when the right file is there already. See triton_sam.download.fetch.fetch().
+    """Download a checkpoint, unless the right file exists already. See triton_sam.download.fetch.fetch().
 
     Args:
-        checkpoint: from find().
-        directory: where to; made when missing.
-        mirror: base URL to get the file from instead: MIRROR/FILENAME, or else MIRROR/ORIGINAL/PATH/FILENAME as a proxy
-            of the official host has it. None: the environment variable TRITON_SAM_MIRROR, else the official host. The
-            SHA-256 is checked all the same, so that a mirror need not be trusted.
-        progress: show a progress bar and what happens, on stderr.
-        retries: how many tries in a row may fail without a new byte.
+        checkpoint: the file to download, from find().
+        directory: the folder for the file; it is created if it does not exist.
+        mirror: base URL of a mirror. The file is MIRROR/FILENAME, or else MIRROR/ORIGINAL/PATH/FILENAME, as on a proxy
+            of the official host. None: the environment variable TRITON_SAM_MIRROR, or else the official host. The
+            SHA-256 is checked in any case, so the mirror need not be trusted.
+        progress: show a progress bar and messages on stderr.
+        retries: number of attempts in a row that may fail without receiving new data.
         timeout: seconds to wait for a connection, and for each piece of data.
 
     Returns:
         Path of the file, checked by size and SHA-256.
 
     Raises:
-        ConfigurationError: the mirror is no http(s) URL, or an option is out of range.
-        DownloadError: the file cannot be had or not be written; the message says why.
-        ChecksumError: what came is not the official file; it is removed.
+        ConfigurationError: the mirror is not an http(s) URL, or an option is out of range.
+        DownloadError: the file cannot be downloaded or written; the message says why.
+        ChecksumError: the downloaded file is not the official one; it has been removed.
     """
     if retries < 0 or timeout <= 0:
-        raise ConfigurationError("retries must be at least 0, timeout above 0 seconds")
+        raise ConfigurationError("retries must be at least 0, and timeout must be above 0 seconds")
     return fetch(
         _urls(checkpoint, mirror if mirror is not None else os.environ.get(MIRROR_VARIABLE)),
         Path(directory) / checkpoint.file_name,
@@ -104,13 +104,15 @@ def download(
 
 
 def _urls(checkpoint: Checkpoint, mirror: str | None) -> tuple[str, ...]:
-    """Return the URLs to try in turn."""
+    """Return the URLs to try, in this order."""
     if not mirror:
         return (checkpoint.url,)
     try:
         parts = urllib3.util.parse_url(mirror)
     except urllib3.exceptions.LocationParseError as error:
-        raise ConfigurationError(f"the mirror {mirror!r} is no URL") from error
+        raise ConfigurationError(
+            f"the mirror {mirror!r} is not a valid URL: it must look like https://host/path"
+        ) from error
     if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment:
         raise ConfigurationError(f"the mirror {mirror!r} must look like https://host/path")
     base = mirror.rstrip("/")

@@ -1,7 +1,8 @@
-"""Download one large file whose SHA-256 is known: resumed, retried, verified, whole or not at all under its name.
+"""Download one large file whose SHA-256 is known.
 
-Beside the file ``NAME`` stand, while it is on its way, ``NAME.part`` with what has arrived, ``NAME.part.etag`` with the
-server's mark of that version of the file, and ``NAME.lock``, which keeps a second download of the same file waiting.
+A download is retried, resumed and verified. The file ``NAME`` appears only when it is complete. Until then, its folder
+holds ``NAME.part`` with the data that has arrived, ``NAME.part.etag`` with the server's tag for this version of the
+file, and ``NAME.lock``, which makes a second download of the same file wait.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from urllib3.exceptions import HTTPError
 from .._common.backoff import spread
 from .._common.files import locked, move_into_place
 from ..errors import ChecksumError, DownloadError
-from .http import NotFoundError, PassingError, bad_status, classify, make_pool
+from .http import NotFoundError, TransientError, bad_status, classify, make_pool
 
 _CHUNK = 1 << 18
-_LONGEST_WAIT = 60.0
-"""Seconds that a server may make us wait with Retry-After, and the end of the exponential back-off."""
+_MAX_WAIT = 60.0
+"""The longest pause before another attempt, in seconds: the limit of Retry-After and of the exponential backoff."""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """One file to fetch, and where its pieces are."""
+    """One file to download, with the options of the download."""
 
     path: Path
     size: int | None
@@ -57,11 +58,11 @@ class _Job:
 
     @property
     def arrived(self) -> int:
-        """Bytes that are there already."""
+        """The number of bytes that have arrived already."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def start_over(self) -> None:
-        """Forget what has arrived."""
+        """Discard the data that has arrived."""
         self.part.unlink(missing_ok=True)
         self.tag.unlink(missing_ok=True)
 
@@ -82,30 +83,30 @@ def fetch(
     headers: Mapping[str, str] | None = None,
     installed: Path | None = None,
 ) -> Path:
-    """Download a file, or do nothing when the right one is there already.
+    """Download a file, unless the right file exists already.
 
-    A broken download goes on where it stopped, in this call or in a later one; Ctrl-C keeps what has arrived. A file
-    with the right name and the wrong content is replaced when the new one is complete. Proxies are taken from
-    HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, trusted certificates from the system or from SSL_CERT_FILE.
+    An interrupted download continues where it stopped, in this call or in a later one; Ctrl-C keeps the data that has
+    arrived. An existing file with other content is replaced when the new one is complete. Proxies come from HTTP_PROXY,
+    HTTPS_PROXY, ALL_PROXY and NO_PROXY, trusted certificates from the system or from SSL_CERT_FILE.
 
     Args:
-        urls: http or https; the next one is tried when a server has no such file (404, 410).
-        path: file to write; its directory is made when missing.
-        size: bytes; None when unknown.
-        sha256: hexadecimal digest of the whole file.
-        progress: show a progress bar and what happens, on stderr.
-        retries: how many tries in a row may fail without a new byte, with growing pauses in between.
+        urls: http or https URLs of the file. If a server does not have it (404, 410), the next URL is tried.
+        path: path of the file; its folder is created if it does not exist.
+        size: size of the file in bytes; None if it is unknown.
+        sha256: SHA-256 of the file, in hexadecimal.
+        progress: show a progress bar and messages on stderr.
+        retries: number of attempts in a row that may fail without receiving new data. The pauses between attempts grow.
         timeout: seconds to wait for a connection, and for each piece of data.
-        headers: sent with every request; an Authorization goes to the host of the URL alone, not along redirects.
-        installed: another place where the right file may be already; it is left as it is.
+        headers: sent with every request. Redirects to another host do not get the Authorization header.
+        installed: another path where the right file may exist already; it is not changed.
 
     Returns:
-        ``path``, or ``installed`` where the right file is there.
+        ``path``, or ``installed`` if the right file is there.
 
     Raises:
-        ConfigurationError: a URL or a proxy that is neither http nor https.
-        DownloadError: the file cannot be had or not be written.
-        ChecksumError: what came has another size or SHA-256; it is removed.
+        ConfigurationError: a URL or a proxy is neither http nor https.
+        DownloadError: the file cannot be downloaded or written.
+        ChecksumError: the downloaded file has another size or SHA-256; it has been removed.
     """
     job = _Job(path, size, sha256, progress, retries, timeout, dict(headers or {}))
     try:
@@ -113,31 +114,31 @@ def fetch(
             if _is_right(replace(job, path=place)):
                 return place
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(job.lock, lambda: job.say(f"another process downloads {path.name}: waiting for it")):
-            if not _is_right(job, report=True):  # another process may have brought it meanwhile
+        with locked(job.lock, lambda: job.say(f"another process is downloading {path.name}: waiting for it")):
+            if not _is_right(job, report=True):  # another process may have downloaded it meanwhile
                 _fetch_any(job, urls)
     except OSError as error:
-        raise DownloadError(_explain(error, job)) from error
+        raise DownloadError(_explain_disk_error(error, job)) from error
     return path
 
 
 def _is_right(job: _Job, *, report: bool = False) -> bool:
-    """Whether the file is there and is the one that is wanted."""
+    """Return whether the file exists and has the right size and SHA-256."""
     if job.path.is_dir():
-        raise DownloadError(f"{job.path} is a directory: the file cannot be put there")
+        raise DownloadError(f"{job.path} is a directory: remove it, or choose another --directory")
     if not job.path.exists():
         return False
     found = job.path.stat().st_size
     right = job.size in (None, found) and _sha256(job.path) == job.sha256
     if right:
-        job.say(f"{job.path} is there already, SHA-256 checked")
+        job.say(f"{job.path} exists already, and its SHA-256 is right")
     elif report:
-        job.say(f"{job.path} is not the official file ({found} bytes); it is replaced when the new one is complete")
+        job.say(f"{job.path} ({found} bytes) is not the official file: a complete download will replace it")
     return right
 
 
 def _fetch_any(job: _Job, urls: Sequence[str]) -> None:
-    """Fetch from the first URL that has the file."""
+    """Download from the first URL whose server has the file."""
     missing: list[str] = []
     for url in urls:
         try:
@@ -150,7 +151,7 @@ def _fetch_any(job: _Job, urls: Sequence[str]) -> None:
 
 
 def _fetch_one(job: _Job, url: str) -> None:
-    """Transfer and verify; start over once when the sum of old and new pieces is wrong."""
+    """Download and verify; if a resumed download has the wrong SHA-256, start over once."""
     resumed = job.arrived > 0
     _transfer(job, url)
     digest = _sha256(job.part)
@@ -162,45 +163,45 @@ def _fetch_one(job: _Job, url: str) -> None:
     if digest != job.sha256:
         job.start_over()
         raise ChecksumError(
-            f"{url} is not the official file: SHA-256 {digest}, expected {job.sha256}; removed. "
-            "A proxy or mirror may have sent something else: try again, or another --mirror"
+            f"{url} is not the official file: its SHA-256 is {digest}, not {job.sha256}. The download was removed. "
+            "A proxy or mirror may have sent another file: try again, or use another --mirror"
         )
     move_into_place(job.part, job.path)
     job.tag.unlink(missing_ok=True)
 
 
 def _transfer(job: _Job, url: str) -> None:
-    """Bring the part file to its full size, with as many tries as it takes."""
+    """Complete the part file, in as many attempts as ``retries`` allows."""
     pool = make_pool(url, job.timeout)
-    most, failures = job.arrived, 0
+    most_arrived, failures = job.arrived, 0
     try:
         with _progress_bar(job) as bar:
             while True:
                 try:
-                    return _try(job, url, pool, bar)
-                except PassingError as error:
+                    return _attempt(job, url, pool, bar)
+                except TransientError as error:
                     arrived = job.arrived
-                    failures = 1 if arrived > most else failures + 1
-                    most = max(most, arrived)
+                    failures = 1 if arrived > most_arrived else failures + 1
+                    most_arrived = max(most_arrived, arrived)
                     if failures > job.retries:
-                        kept = f"; {arrived} bytes are kept, the same command goes on from there"
-                        hint = kept if arrived else "; on a closed network set HTTPS_PROXY or use --mirror"
+                        kept = f"; {arrived} bytes are kept, and the same command continues from there"
+                        hint = kept if arrived else "; on a closed network, set HTTPS_PROXY or use --mirror"
                         raise DownloadError(f"cannot download {url}: {error}{hint}") from error
                     _pause(job, failures, error)
     finally:
         pool.clear()
 
 
-def _pause(job: _Job, failures: int, error: PassingError) -> None:
-    """Wait before the next try: as long as the server asks, else twice as long each time, spread by chance."""
-    backoff = spread(min(_LONGEST_WAIT, 2.0 ** (failures - 1)))
-    wait = backoff if error.wait is None else min(error.wait, _LONGEST_WAIT)
-    job.say(f"{error}: try {failures} of {job.retries} in {wait:.1f} s")
+def _pause(job: _Job, failures: int, error: TransientError) -> None:
+    """Wait before the next attempt: as long as the server asks, or else with a randomised exponential backoff."""
+    backoff = spread(min(_MAX_WAIT, 2.0 ** (failures - 1)))
+    wait = backoff if error.wait is None else min(error.wait, _MAX_WAIT)
+    job.say(f"{error}: retry {failures} of {job.retries} in {wait:.1f} s")
     sleep(wait)
 
 
-def _try(job: _Job, url: str, pool: urllib3.PoolManager, bar: tqdm[None]) -> None:
-    """Ask once for what is missing and append it to the part file."""
+def _attempt(job: _Job, url: str, pool: urllib3.PoolManager, bar: tqdm[None]) -> None:
+    """Send one request for the missing data and append it to the part file."""
     if job.size is not None and job.arrived > job.size:
         job.start_over()
     start = job.arrived
@@ -214,7 +215,7 @@ def _try(job: _Job, url: str, pool: urllib3.PoolManager, bar: tqdm[None]) -> Non
         if response.status == 416 and start:
             _refuse_range(job, response)
             return
-        start = _check_answer(job, url, response, start)
+        start = _check_response(job, url, response, start)
         _append(job, response, start, bar)
     except HTTPError as error:
         raise classify(error, url) from error
@@ -232,14 +233,14 @@ def _headers(job: _Job, start: int) -> dict[str, str]:
 
 
 def _refuse_range(job: _Job, response: urllib3.BaseHTTPResponse) -> None:
-    """Read 416: nothing comes after what has arrived. Good when that is the whole file, else start over."""
+    """Handle status 416, "Range Not Satisfiable": return if the part file is complete, else discard it and raise."""
     if response.headers.get("Content-Range") != f"bytes */{job.arrived}":
         job.start_over()
-        raise PassingError("the server refused to go on from there (416)", wait=0)
+        raise TransientError("the server refused to resume the download (416)", wait=0)
 
 
-def _check_answer(job: _Job, url: str, response: urllib3.BaseHTTPResponse, start: int) -> int:
-    """Check status and announced size; return the position at which the body begins."""
+def _check_response(job: _Job, url: str, response: urllib3.BaseHTTPResponse, start: int) -> int:
+    """Check the status and the stated size; return the position in the file where the body begins."""
     if response.status not in (200, 206):
         raise bad_status(url, response)
     total = None
@@ -247,38 +248,38 @@ def _check_answer(job: _Job, url: str, response: urllib3.BaseHTTPResponse, start
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if match is None or int(match[1]) != start:
             job.start_over()
-            raise PassingError("the server sent another range than asked for", wait=0)
+            raise TransientError("the server sent a range that was not requested", wait=0)
         total = None if match[2] == "*" else int(match[2])
     else:
-        start = 0  # a server without ranges, or the file has changed since
+        start = 0  # the server does not support ranges, or the file has changed
         length = response.headers.get("Content-Length", "")
         total = int(length) if length.isdecimal() else None
     if None not in (total, job.size) and total != job.size:
-        raise ChecksumError(f"{url} has {total} bytes, the official file {job.size}: this is something else")
+        raise ChecksumError(f"{url} has {total} bytes, but the official file has {job.size}: this is another file")
     _check_space(job, total)
     if start == 0:
         job.start_over()
-        tag = _version(response)
+        tag = _version_tag(response)
         if tag:
             job.tag.write_text(tag, encoding="utf-8")
     return start
 
 
-def _version(response: urllib3.BaseHTTPResponse) -> str | None:
-    """Return what If-Range may hold: a strong ETag, else the date of the last change."""
+def _version_tag(response: urllib3.BaseHTTPResponse) -> str | None:
+    """Return a value for If-Range: a strong ETag, or else the date of the last change."""
     tag = response.headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
 
 
 def _check_space(job: _Job, total: int | None) -> None:
-    """Refuse a download that cannot fit before it has run for an hour."""
+    """Refuse a download that does not fit on the disk, before it starts."""
     wanted = total if total is not None else job.size
     if wanted is not None and shutil.disk_usage(job.path.parent).free < wanted - job.arrived:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(job.part))
 
 
 def _append(job: _Job, response: urllib3.BaseHTTPResponse, start: int, bar: tqdm[None]) -> None:
-    """Write the body behind the first ``start`` bytes."""
+    """Append the body of the response to the part file, which has ``start`` bytes."""
     bar.n = start
     bar.refresh()
     with job.part.open("ab") as stream:
@@ -289,10 +290,12 @@ def _append(job: _Job, response: urllib3.BaseHTTPResponse, start: int, bar: tqdm
                 break
     arrived = job.arrived
     if job.size is not None and arrived < job.size:
-        raise PassingError(f"the connection ended after {arrived} of {job.size} bytes")
+        raise TransientError(f"the connection ended after {arrived} of {job.size} bytes")
     if job.size is not None and arrived > job.size:
         job.start_over()
-        raise ChecksumError(f"the server sent more than the official file's {job.size} bytes: this is something else")
+        raise ChecksumError(
+            f"the server sent more than the {job.size} bytes of the official file: this is another file"
+        )
 
 
 def _progress_bar(job: _Job) -> tqdm[None]:
@@ -305,7 +308,7 @@ def _progress_bar(job: _Job) -> tqdm[None]:
         unit_divisor=1024,
         file=sys.stderr,
         disable=not job.progress,
-        mininterval=0.1 if sys.stderr.isatty() else 10.0,  # in a log file each refresh is a line
+        mininterval=0.1 if sys.stderr.isatty() else 10.0,  # in a log file, every refresh is a new line
     )
 
 
@@ -317,12 +320,12 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _explain(error: OSError, job: _Job) -> str:
-    """Say what a failure of the disk means."""
+def _explain_disk_error(error: OSError, job: _Job) -> str:
+    """Return a message for an error of the file system, with a remedy."""
     directory = job.path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        size = f", the file needs {job.size} bytes" if job.size is not None else ""
-        return f"no space left in {directory}{size}: free some and run the same command, it goes on where it stopped"
+        size = f" (the file needs {job.size} bytes)" if job.size is not None else ""
+        return f"no space left in {directory}{size}: free some, then run the same command, which continues from there"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"may not write to {directory}: change its permissions or choose another --directory"
+        return f"no permission to write to {directory}: change its permissions, or choose another --directory"
     return f"cannot write to {directory}: {error.strerror or error}"

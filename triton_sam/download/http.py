@@ -1,4 +1,4 @@
-"""What download.py needs of HTTP: a pool that goes through the right proxy, and which failures may pass."""
+"""HTTP for downloads: a connection pool that uses the right proxy, and the classification of failures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from urllib3.exceptions import HTTPError, InvalidHeader, LocationParseError, Max
 
 from ..errors import ConfigurationError, DownloadError
 
-_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP status codes that a later try may not see again."""
+_TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""The HTTP status codes after which another attempt may succeed."""
 
 
-class PassingError(Exception):
-    """A failure that is worth another try, after ``wait`` seconds where the server named them."""
+class TransientError(Exception):
+    """A failure after which another attempt may succeed.
+
+    Args:
+        reason: the message, one line.
+        wait: seconds to wait before the next attempt, if the server names them; None if not.
+    """
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -25,18 +30,18 @@ class PassingError(Exception):
 
 
 class NotFoundError(DownloadError):
-    """The server has no such file; another URL may."""
+    """The server does not have the file; the server of another URL may have it."""
 
 
 def bad_status(url: str, response: urllib3.BaseHTTPResponse) -> Exception:
-    """Turn an HTTP status other than success into the error to raise."""
+    """Return the error to raise for a response that is not a success."""
     status, reason = response.status, response.reason or ""
-    if status in _PASSING:
-        return PassingError(f"the server answered {status} {reason}".strip(), _retry_after(response))
+    if status in _TRANSIENT_STATUSES:
+        return TransientError(f"the server answered {status} {reason}".strip(), _retry_after(response))
     if status in (404, 410):
         return NotFoundError(f"{url} does not exist ({status}): check the mirror's URL")
     if status in (401, 403, 407):
-        return DownloadError(f"{url} is forbidden ({status}): check proxy and mirror, or use another --mirror")
+        return DownloadError(f"{url} is forbidden ({status}): check the proxy and the mirror, or use another --mirror")
     return DownloadError(f"{url} cannot be downloaded: the server answered {status} {reason}".strip())
 
 
@@ -49,7 +54,7 @@ def _retry_after(response: urllib3.BaseHTTPResponse) -> float | None:
 
 
 def classify(error: HTTPError, url: str) -> Exception:
-    """Tell failures of the network that may pass from those that will not."""
+    """Return the error to raise for a network failure: a TransientError if another attempt may succeed."""
     reason: BaseException = error
     while isinstance(reason, MaxRetryError) and reason.reason is not None:
         reason = reason.reason
@@ -62,24 +67,28 @@ def classify(error: HTTPError, url: str) -> Exception:
             f"your network's certificates ({reason})"
         )
     if isinstance(reason, SSLError):
-        return PassingError(f"TLS failed: {_first_line(reason)}")
+        return TransientError(f"TLS failed: {_first_line(reason)}")
     if isinstance(error, MaxRetryError) and "redirect" in str(reason):
-        return DownloadError(f"{url} is redirected in circles")
-    return PassingError(_first_line(reason))
+        return DownloadError(f"{url} redirects in circles")
+    return TransientError(_first_line(reason))
 
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).splitlines()
-    # urllib3 puts the connection in front: "HTTPSConnection(host='...', port=443): Failed to resolve ..."
+    # urllib3 begins its messages with the connection: "HTTPSConnection(host='...', port=443): Failed to resolve ..."
     return re.sub(r"^(<[^>]*>|\w+\([^)]*\))(, |: )", "", lines[0]) if lines else type(error).__name__
 
 
 def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
-    """Make the connection pool for a URL, through the proxy of the environment."""
+    """Return a connection pool for a URL, which uses the proxy that the environment names.
+
+    Raises:
+        ConfigurationError: the URL or the proxy is neither http nor https.
+    """
     parts = urllib3.util.parse_url(url)
     if parts.scheme not in ("http", "https") or not parts.host:
         raise ConfigurationError(f"{url!r} must begin with http:// or https://")
-    # Redirects are followed here; all other tries are counted in _transfer, which resumes.
+    # The pool only follows redirects. fetch.py retries failed requests itself, because it resumes the download.
     retries = urllib3.Retry(total=None, connect=0, read=0, status=0, other=0, redirect=5)
     waits = urllib3.Timeout(connect=timeout, read=timeout)
     proxies = getproxies()
@@ -89,24 +98,24 @@ def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
         return urllib3.PoolManager(retries=retries, timeout=waits)
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     address = _proxy_address(proxy, f"{kind.upper()}_PROXY")
-    # As Latin-1, in which make_headers() writes them, the bytes of a name or password come out as they went in.
+    # make_headers() encodes name and password as Latin-1, so decoding them as Latin-1 keeps their bytes.
     auth = unquote(address.auth, encoding="latin-1") if address.auth else None
     headers = urllib3.make_headers(proxy_basic_auth=auth) if auth else None
     return urllib3.ProxyManager(proxy, proxy_headers=headers, retries=retries, timeout=waits)
 
 
 def _proxy_address(proxy: str, variable: str) -> urllib3.util.Url:
-    """Take a proxy's URL apart. Messages name the variable and not the URL, which may hold a password.
+    """Parse the URL of a proxy. Messages name the variable and not the URL, which may contain a password.
 
     Raises:
-        ConfigurationError: it is none that can be used.
+        ConfigurationError: the URL is not valid, or it is neither http nor https.
     """
     try:
         address = urllib3.util.parse_url(proxy)
     except LocationParseError as error:
-        raise ConfigurationError(f"{variable} is no URL: it must look like http://host:port") from error
+        raise ConfigurationError(f"{variable} is not a valid URL: it must look like http://host:port") from error
     if address.scheme not in ("http", "https"):
-        raise ConfigurationError(f"{variable}: proxies must be http:// or https://, not {address.scheme}://")
+        raise ConfigurationError(f"{variable} must begin with http:// or https://, not with {address.scheme}://")
     if not address.host:
         raise ConfigurationError(f"{variable} names no host: it must look like http://host:port")
     return address

@@ -1,4 +1,4 @@
-"""A family's files on the Hugging Face hub: published ONNX models, and a gated checkpoint. Needs huggingface_hub."""
+"""Downloads from the Hugging Face hub: published ONNX models and gated checkpoints. They need huggingface_hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..errors import ConfigurationError, DownloadError
 from ..families import Family
 from ..families.tables import HubFiles
 from ..repository.config import config_for
-from ..repository.install import install, not_served, write_flushed
+from ..repository.install import install, newer_version_warning, write_flushed
 from ..repository.names import CONFIG_NAME, check_name
 from .fetch import fetch
 
@@ -29,77 +29,96 @@ except ImportError as error:
     raise missing("SAM3 comes from the Hugging Face hub, which needs", "export", error) from error
 
 _VERSION = 1
+"""The version folder of downloaded models."""
 
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""The error numbers that only the file system raises, never the network."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Hub:
-    """Where files come from.
+    """The Hugging Face hub, or a mirror of it.
 
     Args:
-        endpoint: URL of the hub or of a mirror; None: $HF_ENDPOINT, else the official one.
-        progress: show progress bars and what happens, on stderr.
+        endpoint: URL of the hub or of a mirror; None: $HF_ENDPOINT, or else the official hub.
+        progress: show progress bars and messages on stderr.
     """
 
     endpoint: str | None = None
     progress: bool = True
 
     def ask(self, repository: str, call: Callable[[], Result]) -> Result:
-        """Make a call of huggingface_hub; its errors become one line each.
+        """Call huggingface_hub, and turn its errors into errors with messages of one line.
+
+        Args:
+            repository: name of the hub repository, for the message.
+            call: the call to make.
 
         Raises:
-            DownloadError: not logged in, not admitted, no such file, no answer, or the disk refuses the file.
+            DownloadError: the user is not logged in or has no access, the file does not exist, the hub does not answer,
+                or the file cannot be written.
         """
         try:
             return call()
-        except errors.LocalEntryNotFoundError as error:  # what snapshot_download makes of a missing connection
+        except errors.LocalEntryNotFoundError as error:  # huggingface_hub raises it if there is no connection
             raise DownloadError(self.no_answer(error)) from error
         except errors.EntryNotFoundError as error:
-            raise DownloadError(f"{repository} has no such file: {first_line(error)}") from error
+            raise DownloadError(f"there is no such file in {repository}: {first_line(error)}") from error
         except errors.HfHubHTTPError as error:
             raise DownloadError(_refusal(repository, _status(error))) from error
         except Exception as error:
             raise DownloadError(self.explain(error, repository)) from error
 
     @property
-    def where(self) -> str:
-        """URL of the hub, without a slash at its end."""
+    def url(self) -> str:
+        """The URL of the hub, without a slash at its end."""
         return str(self.endpoint or huggingface_hub.constants.ENDPOINT).rstrip("/")
 
     def explain(self, error: Exception, what: str) -> str:
-        """Say what an error means that the hub did not answer with: it comes from the disk, else from the connection.
+        """Return a message for an error that is not an answer of the hub: one of the file system or of the connection.
 
-        The base of those of the connection differs between versions of the library; some are an OSError, too.
+        The two kinds cannot be told apart by type: versions of huggingface_hub raise different errors for a failed
+        connection, and some of them are an OSError too.
+
+        Args:
+            error: the error.
+            what: the thing that could not be written, if it is an error of the file system.
         """
-        if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_FULL):
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in _DISK_ERRORS):
             place = f" in {error.filename}" if error.filename is not None else ""
-            return f"cannot keep {what}{place}: {error.strerror or error}"
+            return f"cannot write {what}{place}: {error.strerror or error}"
         return self.no_answer(error)
 
     def no_answer(self, error: Exception) -> str:
-        """Say that the hub cannot be reached, and what helps."""
-        hint = "on a closed network set HTTPS_PROXY, or HF_ENDPOINT to a mirror"
-        return f"cannot reach {self.where} ({first_line(error)}): {hint}"
+        """Return a message that the hub cannot be reached, with a remedy."""
+        hint = "on a closed network, set HTTPS_PROXY, or set HF_ENDPOINT to a mirror"
+        return f"cannot reach {self.url} ({first_line(error)}): {hint}"
 
     def fetch(
         self, repository: str, name: str, path: Path, revision: str | None = None, installed: Path | None = None
     ) -> Path:
-        """Download one large file, resumed when broken off, checked by the SHA-256 that the hub states.
+        """Download one large file, and check it with the SHA-256 that the hub states. A download can be resumed.
+
+        Args:
+            repository: name of the hub repository.
+            name: name of the file in the hub repository.
+            path: path of the file to write.
+            revision: commit of the hub repository; None: its main branch.
+            installed: another path where the right file may exist already; it is not changed.
 
         Returns:
-            ``path``, or ``installed`` where the right file is there already.
+            ``path``, or ``installed`` if the right file is there.
 
         Raises:
             DownloadError: see ask() and triton_sam.download.fetch.fetch().
-            ChecksumError: what came is not the file that the hub described; it is removed.
+            ChecksumError: the downloaded file is not the one that the hub described; it has been removed.
         """
-        url = huggingface_hub.hf_hub_url(repository, name, revision=revision, endpoint=self.where)
+        url = huggingface_hub.hf_hub_url(repository, name, revision=revision, endpoint=self.url)
         meta: Any = self.ask(repository, lambda: huggingface_hub.get_hf_file_metadata(url, token=_token()))
         if not re.fullmatch(r"[0-9a-f]{64}", meta.etag or ""):
-            raise DownloadError(f"{url} states no SHA-256: it is no large file of a Hugging Face hub")
+            raise DownloadError(f"the server states no SHA-256 for {url}: is {self.url} a Hugging Face hub?")
         token = _token()
         headers = {"Authorization": f"Bearer {token}"} if isinstance(token, str) else None
         return fetch(
@@ -108,16 +127,17 @@ class Hub:
 
 
 def login(token: str) -> None:
-    """Keep a token where huggingface_hub and download_checkpoint() look for it, when the hub knows it.
+    """Store a token for huggingface_hub and download_checkpoint(), if the hub accepts it.
 
     Raises:
-        DownloadError: the hub does not know it, or does not answer.
+        DownloadError: the hub does not accept the token or does not answer, or the token cannot be written.
     """
     try:
         huggingface_hub.login(token, skip_if_logged_in=False)
     except (ValueError, errors.HfHubHTTPError) as error:
         raise DownloadError(
-            f"the hub does not accept this token ({first_line(error)}): make one at https://huggingface.co/settings/tokens"
+            f"the hub does not accept this token ({first_line(error)}): "
+            "create another at https://huggingface.co/settings/tokens"
         ) from error
     except Exception as error:
         raise DownloadError(Hub().explain(error, "the token")) from error
@@ -126,95 +146,108 @@ def login(token: str) -> None:
 def download_onnx(
     family: Family, repository: Path, *, precision: str = "fp32", name: str | None = None, hub: Hub | None = None
 ) -> dict[str, Path]:
-    """Download a family's published ONNX models into a model repository, under the names that Triton asks for.
+    """Download a family's published ONNX models into a model repository, under the names that Triton expects.
 
-    A graph goes to the file that config.pbtxt names, whatever its precision; its external data stays beside it under
-    the name that is written in the graph. All models appear at once, or none; what has arrived is kept for the next
-    try, and what is in place already is not fetched again.
+    A graph gets the file name that config.pbtxt names, whatever its precision. Its external data keeps the file name
+    that the graph refers to. All models appear at once, or none does. The next call after a failure uses the data that
+    has arrived, and files that are installed already are not downloaded again.
 
     Args:
-        family: one that has files on the hub.
+        family: a family with files on the hub (Family.hub).
         repository: the model repository.
         precision: "fp32", or "fp16" for GPUs.
-        name: variant; the models are `<name>_encoder` and `<name>_decoder`. None: the family's name.
-        hub: where from.
+        name: name of the variant; the models are `<name>_encoder` and `<name>_decoder`. None: the family's name.
+        hub: the hub to download from; None: the default Hub().
 
     Returns:
-        Graph files by role.
+        Path of each graph in the model repository, by role.
 
     Raises:
-        ConfigurationError: an option that cannot work.
+        ConfigurationError: the family has no files on the hub, or the precision or the name is not valid.
         DownloadError: see Hub.ask() and Hub.fetch().
     """
     files = _files(family)
     if precision not in files.precisions:
-        raise ConfigurationError(f"precision {precision!r}: one of {', '.join(files.precisions)}")
+        raise ConfigurationError(f"unknown precision {precision!r}: choose one of {', '.join(files.precisions)}")
     variant = check_name(family.name if name is None else name)
     source = hub or Hub()
     graphs: dict[str, Path] = {}
     moves: list[tuple[Path, Path]] = []
-    rooms: list[Path] = []
+    part_folders: list[Path] = []
     for spec in family.models.values():
         folder = repository / family.model_name(spec.role, variant)
-        rooms.append(folder / f".download-{precision}")
+        part_folders.append(folder / f".download-{precision}")
         published = _Published(files.onnx, Path(spec.filename).stem + files.precisions[precision] + ".onnx")
-        moves += _fetch_model(source, published, spec.filename, folder, rooms[-1])
+        moves += _fetch_model(source, published, spec.filename, folder, part_folders[-1])
         graphs[spec.role] = folder / str(_VERSION) / spec.filename
     install(moves, repository)
-    for room in rooms:
-        shutil.rmtree(room, ignore_errors=True)
-    if warning := not_served([graph.parent.parent for graph in graphs.values()], _VERSION):
+    for part_folder in part_folders:
+        shutil.rmtree(part_folder, ignore_errors=True)
+    if warning := newer_version_warning([graph.parent.parent for graph in graphs.values()], _VERSION):
         Progress(variant, source.progress).line(warning)
     return graphs
 
 
 @dataclass(frozen=True)
 class _Published:
-    """A graph on the hub: the repository, and the file's name in the folder `onnx`."""
+    """A graph on the hub.
+
+    Args:
+        repository: name of the hub repository.
+        file: name of the file in the folder `onnx` of the hub repository.
+    """
 
     repository: str
     file: str
 
 
-def _fetch_model(source: Hub, published: _Published, name: str, folder: Path, room: Path) -> list[tuple[Path, Path]]:
-    """Bring the files of one model into its room, unless they are in place already; return the moves for install()."""
+def _fetch_model(
+    source: Hub, published: _Published, name: str, folder: Path, part_folder: Path
+) -> list[tuple[Path, Path]]:
+    """Download the files of one model that are not installed yet to ``part_folder``; return the moves for install()."""
     version, wanted = folder / str(_VERSION), published.repository
-    files = [source.fetch(wanted, f"onnx/{published.file}", room / name, installed=version / name)]
+    files = [source.fetch(wanted, f"onnx/{published.file}", part_folder / name, installed=version / name)]
     data = f"{published.file}_data"
     if data.encode() in files[0].read_bytes():
-        files.append(source.fetch(wanted, f"onnx/{data}", room / data, installed=version / data))
+        files.append(source.fetch(wanted, f"onnx/{data}", part_folder / data, installed=version / data))
     moves = [(file, version / file.name) for file in files]
     text = _config(files[0], folder)
     if text is not None:
-        room.mkdir(exist_ok=True)  # not there when nothing was fetched
-        write_flushed(room / CONFIG_NAME, text)
-        moves.append((room / CONFIG_NAME, folder / CONFIG_NAME))
+        part_folder.mkdir(exist_ok=True)  # it does not exist if nothing was downloaded
+        write_flushed(part_folder / CONFIG_NAME, text)
+        moves.append((part_folder / CONFIG_NAME, folder / CONFIG_NAME))
     return moves
 
 
 def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = None) -> Path:
-    """Download a family's gated checkpoint in transformers' format; what has arrived is kept for the next try.
+    """Download a family's gated checkpoint in transformers' format.
+
+    After a failure, the data that has arrived is kept for the next call.
 
     Returns:
-        The folder, for `triton-sam export FAMILY --checkpoint`.
+        The folder of the checkpoint, for `triton-sam export FAMILY --checkpoint`.
 
     Raises:
-        DownloadError: not logged in, not admitted, or no answer; the message says what to do.
-        ChecksumError: what came is not the file that the hub described; it is removed.
+        ConfigurationError: the family has no files on the hub.
+        DownloadError: the user is not logged in or has no access, or the hub does not answer; the message says what to
+            do.
+        ChecksumError: a downloaded file is not the one that the hub described; it has been removed.
     """
     source, wanted = hub or Hub(), _files(family).checkpoint
-    api = huggingface_hub.HfApi(endpoint=source.where, token=_token())
+    api = huggingface_hub.HfApi(endpoint=source.url, token=_token())
     info = source.ask(wanted, lambda: api.model_info(wanted, files_metadata=True))
     files = [file for file in info.siblings or () if "/" not in file.rfilename]
     if not any(file.rfilename.endswith(".safetensors") for file in files):
-        raise DownloadError(f"{wanted} holds no *.safetensors file: is {source.where} a hub?")
-    for file in sorted(files, key=lambda file: file.lfs is None):  # large ones first: a refusal comes at once
+        raise DownloadError(f"{wanted} has no *.safetensors file: is {source.url} a Hugging Face hub?")
+    for file in sorted(
+        files, key=lambda file: file.lfs is None
+    ):  # large files first, since the hub refuses these without access
         name = file.rfilename
         if not name.endswith((".json", ".safetensors")):
             continue
         if file.lfs is not None:
             source.fetch(wanted, name, directory / name, info.sha)
-        else:  # small, and known by git's own hash alone, which the library understands
+        else:  # the hub states no SHA-256 for a small file, only git's hash, which huggingface_hub checks
             get = partial(api.hf_hub_download, wanted, name, revision=info.sha, local_dir=directory)
             source.ask(wanted, get)
     return directory
@@ -222,17 +255,17 @@ def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = No
 
 def _files(family: Family) -> HubFiles:
     if family.hub is None:
-        raise ConfigurationError(f"{family.name} has nothing on the Hugging Face hub")
+        raise ConfigurationError(f"{family.name} has no files on the Hugging Face hub")
     return family.hub
 
 
 def _token() -> str | bool:
-    """Return the token of the last login, or False: huggingface_hub would otherwise look for it by itself."""
+    """Return the token of the last login, or False: with None, huggingface_hub would look for a token itself."""
     return huggingface_hub.get_token() or False
 
 
 def _config(graph: Path, folder: Path) -> str | None:
-    """Return the config.pbtxt of a downloaded graph; None when the one that is there fits already."""
+    """Return the config.pbtxt of a downloaded graph; None if the folder has the same text already."""
     text = config_for(graph, folder.name, graph.name)
     place = folder / CONFIG_NAME
     return None if place.is_file() and place.read_text("utf-8", errors="replace") == text else text
@@ -245,9 +278,9 @@ def _status(error: Any) -> int:
 
 def _refusal(repository: str, status: int) -> str:
     if status == 401:
-        return f"{repository} wants a login: run `python scripts/hf_login.py` (and check that the name is right)"
+        return f"{repository} needs a login: run `python scripts/hf_login.py` (and check the name of the repository)"
     if status == 403:
-        return f"{repository} is gated and you are not admitted: ask for access at https://huggingface.co/{repository}"
+        return f"{repository} is gated, and you have no access: ask for it at https://huggingface.co/{repository}"
     if status == 404:
-        return f"there is no {repository} on the hub"
+        return f"the hub has no repository {repository}"
     return f"the hub refuses {repository} (HTTP status {status}): try again later"

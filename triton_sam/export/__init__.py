@@ -1,1 +1,4 @@
-"""Checkpoint to ONNX. All but `registry`, `exporter` and `settings` needs the export extra (torch, sam2, onnx)."""
+"""Export checkpoints to ONNX.
+
+All modules except `registry`, `exporter` and `settings` need the export extra (torch, sam2, onnx).
+"""

@@ -1,4 +1,8 @@
-"""The heavy half of a family: builds the official model, traces its graphs, and answers as its reference."""
+"""The base class of all exporters.
+
+An exporter is the part of a family that needs torch: it builds the official model, traces its graphs, and provides the
+official predictor as a reference.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Exporter(ABC):
-    """Exports one family. Stateless; the family's table names the one instance, see Family.exporter."""
+    """Exports one family. Each exporter has one stateless instance, which the family's table names: Family.exporter."""
 
     name: ClassVar[str]
     """The family's name."""
     stride: ClassVar[int] = 1
-    """An image side must be a multiple of it."""
+    """Settings.image_size must be a multiple of this number of pixels."""
     counting_device: ClassVar[str] = "meta"
-    """The torch device that build() runs on when only parameters are counted."""
+    """The torch device on which build() runs if only the number of parameters matters."""
 
     @property
     def family(self) -> Family:
@@ -35,11 +39,17 @@ class Exporter(ABC):
         return get_family(self.name)
 
     def prepare(self, settings: Settings) -> Settings:
-        """Check complete settings before anything is built; return them, changed where the family has to.
+        """Check the settings before anything is built.
+
+        Args:
+            settings: from Settings.complete().
+
+        Returns:
+            The settings, with the changes that the family needs.
 
         Raises:
-            ConfigurationError: an option that cannot work.
-            CheckpointError: there is no such checkpoint.
+            ConfigurationError: a setting is invalid.
+            CheckpointError: the checkpoint does not exist.
         """
         own = tuple(option.destination for option in self.family.options if not option.replaces_size)
         check_settings(settings, self.stride, own)
@@ -51,48 +61,59 @@ class Exporter(ABC):
     ) -> torch.nn.Module:
         """Build the official model with a checkpoint or with seeded random weights, on the CPU, ready for inference.
 
+        Args:
+            checkpoint: file or folder with the weights; None for random weights.
+            model: the exporter's name of the configuration, see ModelSize.model; None: chosen by the file name of the
+                checkpoint.
+            image_size: side of the square image that the encoder takes, in pixels.
+            random_seed: seed of random weights; None with a checkpoint.
+
         Raises:
-            ConfigurationError: neither or both of checkpoint and random_seed, or no usable configuration.
-            CheckpointError: a checkpoint that is missing, damaged or of another model.
+            ConfigurationError: checkpoint and random_seed are both given or both None, or the configuration is not
+                usable.
+            CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
         """
 
     @abstractmethod
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
-        """Trace one model of the family; names of inputs and outputs are those of the spec.
+        """Trace one model of the family. The graph's inputs and outputs have the names of the spec.
 
         Args:
-            model: from load().
-            spec: the model of the family's table.
-            options: Settings.options.
+            model: the official model, from load().
+            spec: the row of the family's table that describes the model to trace.
+            options: see Settings.options.
 
         Raises:
-            ExportError: torch cannot export it.
+            ExportError: torch cannot export the model.
         """
 
     def config(self, settings: Settings) -> str:
-        """Return the name of the model's configuration, for the files' metadata.
+        """Return the name of the model's configuration, for the metadata of the exported files.
 
         Raises:
-            ConfigurationError: it cannot be told.
+            ConfigurationError: the settings do not determine the configuration.
         """
         return settings.model or self.name
 
     def metadata(self, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002
-        """Return further `triton_sam.*` keys for the files' metadata."""
+        """Return further `triton_sam.*` keys for the metadata of the exported files."""
         return {}
 
     def build(self, model: str) -> torch.nn.Module:
         """Build the official model of a configuration with fresh weights, so that its parameters can be counted.
 
+        Args:
+            model: the exporter's name of the configuration, see ModelSize.model.
+
         Raises:
             ConfigurationError: the family has no official model, or no such configuration.
         """
-        raise ConfigurationError(f"{self.name} has no official model to build {model!r} of")
+        raise ConfigurationError(f"{self.name} has no official model: {model!r} cannot be built")
 
     def reference(self, model: Any) -> Reference:  # noqa: ARG002
         """Return the official predictor around a model from load().
 
         Raises:
-            ConfigurationError: the family has none.
+            ConfigurationError: the family has no official predictor.
         """
         raise ConfigurationError(f"{self.name} has no official predictor to compare with")

@@ -1,4 +1,8 @@
-"""Turn a graph as torch exports it into one that keeps the wire contract: symbols, optional inputs, metadata, files."""
+"""Turn a graph that torch exported into a file that keeps the wire contract.
+
+The functions here trace a module, name dynamic dimensions, add defaults of optional inputs, set metadata, and write and
+check files.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,16 @@ from ..families.base import ModelSpec, Tensor
 
 OPSET = 18
 ONNX_RUNTIME_DOMAIN = "com.microsoft"
-"""Of operators that ONNX Runtime has beside the standard's."""
+"""The domain of operators that only ONNX Runtime has, not the ONNX standard."""
 
 MAX_IR_VERSION = 10
-"""The newest that ONNX Runtime 1.19 of Triton 24.10 reads."""
+"""The newest IR version that Triton 24.10 reads, with its ONNX Runtime 1.19."""
 
 EXTERNAL_DATA_LIMIT = 1_900_000_000
-"""Bytes of weights above which they move to a file of their own; protobuf ends at 2 GiB."""
+"""If the weights have more bytes than this, they go to a separate file: a protobuf message cannot exceed 2 GiB."""
 
 _HALF_STORAGE_MINIMUM = 256
+"""store_half() leaves tensors with fewer elements in FP32, since they would save almost nothing."""
 
 
 def trace(
@@ -37,19 +42,19 @@ def trace(
     example: Sequence[torch.Tensor],
     dynamic: Mapping[str, Mapping[int, torch.export.Dim]],
 ) -> onnx.ModelProto:
-    """Export a module with torch's exporter, quietly.
+    """Export a module with torch's exporter, and suppress the exporter's output.
 
     Args:
-        module: its forward takes the spec's inputs in order and returns its outputs in order. It goes to the device of
-            the example: what a wrapper registers by itself begins on the CPU.
-        spec: names of inputs and outputs.
-        example: one tensor an input.
-        dynamic: input name -> axis -> dimension that stays free in the graph; all others are fixed.
+        module: its forward() takes the spec's inputs and returns the spec's outputs, in the spec's order. It is moved
+            to the device of the example, because buffers that a wrapper module registers are on the CPU at first.
+        spec: the names of inputs and outputs.
+        example: one tensor for each input.
+        dynamic: maps the name of an input to its dynamic dimensions, by axis. All other dimensions are fixed.
 
     Raises:
         ExportError: torch cannot export the module.
     """
-    # By position: not every tensor name is one that a Python argument can have.
+    # Given by position, because some tensor names are not valid names of Python arguments.
     shapes = tuple(dict(dynamic[name]) if name in dynamic else None for name in spec.input_names)
     try:
         with quiet(), torch.no_grad():
@@ -72,9 +77,9 @@ def trace(
 
 
 def strip(model: onnx.ModelProto) -> None:
-    """Remove what only debugging needs: stack traces with local paths, and shapes of intermediate values.
+    """Remove stack traces, which hold local paths, and the shapes of intermediate values.
 
-    The latter hold the batch of the example; ONNX Runtime infers its own.
+    Those shapes are wrong for other batches than that of the example, and ONNX Runtime infers the right ones.
     """
     del model.graph.value_info[:]
     del model.functions[:]
@@ -86,7 +91,10 @@ def strip(model: onnx.ModelProto) -> None:
 
 
 def free_batch(model: onnx.ModelProto) -> None:
-    """Let reshapes that were traced with an image batch of 1 keep any batch: their leading 1 becomes -1."""
+    """Make the batch dynamic in reshapes that were traced with an image batch of 1.
+
+    A constant shape that starts with 1 starts with -1 afterwards.
+    """
     shapes = {item.name: item for item in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type != "Reshape" or node.input[1] not in shapes:
@@ -99,14 +107,15 @@ def free_batch(model: onnx.ModelProto) -> None:
 
 
 def label_dimensions(model: onnx.ModelProto, spec: ModelSpec) -> None:
-    """Name the free dimensions of inputs and outputs as the wire contract does.
+    """Give the dynamic dimensions of inputs and outputs the symbols of the wire contract.
 
     Raises:
-        ExportError: a name or a rank differs from the contract, or a dimension that it fixes is free in the graph.
+        ExportError: a name or a rank differs from the contract, or a dimension is dynamic that the contract fixes.
     """
     for values, tensors in ((model.graph.input, spec.inputs), (model.graph.output, spec.outputs)):
         if tuple(value.name for value in values) != tuple(tensor.name for tensor in tensors):
-            raise ExportError(f"the {spec.role} graph has other tensors than the wire contract")
+            found = ", ".join(value.name for value in values)
+            raise ExportError(f"the tensors of the {spec.role} graph differ from the wire contract: {found}")
         for value, tensor in zip(values, tensors, strict=True):
             _label(value, tensor)
 
@@ -114,17 +123,17 @@ def label_dimensions(model: onnx.ModelProto, spec: ModelSpec) -> None:
 def _label(value: onnx.ValueInfoProto, tensor: Tensor) -> None:
     dimensions = value.type.tensor_type.shape.dim
     if len(dimensions) != len(tensor.shape):
-        raise ExportError(f"{tensor.name} has {len(dimensions)} dimensions, the wire contract wants {tensor.shape}")
+        raise ExportError(f"{tensor.name} has {len(dimensions)} dimensions, but the wire contract says {tensor.shape}")
     for dimension, wanted in zip(dimensions, tensor.shape, strict=True):
         if isinstance(wanted, str):
             dimension.Clear()
             dimension.dim_param = wanted
         elif not dimension.HasField("dim_value"):
-            raise ExportError(f"{tensor.name} has a free dimension where the wire contract wants {wanted}")
+            raise ExportError(f"{tensor.name} has a dynamic dimension, but the wire contract fixes it at {wanted}")
 
 
 def add_defaults(model: onnx.ModelProto, spec: ModelSpec) -> None:
-    """Give each optional input its default: an initializer of the same name, zeros, with free dimensions at 1."""
+    """Add a default for each optional input: an initializer of the same name, all zeros, dynamic dimensions at 1."""
     inputs = {value.name: value for value in model.graph.input}
     for tensor in spec.inputs:
         if tensor.optional:
@@ -133,7 +142,7 @@ def add_defaults(model: onnx.ModelProto, spec: ModelSpec) -> None:
 
 
 def set_metadata(model: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
-    """Replace the model's metadata, sorted by key, so that equal exports are equal files."""
+    """Replace the model's metadata. The keys are sorted, so that equal exports give equal files."""
     del model.metadata_props[:]
     for key in sorted(metadata):
         model.metadata_props.add(key=key, value=metadata[key])
@@ -141,10 +150,10 @@ def set_metadata(model: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
 
 
 def store_half(model: onnx.ModelProto) -> None:
-    """Store FP32 weights as FP16 with a Cast behind each; ONNX Runtime folds the casts when it loads the model.
+    """Store FP32 weights as FP16, each followed by a Cast, which ONNX Runtime folds when it loads the model.
 
-    Arithmetic stays FP32; each weight is rounded to FP16 (relative error up to 2^-11). Small tensors, and defaults of
-    inputs, stay as they are.
+    The arithmetic stays FP32, but each weight is rounded to FP16 (relative error up to 2^-11). Small tensors and the
+    defaults of inputs stay as they are.
     """
     inputs = {value.name for value in model.graph.input}
     casts = []
@@ -163,18 +172,18 @@ def store_half(model: onnx.ModelProto) -> None:
 
 
 def is_large(model: onnx.ModelProto) -> bool:
-    """Whether the weights are above EXTERNAL_DATA_LIMIT."""
+    """Return whether the weights exceed EXTERNAL_DATA_LIMIT."""
     return sum(len(item.raw_data) for item in model.graph.initializer) > EXTERNAL_DATA_LIMIT
 
 
 def save(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """Check and write a model; weights above EXTERNAL_DATA_LIMIT go to `<name>.data` beside it.
+    """Write a model and check it. Weights above EXTERNAL_DATA_LIMIT go to `<name>.data` in the same folder.
 
     Returns:
-        The files written, all flushed to the disk.
+        The files that were written, all flushed to the disk.
 
     Raises:
-        ExportError: the graph is not valid ONNX, or newer than Triton 24.10 reads.
+        ExportError: the graph is not valid ONNX, or too new for Triton 24.10.
         OSError: the disk is full or not writable.
     """
     model.ir_version = min(model.ir_version, MAX_IR_VERSION)
@@ -186,7 +195,7 @@ def save(model: onnx.ModelProto, path: Path) -> list[Path]:
         onnx.checker.check_model(path)
     except onnx.checker.ValidationError as error:
         raise ExportError(f"the exported graph is not valid ONNX: {first_line(error)}") from error
-    if external is not None:  # onnx keeps it to its owner, and Triton may run as somebody else
+    if external is not None:  # onnx lets only the owner read this file, but Triton may run as another user
         external.chmod(path.stat().st_mode)
     written = [path] if external is None else [path, external]
     for file in written:
@@ -196,7 +205,9 @@ def save(model: onnx.ModelProto, path: Path) -> list[Path]:
 
 
 def try_out(path: Path) -> None:
-    """Load a model in ONNX Runtime on the CPU and run it once, with every free dimension at 1 and defaults left out.
+    """Load a model in ONNX Runtime on the CPU and run it once.
+
+    Every dynamic dimension is 1, and optional inputs have their defaults.
 
     Raises:
         ExportError: ONNX Runtime refuses the model, or an output is not finite.
@@ -204,12 +215,13 @@ def try_out(path: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        outputs = session.run(None, {item.name: _example(item) for item in session.get_inputs()})
+        runtime_session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        inputs = {item.name: _example(item) for item in runtime_session.get_inputs()}
+        outputs = runtime_session.run(None, inputs)
     except Exception as error:  # ONNX Runtime's errors share no base class below Exception
         raise ExportError(f"ONNX Runtime refuses the exported {path.name}: {first_line(error)}") from error
     if not all(np.isfinite(output).all() for output in outputs):
-        raise ExportError(f"the exported {path.name} answers NaN or infinity")
+        raise ExportError(f"an output of the exported {path.name} contains NaN or infinity")
 
 
 def _example(item: onnxruntime.NodeArg) -> npt.NDArray[np.generic]:

@@ -1,4 +1,8 @@
-"""What every family's export does around its own graphs: options, staging, checks, config.pbtxt, all or nothing."""
+"""The steps that the export of every family has in common.
+
+The pipeline checks the settings, lets the exporter build and trace the models, applies the precision, checks the files
+with ONNX Runtime, writes each config.pbtxt, and installs all files at once or none.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from ..errors import ConfigurationError, ExportError
 from ..families.base import Family
 from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import config_for
-from ..repository.install import install, not_served, staging, write_flushed
+from ..repository.install import install, newer_version_warning, staging, write_flushed
 from ..repository.names import CONFIG_NAME
 from ..repository.onnx_header import read_metadata
 from .exporter import Exporter
@@ -31,17 +35,17 @@ except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
 
 
-_HASH = "triton_sam.checkpoint_sha256"
+_HASH_KEY = "triton_sam.checkpoint_sha256"
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export wrote.
+    """The result of an export.
 
     Args:
-        files: model files by role, as they lie in the repository now.
-        version: version folder that holds them.
-        metadata: the `triton_sam.*` keys that all ONNX files carry.
+        files: path of each ONNX file in the repository, by role.
+        version: number of the version folder that holds the files.
+        metadata: the `triton_sam.*` metadata, which is the same in all the files.
     """
 
     files: dict[str, Path]
@@ -52,29 +56,29 @@ class Exported:
 def export_models(exporter: Exporter, settings: Settings) -> Exported:
     """Export all models of a family, check that ONNX Runtime runs them, and put them into a model repository.
 
-    All models appear at once, or none: a failure leaves the old files as they were.
+    All models appear at once, or none does: a failure leaves the old files as they were.
 
     Args:
-        exporter: the family's.
+        exporter: the exporter of the family.
         settings: the caller's choices.
 
     Raises:
-        ConfigurationError: an option that cannot work.
-        CheckpointError: a checkpoint that is missing, damaged or of another model.
-        ExportError: torch or ONNX Runtime refused, or the files cannot be written.
+        ConfigurationError: a setting is invalid.
+        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
+        ExportError: torch or ONNX Runtime refused the model, or the files cannot be written.
     """
     family = exporter.family
     settings = exporter.prepare(settings.complete(family))
     repository = settings.output_dir
-    tell = Progress(settings.variant, settings.progress)
+    progress = Progress(settings.variant, settings.progress)
     metadata = _metadata(exporter, settings)
-    with tell.step("building the model"):
-        loaded = exporter.load(
+    with progress.step("building the model"):
+        built = exporter.load(
             settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
         )
-        model = _to_device(loaded, settings.device)
-    metadata.update(_origin(settings))
-    chosen = settings.version if settings.version is not None else _choose_version(family, settings, metadata)
+        model = _to_device(built, settings.device)
+    metadata.update(_checkpoint_metadata(settings))
+    version = settings.version if settings.version is not None else _choose_version(family, settings, metadata)
     folders = {role: repository / family.model_name(role, settings.variant) for role in family.models}
     try:
         with contextlib.ExitStack() as stack:
@@ -82,36 +86,36 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
             for role, spec in family.models.items():
                 folder = folders[role]
                 workspace = stack.enter_context(staging(folder))
-                with tell.step(f"exporting the {_spoken(role)}"):
+                with progress.step(f"exporting the {_words(role)}"):
                     traced = exporter.trace(model, spec, settings.options)
                     graph = finish_graph(traced, spec, settings.precision, settings.half_storage)
                     onnx_tools.set_metadata(graph, metadata)
                     files = onnx_tools.save(graph, workspace / spec.filename)
-                with tell.step(f"checking the {_spoken(role)}"):
+                with progress.step(f"checking the {_words(role)}"):
                     onnx_tools.try_out(workspace / spec.filename)
                     text = config_for(graph, folder.name, spec.filename)
-                moves += [(file, folder / str(chosen) / file.name) for file in files]
+                moves += [(file, folder / str(version) / file.name) for file in files]
                 moves += _config_move(text, workspace, folder)
                 del graph, traced
             install(moves, repository)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
-    models = {role: folders[role] / str(chosen) / spec.filename for role, spec in family.models.items()}
+    models = {role: folders[role] / str(version) / spec.filename for role, spec in family.models.items()}
     for path in models.values():
-        tell.line(f"{path} ({_size(path):.1f} MB)")
-    if warning := not_served(folders.values(), chosen):
-        tell.line(warning)
-    return Exported(models, chosen, metadata)
+        progress.line(f"{path} ({_size(path):.1f} MB)")
+    if warning := newer_version_warning(folders.values(), version):
+        progress.line(warning)
+    return Exported(models, version, metadata)
 
 
 def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_storage: bool) -> onnx.ModelProto:
-    """Bring a traced graph to the wire contract and to its precision.
+    """Make a traced graph keep the wire contract, and convert it to the precision.
 
     Raises:
         ExportError: the graph does not keep the contract, or cannot be quantised.
     """
     onnx_tools.strip(graph)
-    rewrites.ease_gelu(graph)
+    rewrites.reorder_gelu(graph)
     onnx_tools.label_dimensions(graph, spec)
     if precision == "fp16":
         graph = precisions.to_half(graph)
@@ -124,7 +128,7 @@ def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_s
 
 
 def _size(graph: Path) -> float:
-    """Return the size of a graph with the weights beside it, MB."""
+    """Return the size of an ONNX file and its external data, in MB."""
     return sum(file.stat().st_size for file in graph.parent.glob(f"{graph.name}*")) / 1e6
 
 
@@ -136,12 +140,12 @@ def _to_device(model: torch.nn.Module, device: str) -> torch.nn.Module:
         raise ConfigurationError(f"torch cannot use the device {device!r}: {reason}") from error
 
 
-def _spoken(role: str) -> str:
+def _words(role: str) -> str:
     return role.replace("_", " ")
 
 
 def _metadata(exporter: Exporter, settings: Settings) -> dict[str, str]:
-    """Return what the ONNX file says about its model; `triton-sam models` shows it."""
+    """Return the metadata of the ONNX files, which `triton-sam models` shows."""
     return {
         "triton_sam.family": exporter.family.name,
         "triton_sam.version": __version__,
@@ -154,11 +158,11 @@ def _metadata(exporter: Exporter, settings: Settings) -> dict[str, str]:
     }
 
 
-def _origin(settings: Settings) -> dict[str, str]:
-    """Return the metadata of the checkpoint; nothing for random weights."""
+def _checkpoint_metadata(settings: Settings) -> dict[str, str]:
+    """Return the metadata on the checkpoint; an empty dict for random weights."""
     if settings.checkpoint is None:
         return {}
-    digest = {_HASH: _sha256(settings.checkpoint)} if settings.checkpoint.is_file() else {}
+    digest = {_HASH_KEY: _sha256(settings.checkpoint)} if settings.checkpoint.is_file() else {}
     return {"triton_sam.checkpoint": settings.checkpoint.stem, **digest}
 
 
@@ -171,21 +175,22 @@ def _sha256(path: Path) -> str:
 
 
 def _choose_version(family: Family, settings: Settings, metadata: Mapping[str, str]) -> int:
-    """1, but 2 where version 1 is the built-in micro model, which is committed and stays: Triton serves the newest.
+    """Return the version to write: 2 if version 1 is the built-in model, else 1.
 
-    The same checkpoint once more replaces it, other weights do so on demand alone, whatever their size.
+    Git tracks the built-in model, so an export of other weights must not overwrite it. Triton serves the newest one.
+    An export of the same checkpoint does overwrite it. Other weights do so only if the caller asks for version 1.
     """
     folder = family.model_name(ENCODER, settings.variant)
     try:
         present = read_metadata(settings.output_dir / folder / "1" / family.encoder.filename)
-    except (OSError, ValueError):  # nothing there, or nothing worth keeping
+    except (OSError, ValueError):  # there is no file, or no valid one that would be worth keeping
         return 1
     built_in = bool(family.built_in) and present.get("triton_sam.checkpoint") == family.built_in
-    return 2 if built_in and present.get(_HASH, "") != metadata.get(_HASH) else 1
+    return 2 if built_in and present.get(_HASH_KEY, "") != metadata.get(_HASH_KEY) else 1
 
 
 def _config_move(text: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:
-    """Write config.pbtxt for installing, unless the folder has the same text already."""
+    """Write config.pbtxt to the workspace and return its move, or no move if the folder has the same text already."""
     place = folder / CONFIG_NAME
     if place.is_file() and place.read_text("utf-8", errors="replace") == text:
         return []

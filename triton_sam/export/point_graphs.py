@@ -1,8 +1,11 @@
-"""What the SAM1 and SAM2 decoder graphs share: prompts to tokens, and the two-way transformer.
+"""The parts that the decoder graphs of SAM1 and SAM2 share: the embedding of prompts, and the two-way transformer.
 
-The official submodules are called with the official weights; only the glue between them is written anew, with attention
-masks and batch broadcasting that the official code lacks. Reference: segment_anything.modeling.{prompt_encoder,
-mask_decoder,transformer} and sam2.modeling.sam of the same names.
+The graphs call the official submodules with their weights. Only the code between the submodules is our own, because the
+official code has neither attention masks nor broadcasting over batches. Reference:
+segment_anything.modeling.{prompt_encoder,mask_decoder,transformer}, and the modules of the same names in
+sam2.modeling.sam.
+
+In shapes, P is the number of prompts (objects), N of points, T of tokens, L of image positions (h*w), C of channels.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from torch import Tensor, nn
 from ..families.base import LABEL_NO_POINT
 
 LABEL_PADDING = -1
+"""The label of the padding token, which the official prompt encoders append to the points."""
 
 
 class PointDecoder(nn.Module):
-    """Prompt encoder and mask decoder of an official model.
+    """The prompt encoder and the mask decoder of an official model.
 
-    The image side keeps its own batch dimension (1 or P) and is broadcast against the P prompts where they meet.
+    Image features keep a batch dimension of their own (1 or P), and are broadcast to the P prompts where needed.
 
     Args:
         prompt_encoder: the official PromptEncoder.
@@ -34,20 +38,27 @@ class PointDecoder(nn.Module):
         self.decoder = mask_decoder
 
     def _embed_points(self, coords: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ((P,N+1,C) embeddings with the padding token last, (P,N+1) which of them exist).
+        """Embed points and the padding token.
 
-        The official predictors append the padding token to lists of points, but a call without any point and box (a
-        mask alone) has no list and thus no padding token.
+        The official predictors append the padding token to the points, but not to a prompt that consists of a mask
+        alone.
+
+        Args:
+            coords: (P,N,2) x, y in pixels of the model's frame.
+            labels: (P,N) labels; a label of LABEL_NO_POINT marks a point that does not exist.
+
+        Returns:
+            (P,N+1,C) embeddings, the padding token last, and (P,N+1) bool: whether each of them exists.
         """
         encoder = self.prompt_encoder
         height, width = encoder.input_image_size
         prompts = coords.shape[0]
-        # +0.5: coordinates name pixels, the encoding wants their centres.
+        # Coordinates are those of pixels, but the encoding takes the centres of pixels: hence + 0.5.
         coords = (coords + 0.5) / torch.tensor([width, height], dtype=coords.dtype, device=coords.device)
         coords = torch.cat([coords, coords.new_zeros(prompts, 1, 2)], dim=1)
         labels = torch.cat([labels, labels.new_full((prompts, 1), LABEL_PADDING)], dim=1)
 
-        position = encoder.pe_layer._pe_encoding(coords)  # noqa: SLF001 - without the scaling around it
+        position = encoder.pe_layer._pe_encoding(coords)  # noqa: SLF001 - the public method scales coordinates too
         offsets = torch.cat(
             [encoder.not_a_point_embed.weight, *(embedding.weight for embedding in encoder.point_embeddings)]
         )
@@ -56,18 +67,18 @@ class PointDecoder(nn.Module):
         embedded = torch.where(is_padding, torch.zeros_like(position), position) + offsets[row]
 
         exists = labels != LABEL_NO_POINT
-        any_point = exists.to(torch.int64).sum(dim=1, keepdim=True) > 1  # the padding itself counts for one
+        any_point = exists.to(torch.int64).sum(dim=1, keepdim=True) > 1  # the padding token always exists here
         return embedded, exists & any_point
 
     def _embed_mask(self, mask: Tensor, has_mask: Tensor) -> Tensor:
         """Return the (1 or P,C,h*w) dense prompt: the embedded mask, or the learned "no mask" where has_mask is 0.
 
-        The choice is made among the weights of the last, 1 x 1, convolution, which are few, and not among places: its
-        bias is the weight of one more channel, of ones.
+        Instead of choosing at every position of the image, this chooses the weights of the last convolution, which are
+        few. That convolution is 1 x 1, and its bias becomes the weight of an additional channel of ones.
         """
         *layers, last = self.prompt_encoder.mask_downscaling
         hidden = nn.Sequential(*layers)(mask)
-        ones = hidden[:, :1] * 0 + 1  # ones_like would be a constant of the one mask that is traced
+        ones = hidden[:, :1] * 0 + 1  # torch would trace ones_like as a constant for a batch of 1
         hidden = torch.cat([hidden, ones], dim=1).flatten(2)
         weights, no_mask = last.weight.flatten(1), self.prompt_encoder.no_mask_embed.weight.reshape(-1, 1)
         embed = torch.cat([weights, last.bias.unsqueeze(1)], dim=1)
@@ -75,12 +86,15 @@ class PointDecoder(nn.Module):
         return torch.where(has_mask.reshape(-1, 1, 1) > 0.5, embed, nothing) @ hidden
 
     def _tokens(self, heads: list[Tensor], points: Tensor, is_point: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ((P,T,C) output tokens and points, (P,1,1,T) attention bias: 0, or -inf where nothing is).
+        """Concatenate the output tokens and the points.
 
         Args:
             heads: (n,C) weights of the learned output tokens, in order.
-            points: (P,N+1,C).
-            is_point: (P,N+1).
+            points: (P,N+1,C) from _embed_points().
+            is_point: (P,N+1) from _embed_points().
+
+        Returns:
+            (P,T,C) tokens, and (P,1,1,T) attention bias: 0 for tokens that exist, -inf for those that do not.
         """
         output_tokens = torch.cat(heads).unsqueeze(0)
         count = output_tokens.shape[1]
@@ -91,7 +105,7 @@ class PointDecoder(nn.Module):
         return tokens, bias.unsqueeze(1).unsqueeze(1)
 
     def _positions(self) -> Tensor:
-        """Return the (1,C,h,w) encoding of the places of the image."""
+        """Return the (1,C,h,w) encoding of the positions in the image."""
         positions: Tensor = self.prompt_encoder.get_dense_pe()
         return positions
 
@@ -99,12 +113,12 @@ class PointDecoder(nn.Module):
         """Run the two-way transformer; see TwoWayTransformer of the official transformer modules.
 
         Args:
-            image: (1 or P,C,h*w).
-            tokens: (P,T,C).
-            ignored: (P,1,1,T) bias that hides tokens from every attention that reads tokens.
+            image: (1 or P,C,h*w) embeddings with the dense prompt added.
+            tokens: (P,T,C) from _tokens().
+            ignored: (P,1,1,T) bias from _tokens(), which masks tokens in every attention that reads tokens.
 
         Returns:
-            (P,T,C) tokens, of which the ignored ones are meaningless, and (P,h*w,C) image.
+            (P,T,C) tokens, among which the masked ones have no meaning, and (P,h*w,C) image features.
         """
         transformer = self.decoder.transformer
         queries, keys = tokens, image.transpose(1, 2)
@@ -130,7 +144,7 @@ class PointDecoder(nn.Module):
         return transformer.norm_final_attn(queries + attended), keys
 
     def _masks(self, mask_tokens: Tensor, features: Tensor) -> Tensor:
-        """Return (P,M,h,w) logits: for each of M mask tokens (P,M,C) a weighted sum of features (P,c,h,w)."""
+        """Return (P,M,h,w) mask logits: one weighted sum of the features (P,c,h,w) for each mask token of (P,M,C)."""
         weights: Any = torch.stack(
             [mlp(mask_tokens[:, i]) for i, mlp in enumerate(self.decoder.output_hypernetworks_mlps)], dim=1
         )
@@ -139,19 +153,19 @@ class PointDecoder(nn.Module):
 
 
 def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multi-head attention with the weights of an official Attention module of the two-way transformer.
+    """Compute multi-head attention, softmax(q k^T / sqrt(d) + bias) v, with the weights of an official module.
 
-    softmax(q k^T / sqrt(d) + bias) v. Batch dimensions of q and k may be 1 and P: they are broadcast, never repeated.
+    The batch dimensions B1 and B2 are broadcast, for example 1 and P, and never repeated.
 
     Args:
-        attention: the official module.
-        q: (B1,Tq,C).
-        k: (B2,Tk,C).
-        v: (B2,Tk,C).
-        bias: added to the logits, broadcast to (B,heads,Tq,Tk).
+        attention: the official Attention module of the two-way transformer.
+        q: (B1,Tq,C) input of the query projection.
+        k: (B2,Tk,C) input of the key projection.
+        v: (B2,Tk,C) input of the value projection.
+        bias: added to the logits; must broadcast to (B,heads,Tq,Tk).
 
     Returns:
-        (B,Tq,C).
+        (B,Tq,C) output of the output projection.
     """
     heads = attention.num_heads
     scale = (attention.internal_dim // heads) ** -0.5
@@ -166,20 +180,21 @@ def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None 
 
 
 def attend_to_image(attention: Any, q: Tensor, image: Tensor, position: Tensor) -> Tensor:
-    """Attention of a few tokens to all places of the image: attend(attention, q, image + position, image), regrouped.
+    """Compute attend(attention, q, image + position, image) in an order that is faster for few tokens.
 
-    The projections of keys and values are moved to the side of the tokens, of which there are fewer:
-    q (X Wk)^T = (q Wk^T) X^T, and a (X Wv) = (a X) Wv. That is half the work for a click (8 tokens, 8 heads), as much
-    at about 16 tokens. The positions' part of the keys is a constant. Rounding differs in the last digits.
+    The projections of keys and values are applied to the tokens, which are few, and not to the positions in the image:
+    q (X Wk)^T = (q Wk^T) X^T, and a (X Wv) = (a X) Wv. This halves the work for a click (8 tokens, 8 heads), and
+    breaks even at about 16 tokens. The projection of ``position`` is a constant of the graph. Both orders differ
+    only in rounding.
 
     Args:
-        attention: the official module.
+        attention: the official Attention module.
         q: (P,T,C) tokens.
-        image: (1 or P,L,C) places.
-        position: (C,L) encoding of the places, a constant.
+        image: (1 or P,L,C) image features.
+        position: (C,L) encoding of the positions in the image, a constant.
 
     Returns:
-        (P,T,C).
+        (P,T,C) output of the output projection.
     """
     heads = attention.num_heads
     scale = (attention.internal_dim // heads) ** -0.5
@@ -187,7 +202,7 @@ def attend_to_image(attention: Any, q: Tensor, image: Tensor, position: Tensor) 
     key_weights = attention.k_proj.weight.unflatten(0, (heads, -1))
     logits = _by_head((q @ key_weights).flatten(1, 2) @ image.transpose(1, 2), heads)
     logits = logits + q @ _project(attention.k_proj, position, heads)
-    # The rows of a softmax sum up to 1, so that the bias of the values comes out as it is.
+    # The rows of a softmax sum to 1, so the bias of the value projection can be added after the weighted sum.
     seen = _by_head(logits.softmax(dim=-1).flatten(1, 2) @ image, heads)
     values = seen @ attention.v_proj.weight.unflatten(0, (heads, -1)).transpose(1, 2)
     attended: Tensor = attention.out_proj(values.transpose(1, 2).flatten(2) + attention.v_proj.bias)
@@ -195,20 +210,20 @@ def attend_to_image(attention: Any, q: Tensor, image: Tensor, position: Tensor) 
 
 
 def attend_from_image(attention: Any, image: Tensor, position: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Attention of all places of the image to a few tokens: attend(attention, image + position, k, v, bias), regrouped.
+    """Compute attend(attention, image + position, k, v, bias) in an order that is faster for few tokens.
 
-    As in attend_to_image(), projections of the places are moved to the side of the tokens.
+    As in attend_to_image(), the projections are applied to the tokens and not to the positions in the image.
 
     Args:
-        attention: the official module.
-        image: (1 or P,L,C) places.
-        position: (C,L) encoding of the places, a constant.
-        k: (P,T,C) tokens.
-        v: (P,T,C) tokens.
+        attention: the official Attention module.
+        image: (1 or P,L,C) image features.
+        position: (C,L) encoding of the positions in the image, a constant.
+        k: (P,T,C) tokens, the input of the key projection.
+        v: (P,T,C) tokens, the input of the value projection.
         bias: (P,1,1,T) added to the logits.
 
     Returns:
-        (P,L,C).
+        (P,L,C) output of the output projection.
     """
     heads = attention.num_heads
     scale = (attention.internal_dim // heads) ** -0.5
@@ -218,16 +233,17 @@ def attend_from_image(attention: Any, image: Tensor, position: Tensor, k: Tensor
     logits = _by_head((k @ query_weights).flatten(1, 2) @ image.transpose(1, 2), heads)
     logits = logits + k @ _project(attention.q_proj, position, heads) + bias.transpose(2, 3)
     weights = logits.softmax(dim=2).flatten(1, 2)
-    written = (v @ attention.out_proj.weight.transpose(0, 1).unflatten(0, (heads, -1))).flatten(1, 2)
-    # The weights of each head sum up to 1, so that the bias may be shared out among what they weigh.
-    attended: Tensor = weights.transpose(1, 2) @ (written + attention.out_proj.bias / heads)
+    projected = (v @ attention.out_proj.weight.transpose(0, 1).unflatten(0, (heads, -1))).flatten(1, 2)
+    # The weights of each head sum to 1, so each head can add its share of the bias before the weighted sum.
+    attended: Tensor = weights.transpose(1, 2) @ (projected + attention.out_proj.bias / heads)
     return attended
 
 
 def channel_norm(norm: Any, x: Tensor) -> Tensor:
-    """Normalise (B,C,h,w) over the channels, as the official LayerNorm2d.
+    """Normalise (B,C,h,w) over the channels, as the official LayerNorm2d does.
 
-    Means are matrix products, which read the channels of many places at a time; ONNX Runtime's ReduceMean does not.
+    Means are computed as matrix products, because these process many positions at a time in ONNX Runtime, and its
+    ReduceMean does not.
     """
     channels = x.shape[1]
     flat = x.flatten(2)
@@ -240,12 +256,12 @@ def channel_norm(norm: Any, x: Tensor) -> Tensor:
 
 
 def _project(projection: Any, position: Tensor, heads: int) -> Tensor:
-    """Return the (heads,d,L) projection of positions (C,L), bias included; a constant of the graph."""
+    """Return the (heads,d,L) projection of the (C,L) position encoding, with its bias; a constant of the graph."""
     projected: Tensor = projection.weight @ position + projection.bias.unsqueeze(1)
     return projected.reshape(heads, -1, position.shape[1])
 
 
 def _by_head(rows: Any, heads: int) -> Tensor:
-    """Turn (P,heads*T,n) into (P,heads,T,n)."""
+    """Reshape (P,heads*T,n) to (P,heads,T,n)."""
     split: Tensor = rows.unflatten(1, (heads, -1))
     return split

@@ -1,4 +1,4 @@
-"""Smaller numbers: FP16 for GPUs, int8 matrix products for CPUs."""
+"""Conversion of FP32 graphs to lower precision: FP16 for GPUs, and int8 matrix products for CPUs."""
 
 from __future__ import annotations
 
@@ -15,30 +15,36 @@ from ..errors import ExportError
 from . import onnx_tools
 
 _FP32_OPERATORS = {"Cast", "Constant", "ConstantOfShape", "Range", "Resize", "ReduceMean", "ReduceSum", "Sub", "Pow"}
-"""Kept in FP32: what makes or counts numbers, and the squares in a norm, which overflow FP16 above 255."""
+"""Operators that stay in FP32.
+
+They produce or count numbers, or compute the squares in a norm, which overflow FP16 for values above 255.
+"""
 
 
 def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with FP16 weights and arithmetic, inputs and outputs FP32.
+    """Return the model with FP16 weights and arithmetic. Its inputs and outputs stay FP32.
 
-    The position of a point, sin and cos of some ten turns across the image, stays FP32: FP16 would move points by
-    pixels. So do the norms that square activations, and the counts of pixels, which FP16 holds exactly to 2048 only.
+    Some parts stay FP32: the encoding of points, which is sin and cos of about ten periods across the image, so that
+    FP16 would move points by pixels; the norms, which square activations; and the counts of pixels, since FP16
+    represents integers exactly only up to 2048.
     """
     return _HalfWriter(model).write()
 
 
 def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with its matrix products in int8: weights per output channel, activations while running.
+    """Return the model with its matrix products in int8.
+
+    Weights are quantised now, per output channel; activations are quantised at run time.
 
     Raises:
-        ExportError: ONNX Runtime could not quantise the model, or the folder for temporary files has no room for it.
+        ExportError: ONNX Runtime could not quantise the model, or the folder for temporary files has no space left.
     """
     try:
         with tempfile.TemporaryDirectory() as folder, quiet():
             return _quantise_in(Path(folder), model)
     except OSError as error:
         raise ExportError(
-            f"int8 needs the folder for temporary files ($TMPDIR, else /tmp), which fails: {error.strerror or error}"
+            f"int8 cannot write to the folder for temporary files ($TMPDIR, else /tmp): {error.strerror or error}"
         ) from error
 
 
@@ -55,7 +61,7 @@ def _quantise_in(folder: Path, model: onnx.ModelProto) -> onnx.ModelProto:
             # Unsigned: signed weights saturate in the 16-bit sums of AVX2 (mask IoU 0.90 against 0.98).
             weight_type=QuantType.QUInt8,
             use_external_data_format=large,
-            # Behind operators of ONNX Runtime's own, it finds no types by itself.
+            # The quantiser cannot infer the output types of ONNX Runtime's own operators: they are FP32 here.
             extra_options={"DefaultTensorType": TensorProto.FLOAT},
         )
     except (ValueError, RuntimeError) as error:
@@ -64,7 +70,7 @@ def _quantise_in(folder: Path, model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class _HalfWriter:
-    """Rewrites a graph node by node; each value has one type, and a cast to the other where a node asks for it.
+    """Rewrites a graph node by node, and inserts a cast where a node needs a value in the other type (FP16 or FP32).
 
     Measured with `triton-sam verify --precision fp16` against onnxruntime.transformers.float16 (1.31), which leaves the
     nodes unsorted and so fails onnx.checker: largest difference of a logit 0.042 here, 0.081 there, 0.20 with the same
@@ -73,13 +79,13 @@ class _HalfWriter:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.model = model
-        self.fp32_nodes = _fragile(model)
+        self.fp32_nodes = _fp32_nodes(model)
         self.floats = _float_values(model)
         self.weights = {item.name: item for item in model.graph.initializer if item.data_type == TensorProto.FLOAT}
         self.half: set[str] = set()
-        """Values that are FP16 under their own name."""
+        """The values that are FP16 under their own names."""
         self.copies: dict[str, str] = {}
-        """Value -> name of its copy in the other type."""
+        """Maps a value to the name of its copy in the other type."""
         self.nodes: list[NodeProto] = []
 
     def write(self) -> onnx.ModelProto:
@@ -102,7 +108,7 @@ class _HalfWriter:
         return self._finish()
 
     def _typed(self, name: str, half: bool) -> str:
-        """Return the name under which a float value has the wanted type, making the copy if need be."""
+        """Return the name under which a value has the wanted type; add a copy in that type if there is none."""
         if (name in self.half) == half:
             return name
         if name not in self.copies:
@@ -134,7 +140,7 @@ class _HalfWriter:
 
 
 def _float_values(model: onnx.ModelProto) -> set[str]:
-    """Names of all FP32 values of a graph."""
+    """Return the names of all FP32 values in a graph."""
     graph = onnx.shape_inference.infer_shapes(_without_weights(model)).graph
     values = [*graph.value_info, *graph.input, *graph.output]
     names = {value.name for value in values if value.type.tensor_type.elem_type == TensorProto.FLOAT}
@@ -142,7 +148,10 @@ def _float_values(model: onnx.ModelProto) -> set[str]:
 
 
 def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which FP32 weights are inputs: shape inference serialises, and protobuf ends at 2 GiB."""
+    """Return a copy of the model in which FP32 weights are inputs.
+
+    Shape inference serialises the model, and a protobuf message cannot exceed 2 GiB.
+    """
     skeleton = onnx.ModelProto()
     skeleton.ir_version = model.ir_version
     skeleton.opset_import.extend(model.opset_import)
@@ -151,7 +160,7 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.node.extend(model.graph.node)
     graph.input.extend(model.graph.input)
     graph.output.extend(model.graph.output)
-    # ONNX knows nothing about ONNX Runtime's own operators: all that are used here answer FP32.
+    # ONNX cannot infer the output types of ONNX Runtime's own operators: those that are used here return FP32.
     for node in graph.node:
         if node.domain == onnx_tools.ONNX_RUNTIME_DOMAIN:
             graph.value_info.extend(helper.make_tensor_value_info(x, TensorProto.FLOAT, None) for x in node.output)
@@ -163,22 +172,22 @@ def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     return skeleton
 
 
-def _fragile(model: onnx.ModelProto) -> set[str]:
-    """Names of the nodes that stay FP32."""
+def _fp32_nodes(model: onnx.ModelProto) -> set[str]:
+    """Return the names of the nodes that stay FP32."""
     nodes = model.graph.node
-    fragile = {node.name for node in nodes if node.op_type in _FP32_OPERATORS}
-    fragile |= _upstream(model, {node.name for node in nodes if node.op_type in ("Sin", "Cos")})
-    # A norm divides by sqrt(variance + epsilon): the sum before it and the division behind it belong to it.
+    kept = {node.name for node in nodes if node.op_type in _FP32_OPERATORS}
+    kept |= _upstream(model, {node.name for node in nodes if node.op_type in ("Sin", "Cos")})
+    # A norm divides by sqrt(variance + epsilon): the addition before the root and the division after it stay FP32, too.
     roots = [node for node in nodes if node.op_type == "Sqrt"]
     before = {name for node in roots for name in node.input}
-    behind = {name for node in roots for name in node.output}
-    fragile |= {node.name for node in roots}
-    fragile |= {node.name for node in nodes if before.intersection(node.output) or behind.intersection(node.input)}
-    return fragile
+    after = {name for node in roots for name in node.output}
+    kept |= {node.name for node in roots}
+    kept |= {node.name for node in nodes if before.intersection(node.output) or after.intersection(node.input)}
+    return kept
 
 
 def _upstream(model: onnx.ModelProto, names: set[str]) -> set[str]:
-    """Names of these nodes and of all nodes that they depend on."""
+    """Return the names of these nodes and of all nodes that they depend on."""
     producers = {output: node for node in model.graph.node for output in node.output}
     pending = [node for node in model.graph.node if node.name in names]
     found: set[str] = set()

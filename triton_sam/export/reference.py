@@ -1,4 +1,4 @@
-"""The official predictors behind one face, as the references of `triton-sam verify`. Needs the export extra."""
+"""The interface that the official predictors have for `triton-sam verify`. They need the export extra."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from ..families.base import Family, FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
 Prompt = Mapping[str, Any]
-"""Keyword arguments of predict(): point_coords, point_labels, box, mask_input."""
+"""Keyword arguments of predict(): any of point_coords, point_labels, box and mask_input."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What is said to one prompt: logits (P*M,h,w) and scores (P*M,), full-size masks (P*M,H,W), object by object."""
+    """The answer of a predictor to a prompt with P objects and M masks for each; the masks of an object are adjacent.
+
+    Args:
+        logits: (P*M,h,w) low-resolution mask logits.
+        scores: (P*M,) predicted IoU of each mask.
+        masks: (P*M,H,W) masks in the size of the image.
+    """
 
     logits: FloatArray
     scores: FloatArray
@@ -27,12 +33,12 @@ class Answer:
 
 
 class Reference(Protocol):
-    """An official predictor."""
+    """An official predictor, such as SAM2ImagePredictor, with the model that it runs."""
 
     family: Family
 
     def set_image(self, image: Image.Image) -> None:
-        """Encode an RGB image and keep it."""
+        """Encode an RGB image; answer() then refers to this image."""
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
-        """Answer a prompt on the image: one mask an object, or three."""
+        """Answer a prompt: one mask for each object, or three with ``multimask``."""

@@ -1,4 +1,4 @@
-"""The exporters by family, for commands. Each is imported when it is asked for."""
+"""Functions that find the exporter of a family and use it. An exporter is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def exporter(family: str) -> Exporter:
     """Return the exporter that a family's table names.
 
     Raises:
-        ConfigurationError: there is no such family, or it names no exporter.
+        ConfigurationError: there is no such family, or its table names no exporter.
         MissingDependencyError: a package that the exporter needs is missing.
     """
     module, _, name = get_family(family).exporter.partition(":")
@@ -28,39 +28,40 @@ def exporter(family: str) -> Exporter:
         raise ConfigurationError(f"{family} cannot be exported: its table names no exporter")
     found = getattr(import_module(module), name, None)
     if not isinstance(found, Exporter):
-        raise ConfigurationError(f"{family} cannot be exported: {module} holds no exporter {name!r}")
+        raise ConfigurationError(f"{family} cannot be exported: {name!r} in {module} is not an exporter")
     return found
 
 
 def export(family: str, settings: Settings) -> Exported:
     """Export a checkpoint, or random weights, of any family into a model repository.
 
-    All models of the family appear at once, or none: a failure leaves the old files as they were.
+    All models of the family appear at once, or none does: a failure leaves the old files as they were.
 
     Args:
         family: name of the family, for example "sam2".
         settings: the caller's choices.
 
     Raises:
-        ConfigurationError: there is no such family, or an option cannot work.
-        CheckpointError: a checkpoint that is missing, damaged or of another model.
-        ExportError: torch or ONNX Runtime refused, or the files cannot be written.
+        ConfigurationError: there is no such family, or a setting is invalid.
+        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
+        ExportError: torch or ONNX Runtime refused the model, or the files cannot be written.
         MissingDependencyError: a package that the exporter needs is missing.
     """
-    chosen = exporter(family)  # before the pipeline: says in one line which package is missing
+    # Imported before the pipeline, so that the error for a missing package is one line.
+    chosen = exporter(family)
     from .pipeline import export_models
 
     return export_models(chosen, settings)
 
 
 def reference(family: str, checkpoint: Path | None, model: str | None, random_seed: int | None) -> Reference:
-    """Build the official predictor of a family with the weights that export() takes.
+    """Build the official predictor of a family, with the same weights as export().
 
     Args:
         family: name of the family.
-        checkpoint: file or folder with the weights; None for random ones.
+        checkpoint: file or folder with the weights; None for random weights.
         model: see Settings.model.
-        random_seed: seed of random weights.
+        random_seed: seed of random weights; None with a checkpoint.
 
     Raises:
         SamError: see Exporter.load() and Exporter.reference().
@@ -71,14 +72,15 @@ def reference(family: str, checkpoint: Path | None, model: str | None, random_se
 
 
 def parameters(family: str, size: str) -> int:
-    """Return how many parameters the official model of a size has.
+    """Return the number of parameters of the official model in a size.
 
     Raises:
         ConfigurationError: the family has no such size.
         MissingDependencyError: a package that the exporter needs is missing.
     """
     model = get_family(family).find_size(size).model
-    chosen = exporter(family)  # before torch: says in one line which package is missing
+    # Imported before torch, so that the error for a missing package is one line.
+    chosen = exporter(family)
     import torch
 
     with torch.device(chosen.counting_device):

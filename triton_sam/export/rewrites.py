@@ -1,4 +1,4 @@
-"""Rewrites of a traced graph that change no number, but let ONNX Runtime use a faster kernel."""
+"""Rewrites of a traced graph that let ONNX Runtime use faster kernels and leave its results unchanged, to the bit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import onnx
 from onnx import numpy_helper
 
 
-def ease_gelu(model: onnx.ModelProto) -> int:
-    """Bring GELU into the order in which ONNX Runtime knows it, and return how many there were.
+def reorder_gelu(model: onnx.ModelProto) -> int:
+    """Reorder the factors of each GELU so that ONNX Runtime recognises and fuses it.
 
-    torch writes x * (0.5 * (1 + erf(x / sqrt 2))). ONNX Runtime (1.31) runs that as five passes over the data; it fuses
-    (x * (1 + erf(x / sqrt 2))) * 0.5 into one. Halving is exact, so both give the same bits.
+    torch writes x * (0.5 * (1 + erf(x / sqrt 2))), which ONNX Runtime (1.31) computes in five passes over the data. It
+    fuses (x * (1 + erf(x / sqrt 2))) * 0.5 into a single pass. Multiplication by 0.5 is exact, so both forms give the
+    same bits.
+
+    Returns:
+        The number of GELUs that were reordered.
     """
     producers = {output: node for node in model.graph.node for output in node.output}
     users: dict[str, int] = {}
@@ -23,23 +27,23 @@ def ease_gelu(model: onnx.ModelProto) -> int:
     for node in model.graph.node:
         if node.op_type != "Mul" or len(node.input) != 2:
             continue
-        for factor, halved in (tuple(node.input), tuple(node.input)[::-1]):
-            inner = producers.get(halved)
-            if inner is None or inner.op_type != "Mul" or users[halved] != 1:
+        for factor, product in (tuple(node.input), tuple(node.input)[::-1]):
+            inner = producers.get(product)
+            if inner is None or inner.op_type != "Mul" or users[product] != 1:
                 continue
             half = next((name for name in inner.input if name in halves), None)
-            grown = next((name for name in inner.input if name not in halves), None)
-            if half is None or grown is None or not _is_one_plus_erf(producers, grown, factor):
+            one_plus_erf = next((name for name in inner.input if name not in halves), None)
+            if half is None or one_plus_erf is None or not _is_one_plus_erf(producers, one_plus_erf, factor):
                 continue
-            inner.input[:] = [factor, grown]
-            node.input[:] = [halved, half]
+            inner.input[:] = [factor, one_plus_erf]
+            node.input[:] = [product, half]
             changed += 1
             break
     return changed
 
 
 def _halves(model: onnx.ModelProto) -> set[str]:
-    """Return the names of constants that are a single 0.5."""
+    """Return the names of the constants that consist of the single number 0.5."""
     constants = {item.name: item for item in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -49,7 +53,7 @@ def _halves(model: onnx.ModelProto) -> set[str]:
 
 
 def _is_one_plus_erf(producers: dict[str, onnx.NodeProto], name: str, x: str) -> bool:
-    """Whether a value is 1 + erf(x / c)."""
+    """Return whether the value called ``name`` is 1 + erf(x / c)."""
     add = producers.get(name)
     if add is None or add.op_type != "Add":
         return False

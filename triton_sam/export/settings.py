@@ -1,4 +1,4 @@
-"""The choices that an export leaves to its caller, whatever the family. Needs no torch."""
+"""The settings of an export, which are the same for every family. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ PRECISIONS = ("fp32", "fp16", "int8")
 
 @dataclass(frozen=True)
 class Settings:
-    """The choices of an export.
+    """The settings of an export.
 
     Args:
         output_dir: the model repository.
-        checkpoint: file or folder with the weights; None for random ones.
-        model: configuration of the official model as the family's exporter names it, see ModelSize.model; None: by the
-            checkpoint's file name.
-        name: variant; the models are `<name>_encoder`, `<name>_decoder` and so on. None: the family's name.
-        image_size: side of the square that the encoder sees, pixels; None: the official one, which clients send.
-        random_seed: seed of random weights in place of a checkpoint, for tests.
-        device: torch device that traces the graphs.
-        precision: "fp32"; "fp16": FP16 weights and arithmetic for GPUs, FP32 inputs and outputs; "int8": dynamic
-            quantisation of the encoder's matrix products, for CPUs, the other models stay FP32.
-        half_storage: weights rounded to FP16 in the file, arithmetic in FP32: half the size. Only with "fp32".
-        version: version folder; None: 1, or 2 where version 1 is the built-in micro model and this is another one.
+        checkpoint: file or folder with the weights; None for random weights.
+        model: configuration of the official model, under the name that the family's exporter has for it (see
+            ModelSize.model). None: chosen by the file name of the checkpoint.
+        name: name of the variant; the models are `<name>_encoder`, `<name>_decoder` and so on. None: the family's name.
+        image_size: side of the square image that the encoder takes, in pixels. None: the official size, which is the
+            one that clients send.
+        random_seed: seed of random weights, which replace a checkpoint in tests; None with a checkpoint.
+        device: the torch device that traces the graphs, for example "cpu" or "cuda".
+        precision: "fp32"; "fp16" for GPUs: weights and arithmetic are FP16, inputs and outputs FP32; or "int8" for
+            CPUs: the encoder's matrix products are quantised dynamically, and the other models stay FP32.
+        half_storage: store the weights as FP16, which halves the files, and compute in FP32. Only with "fp32".
+        version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
+            other weights.
         progress: report each step on stderr.
-        options: choices that the family alone has, by name, see Family.options.
+        options: values of the family's own options by name, see Family.options.
     """
 
     output_dir: Path
@@ -50,42 +52,44 @@ class Settings:
 
     @property
     def variant(self) -> str:
-        """``name`` of complete() settings."""
+        """The name of the variant; empty before complete()."""
         return self.name or ""
 
     @property
     def side(self) -> int:
-        """``image_size`` of complete() settings."""
+        """The image size in pixels; 0 before complete()."""
         return self.image_size or 0
 
     def complete(self, family: Family) -> Settings:
-        """Fill in what follows from the family."""
+        """Return the settings with the defaults of the family filled in."""
         name = family.name if self.name is None else self.name
         side = family.image_size if self.image_size is None else self.image_size
         return replace(self, name=name, image_size=side)
 
 
 def check_settings(settings: Settings, stride: int, options: tuple[str, ...] = ()) -> None:
-    """Refuse settings that cannot work, before anything is built.
+    """Check settings before anything is built.
 
     Args:
-        settings: complete ones.
-        stride: the image side must be a multiple of it.
+        settings: from Settings.complete().
+        stride: the image size must be a multiple of this number of pixels.
         options: names of the family's own options.
 
     Raises:
-        ConfigurationError: an option that cannot work.
+        ConfigurationError: a setting is invalid.
     """
     check_name(settings.variant)
     if settings.side < stride or settings.side % stride:
         raise ConfigurationError(f"image size {settings.side}: it must be a positive multiple of {stride}")
     if settings.precision not in PRECISIONS:
-        raise ConfigurationError(f"precision {settings.precision!r}: one of {', '.join(PRECISIONS)}")
+        raise ConfigurationError(f"unknown precision {settings.precision!r}: choose one of {', '.join(PRECISIONS)}")
     if settings.half_storage and settings.precision != "fp32":
-        raise ConfigurationError("half storage is for precision fp32: the others store small weights anyway")
+        raise ConfigurationError(
+            "half storage works with precision fp32 only: the files of the other precisions are small already"
+        )
     if settings.version is not None and settings.version < 1:
-        raise ConfigurationError(f"version {settings.version}: Triton counts versions from 1")
+        raise ConfigurationError(f"version {settings.version}: Triton numbers versions from 1")
     if (settings.checkpoint is None) == (settings.random_seed is None):
-        raise ConfigurationError("give a checkpoint, or ask for random weights")
+        raise ConfigurationError("give either a checkpoint or the seed of random weights")
     if unknown := settings.options.keys() - set(options):
-        raise ConfigurationError(f"no such option of the export: {min(unknown)}")
+        raise ConfigurationError(f"the export has no option {min(unknown)!r}")

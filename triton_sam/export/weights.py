@@ -1,4 +1,4 @@
-"""Weights of any official model: a checkpoint loaded strictly, or seeded noise."""
+"""The weights of an official model: loaded strictly from a checkpoint, or random with a seed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ Weights = Mapping[str, Any]
 
 
 def read_state_dict(path: Path, download_hint: str) -> Weights:
-    """Read a PyTorch state dict (`{"model": ...}` or bare), with weights_only, so that nothing in it is executed.
+    """Read a PyTorch state dict, either bare or as `{"model": state dict}`.
+
+    The file is read with ``weights_only``, so that no code in it is executed.
 
     Args:
         path: the checkpoint file.
-        download_hint: command that gets such a file.
+        download_hint: a command that downloads such a file, for the message.
 
     Raises:
-        CheckpointError: the file is missing, damaged, holds something else, or cannot be read.
+        CheckpointError: the file is missing or damaged, cannot be read, or holds no state dict.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -36,7 +38,7 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
         raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
     except MemoryError as error:
         raise CheckpointError(f"not enough memory to read {path}") from error
-    except Exception as error:  # torch's unpickler runs into errors of all kinds where bytes are missing or wrong
+    except Exception as error:  # torch's unpickler raises errors of any kind for missing or wrong bytes
         raise CheckpointError(
             f"{path} is not a readable PyTorch checkpoint (damaged or cut off?): {_reason(error)}"
         ) from error
@@ -47,21 +49,21 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of what went wrong."""
+    """Return the first line of an error's message, or its type if it has none."""
     if isinstance(error, pickle.UnpicklingError) and error.__context__ is not None:
-        error = error.__context__  # around which torch writes how to run what is in the file
+        error = error.__context__  # torch's own message advises how to execute the code in the file
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
 
 
 def load_strictly(model: torch.nn.Module, state: Weights, path: Path, question: str) -> None:
-    """Load weights of exactly the model's names and shapes; half precision becomes the model's own FP32.
+    """Load weights that have exactly the model's names and shapes. FP16 weights are converted to FP32.
 
     Args:
         model: changed in place.
-        state: from read_state_dict().
-        path: where the weights came from, for the message.
-        question: what the caller may have mixed up, for the message.
+        state: the weights, from read_state_dict().
+        path: the checkpoint file, for the message.
+        question: a question that helps to find the mistake, for the message.
 
     Raises:
         CheckpointError: the weights belong to another model.
@@ -77,16 +79,17 @@ def load_strictly(model: torch.nn.Module, state: Weights, path: Path, question: 
         example = (missing or surplus or sorted(misfit))[0]
         raise CheckpointError(
             f"{path} does not fit the model: {len(missing)} tensors missing, {len(surplus)} too many, "
-            f"{len(misfit)} of another shape (for example {example}); {question}"
+            f"{len(misfit)} with another shape (for example {example}); {question}"
         )
     model.load_state_dict(dict(state))
 
 
 def randomise(model: torch.nn.Module, seed: int = 0) -> None:
-    """Fill in place with seeded noise what a fresh model leaves at zero or at one value.
+    """Replace all parameters of a fresh model in place by random numbers with a seed.
 
-    Position embeddings, biases and layer scales start constant; left so, a comparison would not see a graph that
-    drops them. All other parameters are drawn anew too, so that a seed names one set of weights.
+    Position embeddings, biases and layer scales of a fresh model are constant. If they stayed so, a comparison would
+    not notice a graph that leaves them out. All other parameters are drawn again too, so that the seed alone determines
+    the weights.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The SAM families by name. `new_family.md` beside this file says how to add one."""
+"""The SAM families by name. `new_family.md` in this folder explains how to add one."""
 
 from .base import Family
 from .names import model_name, pair_names

@@ -1,7 +1,9 @@
-"""A family is a table of itself: models, tensors, frames, sizes, checkpoints, options. Data and pure functions, no I/O.
+"""The base class of all families.
 
-The names and shapes here are the wire contract. The exporters, the model repository, the clients, the commands and the
-tests all read them from here. The heavy half of a family, which needs torch, is named by a string: ``exporter``.
+A family describes itself as a table: its models, tensors, image frame, sizes, checkpoints and command-line options. It
+holds data and pure functions, and does no I/O. The names and shapes here are the wire contract: the exporters, the
+model repository, the clients, the commands and the tests all read them from here. The exporter of a family needs torch,
+so the table only names it, in the string ``exporter``, and nothing imports it before it is used.
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ LABEL_FOREGROUND = 1
 LABEL_BOX_TOP_LEFT = 2
 LABEL_BOX_BOTTOM_RIGHT = 3
 LABEL_NO_POINT = -2
-"""Fills up prompts of different length in one batch; exported decoders mask it out of every attention."""
+"""Pads prompts with few points, so that prompts of different lengths fit into one batch.
+
+Exported decoders mask it out of every attention."""
 
 
-class _ModelOf:
-    """Makes a model of a family's table an attribute of the family, of the class as well as of an instance."""
+class _ModelAttribute:
+    """Descriptor for the model that has a given role. It works on a family's class and on its instances."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -53,73 +57,82 @@ class _ModelOf:
 
 
 class Family(ABC):
-    """Everything that differs between families. One stateless instance a family, see triton_sam.families.register()."""
+    """Everything that differs between families.
+
+    Each family has one stateless instance, which triton_sam.families.register() adds to the table of families.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str] = ""
-    """The family's name in tables for people, for example "SAM2.1"; empty: the label."""
+    """The family's name in tables that people read, for example "SAM2.1". If it is empty, they show the label."""
     models: ClassVar[Mapping[str, ModelSpec]]
-    """The family's models by role: "encoder" and "decoder", and further roles, which a family names as it likes."""
-    encoder = _ModelOf(ENCODER)
-    decoder = _ModelOf(DECODER)
+    """The family's models by role. "encoder" and "decoder" are required; a family names any further roles itself."""
+    encoder = _ModelAttribute(ENCODER)
+    decoder = _ModelAttribute(DECODER)
 
     image_size: ClassVar[int]
-    """Side of the square that the encoder sees, pixels."""
+    """Side of the square image that the encoder takes, in pixels."""
     mask_size: ClassVar[int]
-    """Side of the low-resolution logits, pixels."""
+    """Side of the low-resolution mask logits, in pixels."""
     value_range: ClassVar[tuple[float, float]]
-    """Values in the encoder's input that stand for black and white of an 8-bit image."""
+    """The values (black, white) in the encoder's input that stand for 0 and 255 of an 8-bit image."""
     keep_aspect: ClassVar[bool]
-    """True: the longest side is scaled and the rest padded. False: both sides are squashed to the square."""
+    """How an image becomes square. True: its longest side is scaled to ``image_size``, and the rest is padded. False:
+    width and height are both scaled to ``image_size``, which changes the aspect ratio."""
     pad_color: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
-    """RGB, in ``value_range``, of the room outside the image when ``keep_aspect`` leaves some."""
+    """RGB colour of the padding that ``keep_aspect`` adds, in ``value_range``."""
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "float"
-    """Numbers in which the official predictor resizes, antialiased and bilinear: floating point; bytes as Pillow rounds
-    them; bytes as torch rounds them."""
+    """Arithmetic of the official predictor's resize, which is bilinear with antialiasing. "float" uses floating point,
+    "pillow" rounds to bytes as Pillow does, and "fixed_point" rounds to bytes as torch does."""
     masks_out_padding: ClassVar[bool] = True
-    """Whether every decoder that is served for the family leaves LABEL_NO_POINT out of its attention."""
+    """Whether every decoder of the family, including published ones, masks LABEL_NO_POINT out of its attention."""
     takes_mask: ClassVar[bool] = True
-    """Whether the decoder takes the logits of an earlier answer as a prompt."""
+    """Whether the decoder accepts the mask logits of an earlier prediction as a prompt."""
     logit_limit: ClassVar[float | None] = None
-    """Bound of the low-resolution logits that the official predictor hands out."""
+    """The official predictor clamps the low-resolution logits that it returns to [-limit, limit]. None: it does not."""
 
     sizes: ClassVar[tuple[ModelSize, ...]] = ()
-    """Sizes of the model, smallest official one first."""
+    """The sizes of the model; the official ones come in ascending order."""
     default_size: ClassVar[str] = ""
-    """Size of the official checkpoint that a download fetches when none is named."""
+    """The size of checkpoint to download when the caller names none."""
     random_size: ClassVar[str] = ""
-    """Size of random weights when none is named."""
+    """The size to build with random weights when the caller names none."""
     quick_size: ClassVar[str] = ""
-    """The size that is exported and served fastest, for tests and measurements."""
+    """The size that is fastest to export and to serve, for tests and measurements."""
     built_in: ClassVar[str] = ""
-    """Name of the checkpoint whose export this package brings along as version 1; empty: there is none."""
+    """Name of the checkpoint whose export is part of this package, as version 1. Empty if the package has none."""
     checkpoints: ClassVar[tuple[Checkpoint, ...]] = ()
-    """Official checkpoint files, smallest first."""
+    """The official checkpoint files, in ascending order of size."""
     checkpoint_takes_size: ClassVar[bool] = True
-    """Whether the caller may name the size of a checkpoint. False: the checkpoint itself says it."""
+    """Whether the caller may name the size of a checkpoint. False if the checkpoint determines its size itself."""
     hub: ClassVar[HubFiles | None] = None
-    """Published models and a gated checkpoint on the Hugging Face hub."""
+    """The family's published ONNX models and gated checkpoint on the Hugging Face hub, if it has them."""
 
     options: ClassVar[tuple[Option, ...]] = ()
-    """Options of the command line that this family alone has."""
+    """Command-line options that only this family has."""
     exporter: ClassVar[str] = ""
-    """The triton_sam.export.exporter.Exporter as "package.module:NAME", imported when it is asked for."""
+    """Where the family's triton_sam.export.exporter.Exporter is, as "package.module:NAME"; it is imported lazily."""
     export_script: ClassVar[str] = ""
-    """A script of this project that does the same as `triton-sam export`, for messages."""
+    """A script of this project that does the same as `triton-sam export`; error messages name it."""
     encode_speedup: ClassVar[float] = 1.7
-    """How many times as fast as PyTorch a served encode must at least be on a processor."""
+    """Lowest acceptable speed of a served encode on a CPU, as a multiple of PyTorch's speed."""
 
     @property
     def label(self) -> str:
-        """The family's name in sentences for people, for example "SAM2"."""
+        """The family's name in messages, for example "SAM2"."""
         return self.name.upper()
 
     def model_name(self, role: str, variant: str | None = None) -> str:
-        """Triton model name, for example ``sam2_encoder`` or, for a variant, ``sam2.1_large_encoder``."""
+        """Return the name of a model in Triton.
+
+        Args:
+            role: the model's role, for example "encoder".
+            variant: for example "sam2.1_large", which gives "sam2.1_large_encoder"; None for the family's name.
+        """
         return model_name(variant or self.name, role)
 
     def find_size(self, name: str | None = None) -> ModelSize:
-        """Return a size by its name or an alias; None: the size of random weights.
+        """Return the size that has a name or an alias; for None, the size that random weights have by default.
 
         Raises:
             ConfigurationError: the family has no such size.
@@ -129,17 +142,23 @@ class Family(ABC):
             if wanted in (size.name, *size.aliases):
                 return size
         known = ", ".join(size.name for size in self.sizes)
-        raise ConfigurationError(f"{self.name} has no size {wanted!r}: one of {known}")
+        raise ConfigurationError(f"{self.name} has no size {wanted!r}: choose one of {known}")
 
     def model_of_config(self, config: str) -> str:
-        """Return the exporter's name of the model that files with this ``triton_sam.config`` were made from."""
+        """Return the exporter's name (ModelSize.model) of the configuration that an exported file was made from.
+
+        Args:
+            config: the file's metadata ``triton_sam.config``; it is returned unchanged if no size has it.
+        """
         return next((size.model for size in self.sizes if size.config == config), config)
 
     def resized(self, size: Size) -> Size:
-        """Size that an image has in the model's frame: the whole square, or, for ``keep_aspect``, a part of it.
+        """Return the size (width, height) of an image in the model's frame: the whole square, or part of it.
 
-        Sides are rounded half up, as segment_anything.utils.transforms.ResizeLongestSide.get_preprocess_shape does, but
-        never to 0, where the official predictor fails.
+        Without ``keep_aspect``, an image fills the square. With it, the longest side has the length of the square, and
+        the other side is rounded half up, as in
+        segment_anything.utils.transforms.ResizeLongestSide.get_preprocess_shape. Unlike there, no side is rounded to
+        0, for which the official predictor fails.
         """
         if not self.keep_aspect:
             return self.image_size, self.image_size
@@ -148,12 +167,12 @@ class Family(ABC):
         return width, height
 
     def scale(self, size: Size) -> tuple[float, float]:
-        """Factors from pixels of the original image to the model's frame, for x and y."""
+        """Return the factors (x, y) from pixels of the original image, which has this size, to the model's frame."""
         (width, height), (new_width, new_height) = size, self.resized(size)
         return new_width / width, new_height / height
 
     def embeddings(self, outputs: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-        """Pick from the encoder's outputs what the decoder takes, under the decoder's names."""
+        """Return the encoder's outputs that the decoder takes, under the names of the decoder's inputs."""
         return {name: outputs[name] for name in self.encoder.output_names}
 
     @abstractmethod
@@ -164,20 +183,27 @@ class Family(ABC):
         boxes: FloatArray | None,
         mask: FloatArray | None,
     ) -> dict[str, npt.NDArray[np.generic]]:
-        """Turn checked prompts into the decoder's input tensors, embeddings aside.
+        """Turn checked prompts into the decoder's input tensors, except the embeddings.
 
         Args:
-            coords: (P,N,2) points in the model's frame, N may be 0.
-            labels: (P,N) label of each point.
-            boxes: (P,4) boxes x1,y1,x2,y2 in the model's frame, or None.
-            mask: (1 or P,1,mask_size,mask_size) logits of an earlier answer, or None.
+            coords: (P,N,2) points x, y in the model's frame, in pixels; N may be 0.
+            labels: (P,N) the label of each point: one of the LABEL_* constants.
+            boxes: (P,4) boxes x1, y1, x2, y2 in the model's frame, in pixels, or None.
+            mask: (1 or P,1,mask_size,mask_size) logits of an earlier prediction, or None.
+
+        Returns:
+            The tensors by name, with the dtypes and shapes of the family's table.
         """
 
     @abstractmethod
     def requested_outputs(self, multimask_output: bool) -> Sequence[str]:
-        """Decoder outputs that a prediction needs: (masks, scores) in this order."""
+        """Return the names of the decoder's outputs that a prediction needs, in the order (masks, scores)."""
 
     def read_masks(self, outputs: Mapping[str, FloatArray], multimask_output: bool) -> tuple[FloatArray, FloatArray]:
-        """Turn the decoder's answer into ((P,M,h,w) logits, (P,M) scores); M is 1, or 3 for multimask_output."""
+        """Turn the decoder's outputs into masks and scores.
+
+        Returns:
+            (P,M,h,w) logits and (P,M) predicted IoUs. M is 3 with ``multimask_output``, and 1 without.
+        """
         masks, scores = self.requested_outputs(multimask_output)
         return outputs[masks], outputs[scores]

@@ -1,4 +1,4 @@
-"""The names that a family's models have in Triton: a variant's name with the role behind it."""
+"""The names of a family's models in Triton: VARIANT_ROLE, for example "sam2_encoder"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .tables import DECODER, ENCODER
 
 
 def model_name(variant: str, role: str) -> str:
-    """Return the name in Triton of a variant's model, for example "sam2.1_large_encoder"."""
+    """Return the name of a variant's model in Triton, for example "sam2.1_large_encoder"."""
     return f"{variant}_{role}"
 
 
@@ -16,9 +16,10 @@ def pair_names(variant: str) -> tuple[str, str]:
 
 
 def split_name(model: str, roles: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return variant and role of a model's name; None when it ends in none of the roles.
+    """Split the name of a model into variant and role; return None if the name ends in none of the roles.
 
-    The longest role counts: with the role "memory_encoder", "sam2_memory_encoder" is not the encoder of "sam2_memory".
+    The longest matching role wins: if "memory_encoder" is a role, then "sam2_memory_encoder" is the memory encoder of
+    "sam2" and not the encoder of "sam2_memory".
     """
     for role in sorted(roles, key=len, reverse=True):
         variant = model.removesuffix(model_name("", role))

@@ -1,4 +1,7 @@
-"""What SAM1 and SAM2 share: a box is two points, a mask is optional, single mask and multimask are two outputs."""
+"""The prompts and outputs that SAM1 and SAM2 share.
+
+A box is two points, a mask is an optional prompt, and the single mask and the multimasks are separate outputs.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from .base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, Family, FloatArray
 PROMPT_INPUTS = (
     Tensor("point_coords", "FP32", ("prompts", "points", 2)),
     Tensor("point_labels", "FP32", ("prompts", "points")),
-    # A symbol of its own: with "prompts", ONNX Runtime rejects P > 1 while the default of 1 is in use.
+    # "masks" must differ from "prompts": if they shared a symbol, ONNX Runtime would reject P > 1 whenever a request
+    # leaves the mask out, since the default mask has a batch of 1.
     Tensor("mask_input", "FP32", ("masks", 1, 256, 256), optional=True),
     Tensor("has_mask_input", "FP32", ("masks",), optional=True),
 )
@@ -25,7 +29,7 @@ MASK_OUTPUTS = (
 
 
 class PointFamily(Family):
-    """A family whose decoder takes points alone."""
+    """Base class of families whose decoder takes boxes as pairs of points."""
 
     def decoder_inputs(
         self,
@@ -34,7 +38,7 @@ class PointFamily(Family):
         boxes: FloatArray | None,
         mask: FloatArray | None,
     ) -> dict[str, npt.NDArray[np.generic]]:
-        """See Family.decoder_inputs. A box becomes two points with labels 2 and 3, before the other points."""
+        """See Family.decoder_inputs. A box becomes two points with the labels 2 and 3, ahead of the other points."""
         if boxes is not None:
             corners = boxes.reshape(-1, 2, 2)
             corner_labels = np.tile([LABEL_BOX_TOP_LEFT, LABEL_BOX_BOTTOM_RIGHT], (len(boxes), 1))

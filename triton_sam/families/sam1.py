@@ -1,4 +1,4 @@
-"""SAM1: tensors and frames of the image predictor (reference: segment_anything.SamPredictor)."""
+"""SAM1: the tensors and the image frame of its predictor. Reference: segment_anything.SamPredictor."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .points import MASK_OUTPUTS, PROMPT_INPUTS, PointFamily
 from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role
 
 PIXEL_MEAN = (123.675 / 255, 116.28 / 255, 103.53 / 255)
-"""Mean of RGB in 0..1; segment_anything.build_sam."""
+"""Mean of RGB values in 0..1, from segment_anything.build_sam."""
 PIXEL_STD = (58.395 / 255, 57.12 / 255, 57.375 / 255)
-"""Standard deviation of RGB in 0..1; segment_anything.build_sam."""
+"""Standard deviation of RGB values in 0..1, from segment_anything.build_sam."""
 
 _FILES = "https://dl.fbaipublicfiles.com/segment_anything"
 
@@ -19,10 +19,10 @@ EMBEDDINGS = (Tensor("image_embeddings", "FP32", ("images", 256, 64, 64)),)
 
 
 class Sam1(PointFamily):
-    """SAM1 in every size: longest side 1024, RGB in 0..1 (mean and std are inside the graph).
+    """SAM1 in every size. The encoder takes RGB in 0..1; the longest side of the image is scaled to 1024 pixels.
 
-    The room at the right or at the bottom holds the mean colour, so that it is zero behind the normalisation, where
-    the official code pads.
+    The graph subtracts the mean and divides by the standard deviation. The padding at the right or at the bottom has
+    the mean colour, so that it becomes zero there: the official code pads with zeros after the normalisation.
     """
 
     name: ClassVar[str] = "sam1"

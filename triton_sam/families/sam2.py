@@ -1,4 +1,4 @@
-"""SAM2.1: tensors and frames of the image predictor (reference: sam2.sam2_image_predictor.SAM2ImagePredictor)."""
+"""SAM2.1: the tensors and the image frame of its predictor. Reference: sam2.sam2_image_predictor.SAM2ImagePredictor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ EMBEDDINGS = (
 
 
 class Sam2(PointFamily):
-    """SAM2.1 in every size: 1024x1024 squashed, RGB in 0..1 (mean and std are inside the graph)."""
+    """SAM2.1 in every size. The encoder takes RGB in 0..1; the image is stretched or squashed to 1024x1024 pixels.
+
+    The graph subtracts the mean and divides by the standard deviation.
+    """
 
     name: ClassVar[str] = "sam2"
     title: ClassVar[str] = "SAM2.1"
@@ -84,16 +87,16 @@ class Sam2(PointFamily):
     options: ClassVar[tuple[Option, ...]] = (
         Option(
             "--model-cfg",
-            "model configuration in place of --size: a name inside the sam2 package, for example "
-            "configs/sam2.1/sam2.1_hiera_b+.yaml, or a file (default: by the checkpoint's file name)",
+            "model configuration, in place of --size: a file, or a name inside the sam2 package, for example "
+            "configs/sam2.1/sam2.1_hiera_b+.yaml (default: chosen by the file name of the checkpoint)",
             commands=("export", "verify"),
             metavar="NAME_OR_FILE",
             names_model=True,
         ),
         Option(
             "--standard-operators",
-            "operators of the ONNX standard alone, for TensorRT and other runtimes; ONNX Runtime encodes more slowly "
-            "with them",
+            "use only operators of the ONNX standard, for TensorRT and other runtimes; ONNX Runtime then encodes more "
+            "slowly",
             commands=("export", "setup"),
             is_switch=True,
         ),

@@ -1,4 +1,7 @@
-"""SAM3 tracker: tensors and frames of the published ONNX files (reference: transformers' Sam3TrackerModel)."""
+"""SAM3 tracker: the tensors and the image frame of the published ONNX files.
+
+Reference: transformers' Sam3TrackerModel.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ import numpy.typing as npt
 from .base import LABEL_NO_POINT, Family, FloatArray
 from .tables import DECODER, ENCODER, HubFiles, ModelSize, ModelSpec, Option, Tensor, by_role
 
-LABEL_PADDED = -10
-"""What transformers' own processor writes where LABEL_NO_POINT stands for the other families."""
+LABEL_NO_POINT_IN_TRANSFORMERS = -10
+"""The label that transformers' processor uses for "no point"; the other families use LABEL_NO_POINT."""
 
 EMBEDDINGS = (
     Tensor("image_embeddings.0", "FP32", ("images", 32, 288, 288)),
@@ -22,10 +25,10 @@ EMBEDDINGS = (
 
 
 class Sam3(Family):
-    """SAM3's tracker for points and boxes: 1008x1008 squashed, RGB in -1..1.
+    """SAM3's tracker for points and boxes. The encoder takes RGB in -1..1, stretched or squashed to 1008x1008 pixels.
 
-    Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX, so that downloaded files and own exports can
-    replace each other. A decoder call has B images with P prompts each; the clients here send B = 1.
+    Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX, so that downloaded files and our own exports
+    are interchangeable. A decoder call takes B images with P prompts each; the clients of this package send B = 1.
     """
 
     name: ClassVar[str] = "sam3"
@@ -35,7 +38,8 @@ class Sam3(Family):
     value_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     keep_aspect: ClassVar[bool] = False
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "fixed_point"
-    # In transformers, where the published decoder comes from, LABEL_PADDED is a token of zeros that attention reads.
+    # The published decoder comes from transformers, where a point that does not exist is a token of zeros, and the
+    # attention reads it.
     masks_out_padding: ClassVar[bool] = False
     takes_mask: ClassVar[bool] = False
     models: ClassVar[Mapping[str, ModelSpec]] = by_role(
@@ -51,7 +55,7 @@ class Sam3(Family):
                 *EMBEDDINGS,
                 Tensor("input_points", "FP32", ("images", "prompts", "points", 2)),
                 Tensor("input_labels", "INT64", ("images", "prompts", "points")),
-                # 0, or one for each prompt.
+                # Either no box, or one for each prompt.
                 Tensor("input_boxes", "FP32", ("images", "boxes", 4)),
             ),
             outputs=(
@@ -75,8 +79,8 @@ class Sam3(Family):
         Option("--model-cfg", "the same as --size", commands=("verify",), metavar="NAME_OR_FILE", names_model=True),
         Option(
             "--no-memory",
-            "leave no_memory_embedding out, as transformers and the published ONNX files do (default), or add it to "
-            "the coarsest map, as Meta's own code does",
+            "published (default): leave no_memory_embedding out, as transformers and the published ONNX files do; "
+            "meta: add it to the coarsest feature map, as Meta's own code does",
             choices=("published", "meta"),
         ),
     )
@@ -90,10 +94,12 @@ class Sam3(Family):
         boxes: FloatArray | None,
         mask: FloatArray | None,  # noqa: ARG002
     ) -> dict[str, npt.NDArray[np.generic]]:
-        """See Family.decoder_inputs. Boxes have an input of their own, and there is none for a mask."""
+        """See Family.decoder_inputs. Boxes have an input of their own; masks have none."""
         return {
             "input_points": np.ascontiguousarray(coords[None], np.float32),
-            "input_labels": np.where(labels == LABEL_NO_POINT, LABEL_PADDED, labels)[None].astype(np.int64),
+            "input_labels": np.where(labels == LABEL_NO_POINT, LABEL_NO_POINT_IN_TRANSFORMERS, labels)[None].astype(
+                np.int64
+            ),
             "input_boxes": np.zeros((1, 0, 4), np.float32) if boxes is None else boxes[None].astype(np.float32),
         }
 
@@ -102,10 +108,10 @@ class Sam3(Family):
         return ("pred_masks", "iou_scores")
 
     def read_masks(self, outputs: Mapping[str, FloatArray], multimask_output: bool) -> tuple[FloatArray, FloatArray]:
-        """See Family.read_masks. The graph answers three candidates; a single mask is the best scored of them."""
+        """See Family.read_masks. The graph returns three candidates; the single mask is the one with the best score."""
         masks, scores = outputs["pred_masks"], outputs["iou_scores"]
         if masks.ndim != 5 or len(masks) != 1 or masks.shape[:3] != scores.shape:
-            return masks, scores  # not what was asked for: the caller says so
+            return masks, scores  # unexpected shapes, which the caller checks and reports
         masks, scores = masks[0], scores[0]
         if multimask_output:
             return masks, scores

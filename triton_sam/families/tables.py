@@ -1,4 +1,4 @@
-"""The rows that a family's table consists of: tensors, models, sizes, checkpoints, options of the command line."""
+"""The rows of a family's table: tensors, models, sizes, checkpoints and command-line options."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 
 ENCODER, DECODER = "encoder", "decoder"
-"""Roles of the model pair, which every family has."""
+"""The roles of the model pair, which every family has."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output of a model as it stands on the wire.
+    """One input or output of a model, as requests and responses carry it.
 
     Args:
-        name: tensor name in the ONNX graph and in config.pbtxt.
-        dtype: Triton's name of the type, for example "FP32".
-        shape: a number for a fixed dimension, a symbol for a free one. Dimensions that share a symbol are equal.
-        optional: the graph has a default, the request may leave it out.
+        name: the tensor's name in the ONNX graph and in config.pbtxt.
+        dtype: Triton's name of the data type, for example "FP32".
+        shape: a number for a fixed dimension, a symbol for a dynamic one. Dimensions with the same symbol are equal.
+        optional: whether a request may leave the tensor out, because the graph has a default for it.
     """
 
     name: str
@@ -33,10 +33,10 @@ class ModelSpec:
     """One model of a family.
 
     Args:
-        role: the model's place in the family, for example "encoder" or "memory_attention"; its name in Triton ends in
-            the role.
-        inputs: in graph order.
-        outputs: in graph order.
+        role: the model's task in the family, for example "encoder" or "memory_attention". The model's name in Triton
+            ends in the role.
+        inputs: the input tensors, in the order of the graph.
+        outputs: the output tensors, in the order of the graph.
         filename: name of the ONNX file in a version folder.
     """
 
@@ -47,17 +47,17 @@ class ModelSpec:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in graph order."""
+        """Names of the inputs, in the order of the graph."""
         return tuple(tensor.name for tensor in self.inputs)
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs, in graph order."""
+        """Names of the outputs, in the order of the graph."""
         return tuple(tensor.name for tensor in self.outputs)
 
 
 def by_role(*specs: ModelSpec) -> Mapping[str, ModelSpec]:
-    """Return models as a family keeps them: by role, in the given order."""
+    """Return a read-only mapping of models by role, in the given order, for Family.models."""
     return MappingProxyType({spec.role: spec for spec in specs})
 
 
@@ -66,11 +66,12 @@ class ModelSize:
     """One size of a family.
 
     Args:
-        name: the size on the command line, for example "base_plus".
-        official: False for a size that exists for tests alone.
-        model: the exporter's own name of the configuration, for example a configuration file; empty: the size's name.
-        config: the name that exported files carry as ``triton_sam.config``; empty: the last part of ``model`` without
-            its ending.
+        name: the size as the command line names it, for example "base_plus".
+        official: False for a size that only tests use.
+        model: the exporter's name of the configuration, for example a configuration file. If it is empty, it becomes
+            ``name``.
+        config: the value of ``triton_sam.config`` in the metadata of exported files. If it is empty, it becomes the
+            last path component of ``model``, without the suffix.
         aliases: other spellings of the size that the command line accepts.
     """
 
@@ -81,7 +82,7 @@ class ModelSize:
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Fill in the names that follow from the others."""
+        """Derive the names that were left empty."""
         object.__setattr__(self, "model", self.model or self.name)
         object.__setattr__(self, "config", self.config or PurePosixPath(self.model).stem)
 
@@ -93,9 +94,9 @@ class Checkpoint:
     Args:
         family: name of the family, for example "sam2".
         size: size of the model, for example "base_plus".
-        url: the address where the file is published.
-        bytes: size of the file; None where unknown.
-        sha256: SHA-256 of the file, 64 lower-case hexadecimal digits.
+        url: URL of the published file.
+        bytes: size of the file in bytes; None if it is unknown.
+        sha256: SHA-256 of the file, as 64 lower-case hexadecimal digits.
     """
 
     family: str
@@ -120,9 +121,10 @@ class HubFiles:
     """A family's files on the Hugging Face hub.
 
     Args:
-        onnx: hub repository with the published ONNX models, named after the file names of the family's models.
-        checkpoint: hub repository with the checkpoint in transformers' format, which asks for a login.
-        precisions: precision -> ending of the published file names; the first one is the default.
+        onnx: hub repository with the published ONNX models. Their file names are ModelSpec.filename with the suffix
+            of the precision.
+        checkpoint: hub repository with the checkpoint in transformers' format; a download needs a login.
+        precisions: maps each precision to the suffix of its file names; the first one is the default.
     """
 
     onnx: str
@@ -132,17 +134,17 @@ class HubFiles:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line that one family has.
+    """A command-line option that only one family has.
 
     Args:
-        flag: for example "--no-memory".
-        help: a line for --help, without the family's name.
+        flag: the option itself, for example "--no-memory".
+        help: the text for --help, without the family's name.
         commands: names of the commands that have the option.
-        choices: the values that it takes; empty: any text.
-        metavar: stands for the value in --help.
-        is_switch: the option takes no value.
-        names_model: the value is the exporter's name of the model, so that it replaces --size.
-        size: the switch stands for --size with this value.
+        choices: the values that the option accepts; empty if it accepts any text.
+        metavar: the placeholder for the value in --help.
+        is_switch: True if the option takes no value.
+        names_model: True if the value is the exporter's name of the model (ModelSize.model), which replaces --size.
+        size: if it is not empty, the option is a switch that means --size with this value.
     """
 
     flag: str
@@ -156,10 +158,10 @@ class Option:
 
     @property
     def destination(self) -> str:
-        """Name of the option's value among the parsed arguments and in the exporter's options."""
+        """Name of the option's value in the parsed arguments and in Settings.options."""
         return self.flag.lstrip("-").replace("-", "_")
 
     @property
     def replaces_size(self) -> bool:
-        """Whether the option says which size is meant, in other words than --size."""
+        """Whether the option is another way to choose the size, in place of --size."""
         return self.names_model or bool(self.size)

@@ -1,4 +1,4 @@
-"""The model repository: the folders of models, their config.pbtxt, and their names."""
+"""The model repository: the folders of the models, their config.pbtxt files, and their names."""
 
 from .config import config_for, parse_config
 from .folder import (

@@ -1,7 +1,7 @@
-"""What a GPU host sets in config.pbtxt beyond the signature: devices, instances, execution accelerators.
+"""Settings of a GPU host in config.pbtxt: devices, instances and execution accelerators.
 
-The parameters are those that NVIDIA's ONNX Runtime backend reads; it ignores the name of one that it does not know in
-some places and refuses the model in others, so nothing else is written.
+This module writes only parameters that NVIDIA's ONNX Runtime backend reads. The backend ignores some unknown parameters
+silently, and refuses the model for others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .names import CONFIG_NAME
 Accelerator = Literal["none", "cuda", "tensorrt"]
 ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt")
 ENGINE_CACHE = "/var/cache/triton-sam"
-"""Folder for TensorRT's engines in the container of docker-compose.yml, on a volume of its own."""
+"""The folder for TensorRT's engines in the container of docker-compose.yml, which has a volume for it."""
 
 _BEGIN = "# Written by `triton-sam config`; `triton-sam config --accelerator none` takes it out again."
 _END = "# End of `triton-sam config`."
@@ -30,19 +30,20 @@ _INSTANCES = re.compile(r"(?m)^instance_group \[[^\]\n]*(?:\[[^\]\n]*\][^\]\n]*)
 
 @dataclass(frozen=True)
 class Tuning:
-    """What to set.
+    """The settings of tune().
 
     Args:
-        accelerator: "cuda" or "tensorrt" for encoders; "none": the backend's defaults.
+        accelerator: "cuda" or "tensorrt" for encoders; "none" for the defaults of the backend.
         decoder_accelerator: the same for decoders.
-        gpus: numbers of the GPUs that get instances; empty: all that Triton sees, or the CPU.
-        instances: instances on each GPU.
-        memory_limit: bytes of GPU memory that ONNX Runtime may take for one instance; 0: no limit.
-        tf32: let FP32 matrix products round to TF32, ONNX Runtime's default: faster, and less exact.
-        engine_cache: folder, as the server sees it, where TensorRT keeps the engines that it has built.
-        max_images: TensorRT: images in one call of the encoder.
-        max_prompts: TensorRT: objects in one call of the decoder.
-        max_points: TensorRT: points of an object, a box being two.
+        gpus: numbers of the GPUs that get instances. If it is empty, Triton uses all GPUs that it sees, or the CPU.
+        instances: number of instances on each GPU.
+        memory_limit: GPU memory that ONNX Runtime may use for one instance, in bytes; 0 for no limit.
+        tf32: round the inputs of FP32 matrix products to TF32, as ONNX Runtime does by default; this is faster and less
+            exact.
+        engine_cache: folder on the server where TensorRT stores the engines that it builds.
+        max_images: largest number of images in one call of the encoder, for TensorRT.
+        max_prompts: largest number of objects in one call of the decoder, for TensorRT.
+        max_points: largest number of points of an object, for TensorRT; a box counts as two points.
     """
 
     accelerator: Accelerator = "none"
@@ -60,32 +61,36 @@ class Tuning:
         """Check the numbers.
 
         Raises:
-            ConfigurationError: one that cannot work.
+            ConfigurationError: a number is out of range.
         """
         if min(self.instances, self.max_images, self.max_prompts, self.max_points) < 1:
-            raise ConfigurationError("instances, images, prompts and points must be 1 or more")
+            raise ConfigurationError("the numbers of instances, images, prompts and points must be 1 or more")
         if self.memory_limit < 0 or any(gpu < 0 for gpu in self.gpus) or len(set(self.gpus)) < len(self.gpus):
-            raise ConfigurationError("GPUs are numbers from 0, each named once, and a memory limit is not negative")
+            raise ConfigurationError(
+                "GPUs must be different numbers from 0 on, and the memory limit must not be negative"
+            )
 
 
 def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
-    """Return the text of an encoder's, a decoder's or a session model's config.pbtxt with other settings.
+    """Return a config.pbtxt with other settings. It is that of an encoder, a decoder or a session model.
 
-    Settings of an earlier call are replaced; those of the default `Tuning` are none, which gives the exporter's text
-    back, byte for byte.
+    The settings of an earlier call are replaced. The default `Tuning` has no settings, so it restores the text that the
+    exporter wrote, byte for byte.
 
     Args:
-        text: config.pbtxt.
-        tuning: what to set.
-        fp16: the model was exported with FP16 weights; TensorRT may compute in FP16 then, and not otherwise.
+        text: the text of the config.pbtxt.
+        tuning: the settings.
+        fp16: whether the model was exported with FP16 weights; only then may TensorRT compute in FP16.
 
     Raises:
-        RepositoryError: not a config.pbtxt of this package.
+        RepositoryError: this package did not write the config.pbtxt.
     """
     plain = _BLOCK.sub("", text)
     config = parse_config(plain)
     if len(_INSTANCES.findall(plain)) != 1:
-        raise RepositoryError(f"{config.name}: no line `instance_group [...]` to change: export the model again")
+        raise RepositoryError(
+            f"the config.pbtxt of {config.name} needs one line `instance_group [...]`: export the model again"
+        )
     if "encoder" in config.parameters:
         return _INSTANCES.sub(_session_instances(tuning), plain)
     tuned = _INSTANCES.sub(_instances(tuning.gpus, tuning.instances), plain)
@@ -98,10 +103,10 @@ def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
 
 
 def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
-    """Return the models of a repository, of some variants or of all: those of the family's roles, and session models.
+    """Return the names of the models of some variants, or of all variants, including their session models.
 
     Raises:
-        RepositoryError: a variant is not there, or a config.pbtxt cannot be read.
+        RepositoryError: a variant does not exist, or a config.pbtxt cannot be parsed.
     """
     found: dict[str, dict[str, str]] = {}
     for folder in sorted(path.parent for path in repository.glob(f"*/{CONFIG_NAME}")):
@@ -111,13 +116,13 @@ def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
     for variant in variants:
         if variant not in here:
             wanted = model_name(variant, ENCODER)
-            raise RepositoryError(f"no {wanted} in {repository}, but {', '.join(here) or 'nothing'}")
+            raise RepositoryError(f"no {wanted} in {repository}, which has {', '.join(here) or 'no variants'}")
     names = [name for variant in variants or here for name in (*_in_order(found[variant]), variant)]
     return [name for name in names if (repository / name / CONFIG_NAME).is_file()]
 
 
 def _in_order(models: dict[str, str]) -> list[str]:
-    """Return the names of a variant's models, the pair first."""
+    """Return the names of a variant's models, those of the model pair first."""
     return [models[role] for role in roles() if role in models]
 
 
@@ -141,14 +146,14 @@ def _instances(gpus: tuple[int, ...], count: int) -> str:
 
 
 def _session_instances(tuning: Tuning) -> str:
-    # One instance is one cache: on two GPUs, half of the clicks would miss.
+    # Every instance of a session model has its own cache. With two instances, half of the clicks would miss.
     return _instances(tuning.gpus[:1], 1)
 
 
 def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning, fp16: bool) -> list[str]:
     cuda = _cuda(tuning)
     accelerators = [("tensorrt", _tensorrt(config, tuning, fp16))] if accelerator == "tensorrt" else []
-    if accelerator != "none":  # behind TensorRT, CUDA gets what TensorRT cannot run
+    if accelerator != "none":  # with TensorRT too, CUDA runs the operators that TensorRT does not support
         accelerators.append(("cuda", cuda))
     if not accelerators:
         return []
@@ -160,12 +165,12 @@ def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning, fp16: b
 
 
 def _cuda(tuning: Tuning) -> dict[str, str]:
-    """Return options of ONNX Runtime's CUDA provider, which the backend hands on as they are."""
+    """Return the options of ONNX Runtime's CUDA provider, which the backend passes on unchanged."""
     parameters = {
-        # The default, EXHAUSTIVE, times every algorithm at the first call of every new shape.
+        # The default, EXHAUSTIVE, measures every algorithm when a shape occurs for the first time.
         "cudnn_conv_algo_search": "HEURISTIC",
         "cudnn_conv_use_max_workspace": "1",
-        # The arena grows by what is asked for, not to the next power of two: several instances share one GPU.
+        # The arena grows by the requested size and not to the next power of two, since several instances share a GPU.
         "arena_extend_strategy": "kSameAsRequested",
         "use_tf32": "1" if tuning.tf32 else "0",
     }
@@ -176,13 +181,13 @@ def _tensorrt(config: Any, tuning: Tuning, fp16: bool) -> dict[str, str]:
     return {
         "precision_mode": "FP16" if fp16 else "FP32",
         "max_workspace_size_bytes": str(4 << 30),
-        # Building an engine takes minutes: keep it. Its folder must be writable for the server's user.
+        # TensorRT takes minutes to build an engine, so cache it. The user of the server must have write access.
         "trt_engine_cache_enable": "true",
         "trt_engine_cache_path": f"{tuning.engine_cache}/{config.name}",
         "trt_timing_cache_enable": "true",
         "trt_timing_cache_path": f"{tuning.engine_cache}/timing",
         "trt_layer_norm_fp32_fallback": "true",
-        # One engine for all shapes; without profiles it is built again whenever a shape goes beyond those seen.
+        # With these profiles, one engine serves all shapes. Without them, TensorRT rebuilds it for larger shapes.
         "trt_profile_min_shapes": _profile(config, 1, 1, 1),
         "trt_profile_opt_shapes": _profile(config, 1, 1, 2),
         "trt_profile_max_shapes": _profile(config, tuning.max_images, tuning.max_prompts, tuning.max_points),
@@ -190,8 +195,8 @@ def _tensorrt(config: Any, tuning: Tuning, fp16: bool) -> dict[str, str]:
 
 
 def _profile(config: Any, images: int, prompts: int, points: int) -> str:
-    """Return `name:1x2x3,...` for every input, dynamic dimensions filled in by what they count."""
-    # A decoder takes one image with many prompts.
+    """Return the shapes of all inputs as `name:1x2x3,...`, with these numbers for the dynamic dimensions."""
+    # A decoder takes several prompts on one image.
     counts = {"images": 1 if _is_decoder(config) else images, "prompts": prompts, "points": points}
     symbols = _symbols(config)
     shapes = []
@@ -203,6 +208,6 @@ def _profile(config: Any, images: int, prompts: int, points: int) -> str:
 
 
 def _symbols(config: Any) -> dict[str, tuple[int | str, ...]]:
-    """Return the shapes that the model's inputs have in the table of its family; empty for a model of no family."""
+    """Return the shapes of the model's inputs from the table of its family; empty if it belongs to no family."""
     spec = spec_of(tensor.name for tensor in config.input)
     return {} if spec is None else {tensor.name: tensor.shape for tensor in spec.inputs}

@@ -1,4 +1,7 @@
-"""Second names for models: ensembles of one step that rename, so that clients with other names need no change."""
+"""Aliases: further names of models, for clients that expect other names.
+
+An alias is a Triton ensemble whose only step calls the model. It can also rename outputs.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +25,15 @@ from .selection import read_repository, select_models, unloadable
 
 @dataclass(frozen=True)
 class Alias:
-    """A second name of a model.
+    """A further name of a model.
 
     Args:
-        name: the new model.
-        target: the model behind it.
-        outputs: tensor of the target -> its name in the new model; all others keep theirs.
+        name: the alias.
+        target: the name of the model that the alias stands for.
+        outputs: maps outputs of the target to their names in the alias; other outputs keep their names.
 
     Raises:
-        ConfigurationError: a name that cannot be a model's, since it leads out of the repository, say.
+        ConfigurationError: a name is not a valid model name, for example because it leads out of the repository.
     """
 
     name: str
@@ -43,11 +46,11 @@ class Alias:
 
 
 def paintera(sam2: str = "sam2", sam3: str = "sam3") -> tuple[Alias, ...]:
-    """Return what sam-link, the client of Paintera, asks for. Its SAM1 names are those of this kit.
+    """Return the aliases that sam-link, the client of Paintera, needs. For SAM1, it uses the names of this package.
 
     Args:
-        sam2: variant to stand behind sam2.1_large_encoder.
-        sam3: variant to stand behind sam3_tracker_encoder_fp16.
+        sam2: the variant that sam2.1_large_encoder stands for.
+        sam3: the variant that sam3_tracker_encoder_fp16 stands for.
     """
     return (
         Alias("sam2.1_large_encoder", model_name(sam2, ENCODER), {"image_embeddings": "image_embed"}),
@@ -56,29 +59,29 @@ def paintera(sam2: str = "sam2", sam3: str = "sam3") -> tuple[Alias, ...]:
 
 
 def pair(name: str, variant: str) -> tuple[Alias, ...]:
-    """Return the aliases that make NAME_encoder and NAME_decoder out of a variant's pair."""
+    """Return the aliases NAME_encoder and NAME_decoder for the model pair of a variant."""
     return tuple(Alias(*names) for names in zip(pair_names(name), pair_names(variant), strict=True))
 
 
 def is_served(repository: Path, model: str) -> bool:
-    """Whether a model has a config.pbtxt and weights, itself or behind it, so that Triton would load it.
+    """Return whether Triton would load a model, because it has a config.pbtxt, and all weights exist that it needs.
 
     Raises:
-        RepositoryError: there is no such repository.
+        RepositoryError: the repository does not exist.
     """
     models = read_repository(repository)
     return model in models and models[model].has_config and model not in unloadable(models)
 
 
 def write_alias(repository: Path, alias: Alias) -> Path:
-    """Write the ensemble of an alias; one that is there already is replaced.
+    """Write the ensemble of an alias, and replace an alias of the same name.
 
     Returns:
-        Path of its config.pbtxt.
+        Path of the alias's config.pbtxt.
 
     Raises:
-        RepositoryError: the target is not there or has no weights, calls the alias itself, or a model of that name is
-            no alias.
+        RepositoryError: the target does not exist, has no weights, or calls the alias; or another model than an alias
+            has this name.
         OSError: the repository cannot be written.
     """
     text = ensemble_config(_read(repository / alias.target), alias)
@@ -86,16 +89,17 @@ def write_alias(repository: Path, alias: Alias) -> Path:
     is_new = not folder.exists()
     if not is_new and _read(folder).platform != "ensemble":
         raise RepositoryError(
-            f"{alias.name} is a model of its own in {repository}: remove its folder, or export it under another --name"
+            f"{alias.name} is a model and not an alias: remove its folder from {repository}, "
+            "or export it under another --name"
         )
     if alias.name in {model.name for model in select_models(repository, [alias.target])}:
-        raise RepositoryError(f"{alias.target} leads back to {alias.name}: an alias cannot stand for itself")
+        raise RepositoryError(f"{alias.target} calls {alias.name}: an alias cannot stand for itself")
     path = folder / CONFIG_NAME
     try:
-        # Triton wants a version folder, also where nothing lies in it.
+        # Triton requires a version folder, even if it is empty.
         (folder / "1").mkdir(parents=True, exist_ok=True)
         atomic_write(path, text.encode())
-    except BaseException:  # also Ctrl-C: a folder without its config.pbtxt would be taken for a model of its own
+    except BaseException:  # also for Ctrl-C: a folder without config.pbtxt would count as a model that is not an alias
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -106,11 +110,11 @@ def ensemble_config(target: Any, alias: Alias) -> str:
     """Return the config.pbtxt of the ensemble.
 
     Args:
-        target: ModelConfig of the target.
-        alias: its second name.
+        target: the ModelConfig of the target.
+        alias: the alias.
 
     Raises:
-        RepositoryError: the target has no output that is to be renamed.
+        RepositoryError: the alias renames an output that the target does not have.
     """
     unknown = set(alias.outputs) - {tensor.name for tensor in target.output}
     if unknown:

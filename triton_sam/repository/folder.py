@@ -1,4 +1,4 @@
-"""The model repository: where it is, what lies in it, and the config.pbtxt of a model."""
+"""The location of the model repository, and the models that it contains."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from .names import CONFIG_NAME, NAME, pair_names
 from .onnx_header import read_metadata
 
 REPOSITORY_VARIABLE = "TRITON_SAM_REPOSITORY"
+"""The environment variable with the path of the model repository."""
 
 BUILT_IN_CHECKPOINT = Sam2.built_in
-"""Name of the small default model, whose version 1 is committed."""
+"""The name of the small default model, whose version 1 is part of this package."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,13 @@ class RepositoryModel:
     """One model folder of a repository.
 
     Args:
-        name: name of the folder, which is the model's name in Triton.
-        role: the role in a family that the name ends in, for example "encoder"; None for other models.
-        versions: numeric version folders, ascending.
-        has_weights: see weights_in(); an ensemble has none.
-        problem: what Triton would refuse, one line; empty when nothing is wrong.
-        metadata: what the exporter noted in the newest version's ONNX file (`triton_sam.*` keys), else empty.
+        name: name of the folder, which is the name of the model in Triton.
+        role: the role in a family that the name ends in, for example "encoder"; None if it ends in no role.
+        versions: numbers of the version folders, in ascending order.
+        has_weights: whether weights_in() finds files; False for an ensemble.
+        problem: the reason why Triton would refuse the model, in one line; empty if there is none.
+        metadata: the metadata of the newest version's ONNX file, with the exporter's `triton_sam.*` keys; empty without
+            such a file.
     """
 
     name: str
@@ -43,15 +45,18 @@ class RepositoryModel:
 
 
 def models_to_load(repository: Path, variant: str) -> list[str]:
-    """Return what a local server loads for a variant: its session model, which brings the pair along, or the pair."""
+    """Return the models that a local server has to load for a variant.
+
+    This is its session model, because selection adds the models that it calls; without one, it is the model pair.
+    """
     return [variant] if (repository / variant / CONFIG_NAME).is_file() else list(pair_names(variant))
 
 
 def default_repository() -> Path:
-    """Return the model repository that commands use when none is named.
+    """Return the path of the model repository that commands use by default. It need not exist.
 
-    In this order: the environment variable TRITON_SAM_REPOSITORY, `./model_repository`, the one of the checkout that
-    holds this package, the one inside the installed package. It need not exist.
+    This is the first of: the environment variable TRITON_SAM_REPOSITORY, `./model_repository` if it exists, the model
+    repository of the checkout that contains this package, the model repository in the installed package.
     """
     named = os.environ.get(REPOSITORY_VARIABLE)
     if named:
@@ -61,25 +66,25 @@ def default_repository() -> Path:
 
 
 def version_folders(folder: Path) -> list[Path]:
-    """Return the version folders of a model, lowest first."""
+    """Return the version folders of a model, in ascending order of the versions."""
     found = (path for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
     return sorted(found, key=lambda path: int(path.name))
 
 
 def weights_in(folder: Path) -> list[Path]:
-    """Return what a model's newest version holds by name; Triton would load no other.
+    """Return the files and folders in the newest version of a model, the one that Triton loads, sorted by name.
 
-    Hidden files, with which git keeps folders, do not count. A folder does: some backends want one.
+    Hidden files do not count, because they only make git keep the folder. Folders count, since some backends need them.
     """
     newest = version_folders(folder)[-1:]
     return sorted(path for version in newest for path in version.iterdir() if not path.name.startswith("."))
 
 
 def list_models(repository: Path) -> list[RepositoryModel]:
-    """Return the models of a repository by name.
+    """Return the models of a repository, sorted by name.
 
     Raises:
-        RepositoryError: there is no such folder.
+        RepositoryError: the repository does not exist or is not a folder.
     """
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give --model-repository, or export a model")
@@ -93,14 +98,14 @@ def _inspect(folder: Path) -> RepositoryModel:
     config, problems = _check_config(folder)
     wanted = (config.default_model_filename if config is not None else "") or "model.onnx"
     if files and config is not None and config.backend == "onnxruntime" and wanted not in {path.name for path in files}:
-        problems.append(f"version {versions[-1].name} holds no {wanted}")
-    metadata, fault = _metadata(versions[-1] / wanted) if versions else ({}, None)
+        problems.append(f"version {versions[-1].name} has no {wanted}")
+    metadata, metadata_problem = _metadata(versions[-1] / wanted) if versions else ({}, None)
     return RepositoryModel(
         name=folder.name,
         role=split[1] if (split := split_model_name(folder.name)) else None,
         versions=tuple(int(version.name) for version in versions),
         has_weights=bool(files),
-        problem="; ".join([*problems, *([fault] if fault else [])]),
+        problem="; ".join([*problems, *([metadata_problem] if metadata_problem else [])]),
         metadata=metadata,
     )
 
@@ -114,7 +119,7 @@ def _check_config(folder: Path) -> tuple[Any, list[str]]:
     except (OSError, UnicodeDecodeError, RepositoryError) as error:
         return None, [f"{CONFIG_NAME}: {error}"]
     if config.name and config.name != folder.name:
-        return config, [f"{CONFIG_NAME} names the model {config.name!r}, its folder is {folder.name!r}"]
+        return config, [f"{CONFIG_NAME} names the model {config.name!r}, but its folder is {folder.name!r}"]
     return config, []
 
 

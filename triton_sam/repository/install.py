@@ -1,4 +1,4 @@
-"""Put the files of an export in place, all or none, so that a failed export leaves the old model as it was."""
+"""Install the files of an export, all or none, so that a failed export leaves the old model as it was."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from .._common.files import locked
 from .folder import version_folders
 
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
-"""Of our own exports, and of the published SAM3 files."""
+"""Suffixes of external data: that of our own exports, and that of the published SAM3 files."""
 
 LOCK_NAME = ".install.lock"
+"""The file in the model repository that install() locks."""
 
 
 @contextlib.contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder inside ``folder`` (same disk), removed at the end whatever happens.
+    """Provide a temporary folder inside ``folder``, and thus on the same disk. It is always removed at the end.
 
-    ``folder`` is made when missing, and removed again with the parents that were made for it if it ends up empty.
-    Triton looks at numeric folders inside a model only, so a running server does not see the temporary one.
+    If ``folder`` does not exist, it is created, together with its parents. Those that are still empty at the end are
+    removed again. A running server ignores the temporary folder, because Triton reads only the numeric folders of a
+    model.
     """
     made = _make(folder)
     try:
@@ -35,17 +37,18 @@ def staging(folder: Path) -> Iterator[Path]:
 
 
 def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
-    """Move finished files to their places; when one move fails, undo those before it.
+    """Move finished files to their places. If a move fails, undo the moves before it.
 
-    One process at a time does so: of two exports at once, the encoder of one never meets the decoder of the other.
+    A lock lets only one process do this at a time. Otherwise, two concurrent exports could install the encoder of one
+    and the decoder of the other.
 
     Args:
-        moves: (finished file, place) pairs, each pair on one disk. The finished files are flushed already; one that is
-            its own place stays there.
-        repository: folder that holds all places; it is there.
+        moves: (finished file, place) pairs; both paths of a pair are on the same disk. The finished files are flushed
+            already. If both paths are equal, the file stays where it is.
+        repository: the folder that contains all places; it must exist.
 
     Raises:
-        OSError: a move failed; every place is as it was.
+        OSError: a move failed; all places are as they were before.
     """
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
         for finished, place in moves:
@@ -61,10 +64,10 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
 
 
 def remove_stale_data(places: Iterable[Path]) -> None:
-    """Remove external data of graphs that were replaced: gigabytes that nothing names any more.
+    """Remove the external data of replaced graphs: gigabytes that no graph refers to any more.
 
     Args:
-        places: all files that were installed.
+        places: paths of all files that were installed.
     """
     kept = set(places)
     for graph in [place for place in kept if place.suffix == ".onnx"]:
@@ -74,19 +77,19 @@ def remove_stale_data(places: Iterable[Path]) -> None:
                     file.unlink()
 
 
-def not_served(folders: Iterable[Path], version: int) -> str:
-    """Return a line on newer versions beside an installed one, which Triton serves instead; empty when there are none.
+def newer_version_warning(folders: Iterable[Path], version: int) -> str:
+    """Return a one-line warning if newer versions hide the installed one from Triton; an empty string if not.
 
     Args:
-        folders: of the models, in the repository.
-        version: what was installed in each.
+        folders: the folders of the models in the repository.
+        version: the version that was installed in each folder.
     """
     newer = [path for folder in folders for path in version_folders(folder) if int(path.name) > version]
     if not newer:
         return ""
     newest = max(int(path.name) for path in newer)
     remove = shlex.join(["rm", "-r", *map(str, newer)])
-    return f"version {version} is not served: Triton takes the newest, {newest}. To go back to {version}: {remove}"
+    return f"version {version} is not served: Triton serves the newest, {newest}. To serve version {version}: {remove}"
 
 
 def write_flushed(path: Path, text: str) -> None:
@@ -98,13 +101,13 @@ def write_flushed(path: Path, text: str) -> None:
 
 
 def _back_up(place: Path, finished: Path) -> Path | None:
-    """Keep the old file under a second name beside the finished one; None when there is no old file."""
+    """Keep the old file under another name in the folder of the finished one; return None if there is no old file."""
     if not place.exists():
         return None
     backup = finished.with_name(finished.name + ".old")
     try:
         backup.hardlink_to(place)
-    except OSError:  # a file system without hard links
+    except OSError:  # the file system has no hard links
         shutil.copy2(place, backup)
     return backup
 
@@ -117,7 +120,7 @@ def _restore(backup: Path | None, place: Path) -> None:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Make a folder with its parents; return those that were missing, innermost first."""
+    """Create a folder and its parents; return those that did not exist, innermost first."""
     missing = []
     while not folder.exists():
         missing.append(folder)

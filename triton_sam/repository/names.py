@@ -1,4 +1,4 @@
-"""Names of models and of their files."""
+"""The rules for names of models, and the name of their configuration file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_name(name: str) -> str:
-    """Return a model name that is safe as a folder name and in a URL.
+    """Check that a model name is safe as a folder name and in a URL, and return it.
 
     Raises:
-        ConfigurationError: it is not; path separators, a leading dot and blanks are refused.
+        ConfigurationError: the name is not safe, for example because of a path separator, a leading dot or a space.
     """
     if not NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{name!r} cannot be a model name: letters, digits, '.', '_' and '-' only, a letter or digit first"
+            f"{name!r} is not a valid model name: use letters, digits, '.', '_' and '-', with a letter or digit first"
         )
     return name

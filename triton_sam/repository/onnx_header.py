@@ -1,8 +1,8 @@
 """Read the metadata of an ONNX file without the onnx package and without reading its weights.
 
-An ONNX file is one protobuf message, ModelProto. Only two facts of the protobuf encoding are needed: each field starts
-with a varint of (number << 3 | wire type), and fields of wire type 2 start with their length, so that the graph with
-all its weights is skipped in one seek.
+An ONNX file is one protobuf message, ModelProto. Two facts about the protobuf encoding are enough: each field begins
+with a varint of (number << 3 | wire type), and the content of a field with wire type 2 begins with its length. So one
+seek skips the graph with all its weights. Reference: https://protobuf.dev/programming-guides/encoding
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _METADATA_PROPS = 14  # ModelProto.metadata_props, repeated StringStringEntryProto {key = 1, value = 2}
-_MAX_ENTRY = 1 << 20
+_MAX_ENTRY = 1 << 20  # bytes; longer entries of metadata are skipped
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -20,7 +20,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata_props of an ONNX file.
 
     Raises:
-        ValueError: the file is not an ONNX model, or is cut off.
+        ValueError: the file is not an ONNX model, or it is truncated.
         OSError: the file cannot be read.
     """
     metadata: dict[str, str] = {}
@@ -37,7 +37,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]:
-    """Read one field; its content is returned for the wanted number only, and skipped otherwise."""
+    """Read one field. Return its number, and its content if the number is the wanted one; skip other contents."""
     tag = _varint(stream)
     number, kind = tag >> 3, tag & 7
     if number == 0:
@@ -49,7 +49,7 @@ def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]
         raise ValueError("not an ONNX model")
     length = _varint(stream) if kind == _BYTES else {_FIXED64: 8, _FIXED32: 4}[kind]
     if stream.tell() + length > size:
-        raise ValueError("the ONNX model is cut off")
+        raise ValueError("the ONNX model is truncated")
     if number == wanted and kind == _BYTES and length <= _MAX_ENTRY:
         return number, stream.read(length)
     stream.seek(length, os.SEEK_CUR)
@@ -57,7 +57,7 @@ def _field(stream: BinaryIO, size: int, wanted: int) -> tuple[int, bytes | None]
 
 
 def _entry(content: bytes) -> tuple[str, str]:
-    """Decode one StringStringEntryProto."""
+    """Decode one StringStringEntryProto; return its key and its value."""
     parts = {1: "", 2: ""}
     position = 0
     while position < len(content):

@@ -1,4 +1,4 @@
-"""Which models of a repository can be served: those that have weights, with the models they call."""
+"""The choice of the models that a server loads: models with weights, and the models that these call."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """One folder of a model repository, as far as starting a server needs to know it.
+    """One folder of a model repository, with the facts that the start of a server needs.
 
     Args:
         path: the folder.
-        config: its config.pbtxt, parsed; an empty one where there is none, or where it cannot be parsed.
-        problem: why the config.pbtxt cannot be parsed, one line; empty when nothing is wrong. The folder counts all the
-            same, so that the server itself says why it refuses the model.
+        config: the parsed config.pbtxt; an empty message if there is none, or if it cannot be parsed.
+        problem: the reason why the config.pbtxt cannot be parsed, in one line; empty if there is none. Such a folder is
+            loaded all the same, so that the server itself reports why it refuses the model.
     """
 
     path: Path
@@ -38,42 +38,48 @@ class ModelFolder:
 
     @property
     def name(self) -> str:
-        """The folder's name, which is the model's."""
+        """The name of the folder, which is the name of the model."""
         return self.path.name
 
     @property
     def has_config(self) -> bool:
-        """True when there is a config.pbtxt that says something."""
+        """True if there is a config.pbtxt that is not empty."""
         return bool(self.problem) or self.config.ByteSize() > 0
 
     @property
     def is_ensemble(self) -> bool:
-        """True for a model that only chains others and has no weights of its own."""
+        """True for a model that only calls other models and has no weights itself."""
         return self.config.platform == "ensemble" or bool(self.config.HasField("ensemble_scheduling"))
 
     @property
     def versions(self) -> list[Path]:
-        """The version folders, lowest first."""
+        """The version folders, in ascending order of the versions."""
         return version_folders(self.path)
 
     @property
     def has_weights(self) -> bool:
-        """True when there is something to load, see weights_in(); of an ensemble that is a version folder alone."""
+        """True if there is something to load, see weights_in(). An ensemble needs only a version folder."""
         return bool(self.versions if self.is_ensemble else weights_in(self.path))
 
     @property
     def expected_weights(self) -> Path:
-        """Where Triton would look for the weights: in the newest version."""
+        """The path where Triton looks for the weights, in the newest version."""
         version = self.versions[-1] if self.versions else self.path / "1"
         return version / (self.config.default_model_filename or "model.onnx")
 
     @property
     def config_is_complete(self) -> bool:
-        """True when the config names inputs and outputs, so that nothing is left to derive from the weights."""
+        """True if the config names inputs and outputs, so that the server need not derive them from the weights."""
         return bool(self.config.input and self.config.output)
 
     def dependencies(self, known: Iterable[str]) -> set[str]:
-        """Models that this one calls: an ensemble's steps, a session model's pair, known ones in a parameter."""
+        """Return the names of the models that this one calls.
+
+        These are the steps of an ensemble, the model pair of a session model, and any known models in its parameters.
+
+        Args:
+            known: names of the models in the repository.
+        """
         steps = {step.model_name for step in self.config.ensemble_scheduling.step}
         values = {key: parameter.string_value for key, parameter in self.config.parameters.items()}
         words = {word for text in values.values() for word in re.split(r"[\s,]+", text)}
@@ -88,23 +94,27 @@ def read_repository(repository: Path) -> dict[str, ModelFolder]:
         RepositoryError: the repository does not exist or is not a folder.
     """
     if not repository.is_dir():
-        raise RepositoryError(f"no model repository at {repository}: name one with --model-repository DIR")
+        raise RepositoryError(f"no model repository at {repository}: give one with --model-repository DIR")
     folders = (path for path in sorted(repository.iterdir()) if path.is_dir() and not path.name.startswith("."))
     models = map(_read_folder, folders)
     return {model.name: model for model in models if model.has_config or model.versions}
 
 
 def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelFolder]:
-    """Return the models to load: all that have weights, or the wanted ones with the models they call.
+    """Return the models to load: the wanted ones and the models that they call, or all that can be loaded.
+
+    Args:
+        repository: the model repository.
+        wanted: names of models; None for all.
 
     Raises:
-        RepositoryError: no such repository or model, or a wanted model has no weights.
+        RepositoryError: the repository or a model does not exist, or a wanted model has no weights.
     """
     models = read_repository(repository)
     if wanted is None:
-        return _everything_with_weights(repository, models)
+        return _all_loadable(repository, models)
     names = list(dict.fromkeys(wanted))
-    for name in names:  # grows while it is walked: dependencies of dependencies count too
+    for name in names:  # the list grows during the loop, by dependencies and their dependencies
         if name not in models:
             raise RepositoryError(f"no model {name!r} in {repository} (there: {_listing(models)})")
         if not models[name].has_weights:
@@ -114,11 +124,15 @@ def select_models(repository: Path, wanted: Sequence[str] | None) -> list[ModelF
 
 
 def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:
-    """Return why models cannot be loaded, by name: they have no weights, or what they call cannot be loaded."""
+    """Return the models that cannot be loaded, each with the reason.
+
+    Either a model has no weights, or it calls a model that cannot be loaded.
+    """
     reasons = {name: "it has no weights" for name, model in models.items() if not model.has_weights}
-    before = -1
-    while before < len(reasons):  # what is left out leaves others out, an alias of an alias for example
-        before = len(reasons)
+    previous = -1
+    # Repeat, because each model that cannot be loaded may be one that others call, such as an alias of an alias.
+    while previous < len(reasons):
+        previous = len(reasons)
         for name in sorted(models.keys() - reasons.keys()):
             missing = models[name].dependencies(models) - (models.keys() - reasons.keys())
             if missing:
@@ -126,7 +140,7 @@ def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:
     return reasons
 
 
-def _everything_with_weights(repository: Path, models: dict[str, ModelFolder]) -> list[ModelFolder]:
+def _all_loadable(repository: Path, models: dict[str, ModelFolder]) -> list[ModelFolder]:
     reasons = unloadable(models)
     for name, reason in sorted(reasons.items()):
         logger.info("%s is left out: %s", name, reason)

@@ -1,4 +1,4 @@
-"""The catalogue, and downloads from real HTTP servers that misbehave in every way met so far."""
+"""The catalogue, and downloads from real HTTP servers that misbehave in many ways."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Act = Callable[["Handler"], None]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Serves CONTENT with ranges; ``server.acts`` are done first, one a request."""
+    """Serves CONTENT with ranges. Each of the first requests runs one of ``server.acts`` instead."""
 
     protocol_version = "HTTP/1.1"
     server: Server
@@ -76,7 +76,7 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        pass  # a client that goes away is part of the tests
+        pass  # some tests close the connection of the client
 
     def ranges(self) -> list[str | None]:
         return [headers.get("Range") for _, headers in self.requests]
@@ -133,7 +133,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that the download wanted to wait; none is waited."""
+    """The pauses between attempts in seconds; the tests do not wait for them."""
     waited: list[float] = []
     monkeypatch.setattr(download, "sleep", waited.append)
     return waited
@@ -420,7 +420,7 @@ def test_url_must_be_http(tmp_path: Path) -> None:
 def test_proxy_of_the_environment(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = hashlib.sha256(CONTENT).hexdigest()
     behind = Checkpoint("sam2", "test", f"http://behind.invalid/{NAME}", len(CONTENT), digest)
-    server.where = behind.url  # a proxy is asked with the whole URL
+    server.where = behind.url  # a request to a proxy contains the whole URL
     monkeypatch.setenv("http_proxy", server.url)
     assert checkpoints.download(behind, tmp_path, progress=False).read_bytes() == CONTENT
     server.where = f"/files/{NAME}"
@@ -455,7 +455,7 @@ def test_a_proxy_that_cannot_work_is_named_without_its_password(
 
 @pytest.fixture
 def small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CONTENT under the name of every official file."""
+    """A catalogue whose files all have CONTENT."""
     digest = hashlib.sha256(CONTENT).hexdigest()
     known = tuple(replace(checkpoint, bytes=len(CONTENT), sha256=digest) for checkpoint in catalogue())
     monkeypatch.setattr(checkpoints, "catalogue", lambda: known)
@@ -517,9 +517,9 @@ def test_too_small_a_disk_is_seen_before(server: Server, tmp_path: Path, monkeyp
 
 
 def test_read_only_directory(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Root may write anywhere, so that permissions cannot be tested with chmod everywhere.
+    # Root may write anywhere, so a test with chmod would fail for root.
     monkeypatch.setattr(download.os, "open", _raise(PermissionError(errno.EACCES, "Permission denied")))
-    with pytest.raises(DownloadError, match=r"may not write to .* --directory"):
+    with pytest.raises(DownloadError, match=r"no permission to write to .* --directory"):
         get(server, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""SAM3's downloads from a fake hub: an HTTP server that speaks the few words that huggingface_hub needs."""
+"""SAM3's downloads from a fake hub: an HTTP server with the few endpoints that huggingface_hub needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NUMBERS = {"FP32": onnx.TensorProto.FLOAT, "INT64": onnx.TensorProto.INT64}
 
 
 def graph(role: str, published: str) -> bytes:
-    """A graph with the published signature that names its external data."""
+    """Return a graph that has the published signature and refers to external data."""
     spec = getattr(Sam3, role)
 
     def values(tensors):
@@ -63,7 +63,7 @@ def published_files() -> dict[str, bytes]:
 
 
 def checkpoint_files() -> dict[str, bytes]:
-    """What lies in the gated repository: two files that are wanted, and two that are not."""
+    """Return the files of the gated repository: two that a download needs, and two that it does not."""
     return {"config.json": b"{}", "model.safetensors": DATA, "sam3.pt": b"pickle", "assets/x.json": b"{}"}
 
 
@@ -83,7 +83,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def answer(self, body: bool) -> None:
         hub = self.server
-        self.path = self.requestline.split()[1]  # http.server makes one slash of two at its beginning
+        self.path = self.requestline.split()[1]  # http.server replaces two slashes at the beginning by one
         match = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path)
         hub.requests.append((self.command, self.path, self.headers.get("Range")))
         if self.path.startswith("/api/"):
@@ -108,7 +108,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.reply(206 if start else 200, content[start:], headers, body)
 
     def answer_api(self) -> None:
-        """Say who asks, and what a repository holds."""
+        """Answer requests for the user's name and for the files of a repository."""
         hub = self.server
         if self.path.startswith("/api/whoami"):
             known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
@@ -222,7 +222,7 @@ PLACE = "/onnx-community/sam3-tracker-ONNX/resolve/main/onnx/"
 
 
 def fetched(fake: FakeHub) -> list[str]:
-    """What was asked for since the last call, beside descriptions."""
+    """Return the files that were requested since the last call, without requests for metadata."""
     paths = [path.removeprefix(PLACE) for method, path, _ in fake.requests if method == "GET"]
     fake.requests.clear()
     return paths
@@ -239,7 +239,7 @@ def test_what_is_in_place_is_not_fetched_again(fake: FakeHub, tmp_path: Path) ->
     assert snapshot(tmp_path) == before
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.onnx*")} == times
     assert "vision_encoder" in (tmp_path / "sam3_encoder" / "config.pbtxt").read_text()
-    files["encoder"].write_bytes(b"damaged")  # its data is right, and stays
+    files["encoder"].write_bytes(b"damaged")  # its external data is right, so it is not fetched again
     data = tmp_path / "sam3_decoder" / "1" / "prompt_encoder_mask_decoder.onnx_data"
     data.write_bytes(bytes(data.stat().st_size))
     download_onnx(Sam3(), tmp_path, hub=hub)
@@ -256,12 +256,12 @@ def test_a_slash_behind_the_mirror(fake: FakeHub, tmp_path: Path) -> None:
     assert not [path for _, path, _ in fake.requests if "//" in path]
 
 
-def test_a_newer_version_beside_it_is_told(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_download_warns_of_a_newer_version(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newer = tmp_path / "sam3_decoder" / "2"
     newer.mkdir(parents=True)
     download_onnx(Sam3(), tmp_path, hub=Hub(fake.url))
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == f"sam3: version 1 is not served: Triton takes the newest, 2. To go back to 1: rm -r {newer}"
+    assert last == f"sam3: version 1 is not served: Triton serves the newest, 2. To serve version 1: rm -r {newer}"
     newer.rmdir()
     download_onnx(Sam3(), tmp_path, hub=Hub(fake.url))
     assert "not served" not in capsys.readouterr().err
@@ -270,8 +270,8 @@ def test_a_newer_version_beside_it_is_told(fake: FakeHub, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "^cannot keep x/y: No space left on device$"),
-        (PermissionError(errno.EACCES, "Permission denied", "/z"), "^cannot keep x/y in /z: Permission denied$"),
+        (OSError(errno.ENOSPC, "No space left on device"), "^cannot write x/y: No space left on device$"),
+        (PermissionError(errno.EACCES, "Permission denied", "/z"), "^cannot write x/y in /z: Permission denied$"),
         (OSError("Could not find a suitable TLS CA certificate bundle"), "^cannot reach .*certificate bundle"),
         (PermissionError(errno.EPERM, "Operation not permitted"), "^cannot reach"),  # of a firewall
         (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "^cannot reach"),
@@ -290,11 +290,11 @@ def test_a_token_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(hub_module.huggingface_hub, "login", fail)
-    with pytest.raises(DownloadError, match="cannot keep the token: No space left"):
+    with pytest.raises(DownloadError, match="cannot write the token: No space left"):
         hub_module.login("x")
 
 
-def test_scripts_tell_errors_of_the_disk_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scripts_report_disk_errors_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -319,8 +319,8 @@ def test_wrong_content_is_refused_and_nothing_installed(fake: FakeHub, tmp_path:
     [
         ((401, "GatedRepo"), "hf_login.py"),
         ((401, ""), "hf_login.py"),
-        ((403, "GatedRepo"), "not admitted"),
-        ((404, "RepoNotFound"), "no onnx-community/sam3-tracker-ONNX on the hub"),
+        ((403, "GatedRepo"), "you have no access"),
+        ((404, "RepoNotFound"), "the hub has no repository onnx-community/sam3-tracker-ONNX"),
         ((404, "EntryNotFound"), "no such file"),
         ((500, ""), "HTTP status 500"),
     ],
@@ -416,7 +416,7 @@ def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[st
     fake.files, fake.refusal = checkpoint_files(), (403, "GatedRepo")
     capsys.readouterr()
     assert main(["download", "sam3", "checkpoint", "--directory", str(tmp_path), *mirror]) == 1
-    assert "not admitted" in capsys.readouterr().err
+    assert "you have no access" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("setup sam3 --precision int8", "fp32, fp16"),
     ],
 )
-def test_options_that_would_count_for_nothing(
+def test_options_without_effect_are_refused(
     fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, text: str
 ) -> None:
     options = ["--mirror", fake.url, "--model-repository", str(tmp_path), "-q"]
@@ -439,7 +439,7 @@ def test_options_that_would_count_for_nothing(
 
 
 def run_script(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of the checkout as somebody who never logged in."""
+    """Run a script of the checkout as a user who has never logged in."""
     clean = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HTTPS_PROXY")}
     paths = {"PYTHON": sys.executable, "PYTHONPATH": str(checkout()), "NO_PROXY": "127.0.0.1"}
     program = ["bash"] if script.endswith(".sh") else [sys.executable]

@@ -1,4 +1,4 @@
-"""SAM2's encoder with ONNX Runtime's attention: the same answers, fewer nodes, and a way without it."""
+"""SAM2's encoder with ONNX Runtime's attention operator: equal results, fewer nodes, and the option to avoid it."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_the_official_model_is_left_as_it_was(model):
     image = torch.zeros(1, 3, SIDE, SIDE)
     with torch.no_grad():
         before = model.forward_image(image)["vision_features"]
-        with attention.one_node_each(model):
+        with attention.fused_attention(model):
             pass
         after = model.forward_image(image)["vision_features"]
     assert torch.equal(before, after)

@@ -1,4 +1,4 @@
-"""What every family's export does around its graphs, with graphs that answer zeros: no tracing."""
+"""The steps that all exports have in common, with graphs that return zeros instead of traced ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FLOAT = onnx.TensorProto.FLOAT
 
 
 def zeros(_: Any, spec: Any) -> Any:
-    """A graph with the signature of one half that answers zeros."""
+    """Return a graph that has the signature of a model and returns zeros."""
 
     def values(tensors: Any) -> Any:
         return [onnx.helper.make_tensor_value_info(tensor.name, FLOAT, tensor.shape) for tensor in tensors]
@@ -48,7 +48,7 @@ def zeros(_: Any, spec: Any) -> Any:
 
 
 class Zeros(Exporter):
-    """Exports graphs that answer zeros as if they were the micro model."""
+    """Exports graphs that return zeros as if they were the micro model."""
 
     name = "sam2"
     stride = 32
@@ -84,7 +84,7 @@ def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert export(repository, checkpoint) == 1
     before = graph.read_bytes()
     other = built_in(tmp_path / "other", b"trained further")
-    assert export(repository) == 2  # random weights of its own size
+    assert export(repository) == 2  # random weights of the same size
     assert export(repository, other) == 2
     assert graph.read_bytes() == before
     assert export(repository, other, version=1) == 1
@@ -93,7 +93,7 @@ def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert export(repository, name="other") == 1
 
 
-def test_a_version_that_is_not_served_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_export_warns_of_a_newer_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repository = tmp_path / "my models"
     for version in (7, 3):
         export(repository, version=version, progress=False)
@@ -104,21 +104,21 @@ def test_a_version_that_is_not_served_is_told(tmp_path: Path, capsys: pytest.Cap
     line = capsys.readouterr().err.splitlines()[-1]
     folders = [repository / f"sam2_{role}" / "8" for role in ("encoder", "decoder")]
     removal = "rm -r " + " ".join(f"'{folder}'" for folder in folders)
-    assert line == f"sam2: version 7 is not served: Triton takes the newest, 8. To go back to 7: {removal}"
+    assert line == f"sam2: version 7 is not served: Triton serves the newest, 8. To serve version 7: {removal}"
     export(repository, version=1, progress=False)
     assert capsys.readouterr().err == ""
 
 
 def test_int8_names_the_folder_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    with pytest.raises(ExportError, match=r"temporary files \(\$TMPDIR, else /tmp\), which fails: No such file"):
+    with pytest.raises(ExportError, match=r"temporary files \(\$TMPDIR, else /tmp\): No such file"):
         export(tmp_path / "repository", precision="int8", progress=False)
     assert not (tmp_path / "repository").exists()
 
 
 @pytest.mark.parametrize("encoder", [Sam1Encoder, Sam2Encoder])
 def test_a_graph_is_traced_on_one_device(encoder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wrappers have tensors of their own beside the model's; torch's meta device stands for a GPU."""
+    """The wrappers have tensors that the model does not have. torch's meta device stands for a GPU."""
     traced: list[Any] = []
 
     def keep(module: Any, example: Any, **_: Any) -> Any:
@@ -148,7 +148,7 @@ def test_an_image_size_of_zero_is_not_the_default(tmp_path: Path, capsys: pytest
     assert not (tmp_path / "repository").exists()
 
 
-def test_scripts_tell_errors_of_the_disk_in_one_line(
+def test_scripts_report_disk_errors_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(registry, "export", failing(OSError(errno.EROFS, "Read-only file system", "/models")))
@@ -174,7 +174,7 @@ def test_sam1_names_the_option_of_every_command() -> None:
         (MemoryError(), "^not enough memory to read .*x.pt$"),
     ],
 )
-def test_what_keeps_a_checkpoint_from_being_read(
+def test_a_checkpoint_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
 ) -> None:
     (tmp_path / "x.pt").touch()

@@ -1,4 +1,4 @@
-"""What makes the exported graphs faster changes no answer."""
+"""The rewrites that make exported graphs faster do not change their results."""
 
 import numpy as np
 import pytest
@@ -41,10 +41,10 @@ def test_every_gelu_is_found_and_gives_the_same_bits(traced):
     x = np.random.default_rng(0).normal(size=(4, 5), scale=4).astype(np.float32)
     model = onnx.ModelProto.FromString(traced.SerializeToString())
     before = run(model, x)
-    assert rewrites.ease_gelu(model) == 2
+    assert rewrites.reorder_gelu(model) == 2
     onnx.checker.check_model(model)
     np.testing.assert_array_equal(run(model, x), before)
-    assert rewrites.ease_gelu(model) == 0
+    assert rewrites.reorder_gelu(model) == 0
 
 
 def test_onnx_runtime_fuses_what_was_rewritten(traced, tmp_path):
@@ -56,7 +56,7 @@ def test_onnx_runtime_fuses_what_was_rewritten(traced, tmp_path):
         return [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
 
     model = onnx.ModelProto.FromString(traced.SerializeToString())
-    rewrites.ease_gelu(model)
+    rewrites.reorder_gelu(model)
     assert "Erf" not in kinds(model)
 
 
@@ -66,12 +66,12 @@ def test_a_product_that_is_no_gelu_stays(traced):
         if node.op_type == "Erf":
             node.op_type = "Tanh"
     before = model.SerializeToString()
-    assert rewrites.ease_gelu(model) == 0
+    assert rewrites.reorder_gelu(model) == 0
     assert model.SerializeToString() == before
 
 
 class Attention(torch.nn.Module):
-    """The official module's parts, at a small size."""
+    """The parts of the official Attention module, in a small size."""
 
     def __init__(self):
         super().__init__()

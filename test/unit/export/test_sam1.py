@@ -1,4 +1,4 @@
-"""SAM1: frames and masks as the official code makes them, the rules of its graphs, and the whole comparison."""
+"""SAM1: frames and masks equal those of the official code, the graphs keep their rules, and `verify` passes."""
 
 from __future__ import annotations
 

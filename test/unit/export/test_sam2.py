@@ -1,4 +1,4 @@
-"""SAM2 export: the wire contract, the traps of padding and batching, and failures that change nothing."""
+"""SAM2 export: the wire contract, padding and batches, and failures that leave the repository unchanged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def decoder(micro_export: MicroExport) -> Any:
 
 @pytest.fixture(scope="module")
 def embeddings() -> Arrays:
-    """Three images' worth of embeddings."""
+    """The embeddings of three images."""
     return {
         "image_embeddings": noise(1, 3, 256, 64, 64),
         "high_res_feats_0": noise(2, 3, 32, 256, 256),
@@ -183,7 +183,7 @@ def test_mask_inputs_are_optional(decoder: Any, embeddings: Arrays, count: int) 
 def test_single_mask_choice_is_the_official_one(micro_export: MicroExport) -> None:
     generator = torch.Generator().manual_seed(0)
     masks = torch.randn(8, 4, 32, 32, generator=generator)
-    masks[::2, 0] *= 100.0  # stable: few logits lie within the delta
+    masks[::2, 0] *= 100.0  # stable: few logits are within the delta
     masks[1, 0] = -5.0  # empty: stable by definition
     scores = torch.rand(8, 4, generator=generator)
     decoder = Sam2Decoder(micro_export.model)
@@ -194,7 +194,7 @@ def test_single_mask_choice_is_the_official_one(micro_export: MicroExport) -> No
     assert torch.equal(scores[torch.arange(8), chosen].unsqueeze(1), expected_scores)
 
 
-# The micro model with random weights reacts more to rounding than the official sizes do, for which BARS hold.
+# Rounding changes the micro model with random weights more than the official sizes, which BARS is for.
 @pytest.mark.parametrize(("precision", "bar"), [("fp16", 0.99), pytest.param("int8", 0.95, marks=pytest.mark.slow)])
 def test_smaller_numbers_keep_the_masks(
     micro_export: MicroExport, traced_micro: None, images: Path, tmp_path: Path, precision: str, bar: float
@@ -265,7 +265,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def old(micro_export: MicroExport, tmp_path: Path) -> Path:
-    """A repository with an older pair in place, recognisable by its bytes."""
+    """A repository with an older model pair, which its bytes identify."""
     for role in ("encoder", "decoder"):
         folder = tmp_path / "repository" / f"sam2_{role}" / "1"
         folder.mkdir(parents=True)

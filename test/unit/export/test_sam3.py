@@ -1,4 +1,4 @@
-"""SAM3 tracker: the published tensors, resize and rules as transformers has them, and the whole comparison."""
+"""SAM3 tracker: tensors, resize and rules equal those of the published files and transformers, and `verify` passes."""
 
 from __future__ import annotations
 

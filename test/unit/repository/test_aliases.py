@@ -1,4 +1,4 @@
-"""Second names for models: which are written, which are refused, what an interrupted one leaves."""
+"""Aliases: those that are written, those that are refused, and those whose writing is interrupted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ output { name: "y" data_type: TYPE_FP32 dims: [-1, -1] }
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The pairs `sam2`, and `empty`, which git would keep without its weights."""
+    """A repository with the model pairs `sam2` and `empty`, which has no weights."""
     for variant, file in (("sam2", "model.onnx"), ("empty", ".gitkeep")):
         for role in ("encoder", "decoder"):
             folder = tmp_path / f"{variant}_{role}"
@@ -55,9 +55,9 @@ def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: py
         ("x --of empty", "empty_encoder has no weights"),
         ("x --of nothing", "nothing_encoder has no weights"),
         ("x --of of_empty", "of_empty_encoder has no weights"),
-        ("sam2 --of my_sam", "sam2_encoder is a model of its own"),
-        ("my_sam --of other", "other_encoder leads back to my_sam_encoder"),
-        ("my_sam --of my_sam", "my_sam_encoder leads back to my_sam_encoder"),
+        ("sam2 --of my_sam", "sam2_encoder is a model and not an alias"),
+        ("my_sam --of other", "other_encoder calls my_sam_encoder"),
+        ("my_sam --of my_sam", "my_sam_encoder calls my_sam_encoder"),
         ("x --of sam2 --sam2 sam2", "--sam2 is for `triton-sam alias paintera`"),
         ("paintera --of sam2 --sam3 sam3", "--sam3 is for `triton-sam alias paintera`"),
     ],
@@ -97,7 +97,7 @@ def test_a_write_that_fails_leaves_nothing_and_can_be_repeated(
         patch.setattr(aliases, "atomic_write", fail)
         with pytest.raises(type(error)):
             write_alias(repository, wanted)
-    assert path.is_file()  # one that was there stays
+    assert path.is_file()  # an existing alias stays
 
 
 def test_a_target_without_weights_is_refused_also_without_the_command(repository: Path) -> None:

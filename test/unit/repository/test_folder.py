@@ -1,4 +1,4 @@
-"""Model repository: where it is, what lies in it, config.pbtxt, and the metadata of ONNX files."""
+"""The model repository: its location, its models, their config.pbtxt, and the metadata of ONNX files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def onnx_bytes(metadata: dict[str, str]) -> bytes:
-    """ModelProto by hand: ir_version, a graph of zeros, metadata."""
+    """Return a hand-written ModelProto: ir_version, a graph of zeros, metadata."""
     entries = [field(14, field(1, key.encode()) + field(2, value.encode())) for key, value in metadata.items()]
     return b"\x08\x0a" + field(7, bytes(5000)) + b"".join(entries)
 
@@ -128,7 +128,7 @@ def test_list_tells_what_is_wrong(tmp_path: Path) -> None:
     assert "not a valid config.pbtxt" in models["d"].problem
     assert "'other'" in models["e"].problem
     assert "not an ONNX model" in models["f"].problem
-    assert "holds no x.onnx" in models["g"].problem
+    assert "has no x.onnx" in models["g"].problem
     assert len(models) == 7
 
 

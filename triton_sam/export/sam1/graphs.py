@@ -1,4 +1,4 @@
-"""The two SAM1 graphs as modules: what SamPredictor does, written so that it exports to small ONNX graphs.
+"""The two SAM1 graphs as modules. They compute the same as SamPredictor, and export to small ONNX graphs.
 
 Reference: segment_anything.SamPredictor, segment_anything.modeling.{sam,prompt_encoder,mask_decoder}.
 """
@@ -16,7 +16,7 @@ from ..point_graphs import PointDecoder, channel_norm
 
 
 class Sam1Encoder(nn.Module):
-    """Image to embeddings, as SamPredictor.set_torch_image.
+    """Computes the embeddings of images, as SamPredictor.set_torch_image does.
 
     Args:
         model: a segment_anything.modeling.Sam.
@@ -35,7 +35,8 @@ class Sam1Encoder(nn.Module):
         """Encode images.
 
         Args:
-            image: (B,3,S,S) RGB in 0..1, the mean colour (families.sam1.PIXEL_MEAN) where the picture ends.
+            image: (B,3,S,S) RGB in 0..1; S is the image size in pixels. The padding has the mean colour, PIXEL_MEAN of
+                families.sam1.
 
         Returns:
             image_embeddings (B,256,S/16,S/16).
@@ -45,7 +46,9 @@ class Sam1Encoder(nn.Module):
 
 
 class Sam1Decoder(PointDecoder):
-    """Embeddings and prompts to masks, as SamPredictor.predict_torch, for single mask and multimask at once.
+    """Computes masks from embeddings and prompts, as SamPredictor.predict_torch does.
+
+    One call gives both the single mask and the three multimasks.
 
     Args:
         model: a segment_anything.modeling.Sam.
@@ -62,18 +65,18 @@ class Sam1Decoder(PointDecoder):
         mask_input: Tensor,
         has_mask_input: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Decode P prompts.
+        """Decode P prompts of up to N points each, in a frame with a side of S pixels.
 
         Args:
-            image_embeddings: (1 or P,256,S/16,S/16) of Sam1Encoder.
-            point_coords: (P,N,2) x, y in the S frame, unshifted; N may be 0.
+            image_embeddings: (1 or P,256,S/16,S/16) from Sam1Encoder.
+            point_coords: (P,N,2) x, y in pixels of the frame, without the shift of 0.5 to pixel centres; N may be 0.
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point.
-            mask_input: (1 or P,1,S/4,S/4) logits of an earlier answer.
-            has_mask_input: (1 or P,) 1 where mask_input counts, else 0.
+            mask_input: (1 or P,1,S/4,S/4) logits of an earlier prediction.
+            has_mask_input: (1 or P,) 1 if mask_input is a prompt, 0 if it is to be ignored.
 
         Returns:
-            masks (P,1,S/4,S/4) and iou_predictions (P,1) of token 0, the single mask; multimask_masks (P,3,S/4,S/4) and
-            multimask_iou_predictions (P,3) of the others. Masks are logits.
+            The single mask (mask token 0): masks (P,1,S/4,S/4) and iou_predictions (P,1). The multimasks (the other
+            mask tokens): multimask_masks (P,3,S/4,S/4) and multimask_iou_predictions (P,3). Masks are logits.
         """
         points, is_point = self._embed_points(point_coords, point_labels)
         is_point = is_point & self._without_padding_behind_a_box(point_labels)
@@ -91,9 +94,9 @@ class Sam1Decoder(PointDecoder):
         return masks[:, :1], scores[:, :1], masks[:, 1:], scores[:, 1:]
 
     def _without_padding_behind_a_box(self, labels: Tensor) -> Tensor:
-        """Return (P,N+1): False for the padding token of a prompt that has a box, True for all else.
+        """Return (P,N+1) bool: False for the padding token of a prompt that has a box, True for all other tokens.
 
-        PromptEncoder.forward pads points with pad=(boxes is None).
+        The official PromptEncoder.forward appends the padding token only without boxes: pad=(boxes is None).
         """
         is_corner = (labels == LABEL_BOX_TOP_LEFT) | (labels == LABEL_BOX_BOTTOM_RIGHT)
         has_no_box = is_corner.to(torch.int64).sum(dim=1, keepdim=True) == 0

@@ -1,4 +1,4 @@
-"""Build the official SAM1 model of the `segment_anything` package: sizes, checkpoint, or seeded random weights."""
+"""Build the official SAM1 model of the `segment_anything` package, with a checkpoint or seeded random weights."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ except ImportError as error:
     raise missing("exporting and verifying SAM1 needs", "export", error) from error
 
 CHANNELS = 256
+"""Channels of the image embeddings."""
 PATCH = 16
+"""Side of the patches that become one token of the image encoder, in pixels."""
 
 
 @dataclass(frozen=True)
 class Vit:
-    """Sizes of an image encoder, as in segment_anything.build_sam.
+    """The dimensions of an image encoder, as in segment_anything.build_sam.
 
     Args:
-        width: channels of the transformer.
+        width: number of channels in the transformer.
         depth: number of blocks.
-        heads: attention heads of a block.
-        global_blocks: blocks that attend to the whole image; the others to windows of 14x14.
+        heads: number of attention heads in a block.
+        global_blocks: indices of the blocks that attend to the whole image. The others attend to windows of 14x14.
     """
 
     width: int
@@ -46,19 +48,19 @@ SIZES: Mapping[str, Vit] = {
     "vit_h": Vit(1280, 32, 16, (7, 15, 23, 31)),
     "micro": Vit(64, 2, 2, (1,)),
 }
-"""Size name -> image encoder. "micro" is no official size: a quick one for tests, with random weights."""
+"""The image encoder of each size. "micro" is not official: it is a fast size for tests with random weights."""
 
 
 def guess_size(checkpoint: Path) -> str:
-    """Return the size that belongs to a checkpoint's file name, for example sam_vit_b_01ec64.pth.
+    """Return the size that the file name of a checkpoint contains, for example "vit_b" for sam_vit_b_01ec64.pth.
 
     Raises:
-        ConfigurationError: the name follows no known pattern.
+        ConfigurationError: the name contains no size.
     """
     match = re.search(r"vit_[blh]", checkpoint.name)
     if match is None:
         raise ConfigurationError(
-            f"cannot tell the SAM1 size from the name {checkpoint.name!r}: give --size vit_b, vit_l or vit_h"
+            f"the file name {checkpoint.name!r} does not contain a SAM1 size: give --size vit_b, vit_l or vit_h"
         )
     return match[0]
 
@@ -69,20 +71,20 @@ def load_model(
     """Build the official model with a checkpoint or with seeded random weights, ready for inference.
 
     Args:
-        checkpoint: official state dict, or None with ``random_seed``.
-        size: a key of SIZES; None: by the checkpoint's file name.
-        image_size: side of the square that the encoder sees, pixels, a multiple of 16. Position embeddings of a
-            checkpoint (1024) are interpolated to it.
-        random_seed: seeded random weights in place of a checkpoint.
+        checkpoint: file with the official state dict; None for random weights.
+        size: a key of SIZES; None: chosen by the file name of the checkpoint.
+        image_size: side of the square image that the encoder takes, in pixels; a multiple of 16. The position
+            embeddings of a checkpoint, which are those of 1024 pixels, are interpolated to it.
+        random_seed: seed of random weights; None with a checkpoint.
 
     Raises:
-        ConfigurationError: neither or both of checkpoint and random_seed, or an unknown size.
-        CheckpointError: a checkpoint that is missing, damaged or of another size.
+        ConfigurationError: checkpoint and random_seed are both given or both None, or the size is unknown.
+        CheckpointError: the checkpoint is missing or damaged, or belongs to another size.
     """
     if (checkpoint is None) == (random_seed is None):
-        raise ConfigurationError("give a checkpoint, or ask for random weights")
+        raise ConfigurationError("give either a checkpoint or the seed of random weights")
     chosen = choose_size(checkpoint, size)
-    # Layers draw their first weights from torch's global generator: seeded here, and put back for the caller.
+    # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed or 0)
         model = build_model(chosen, image_size)
@@ -92,29 +94,29 @@ def load_model(
         path = Path(checkpoint)
         state = dict(read_state_dict(path, f"triton-sam download sam1 {chosen}"))
         _fit_positions(state, model)
-        load_strictly(model, state, path, f"is it a {chosen}? --size says so")
+        load_strictly(model, state, path, f"is {chosen} its size? Otherwise give another --size")
     return model.requires_grad_(False)
 
 
 def choose_size(checkpoint: str | Path | None, size: str | None) -> str:
-    """Return a key of SIZES: the given one, or that of the checkpoint's file name.
+    """Return the size, a key of SIZES: the given one, or the one that the file name of the checkpoint contains.
 
     Raises:
-        ConfigurationError: there is no such size, or nothing to tell it by.
+        ConfigurationError: there is no such size, or neither a size nor such a file name is given.
     """
     if size is None:
         if checkpoint is None:
             raise ConfigurationError("random weights need --size vit_b, vit_l or vit_h")
         return guess_size(Path(checkpoint))
     if size not in SIZES:
-        raise ConfigurationError(f"no SAM1 size {size!r}: one of vit_b, vit_l, vit_h")
+        raise ConfigurationError(f"SAM1 has no size {size!r}: choose one of vit_b, vit_l, vit_h")
     return size
 
 
 def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
-    """Build a segment_anything.modeling.Sam without weights of its own, in eval mode on the CPU.
+    """Build a segment_anything.modeling.Sam with fresh weights, in eval mode on the CPU.
 
-    As segment_anything.build_sam, which knows one image size only.
+    This repeats segment_anything.build_sam, which supports one image size only.
     """
     vit, side = SIZES[size], image_size // PATCH
     encoder = ImageEncoderViT(
@@ -144,13 +146,13 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
         iou_head_depth=3,
         iou_head_hidden_dim=256,
     )
-    # The model's defaults for mean and standard deviation are those of build_sam.
+    # Sam's default mean and standard deviation equal those of build_sam.
     model: torch.nn.Module = Sam(encoder, prompts, decoder)
     return model.eval()
 
 
 def _fit_positions(state: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
-    """Interpolate the position embeddings of a 1024 checkpoint to the model's image size; nothing at 1024."""
+    """Interpolate the position embeddings of a checkpoint in place, if the model's image size is not 1024 pixels."""
     for name, wanted in model.state_dict().items():
         found = state.get(name)
         if not isinstance(found, torch.Tensor) or found.shape == wanted.shape:

@@ -1,4 +1,4 @@
-"""SAM1 checkpoint -> `<name>_encoder` and `<name>_decoder` in a Triton model repository."""
+"""The exporter of SAM1: it builds the model and traces its two graphs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
 
 STRIDE = 16
-"""An image side must be a multiple of it: the feature map has one pixel for 16."""
+"""The image size must be a multiple of this number of pixels, which is the stride of the feature map."""
 
 
 class Sam1Exporter(Exporter):
-    """Exports SAM1 from an official state dict; the model's configuration is a size: "vit_b", "vit_l" or "vit_h"."""
+    """Exports SAM1 from an official state dict.
+
+    The name of the model's configuration is a size, for example "vit_b".
+    """
 
     name = "sam1"
     stride = STRIDE
@@ -64,7 +67,7 @@ def _trace_encoder(model: Any) -> onnx.ModelProto:
 
 
 def _trace_decoder(model: Any) -> onnx.ModelProto:
-    """Trace with an image batch and a mask batch of 1, which is broadcast, and free both afterwards."""
+    """Trace with a batch of 1 for images and masks, which is broadcast, and make both batches dynamic afterwards."""
     prompts, points = torch.export.Dim("prompts", min=1), torch.export.Dim("points", min=0)
     side, device = model.image_encoder.img_size, model.device
     example = [

@@ -1,4 +1,4 @@
-"""The official predictor of SAM1, as a reference."""
+"""The official predictor of SAM1 as a reference for `triton-sam verify`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..reference import Answer, Prompt
 
 
 class Sam1Reference:
-    """segment_anything.SamPredictor.
+    """Reference that runs segment_anything.SamPredictor.
 
     Args:
         model: a segment_anything.modeling.Sam.
@@ -30,7 +30,7 @@ class Sam1Reference:
         self._predictor.set_image(np.asarray(image))
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
-        """See Reference.answer. Several boxes go to predict_torch, which is what SamPredictor has for them."""
+        """See Reference.answer. SamPredictor.predict takes one box only, so several boxes go to predict_torch."""
         arrays = {name: np.asarray(value) for name, value in prompt.items()}
         if "box" in arrays and arrays["box"].ndim == 2:
             return self._answer_boxes(arrays["box"], multimask)

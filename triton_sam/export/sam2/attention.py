@@ -1,7 +1,7 @@
-"""SAM2's attention as one node, ONNX Runtime's `MultiHeadAttention`, in place of matrix products and a softmax.
+"""SAM2's attention as ONNX Runtime's operator `MultiHeadAttention`, instead of matrix products and a softmax.
 
-The node keeps no matrix of all places against all places (256 MiB for the built-in model), and takes queries, keys and
-values as they come out of their projections, where torch's graph transposes each of them.
+The operator does not store the matrix of all positions by all positions, which takes 256 MiB for the built-in model. It
+takes queries, keys and values in the layout of their projections, whereas torch's graph transposes each of them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ OPERATOR = "MultiHeadAttention"
 
 
 @contextlib.contextmanager
-def one_node_each(model: nn.Module) -> Iterator[None]:
-    """Let every attention block of the image encoder trace as one node. Only for tracing: nothing computes there."""
+def fused_attention(model: nn.Module) -> Iterator[None]:
+    """Make torch trace every attention block of the image encoder as one node.
+
+    Inside this context, the model can be traced but not run.
+    """
     blocks = [module for module in model.modules() if isinstance(module, MultiScaleAttention)]
     for block in blocks:
         block.forward = MethodType(_forward, block)
@@ -33,10 +36,10 @@ def one_node_each(model: nn.Module) -> Iterator[None]:
 
 
 def _forward(self: MultiScaleAttention, x: Tensor) -> Tensor:
-    """MultiScaleAttention.forward: (B,H,W,C) to (B,H',W',C'), the sides halved where queries are pooled.
+    """Compute the same as MultiScaleAttention.forward: (B,H,W,C) to (B,H',W',C').
 
-    Projections see the places as rows of one matrix: ONNX Runtime adds the bias inside a product of two matrices, but
-    in a pass of its own behind any other product.
+    H' and W' are half of H and W in blocks that pool the queries. The projections are products of two matrices, with
+    all positions as the rows of one: for these, ONNX Runtime adds the bias in the same pass, and not in another one.
     """
     batch, height, width, _ = x.shape
     rows, side = x.flatten(0, 2), self.qkv.out_features // 3
@@ -53,7 +56,7 @@ def _forward(self: MultiScaleAttention, x: Tensor) -> Tensor:
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
-    """softmax(q k^T / sqrt(size of a head)) v for (B,places,heads*size) each; a node of the graph, no computation."""
+    """Return a graph node for softmax(q k^T / sqrt(d)) v; q, k and v are (B,positions,heads*d). It cannot be run."""
     return torch.onnx.ops.symbolic(
         f"{ONNX_RUNTIME_DOMAIN}::{OPERATOR}",
         (query, key, value),

@@ -1,4 +1,4 @@
-"""The two SAM2 graphs as modules: what SAM2ImagePredictor does, written so that it exports to small ONNX graphs.
+"""The two SAM2 graphs as modules. They compute the same as SAM2ImagePredictor, and export to small ONNX graphs.
 
 Reference: SAM2ImagePredictor.set_image and SAM2ImagePredictor._predict, sam2.modeling.sam.mask_decoder.
 """
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from ..point_graphs import PointDecoder, channel_norm
 
 PIXEL_MEAN = (0.485, 0.456, 0.406)
-"""Mean of RGB in 0..1; sam2.utils.transforms.SAM2Transforms."""
+"""Mean of RGB values in 0..1, from sam2.utils.transforms.SAM2Transforms."""
 PIXEL_STD = (0.229, 0.224, 0.225)
-"""Standard deviation of RGB in 0..1; sam2.utils.transforms.SAM2Transforms."""
+"""Standard deviation of RGB values in 0..1, from sam2.utils.transforms.SAM2Transforms."""
 
 
 class Sam2Encoder(nn.Module):
-    """Image to embeddings, as SAM2ImagePredictor.set_image.
+    """Computes the embeddings of images, as SAM2ImagePredictor.set_image does.
 
     Args:
         model: a sam2.modeling.sam2_base.SAM2Base with high-res features.
@@ -38,7 +38,7 @@ class Sam2Encoder(nn.Module):
         """Encode images.
 
         Args:
-            image: (B,3,S,S) RGB in 0..1.
+            image: (B,3,S,S) RGB in 0..1; S is the image size in pixels.
 
         Returns:
             image_embeddings (B,256,S/16,S/16), high_res_feats_0 (B,32,S/4,S/4), high_res_feats_1 (B,64,S/8,S/8).
@@ -51,9 +51,9 @@ class Sam2Encoder(nn.Module):
 
 
 class Sam2Decoder(PointDecoder):
-    """Embeddings and prompts to masks, as SAM2ImagePredictor._predict, for single mask and multimask at once.
+    """Computes masks from embeddings and prompts, as SAM2ImagePredictor._predict does.
 
-    The image side keeps its own batch dimension (1 or P) and is broadcast against the P prompts where they meet.
+    One call gives both the single mask and the three multimasks.
 
     Args:
         model: a sam2.modeling.sam2_base.SAM2Base with high-res features.
@@ -72,20 +72,21 @@ class Sam2Decoder(PointDecoder):
         mask_input: Tensor,
         has_mask_input: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Decode P prompts.
+        """Decode P prompts of up to N points each, in a frame with a side of S pixels.
 
         Args:
-            image_embeddings: (1 or P,256,S/16,S/16) of Sam2Encoder.
-            high_res_feats_0: (1 or P,32,S/4,S/4) of Sam2Encoder.
-            high_res_feats_1: (1 or P,64,S/8,S/8) of Sam2Encoder.
-            point_coords: (P,N,2) x, y in the S frame, unshifted; N may be 0.
+            image_embeddings: (1 or P,256,S/16,S/16) from Sam2Encoder.
+            high_res_feats_0: (1 or P,32,S/4,S/4) from Sam2Encoder.
+            high_res_feats_1: (1 or P,64,S/8,S/8) from Sam2Encoder.
+            point_coords: (P,N,2) x, y in pixels of the frame, without the shift of 0.5 to pixel centres; N may be 0.
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point.
-            mask_input: (1 or P,1,S/4,S/4) logits of an earlier answer.
-            has_mask_input: (1 or P,) 1 where mask_input counts, else 0.
+            mask_input: (1 or P,1,S/4,S/4) logits of an earlier prediction.
+            has_mask_input: (1 or P,) 1 if mask_input is a prompt, 0 if it is to be ignored.
 
         Returns:
-            masks (P,1,S/4,S/4) and iou_predictions (P,1) of the single mask, multimask_masks (P,3,S/4,S/4) and
-            multimask_iou_predictions (P,3), object_score_logits (P,1). Masks are unclamped logits.
+            The single mask: masks (P,1,S/4,S/4) and iou_predictions (P,1). The multimasks: multimask_masks
+            (P,3,S/4,S/4) and multimask_iou_predictions (P,3). Also object_score_logits (P,1). Masks are logits, which
+            are not clamped.
         """
         dense = self._embed_mask(mask_input, has_mask_input)
         masks, scores, object_score = self.all_masks(
@@ -100,17 +101,17 @@ class Sam2Decoder(PointDecoder):
     def all_masks(
         self, image: Tensor, high_res_0: Tensor, high_res_1: Tensor, coords: Tensor, labels: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Decode without choosing.
+        """Decode all four masks of each prompt, without the choice of the single mask.
 
         Args:
-            image: (1 or P,256,S/16*S/16) embeddings that the dense prompt has been added to.
-            high_res_0: as high_res_feats_0 of forward().
-            high_res_1: as high_res_feats_1 of forward().
-            coords: (P,N,2).
-            labels: (P,N).
+            image: (1 or P,256,S/16*S/16) embeddings with the dense prompt added.
+            high_res_0: see high_res_feats_0 of forward().
+            high_res_1: see high_res_feats_1 of forward().
+            coords: (P,N,2), see point_coords of forward().
+            labels: (P,N), see point_labels of forward().
 
         Returns:
-            (P,4,S/4,S/4) mask logits and (P,4) scores, the single mask first, and (P,1) object score logits.
+            (P,4,S/4,S/4) mask logits and (P,4) scores, both with mask token 0 first, and (P,1) object score logits.
         """
         points, is_point = self._embed_points(coords, labels)
         heads = [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
@@ -118,12 +119,12 @@ class Sam2Decoder(PointDecoder):
             heads.insert(0, self.decoder.obj_score_token.weight)
         tokens, ignored = self._tokens(heads, points, is_point)
         tokens_out, image_out = self._transform(image, tokens, ignored)
-        return self._read_out(tokens_out, image_out, high_res_0, high_res_1)
+        return self._predict(tokens_out, image_out, high_res_0, high_res_1)
 
-    def _read_out(
+    def _predict(
         self, tokens: Tensor, image: Tensor, high_res_0: Tensor, high_res_1: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (P,4,S/4,S/4) mask logits, (P,4) scores and (P,1) object score logits; token 0 is the single mask."""
+        """Turn the transformer's outputs into the masks and scores of all_masks(); see MaskDecoder.predict_masks."""
         decoder = self.decoder
         first = 1 if decoder.pred_obj_scores else 0
         mask_tokens = tokens[:, first + 1 : first + 1 + decoder.num_mask_tokens]
@@ -137,21 +138,22 @@ class Sam2Decoder(PointDecoder):
         scores = decoder.iou_prediction_head(tokens[:, first])
         if decoder.pred_obj_scores:
             return masks, scores, decoder.pred_obj_score_head(tokens[:, 0])
-        # Models without that head take every object as present: sigmoid(10) = 1.
+        # Models without this head treat every object as present: 10 is a logit with a sigmoid of about 1.
         return masks, scores, torch.full_like(scores[:, :1], 10.0)
 
     def _choose_single(self, masks: Tensor, scores: Tensor) -> Tensor:
-        """Return the (P,) index of the mask that a single-mask call gets.
+        """Return the (P,) index of the mask that the single-mask outputs return.
 
-        Token 0, unless its mask is unstable (the IoU of its areas above +delta and above -delta is under the
-        threshold): then the best scored of the others. See MaskDecoder._dynamic_multimask_via_stability.
+        It is mask 0 if that mask is stable: the IoU of its areas with logits above +delta and above -delta reaches the
+        threshold. Otherwise it is the mask with the best score among the others. See
+        MaskDecoder._dynamic_multimask_via_stability.
         """
         decoder = self.decoder
         if not decoder.dynamic_multimask_via_stability:
             return torch.zeros_like(scores[:, 0], dtype=torch.int64)
         delta = decoder.dynamic_multimask_stability_delta
         single = masks[:, 0].flatten(1)
-        # Counts up to 65536 are exact in FP32, and summing floats is faster than summing integers.
+        # FP32 represents counts up to 65536 exactly, and adding floats is faster than adding integers.
         inner = (single > delta).to(torch.float32).sum(dim=1)
         outer = (single > -delta).to(torch.float32).sum(dim=1)
         stable = (outer == 0) | (inner / outer >= decoder.dynamic_multimask_stability_thresh)

@@ -1,4 +1,4 @@
-"""Build the official model of the `sam2` package, SAM2.1 or 2.0: configuration, checkpoint, seeded random weights."""
+"""Build the official model of the `sam2` package, SAM2.1 or SAM2.0, and load its checkpoint."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ from ..weights import load_strictly, randomise, read_state_dict
 __all__ = ["CONFIG_OF_SIZE", "build_model", "find_config", "guess_config", "load_checkpoint", "randomise"]
 
 OWN_CONFIGS = Path(__file__).parent / "configs"
+"""The folder of configurations that this project adds to those of the `sam2` package."""
 
 _LETTERS = {"tiny": "t", "small": "s", "base_plus": "b+", "large": "l"}
 _FOLDERS = ("configs/sam2.1", "configs/sam2")
 
 CONFIG_OF_SIZE = {size.name: size.model for size in Sam2.sizes}
-"""Size name -> configuration of SAM2.1, relative to the `sam2` package or to our own configs folder."""
+"""The configuration file of each size of SAM2.1, relative to the `sam2` package or to OWN_CONFIGS."""
 
 _CONFIG_OF_SAM20_SIZE = {size: f"configs/sam2/sam2_hiera_{letter}.yaml" for size, letter in _LETTERS.items()}
 
-# What sam2.build_sam.build_sam2 adds for its default apply_postprocessing=True; SAM2ImagePredictor users get these.
 POSTPROCESSING = {
     "dynamic_multimask_via_stability": True,
     "dynamic_multimask_stability_delta": 0.05,
     "dynamic_multimask_stability_thresh": 0.98,
 }
+"""The options that sam2.build_sam.build_sam2 sets by default (apply_postprocessing=True)."""
 
 
 def guess_config(checkpoint: Path) -> str:
-    """Return the configuration that belongs to a checkpoint's file name: sam2_hiera_tiny.pt is SAM2.0, others SAM2.1.
+    """Return the configuration that belongs to the file name of a checkpoint.
+
+    A name such as sam2_hiera_tiny.pt stands for SAM2.0, and one such as sam2.1_hiera_tiny.pt for SAM2.1.
 
     Raises:
         ConfigurationError: the name follows no known pattern.
@@ -52,14 +55,18 @@ def guess_config(checkpoint: Path) -> str:
     known = _CONFIG_OF_SAM20_SIZE if match and match[1] else CONFIG_OF_SIZE
     if match is None or match[2] not in known:
         raise ConfigurationError(
-            f"cannot tell the SAM2 size from the file name {checkpoint.name!r}: give --model-cfg, "
-            f"one of {', '.join(CONFIG_OF_SIZE.values())} or a file path, or --size"
+            f"the file name {checkpoint.name!r} does not contain a SAM2 size: give --size, or give --model-cfg with "
+            f"a file path or one of {', '.join(CONFIG_OF_SIZE.values())}"
         )
     return known[match[2]]
 
 
 def find_config(model_cfg: str | Path) -> Path:
-    """Find a configuration file: a path, a name inside the `sam2` package, with or without folder, or one of our own.
+    """Return the path of a configuration file.
+
+    Args:
+        model_cfg: path of a file, or the name of a configuration in the `sam2` package (with or without its folder) or
+            in OWN_CONFIGS. The suffix .yaml is optional.
 
     Raises:
         ConfigurationError: there is no such file.
@@ -71,15 +78,15 @@ def find_config(model_cfg: str | Path) -> Path:
         if named.is_file():
             return named
     raise ConfigurationError(
-        f"no model configuration {str(model_cfg)!r}: neither a file nor a name inside the sam2 package "
+        f"no model configuration {str(model_cfg)!r}: it is neither a file nor a name inside the sam2 package "
         f"(known: {', '.join(CONFIG_OF_SIZE.values())})"
     )
 
 
 def build_model(model_cfg: str | Path, image_size: int = 1024) -> torch.nn.Module:
-    """Build a SAM2Base as `sam2.build_sam.build_sam2` does, without a checkpoint, in eval mode on the CPU.
+    """Build a SAM2Base as `sam2.build_sam.build_sam2` does, with fresh weights, in eval mode on the CPU.
 
-    Hydra's global state stays untouched, so that any file path works as a configuration.
+    This does not use Hydra's global state, so that any file path works as a configuration.
 
     Raises:
         ConfigurationError: the file is missing or does not describe a SAM2 model.
@@ -94,17 +101,17 @@ def build_model(model_cfg: str | Path, image_size: int = 1024) -> torch.nn.Modul
     except (OmegaConfBaseException, HydraException, OSError, ValueError, AttributeError, TypeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigurationError(f"{path} is not a usable SAM2 model configuration: {reason}") from error
-    except Exception as error:  # yaml's own errors share no base with OmegaConf's
+    except Exception as error:  # the errors of yaml and OmegaConf share no base class below Exception
         raise ConfigurationError(f"{path} is not a readable YAML file: {type(error).__name__}") from error
     return model.eval()
 
 
 def load_checkpoint(model: torch.nn.Module, checkpoint: str | Path) -> None:
-    """Load a SAM2.1 or SAM2.0 state dict (`{"model": ...}` or bare) strictly, with weights_only.
+    """Load a SAM2.1 or SAM2.0 state dict strictly, in place; see read_state_dict() and load_strictly().
 
     Raises:
         CheckpointError: the file is missing, damaged, or belongs to another configuration.
     """
     path = Path(checkpoint)
     state = read_state_dict(path, "triton-sam download sam2 base_plus")
-    load_strictly(model, state, path, "is --size or --model-cfg the one of this checkpoint?")
+    load_strictly(model, state, path, "do --size or --model-cfg belong to this checkpoint?")

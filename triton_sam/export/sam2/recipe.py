@@ -1,4 +1,4 @@
-"""SAM2.1 checkpoint -> `<name>_encoder` and `<name>_decoder` in a Triton model repository."""
+"""The exporter of SAM2.1: it builds the model and traces its two graphs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
 
 STRIDE = 32
-"""An image side must be a multiple of it: the coarsest feature map has one pixel for 32."""
+"""The image size must be a multiple of this number of pixels, which is the stride of the coarsest feature map."""
 
 
 class Sam2Exporter(Exporter):
     """Exports SAM2.1 from a state dict.
 
-    The model's configuration is a name inside the sam2 package, one of our own, or a path. The option
-    ``standard_operators`` leaves out ONNX Runtime's own attention, which encodes faster, for TensorRT and others.
+    The name of the model's configuration is one that find_config() accepts. By default, the encoder uses ONNX Runtime's
+    own attention operator, because it is faster. The option ``standard_operators`` replaces it by operators of the ONNX
+    standard, for TensorRT and other runtimes.
     """
 
     name = "sam2"
     stride = STRIDE
-    counting_device = "cpu"  # SAM2's backbone reads numbers off tensors while it is built
+    counting_device = "cpu"  # the constructor of SAM2's backbone reads values of tensors, and "meta" tensors have none
 
     def load(
         self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
@@ -73,14 +74,20 @@ def load_model(
 ) -> torch.nn.Module:
     """Build the official model with a checkpoint or with seeded random weights, ready for inference.
 
+    Args:
+        checkpoint: file with the official state dict; None for random weights.
+        model_cfg: see find_config(); None: chosen by the file name of the checkpoint.
+        image_size: side of the square image that the encoder takes, in pixels; a multiple of 32.
+        random_seed: seed of random weights; None with a checkpoint.
+
     Raises:
-        ConfigurationError: neither or both of checkpoint and random_seed, or no usable configuration.
-        CheckpointError: a checkpoint that is missing, damaged or of another configuration.
+        ConfigurationError: checkpoint and random_seed are both given or both None, or the configuration is not usable.
+        CheckpointError: the checkpoint is missing or damaged, or belongs to another configuration.
     """
     if (checkpoint is None) == (random_seed is None):
-        raise ConfigurationError("give a checkpoint, or ask for random weights")
+        raise ConfigurationError("give either a checkpoint or the seed of random weights")
     config = _config(checkpoint, model_cfg)
-    # Layers draw their first weights from torch's global generator: seeded here, and put back for the caller.
+    # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed or 0)
         model = sam2_model.build_model(config, image_size)
@@ -89,15 +96,22 @@ def load_model(
     else:
         sam2_model.randomise(model, random_seed or 0)
     if not getattr(model, "use_high_res_features_in_sam", False):
-        raise ConfigurationError(f"{config} describes a SAM2 model without high-resolution features: not served here")
+        raise ConfigurationError(
+            f"{config} describes a SAM2 model without high-resolution features, which is not supported"
+        )
     return model.requires_grad_(False)
 
 
 def trace(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx.ModelProto:
-    """Trace one half of the pair.
+    """Trace the encoder or the decoder.
+
+    Args:
+        model: from load_model().
+        spec: Sam2.encoder or Sam2.decoder.
+        standard_operators: use only operators of the ONNX standard.
 
     Raises:
-        ExportError: torch cannot export it.
+        ExportError: torch cannot export the model.
     """
     return _trace_encoder(model, standard_operators) if spec.role == ENCODER else _trace_decoder(model)
 
@@ -105,12 +119,12 @@ def trace(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx
 def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:
     images = torch.export.Dim("images", min=1)
     example = torch.rand(2, 3, model.image_size, model.image_size, device=model.device)
-    with contextlib.nullcontext() if standard_operators else attention.one_node_each(model):
+    with contextlib.nullcontext() if standard_operators else attention.fused_attention(model):
         return onnx_tools.trace(Sam2Encoder(model), Sam2.encoder, [example], {"image": {0: images}})
 
 
 def _trace_decoder(model: Any) -> onnx.ModelProto:
-    """Trace with an image batch and a mask batch of 1, which is broadcast, and free both afterwards."""
+    """Trace with a batch of 1 for images and masks, which is broadcast, and make both batches dynamic afterwards."""
     prompts, points = torch.export.Dim("prompts", min=1), torch.export.Dim("points", min=0)
     side, device = model.image_size, model.device
     embeddings = [

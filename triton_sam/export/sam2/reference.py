@@ -1,4 +1,4 @@
-"""The official predictor of SAM2, as a reference."""
+"""The official predictor of SAM2 as a reference for `triton-sam verify`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..reference import Answer, Prompt
 
 
 class Sam2Reference:
-    """sam2.sam2_image_predictor.SAM2ImagePredictor.
+    """Reference that runs sam2.sam2_image_predictor.SAM2ImagePredictor.
 
     Args:
         model: a sam2.modeling.sam2_base.SAM2Base.
@@ -25,7 +25,7 @@ class Sam2Reference:
         self.family = get_family("sam2")
         with quiet():
             self._predictor = SAM2ImagePredictor(model)
-        # The predictor's own sizes are those of a 1024 input.
+        # By default, the predictor assumes the feature sizes of an image size of 1024 pixels.
         sizes = [(model.image_size // stride,) * 2 for stride in (4, 8, 16)]
         self._predictor._bb_feat_sizes = sizes  # noqa: SLF001
 

@@ -1,1 +1,1 @@
-"""SAM3 tracker: load, trace, official predictor."""
+"""The exporter of the SAM3 tracker: it loads the official model, traces it, and provides the official predictor."""

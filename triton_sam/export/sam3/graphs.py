@@ -1,8 +1,10 @@
 """The two SAM3 tracker graphs as modules, with the names, shapes and ranges of the published ONNX files.
 
-The submodules of transformers' Sam3TrackerModel are called with their weights; only the glue between them is written
-anew: prompts of different length and images times prompts in one batch. Reference: transformers 5,
-models/sam3_tracker/modeling_sam3_tracker.py.
+The graphs call the submodules of transformers' Sam3TrackerModel with their weights. Only the code between them is our
+own: it supports prompts of different lengths, and several images with several prompts each, in one batch.
+Reference: transformers 5, models/sam3_tracker/modeling_sam3_tracker.py.
+
+In shapes, B is the number of images, P of prompts (objects) on each, N of points, T of tokens, and C of channels.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from ...families.base import LABEL_NO_POINT
-from ...families.sam3 import LABEL_PADDED
+from ...families.sam3 import LABEL_NO_POINT_IN_TRANSFORMERS
 from ..point_graphs import LABEL_PADDING
 
 
 class Sam3Encoder(nn.Module):
-    """Pixels to embeddings, as Sam3TrackerModel.get_image_embeddings.
+    """Computes the embeddings of images, as Sam3TrackerModel.get_image_embeddings does.
 
     Args:
         model: a transformers Sam3TrackerModel.
-        add_no_memory: add no_memory_embedding to the coarsest map, as Meta's own code does. transformers adds it to a
-            map that is dropped, and the published ONNX files follow transformers.
+        add_no_memory: add no_memory_embedding to the coarsest feature map, as Meta's own code does. transformers adds
+            it to a feature map that it then discards, and the published ONNX files follow transformers.
     """
 
     def __init__(self, model: Any, add_no_memory: bool = False) -> None:
@@ -49,7 +51,7 @@ class Sam3Encoder(nn.Module):
 
 
 class Sam3Decoder(nn.Module):
-    """Embeddings and prompts to three candidate masks, as Sam3TrackerModel.forward with multimask_output=True.
+    """Computes three candidate masks for each prompt, as Sam3TrackerModel.forward does with multimask_output=True.
 
     Args:
         model: a transformers Sam3TrackerModel.
@@ -74,12 +76,13 @@ class Sam3Decoder(nn.Module):
         """Decode P prompts on each of B images.
 
         Args:
-            embeddings_0: (B,32,288,288) of Sam3Encoder.
-            embeddings_1: (B,64,144,144) of Sam3Encoder.
-            embeddings_2: (B,256,72,72) of Sam3Encoder.
-            input_points: (B,P,N,2) x, y in the 1008 frame, unshifted; N may be 0.
+            embeddings_0: (B,32,288,288) from Sam3Encoder.
+            embeddings_1: (B,64,144,144) from Sam3Encoder.
+            embeddings_2: (B,256,72,72) from Sam3Encoder.
+            input_points: (B,P,N,2) x, y in pixels of the 1008x1008 frame, without the shift of 0.5 to the centres of
+                pixels; N may be 0.
             input_labels: (B,P,N) int64: 0 background, 1 foreground, -1 padding, -2 or -10 no point.
-            input_boxes: (B,M,4) x1,y1,x2,y2; M is P or 0.
+            input_boxes: (B,M,4) x1, y1, x2, y2 in pixels of the frame; M is P or 0.
 
         Returns:
             iou_scores (B,P,3), pred_masks (B,P,3,288,288) logits, object_score_logits (B,P,1).
@@ -102,23 +105,23 @@ class Sam3Decoder(nn.Module):
         return scores, masks, decoder.pred_obj_score_head(tokens[:, :, 0])
 
     def _position(self, coords: Tensor) -> Tensor:
-        """Encode (...,2) coordinates of pixels; +0.5 for their centres."""
+        """Encode (...,2) coordinates of pixels; + 0.5 gives the centres of the pixels."""
         encoded: Tensor = self.prompts.shared_embedding((coords + 0.5) / self.prompts.input_image_size)
         return encoded
 
     def _embed_points(self, coords: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (B,P,N,C) tokens and (B,P,N) which of them exist; see Sam3TrackerPromptEncoder._embed_points."""
+        """Return (B,P,N,C) tokens and (B,P,N) whether they exist; see Sam3TrackerPromptEncoder._embed_points."""
         encoder = self.prompts
         padding = encoder.not_a_point_embed.weight
         embedded = torch.where((labels == LABEL_PADDING).unsqueeze(-1), padding, self._position(coords))
         kind = encoder.point_embed(labels.clamp(0, encoder.point_embed.num_embeddings - 1))
         embedded = embedded + kind * (labels >= 0).unsqueeze(-1)
-        return embedded, (labels != LABEL_NO_POINT) & (labels != LABEL_PADDED)
+        return embedded, (labels != LABEL_NO_POINT) & (labels != LABEL_NO_POINT_IN_TRANSFORMERS)
 
     def _embed_boxes(self, boxes: Tensor, prompts: int) -> tuple[Tensor, Tensor]:
-        """Return (B,P,2,C) tokens and (B,P,2) which of them exist; see Sam3TrackerPromptEncoder._embed_boxes.
+        """Return (B,P,2,C) tokens and (B,P,2) whether they exist; see Sam3TrackerPromptEncoder._embed_boxes.
 
-        One graph serves M = P and M = 0: P empty boxes follow the given ones, and the first P of all are taken.
+        The same graph has to work with M = P and with M = 0 boxes: this appends P empty boxes and keeps the first P.
         """
         images, given = boxes.shape[:2]
         filled: Any = torch.cat([boxes, boxes.new_zeros(images, prompts, 4)], dim=1)[:, :prompts]
@@ -127,10 +130,10 @@ class Sam3Decoder(nn.Module):
         return embedded, exists.reshape(1, -1, 1).expand(images, -1, 2)
 
     def _embed_padding(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the (B,P,1,C) padding token and (B,P,1) where it exists.
+        """Return the (B,P,1,C) padding token, and (B,P,1) bool: whether it exists.
 
-        Exactly one for each prompt: transformers adds it behind points and behind boxes; a caller may have sent its own
-        as a point with label -1.
+        transformers has exactly one for each prompt, after the points or after the boxes. It does not exist here if the
+        caller sent it, as a point with the label -1.
         """
         images, prompts = labels.shape[:2]
         token = self.prompts.not_a_point_embed.weight.expand(images, prompts, 1, -1)
@@ -140,12 +143,12 @@ class Sam3Decoder(nn.Module):
         """Run the two-way transformer; see Sam3TrackerTwoWayTransformer.
 
         Args:
-            image: (B,C,h,w).
-            tokens: (B,P,T,C).
-            bias: (B,P,1,1,T), -inf for tokens that no attention may read.
+            image: (B,C,h,w) embeddings with the dense prompt added.
+            tokens: (B,P,T,C) output tokens and prompts.
+            bias: (B,P,1,1,T) attention bias: 0 for tokens that exist, -inf for those that do not.
 
         Returns:
-            (B,P,T,C) tokens, of which the hidden ones are meaningless, and (B,P,h*w,C) image.
+            (B,P,T,C) tokens, among which the masked ones have no meaning, and (B,P,h*w,C) image features.
         """
         transformer = self.decoder.transformer
         queries, keys = tokens, image.flatten(2).transpose(1, 2).unsqueeze(1)
@@ -169,11 +172,18 @@ class Sam3Decoder(nn.Module):
         return transformer.layer_norm_final_attn(queries + attended), keys
 
     def _masks(self, mask_tokens: Tensor, image: Tensor, fine: Tensor, middle: Tensor) -> Tensor:
-        """Return (B,P,3,4h,4w) logits of the three candidates, (B,P,3+,C) tokens weighing upscaled features."""
+        """Return (B,P,3,4h,4w) mask logits of the three candidates.
+
+        Args:
+            mask_tokens: (B,P,T,C) with the tokens of the three candidates first.
+            image: (B,P,h*w,C) from _transform().
+            fine: (B,32,4h,4w), see embeddings_0 of forward().
+            middle: (B,64,2h,2w), see embeddings_1 of forward().
+        """
         decoder, (height, width) = self.decoder, self.prompts.image_embedding_size
         images, prompts = image.shape[:2]
         features: Any = image.transpose(2, 3).reshape(-1, image.shape[3], height, width)
-        # The maps of an image meet its P prompts by broadcasting, never by repetition.
+        # The feature maps of an image are broadcast to its P prompts, never repeated.
         features = decoder.upscale_conv1(features).unflatten(0, (images, prompts)) + middle.unsqueeze(1)
         features = decoder.activation(decoder.upscale_layer_norm(features.flatten(0, 1)))
         features = decoder.upscale_conv2(features).unflatten(0, (images, prompts)) + fine.unsqueeze(1)
@@ -185,17 +195,19 @@ class Sam3Decoder(nn.Module):
 
 
 def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multi-head attention with the weights of a Sam3TrackerAttention: softmax(q k^T * scaling + bias) v.
+    """Compute multi-head attention, softmax(q k^T * scaling + bias) v, with the weights of a Sam3TrackerAttention.
+
+    P1 and P2 are broadcast, for example 1 and P, and never repeated.
 
     Args:
         attention: the official module.
-        q: (B,P1,Tq,C).
-        k: (B,P2,Tk,C); P1 and P2 may be 1 and P: they are broadcast, never repeated.
-        v: (B,P2,Tk,C).
-        bias: added to the logits, broadcast to (B,P,heads,Tq,Tk).
+        q: (B,P1,Tq,C) input of the query projection.
+        k: (B,P2,Tk,C) input of the key projection.
+        v: (B,P2,Tk,C) input of the value projection.
+        bias: added to the logits; must broadcast to (B,P,heads,Tq,Tk).
 
     Returns:
-        (B,P,Tq,C).
+        (B,P,Tq,C) output of the output projection.
     """
     heads: Any = attention.num_attention_heads
     q = attention.q_proj(q).unflatten(3, (heads, -1)).transpose(2, 3)

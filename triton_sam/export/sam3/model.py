@@ -1,4 +1,4 @@
-"""Build transformers' Sam3TrackerModel: checkpoint folder, full or reduced configuration, seeded random weights."""
+"""Build transformers' Sam3TrackerModel, with a checkpoint or with seeded random weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ except ImportError as error:
     raise missing("exporting and verifying SAM3 needs", "export", error) from error
 
 SIZES = ("full", "reduced")
-"""Configurations for random weights. "reduced" is no official size: a quick one for tests."""
+"""The sizes for random weights. "reduced" is not official: it is a fast size for tests."""
 
 _REDUCED_BACKBONE = {
     "model_type": "sam3_vit_model",
@@ -30,7 +30,9 @@ _REDUCED_BACKBONE = {
     "num_attention_heads": 2,
     "global_attn_indexes": [1],
 }
-"""One layer of windows and one global; image, patch and neck as in the full size, so that all shapes are."""
+"""The reduced size has one layer with windowed attention and one with global attention.
+
+Image size, patch size and neck equal those of the full size, so all tensors on the wire have the same shapes."""
 
 
 def load_model(
@@ -39,19 +41,20 @@ def load_model(
     """Build the official model with a checkpoint or with seeded random weights, ready for inference.
 
     Args:
-        checkpoint: folder as `huggingface_hub` stores facebook/sam3 (config.json, *.safetensors), or a file inside it.
+        checkpoint: folder with facebook/sam3 as `huggingface_hub` stores it (config.json, *.safetensors), or a file in
+            that folder; None for random weights.
         size: a value of SIZES, for random weights; None: "full".
-        random_seed: seeded random weights in place of a checkpoint.
+        random_seed: seed of random weights; None with a checkpoint.
 
     Raises:
-        ConfigurationError: neither or both of checkpoint and random_seed, or an unknown size.
-        CheckpointError: a checkpoint that is missing, damaged or of another model.
+        ConfigurationError: checkpoint and random_seed are both given or both None, or the size is unknown.
+        CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
     """
     if (checkpoint is None) == (random_seed is None):
-        raise ConfigurationError("give a checkpoint, or ask for random weights")
+        raise ConfigurationError("give either a checkpoint or the seed of random weights")
     if checkpoint is not None:
         return _load(Path(checkpoint)).requires_grad_(False)
-    # Layers draw their first weights from torch's global generator: seeded here, and put back for the caller.
+    # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed or 0)
         model = build_model(size or "full")
@@ -76,7 +79,7 @@ def configuration(size: str) -> Any:
         ConfigurationError: there is no such size.
     """
     if size not in SIZES:
-        raise ConfigurationError(f"no SAM3 size {size!r}: one of {', '.join(SIZES)}")
+        raise ConfigurationError(f"SAM3 has no size {size!r}: choose one of {', '.join(SIZES)}")
     if size == "full":
         return Sam3TrackerConfig()
     vision = {"model_type": "sam3_vision_model", "backbone_config": _REDUCED_BACKBONE}
@@ -84,10 +87,10 @@ def configuration(size: str) -> Any:
 
 
 def checkpoint_folder(checkpoint: Path) -> Path:
-    """Return the folder of a checkpoint that is given as a folder or as a file inside it.
+    """Return the folder of a checkpoint that is given as a folder or as a file in that folder.
 
     Raises:
-        CheckpointError: it is missing, or its configuration is.
+        CheckpointError: the checkpoint or its config.json is missing.
     """
     folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
     if not checkpoint.exists():
@@ -107,14 +110,14 @@ def _load(checkpoint: Path) -> torch.nn.Module:
             os.fspath(folder), local_files_only=True, dtype=torch.float32, output_loading_info=True
         )
     except Exception as error:  # safetensors, json and transformers share no base class below Exception
-        raise CheckpointError(f"{folder} is no readable SAM3 checkpoint: {first_line(error)}") from error
+        raise CheckpointError(f"{folder} is not a readable SAM3 checkpoint: {first_line(error)}") from error
     finally:
         transformers_logging.set_verbosity(verbosity)
     missing, misfit = sorted(report["missing_keys"]), sorted(report["mismatched_keys"])
     if missing or misfit:
         raise CheckpointError(
-            f"{folder} is no whole SAM3 checkpoint: {len(missing)} tensors missing, {len(misfit)} of another shape "
-            f"(for example {(missing or misfit)[0]})"
+            f"{folder} is not a complete SAM3 checkpoint: {len(missing)} tensors missing, {len(misfit)} with another "
+            f"shape (for example {(missing or misfit)[0]})"
         )
     loaded: torch.nn.Module = model.eval()
     return loaded

@@ -1,4 +1,4 @@
-"""SAM3 checkpoint -> `<name>_encoder` and `<name>_decoder` in a Triton model repository."""
+"""The exporter of the SAM3 tracker: it builds the model and traces its two graphs."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ NO_MEMORY_PLACEMENTS = ("published", "meta")
 
 
 class Sam3Exporter(Exporter):
-    """Exports SAM3's tracker from a folder of facebook/sam3 in transformers' format, or from a file inside it.
+    """Exports SAM3's tracker from a folder with facebook/sam3 in transformers' format, or from a file in that folder.
 
-    Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX. The model's configuration is "full" or
-    "reduced", for random weights. The option ``no_memory`` is "published": no_memory_embedding is left out, as in
-    transformers and in the published ONNX files; or "meta": it is added to the coarsest map, as in Meta's own code.
+    Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX. The name of the model's configuration is a
+    size, "full" or "reduced", and only random weights use it. The option ``no_memory`` says what happens to
+    no_memory_embedding: "published" leaves it out, as transformers and the published ONNX files do; "meta" adds it to
+    the coarsest feature map, as Meta's own code does.
     """
 
     name = "sam3"
     stride = Sam3.image_size
 
     def prepare(self, settings: Settings) -> Settings:
-        """See Exporter.prepare. The position embeddings and the wire contract fix the image size."""
+        """See Exporter.prepare. The position embeddings and the wire contract allow only one image size."""
         if settings.image_size != Sam3.image_size:
-            raise ConfigurationError(f"image size {settings.image_size}: SAM3 knows {Sam3.image_size} only")
+            raise ConfigurationError(f"image size {settings.image_size}: SAM3 supports {Sam3.image_size} only")
         if _placement(settings) not in NO_MEMORY_PLACEMENTS:
-            raise ConfigurationError(f"placement {_placement(settings)!r}: one of {', '.join(NO_MEMORY_PLACEMENTS)}")
+            known = ", ".join(NO_MEMORY_PLACEMENTS)
+            raise ConfigurationError(f"no_memory has no value {_placement(settings)!r}: choose one of {known}")
         if settings.checkpoint is not None:
             settings = replace(settings, checkpoint=checkpoint_folder(settings.checkpoint))
         return super().prepare(settings)
@@ -54,7 +56,7 @@ class Sam3Exporter(Exporter):
         checkpoint: Path | None,
         model: str | None,
         *,
-        image_size: int,  # noqa: ARG002 - there is one only
+        image_size: int,  # noqa: ARG002 - prepare() accepts one size only
         random_seed: int | None,
     ) -> torch.nn.Module:
         """See Exporter.load."""
@@ -88,10 +90,15 @@ def _placement(settings: Settings) -> str:
 
 
 def trace(model: Any, spec: ModelSpec, add_no_memory: bool = False) -> onnx.ModelProto:
-    """Trace one half of the pair; all batch dimensions are free from the start.
+    """Trace the encoder or the decoder, with all batch dimensions dynamic.
+
+    Args:
+        model: from load_model().
+        spec: Sam3.encoder or Sam3.decoder.
+        add_no_memory: see Sam3Encoder.
 
     Raises:
-        ExportError: torch cannot export it.
+        ExportError: torch cannot export the model.
     """
     if spec.role == ENCODER:
         return _trace_encoder(Sam3Encoder(model, add_no_memory), model.device)
@@ -107,7 +114,7 @@ def _trace_encoder(encoder: torch.nn.Module, device: torch.device) -> onnx.Model
 def _trace_decoder(decoder: torch.nn.Module, device: torch.device) -> onnx.ModelProto:
     images, prompts = torch.export.Dim("images", min=1), torch.export.Dim("prompts", min=1)
     points, boxes = torch.export.Dim("points", min=0), torch.export.Dim("boxes", min=0)
-    # Numbers that differ from each other, so that no two dimensions are taken for one.
+    # The sizes differ from each other, so that torch does not treat two dimensions as equal.
     sizes = {"images": 2, "prompts": 3, "points": 4, "boxes": 5}
     example, dynamic = [], {}
     for tensor in Sam3.decoder.inputs:

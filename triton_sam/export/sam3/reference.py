@@ -1,4 +1,4 @@
-"""The official predictor of SAM3, as a reference."""
+"""The official predictor of the SAM3 tracker as a reference for `triton-sam verify`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..reference import Answer, Prompt
 
 
 class Sam3Reference:
-    """transformers' Sam3TrackerModel with its own processor.
+    """Reference that runs transformers' Sam3TrackerModel with its processor.
 
     Args:
         model: a transformers Sam3TrackerModel.
@@ -33,7 +33,7 @@ class Sam3Reference:
         self._embeddings = self._model.get_image_embeddings(inputs["pixel_values"])
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
-        """See Reference.answer. A single mask is the best scored of the three, as for the clients."""
+        """See Reference.answer. The single mask is the one of the three with the best score, as for the clients."""
         import torch
 
         nested: dict[str, Any] = {"original_sizes": self._sizes, "return_tensors": "pt"}

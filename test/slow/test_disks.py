@@ -7,6 +7,7 @@ import errno
 import hashlib
 import http.server
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -191,8 +192,10 @@ def test_too_little_shared_memory_makes_the_cache_smaller_without_failures():
         or subprocess.run([*namespace, mount], capture_output=True, check=False).returncode
     ):
         pytest.skip("this user may not mount file systems in a namespace")
-    command = f"{mount} && exec {sys.executable} -m {__spec__.name}"
-    done = subprocess.run([*namespace, command], capture_output=True, text=True, timeout=300, check=False)
+    tests = Path(__file__).parents[1]  # the folder from which the support code is imported
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), *sys.path])}
+    command = [*namespace, f"{mount} && exec {shlex.join([sys.executable, __file__])}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
 

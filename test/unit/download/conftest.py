@@ -1,0 +1,41 @@
+"""Fixtures of the tests of downloads."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.file_server import (
+    Server,
+)
+
+from triton_sam.download import catalogue as checkpoints
+from triton_sam.download import fetch as download
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts in seconds; the tests do not wait for them."""
+    waited: list[float] = []
+    monkeypatch.setattr(download, "sleep", waited.append)
+    return waited
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch, pauses: list[float]) -> None:
+    """Remove the proxies and the mirror of this machine's environment, and do not wait between attempts."""
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy") or name == checkpoints.MIRROR_VARIABLE:
+            monkeypatch.delenv(name)

@@ -1,0 +1,184 @@
+"""`triton-sam download` and `setup`, and disks and folders that refuse a download."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.file_server import (
+    CONTENT,
+    NAME,
+    Server,
+    entry,
+    get,
+    names,
+    serve,
+    slowly,
+)
+
+from triton_sam import cli
+from triton_sam.download import catalogue as checkpoints
+from triton_sam.download import fetch as download
+from triton_sam.download.catalogue import catalogue, find
+from triton_sam.errors import ConfigurationError, DownloadError
+from triton_sam.export import registry
+from triton_sam.export.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture
+def small_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalogue whose files all have CONTENT."""
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    known = tuple(replace(checkpoint, bytes=len(CONTENT), sha256=digest) for checkpoint in catalogue())
+    monkeypatch.setattr(checkpoints, "catalogue", lambda: known)
+
+
+SIZES = [
+    ("sam1", "sam_vit_b_01ec64.pth"),
+    ("sam1 vit_h", "sam_vit_h_4b8939.pth"),
+    ("sam2", "sam2.1_hiera_base_plus.pt"),
+    ("sam2 tiny", "sam2.1_hiera_tiny.pt"),
+]
+
+
+@pytest.mark.parametrize(("size", "name"), SIZES)
+def test_download_command(
+    server: Server, tmp_path: Path, small_catalogue: None, capsys: pytest.CaptureFixture[str], size: str, name: str
+) -> None:
+    server.where = f"/files/{name}"
+    where = ["--mirror", f"{server.url}/files", "--directory", str(tmp_path / "here"), "-q"]
+    assert cli.main(["download", *size.split(), *where]) == 0
+    assert capsys.readouterr() == (f"{tmp_path / 'here' / name}\n", "")
+    assert names(tmp_path / "here") == [name]
+    assert (tmp_path / "here" / name).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("size", "name"), SIZES)
+def test_setup_command_up_to_the_export(
+    server: Server, tmp_path: Path, small_catalogue: None, monkeypatch: pytest.MonkeyPatch, size: str, name: str
+) -> None:
+    exported: list[object] = []
+    monkeypatch.setattr(registry, "exporter", lambda family: None)
+    monkeypatch.setattr(registry, "export", lambda *given: exported.append(given))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(checkpoints.MIRROR_VARIABLE, f"{server.url}/files")
+    server.where = f"/files/{name}"
+    assert cli.main(["setup", *size.split(), "--model-repository", "models", "-q"]) == 0
+    family, path = size[:4], Path("checkpoints") / name
+    assert path.read_bytes() == CONTENT
+    assert exported == [(family, Settings(Path("models"), path, name=None, precision="fp32", progress=False))]
+
+
+def test_a_checkpoint_does_not_go_to_the_model_repository(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["sam2", "tiny"], ["sam1"], ["sam3", "checkpoint"]):
+        assert cli.main(["download", *arguments, "--model-repository", str(tmp_path)]) == 1
+        assert "--model-repository is for SAM3's ONNX files" in capsys.readouterr().err
+
+
+def test_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "_check_space", _raise(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(DownloadError, match="no space left"):
+        get(server, tmp_path)
+    assert NAME not in names(tmp_path)
+
+
+def test_too_small_a_disk_is_seen_before(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    with pytest.raises(DownloadError, match="no space left"):
+        get(server, tmp_path)
+
+
+def test_read_only_directory(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Root may write anywhere, so a test with chmod would fail for root.
+    monkeypatch.setattr(download.os, "open", _raise(PermissionError(errno.EACCES, "Permission denied")))
+    with pytest.raises(DownloadError, match=r"no permission to write to .* --directory"):
+        get(server, tmp_path)
+
+
+def test_directory_in_the_way(server: Server, tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(DownloadError, match="is a directory"):
+        get(server, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(DownloadError, match="cannot write"):
+        get(server, tmp_path / "file")
+
+
+def test_two_at_once(server: Server, tmp_path: Path) -> None:
+    server.acts = [slowly]
+    results: list[bytes] = []
+    threads = [threading.Thread(target=lambda: results.append(get(server, tmp_path).read_bytes())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [CONTENT] * 4
+    assert len(server.requests) == 1
+    assert names(tmp_path) == [NAME]
+
+
+def test_stale_lock_file_does_not_block(server: Server, tmp_path: Path) -> None:
+    (tmp_path / f"{NAME}.lock").touch()
+    assert get(server, tmp_path).read_bytes() == CONTENT
+
+
+def test_file_system_without_locks(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fcntl, "flock", _raise(OSError(errno.ENOLCK, "No locks available")))
+    assert get(server, tmp_path).read_bytes() == CONTENT
+
+
+def test_ctrl_c_keeps_the_part(server: Server, tmp_path: Path) -> None:
+    server.acts = [lambda handler: serve(handler, pause=0.2)]
+    checkpoint = entry(server)
+    program = (
+        "import sys; from pathlib import Path; from triton_sam.download.catalogue import Checkpoint, download\n"
+        f"download({checkpoint!r}, Path(sys.argv[1]))"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], stderr=subprocess.PIPE) as process:
+        part = tmp_path / f"{NAME}.part"
+        deadline = time.monotonic() + 10
+        while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+    assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.etag"]
+    kept = part.stat().st_size
+    assert 0 < kept < len(CONTENT)
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.ranges()[-1] == f"bytes={kept}-"
+
+
+def test_progress_goes_to_stderr_and_can_be_silenced(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    get(server, tmp_path / "quiet")
+    assert capsys.readouterr() == ("", "")
+    checkpoints.download(entry(server), tmp_path / "loud")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert NAME in captured.err
+
+
+def test_options_are_checked(tmp_path: Path) -> None:
+    for options in ({"retries": -1}, {"timeout": 0}):
+        with pytest.raises(ConfigurationError):
+            checkpoints.download(find("sam2", "tiny"), tmp_path, **options)  # type: ignore[arg-type]
+
+
+def _raise(error: Exception) -> Callable[..., None]:
+    def raising(*arguments: object, **options: object) -> None:
+        raise error
+
+    return raising

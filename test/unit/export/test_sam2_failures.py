@@ -1,0 +1,145 @@
+"""SAM2 exports that fail change nothing: damaged checkpoints, full disks, models that do not run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.export
+torch = pytest.importorskip("torch")
+pytest.importorskip("sam2")
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from support.micro_export import CONFIG, MicroExport  # noqa: E402
+
+from triton_sam._common.bundle import bundled, checkout  # noqa: E402
+from triton_sam.errors import CheckpointError, ExportError  # noqa: E402
+from triton_sam.export import onnx_tools, registry  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
+from triton_sam.repository import install as install_module  # noqa: E402
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def old(micro_export: MicroExport, tmp_path: Path) -> Path:
+    """A repository with an older model pair, which its bytes identify."""
+    for role in ("encoder", "decoder"):
+        folder = tmp_path / "repository" / f"sam2_{role}" / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.onnx").write_bytes(f"old {role}".encode())
+        (folder.parent / "config.pbtxt").write_text(f"# old {role}\n")
+    return tmp_path / "repository"
+
+
+def truncated(tmp_path: Path, model: Any) -> Path:
+    path = tmp_path / "sam2.1_hiera_micro.pt"
+    torch.save({"model": model.state_dict()}, path)
+    path.write_bytes(path.read_bytes()[:100_000])
+    return path
+
+
+def test_corrupt_checkpoint_changes_nothing(micro_export: MicroExport, old: Path, tmp_path: Path) -> None:
+    before = snapshot(old)
+    with pytest.raises(CheckpointError, match="damaged") as caught:
+        registry.export("sam2", Settings(old, checkpoint=truncated(tmp_path, micro_export.model), progress=False))
+    assert "\n" not in str(caught.value)
+    assert snapshot(old) == before
+
+
+def test_checkpoint_of_another_size_changes_nothing(micro_export: MicroExport, old: Path, tmp_path: Path) -> None:
+    checkpoint, before = tmp_path / "sam2.1_hiera_tiny.pt", snapshot(old)
+    torch.save({"model": micro_export.model.state_dict()}, checkpoint)
+    with pytest.raises(CheckpointError, match="--model-cfg"):
+        registry.export("sam2", Settings(old, checkpoint=checkpoint, progress=False))
+    assert snapshot(old) == before
+
+
+def full_disk(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_full_disk_while_writing_changes_nothing(
+    traced_micro: None, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(old)
+    monkeypatch.setattr(onnx, "save_model", full_disk)
+    with pytest.raises(ExportError, match="No space left") as caught:
+        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
+    assert "\n" not in str(caught.value)
+    assert snapshot(old) == before
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3, 4])
+def test_failure_in_the_middle_of_installing_is_undone(
+    traced_micro: None, old: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    before, calls, replace = snapshot(old), 0, Path.replace
+
+    def fail_once(path: Path, target: Path) -> Path:
+        nonlocal calls
+        calls += 1
+        return replace(path, target) if calls != failing else full_disk()
+
+    monkeypatch.setattr(Path, "replace", fail_once)
+    with pytest.raises(ExportError, match="No space left"):
+        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
+    assert calls >= failing
+    assert snapshot(old) == before
+
+
+@pytest.mark.parametrize("role", ["encoder", "decoder"])
+def test_model_that_does_not_run_changes_nothing(
+    traced_micro: None, old: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    before, try_out = snapshot(old), onnx_tools.try_out
+
+    def refuse(path: Path) -> None:
+        if role in path.parts[-3]:
+            path.write_bytes(b"not a model")
+        try_out(path)
+
+    monkeypatch.setattr(onnx_tools, "try_out", refuse)
+    with pytest.raises(ExportError, match="ONNX Runtime refuses"):
+        registry.export("sam2", Settings(old, model=CONFIG, random_seed=0, progress=False))
+    assert snapshot(old) == before
+
+
+def test_failure_without_a_repository_leaves_none(
+    traced_micro: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(install_module, "_flush_folder", full_disk)
+    with pytest.raises(ExportError, match="No space left"):
+        registry.export("sam2", Settings(tmp_path / "a" / "b", model=CONFIG, random_seed=0, progress=False))
+    assert list(tmp_path.iterdir()) == []
+
+
+SCRIPT = "scripts/export_sam2_to_onnx.py"
+
+
+@pytest.mark.skipif(checkout() is None, reason="scripts/ is in the checkout only")
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--help"], 0, "--precision"),
+        ([], 2, "--checkpoint"),
+        (["--checkpoint", "no_such_sam2.1_hiera_tiny.pt", "-q"], 1, "error: no checkpoint at"),
+    ],
+)
+def test_script(arguments: list[str], code: int, text: str, tmp_path: Path) -> None:
+    script = bundled(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert text in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

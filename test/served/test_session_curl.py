@@ -1,0 +1,135 @@
+"""The session model by curl, and the model that turns encoded bytes into embeddings."""
+
+import base64
+import io
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.session_requests import ask, colored, text
+from support.session_server import encoded, serve
+
+from triton_sam import SAM2TritonClient, SamError
+from triton_sam._common.bundle import bundled
+from triton_sam.masks.rle import rle_to_mask
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
+
+
+def test_curl_gets_a_png(session_server, client, picture):
+    client.set_image(picture)
+    expected = client.segment([[200, 180], [3, 4]], [1, 0], multimask_output=True)
+    prompt = {"points": [[200, 180], [3, 4]], "labels": [1, 0], "multimask": True, "rle": True}
+    answer = ask(session_server, image_b64=base64.b64encode(picture).decode(), prompt_json=json.dumps(prompt))
+    assert len(answer["masks"]) == 3
+    assert answer["mask"]["score"] == max(mask["score"] for mask in answer["masks"])
+    for mask, segment in zip(answer["masks"], expected, strict=True):
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(mask["data"]))))
+        assert (mask["width"], mask["height"]) == (800, 600)
+        np.testing.assert_array_equal(pixels > 0, segment.mask)
+        np.testing.assert_array_equal(rle_to_mask(mask["rle"]), segment.mask)
+        assert mask["score"] == pytest.approx(segment.score)
+    assert answer["timings"]["decode_ms"] > 0
+    again = ask(session_server, prompt_json=json.dumps({**prompt, "image_id": answer["image_id"]}))
+    assert again["masks"] == answer["masks"]
+
+
+def test_curl_may_only_send_the_image(session_server, picture):
+    data_url = "data:image/jpeg;base64," + base64.encodebytes(picture).decode()
+    for inputs in ({}, {"prompt_json": '{"points": [], "boxes": []}'}):
+        answer = ask(session_server, image_b64=data_url, **inputs)
+        assert (answer["mask"], answer["masks"], answer["image_size"]) == (None, [], [800, 600])
+
+
+@pytest.mark.parametrize(
+    ("image", "prompt", "code"),
+    [
+        ("AA==", '{"points":[],"boxes":[]}', "BAD_IMAGE"),
+        ("%%%", "{}", "BAD_IMAGE"),
+        (None, '{"image_id": "nope"}', "UNKNOWN_IMAGE_ID"),
+        (None, "{}", "BAD_REQUEST"),
+        ("good", "{", "BAD_PROMPT"),
+        ("good", "[" * 100_000, "BAD_PROMPT"),
+        ("good", "[1, 2]", "BAD_PROMPT"),
+        ("good", '{"point": [[1, 2]]}', "BAD_PROMPT"),
+        ("good", '{"points": {"x": 1}}', "BAD_PROMPT"),
+        ("good", '{"points": [[1]]}', "BAD_PROMPT"),
+        ("good", '{"points": [["a", "b"]]}', "BAD_PROMPT"),
+        ("good", '{"points": [[NaN, 1]]}', "BAD_PROMPT"),
+        ("good", '{"points": [[1, 2]], "labels": [7]}', "BAD_PROMPT"),
+        ("good", json.dumps({"points": [[1, 2]] * 10_000}), "BAD_PROMPT"),
+    ],
+)
+def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
+    given = {"good": base64.b64encode(picture).decode()}.get(image, image)
+    inputs = {"prompt_json": prompt} | ({} if given is None else {"image_b64": given})
+    answer = ask(session_server, **inputs)
+    assert list(answer) == ["error"]
+    assert answer["error"]["code"] == code
+    assert "\n" not in answer["error"]["message"]
+    assert len(answer["error"]["message"]) <= 500
+
+
+def script(name, *arguments):
+    command = ["bash", str(bundled("scripts") / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_scripts_for_curl(session_server, images):
+    host, _, port = session_server.http_url.removeprefix("http://").partition(":")
+    health = script("health_check.sh", host, port)
+    assert health.returncode == 0
+    assert "sam2_decoder" in health.stdout
+    assert script("health_check.sh", host, "9").returncode == 1
+    done = script("infer_example.sh", host, port, str(images / "shapes.jpg"), '{"points": [[200, 180]], "labels": [1]}')
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["mask"]["width"] == 800
+    refused = script("infer_example.sh", host, port, "AA==", '{"points":[],"boxes":[]}')
+    assert refused.returncode == 1
+    assert json.loads(refused.stdout)["error"]["code"] == "BAD_IMAGE"
+
+
+def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, picture):
+    with SAM2TritonClient(session_server.http_url, embeddings="client") as client:
+        expected = client.encode(picture)
+    got = transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, [*expected, "image_size"])
+    assert got["image_size"].tolist() == [800, 600]
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name], array)
+    with pytest.raises(SamError, match="BAD_IMAGE"):
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": text(b"no")}, list(expected))
+
+
+RESPONSE_CACHE = ["--cache-config=local,size=268435456"]
+
+
+def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(picture, tmp_path):
+    shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
+    with (tmp_path / "sam2_encoder_jpeg" / "config.pbtxt").open("a") as config:
+        config.write("response_cache { enable: true }\n")
+    with serve(tmp_path, extra_args=RESPONSE_CACHE) as server:
+        transport = Transport(parse_url(server.http_url))
+        before = encoded(transport)  # the warm-up's
+        first, again = (
+            transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, ["high_res_feats_1", "image_size"])
+            for _ in range(2)
+        )
+        assert encoded(transport) - before == 1
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": text(colored(7))}, ["image_size", "image_embeddings"])
+        assert encoded(transport) - before == 2
+        transport.close()
+    for name, array in first.items():
+        np.testing.assert_array_equal(again[name], array)
+
+
+def test_who_asks_for_one_output_leaves_the_others_to_the_next(picture):
+    """Triton's response cache knows no outputs: a model with it answers the second request without embeddings."""
+    with serve(bundled("model_repository"), extra_args=RESPONSE_CACHE) as server:
+        transport, picture = Transport(parse_url(server.http_url)), text(picture)
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size"])
+        whole = transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size", "image_embeddings"])
+        transport.close()
+    assert whole["image_embeddings"].shape == (1, 256, 64, 64)

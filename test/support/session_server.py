@@ -1,0 +1,16 @@
+"""A local server with the session model."""
+
+import pytest
+
+IMAGES_IN_CACHE = 3
+
+
+def serve(repository, http_port=0, **options):
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    ports = {"http_port": http_port, "grpc_port": 0, "metrics_port": 0}
+    return local_server.LocalServer(repository, models=["sam2", "sam2_encoder_jpeg"], **ports, **options)
+
+
+def encoded(transport):
+    return int(transport.statistics("sam2_encoder")["inference_count"])

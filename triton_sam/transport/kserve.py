@@ -31,8 +31,8 @@ class KServeClient:
     """Calls one server over HTTP, from any number of threads.
 
     Every method may raise these errors: InferenceServerException if the server answers with an error, OSError if the
-    connection cannot be made or breaks, TimeoutError if the call reaches its deadline, ValueError if the answer does not
-    follow this protocol, and urllib3's HTTPError if the answer is not valid HTTP or ends early.
+    connection cannot be made or breaks, TimeoutError if the call reaches its deadline, ValueError if the answer does
+    not follow this protocol, and urllib3's HTTPError if the answer is not valid HTTP or ends early.
 
     Args:
         url: of the server, with an optional base path.

@@ -33,9 +33,9 @@ class OnnxTransport:
             raise missing("the comparison needs", "local", error) from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves the cores to torch between two calls
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch needs the cores
         options.add_session_config_entry("session.set_denormal_as_zero", "1")  # as the server's backend does
-        # ONNX Runtime also flushes denormals in the calling thread. This thread keeps that away from torch's arithmetic.
+        # ONNX Runtime also flushes denormals in the calling thread, which must not affect torch's arithmetic.
         self._thread = ThreadPoolExecutor(1, "onnxruntime")
         try:
             self._runtime_sessions = {

@@ -220,10 +220,10 @@ def test_more_than_may_wait_is_refused_at_once(model) -> None:
 @pytest.mark.parametrize(
     ("wanted", "tensors", "message"),
     [
-        ("masks", {"image": text(picture())}, "BAD_REQUEST: .* answered by image_id, image_size$"),
-        ("result_json", {"image": text(picture())}, "BAD_REQUEST: .* answered by image_id, image_size$"),
+        ("masks", {"image": text(picture())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
+        ("result_json", {"image": text(picture())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
         ("encoded_masks", {"image": text(picture()), **POINT}, "BAD_REQUEST: .*, masks, iou_predictions$"),
-        ("masks", {"image_b64": text(GOOD_B64)}, "BAD_REQUEST: .* answered by image_id, image_size, result_json$"),
+        ("masks", {"image_b64": text(GOOD_B64)}, "BAD_REQUEST: .* request some of image_id, image_size, result_json$"),
         ("image_id", {"image_b64": text(b"AA==")}, "BAD_IMAGE: the image"),
     ],
 )

@@ -278,17 +278,20 @@ BAD = {
     "id of no text": ({"image_id": text(b"\xff\xfe")}, "BAD_REQUEST: image_id is no UTF-8"),
     "both": ({"image": text(b"x"), "image_id": text(b"x")}, "BAD_REQUEST: give either"),
     "nothing": ({"multimask_output": np.array([True])}, "BAD_REQUEST: give either"),
-    "format": ({"image": "good", "output_format": text(b"gif")}, "BAD_REQUEST: output_format 'gif'"),
+    "format": (
+        {"image": "good", "output_format": text(b"gif")},
+        "BAD_REQUEST: output_format must be one of logits, rle, png, not 'gif'",
+    ),
     "NaN": ({"image": "good", **point_inputs(float("nan"))}, "BAD_PROMPT: point_coords holds NaN"),
     "outside": ({"image": "good", **point_inputs(5000)}, "BAD_PROMPT: point .* lies outside"),
     "labels alone": ({"image": "good", "point_labels": np.ones((1, 1), np.float32)}, "BAD_PROMPT: point_labels"),
     "10,000 points": (
         {"image": "good", "point_coords": np.ones((1, 10_000, 2), np.float32)},
-        "BAD_PROMPT: 10000 points: a request may carry 1024",
+        "BAD_PROMPT: 10000 points: a request may have at most 1024",
     ),
     "too many objects": (
         {"image": "good", "boxes": np.tile(np.float32([[1, 1, 9, 9]]), (200, 1))},
-        "BAD_PROMPT: 200 objects: a request may name 64",
+        "BAD_PROMPT: 200 objects: a request may have at most 64",
     ),
     "face of both kinds": ({"image": "good", "prompt_json": text(b"{}")}, None),
 }

@@ -375,7 +375,7 @@ def test_wrong_use_is_one_clear_error(url, sync):
     async def scenario(client):
         with pytest.raises(PromptError, match="outside"):
             await client.predict_async([[9999, 1]])
-        with pytest.raises(PromptError, match="2 coords, but 1 labels"):
+        with pytest.raises(PromptError, match="coords_list has 2 positions, but labels_list has 1"):
             await queue_multiple_requests(client, PATH[:2], LABELS[:1], "s")
         assert await wait_for_latest_result([], client, "s") is None
         assert client.cancel_session_requests("unknown") == 0

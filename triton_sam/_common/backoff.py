@@ -1,4 +1,4 @@
-"""Pauses before something is tried again."""
+"""Random pauses before retries."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import random
 
 
 def spread(seconds: float) -> float:
-    """Return half of a pause to all of it, at random, so that those who failed together do not come back together."""
+    """Return a random part, 50 to 100 %, of a pause, so that clients that failed together do not retry together."""
     return seconds * random.uniform(0.5, 1.0)  # noqa: S311

@@ -1,4 +1,4 @@
-"""Files that come with the project: found in the checkout, or inside an installed wheel."""
+"""Finds files of the project, either in the checkout or inside an installed wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extras of this project: the command that installs one, and the error where one is missing."""
+"""The command that installs an extra of this project, and the error when one is missing."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from .bundle import checkout
 
 
 def install(extras: str) -> str:
-    """Return the command that installs extras, for example "local,export", from where this package came from."""
+    """Return the command that installs extras, for example "local,export", from the checkout or from PyPI."""
     root = checkout()
     if root is None:
         return f'pip install "triton-sam[{extras}]"'
-    with contextlib.suppress(OSError):  # a working directory that is gone
+    with contextlib.suppress(OSError):  # the working directory may have been removed
         if root == Path.cwd():
             return f'pip install -c constraints.txt -e ".[{extras}]"'
     return f'pip install -c "{root}/constraints.txt" -e "{root}[{extras}]"'
 
 
-def missing(who: str, extra: str, error: ImportError, extras: str | None = None) -> MissingDependencyError:
+def missing(subject: str, extra: str, error: ImportError, extras: str | None = None) -> MissingDependencyError:
     """Return the error for a package that cannot be imported.
 
     Args:
-        who: what needs it, with its verb: "the plots need".
-        extra: the extra that brings it.
-        error: of the import.
-        extras: what to install; None: that extra.
+        subject: the feature that needs the package, with its verb: "the plots need".
+        extra: the extra that contains the package.
+        error: the error of the import.
+        extras: the extras to install; None: only ``extra``.
     """
     package = (error.name or str(error)).partition(".")[0]
-    return MissingDependencyError(f"{who} the {extra} extra ({package} is missing): {install(extras or extra)}")
+    return MissingDependencyError(f"{subject} the {extra} extra ({package} is missing): {install(extras or extra)}")

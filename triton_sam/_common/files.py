@@ -1,4 +1,4 @@
-"""Write files so that a reader sees the old content or the new one, never half of it; one writer at a time."""
+"""Writes files atomically, so that readers see either the old or the new content, and locks files for one writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 _SECONDS_FOR_READERS = 1.0 if os.name == "nt" else 0.0
-"""Windows does not replace a file that another process has open, which may be a reader or a virus scanner."""
+"""Seconds to retry on Windows, which cannot replace a file while another process, such as a virus scanner, reads it."""
 
 
 @contextlib.contextmanager
@@ -40,16 +40,16 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     final = Path(os.path.realpath(wanted))
     temporary = final.with_name(f".{final.stem[:64]}.{secrets.token_hex(4)}.tmp{final.suffix}")
     try:
-        # Not tempfile.mkstemp: its files are private to the user, these get the permissions that open() would give.
+        # Not tempfile.mkstemp, whose files only the user can read: these get the same permissions as with open().
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
         move_into_place(temporary, final)
     except OSError as error:
-        if error.filename == os.fspath(temporary):  # nobody knows that name
+        if error.filename == os.fspath(temporary):  # the user does not know that name
             error.filename, error.filename2 = os.fspath(wanted), None
         raise
     finally:
-        with contextlib.suppress(OSError):  # gone after the rename; and the error that is on its way matters more
+        with contextlib.suppress(OSError):  # it is gone after the rename, and an earlier error matters more
             temporary.unlink()
 
 
@@ -57,7 +57,7 @@ def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
     """Write ``content`` to ``path``; see atomic_path().
 
     Raises:
-        OSError: see atomic_path(); the old file is intact then.
+        OSError: see atomic_path(). An existing file stays intact.
     """
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
@@ -66,9 +66,9 @@ def atomic_write(path: str | os.PathLike[str], content: bytes) -> None:
 def move_into_place(temporary: Path, final: Path) -> None:
     """Rename a finished file to its final name in the same directory, replacing what is there.
 
-    The content is brought to the disk before: a power cut right after the rename could leave an empty file otherwise.
+    The content is flushed to the disk first. Otherwise, a power failure after the rename could leave an empty file.
     """
-    descriptor = os.open(temporary, os.O_RDWR)  # Windows refuses fsync() of a file that is open for reading alone
+    descriptor = os.open(temporary, os.O_RDWR)  # Windows refuses fsync() of a read-only file
     try:
         os.fsync(descriptor)
     finally:
@@ -91,14 +91,17 @@ def _replace(temporary: Path, final: Path) -> None:
 
 @contextlib.contextmanager
 def locked(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold a lock file, which exists meanwhile, after waiting for its present holder; ``waits`` is called before that.
+    """Hold a lock while the block runs. If another process holds it, call ``waits`` and wait for the lock.
 
-    A lock file without a holder, which a killed process left, does not block.
+    The file ``lock`` exists only while the lock is held. A file that a killed process left behind does not block.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from filelock import FileLock, Timeout  # brings asyncio and sqlite3, which a client does without
+    from filelock import (
+        FileLock,
+        Timeout,
+    )  # imported here because it imports asyncio and sqlite3, which clients do not need
 
     held = FileLock(lock, fallback_to_soft=False)
     try:
@@ -108,12 +111,12 @@ def locked(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[Non
             waits()
             held.acquire()
     except OSError as error:
-        if error.errno not in _NO_LOCKS:  # some network file systems have no locks; better unlocked than not at all
+        if error.errno not in _NO_LOCKS:  # some network file systems have no locks: go on without
             raise
     try:
         yield
     finally:
-        if os.name != "nt":  # on Windows release() removes the file; nobody can remove it while it is held
+        if os.name != "nt":  # on Windows, release() removes the file, and nobody else can
             with contextlib.suppress(OSError):
-                lock.unlink()  # before the release: whoever waits for this file sees that it is gone, and makes another
+                lock.unlink()  # before the release, so that waiting processes create a new file
         held.release()

@@ -1,4 +1,4 @@
-"""The values that were used last, within a number of bytes."""
+"""A cache of the most recently used values, limited in bytes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Value = TypeVar("Value")
 
 
 class ByteLru(Generic[Key, Value]):
-    """Keeps the values that were used last, never more than ``limit`` bytes, a single larger value aside.
+    """Keeps the most recently used values, at most ``limit`` bytes. Only a single value may be larger than that.
 
-    It takes no lock: a caller with several threads holds one of its own.
+    It is not thread-safe: callers with several threads must hold a lock.
 
     Args:
-        limit: bytes; may be changed, which counts from the next put() or resize().
+        limit: maximum size in bytes. Changes take effect at the next put() or resize().
     """
 
     def __init__(self, limit: int) -> None:
@@ -26,32 +26,32 @@ class ByteLru(Generic[Key, Value]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values."""
+        """Size of all values in bytes."""
         return self._nbytes
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def values(self) -> Iterator[Value]:
-        """Iterate over the values; the one unused for longest comes first."""
+        """Iterate over the values, starting with the least recently used."""
         return (value for value, _ in self._entries.values())
 
     def peek(self, key: Key) -> Value | None:
-        """Return a value and leave its age as it is; None when it is not kept."""
+        """Return a value without marking it as used; None if it is not in the cache."""
         entry = self._entries.get(key)
         return None if entry is None else entry[0]
 
     def get(self, key: Key) -> Value | None:
-        """Return a value, which makes it the one used last; None when it is not kept."""
+        """Return a value and mark it as the most recently used; None if it is not in the cache."""
         if key in self._entries:
             self._entries.move_to_end(key)
         return self.peek(key)
 
     def put(self, key: Key, value: Value, nbytes: int) -> int:
-        """Keep a value, in place of an older one of that key; those unused for longest make room first.
+        """Add a value, or replace the value of its key, after evicting the least recently used values if needed.
 
         Returns:
-            How many values of other keys had to go.
+            The number of evicted values of other keys.
         """
         self.remove(key)
         evicted = 0
@@ -63,7 +63,7 @@ class ByteLru(Generic[Key, Value]):
         return evicted
 
     def resize(self, key: Key, nbytes: int) -> None:
-        """Count a kept value anew, and let those unused for longest go until the limit holds, itself included."""
+        """Change the size of a value, and evict the least recently used values, perhaps this one, beyond the limit."""
         value, before = self._entries[key]
         self._entries[key] = value, nbytes
         self._nbytes += nbytes - before
@@ -71,16 +71,16 @@ class ByteLru(Generic[Key, Value]):
             self.remove_oldest()
 
     def remove(self, key: Key) -> bool:
-        """Let a value go; False when it is not kept."""
+        """Remove a value. Return False if it is not in the cache."""
         entry = self._entries.pop(key, None)
         self._nbytes -= entry[1] if entry else 0
         return entry is not None
 
     def remove_oldest(self) -> int:
-        """Let the value go that was unused for longest; return its bytes.
+        """Remove the least recently used value; return its size in bytes.
 
         Raises:
-            KeyError: none is kept.
+            KeyError: the cache is empty.
         """
         _, (_, nbytes) = self._entries.popitem(last=False)
         self._nbytes -= nbytes

@@ -1,4 +1,4 @@
-"""The clients: `SAM2TritonClient` waits for each answer, `SpeculativeSAM2Client` answers while the mouse moves."""
+"""The clients: `SAM2TritonClient` waits for each answer, `SpeculativeSAM2Client` predicts while the mouse moves."""
 
 from .paths import queue_multiple_requests, wait_for_latest_result
 from .segmenter import Segmenter

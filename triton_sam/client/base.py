@@ -1,4 +1,4 @@
-"""What the clients have in common besides the requests themselves: server, family, current image."""
+"""The state that both clients share: the server, the family and the current image."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ EmbeddingsPlace = Literal["auto", "server", "client"]
 
 
 class ClientCore:
-    """Base of the sync and the async client: everything that is no call.
+    """Base class of the sync and the async client. It checks arguments and builds clicks, but sends no request.
 
     Raises:
-        ConfigurationError: an argument that cannot work. No connection is made yet.
+        ConfigurationError: an argument is invalid. The constructor opens no connection.
     """
 
     def __init__(
@@ -34,7 +34,8 @@ class ClientCore:
         embeddings: EmbeddingsPlace = "client",
     ) -> None:
         if embeddings not in get_args(EmbeddingsPlace):
-            raise ConfigurationError(f"embeddings={embeddings!r}: one of {', '.join(get_args(EmbeddingsPlace))}")
+            places = ", ".join(get_args(EmbeddingsPlace))
+            raise ConfigurationError(f"embeddings must be one of {places}, not {embeddings!r}")
         self._pair = ModelPair(get_family(model_type), model_name)
         self._flows = EncodeFlows(
             self._pair, uses_session_model=embeddings != "client", may_fall_back=embeddings == "auto"
@@ -49,26 +50,27 @@ class ClientCore:
 
     @property
     def family(self) -> Family:
-        """The SAM family that this client speaks: tensor names, frame, value range."""
+        """The SAM family of this client, which defines tensor names, coordinate frame and value ranges."""
         return self._pair.family
 
     @property
     def image_embeddings(self) -> ImageEmbeddings | None:
-        """Encoder outputs of the current image; None before set_image(). Assign saved ones to go on without encoding.
+        """The encoder outputs of the current image; None before set_image().
 
-        Where the server keeps them, they are fetched when you first look at a tensor or save them: the image is
-        prepared here and goes through the encoder once more.
+        Assign saved embeddings to continue with an image without encoding it again. If the server keeps the
+        embeddings, the client fetches them when you first read a tensor or save them: it prepares the image on this
+        machine and runs the encoder once more.
 
         Raises:
-            ConfigurationError: (on assignment) another encoder made them than the one of this client.
-            InputError: (on assignment) a tensor is missing or has another shape or type.
+            ConfigurationError: (on assignment) the embeddings come from another encoder than this client's.
+            InputError: (on assignment) a tensor is missing, or it has a wrong shape or type.
         """
         return self._embeddings
 
     @image_embeddings.setter
     def image_embeddings(self, embeddings: ImageEmbeddings) -> None:
         self._pair.check_origin(embeddings)
-        if not isinstance(embeddings, SessionImage):  # its tensors are not here, and are checked when they come
+        if not isinstance(embeddings, SessionImage):  # its tensors are checked when they are fetched
             embeddings.check()
         self._embeddings = embeddings
 
@@ -82,15 +84,17 @@ class ClientCore:
         multimask_output: bool,
         logits: bool = True,
     ) -> Click:
-        """Check a prediction's arguments; image None is the current one. The click is yet to be prepared.
+        """Check the arguments of a prediction and return its click, which is not prepared yet.
+
+        ``image`` None stands for the current image.
 
         Raises:
             NoImageError: no image has been set.
-            PromptError: a prompt of the wrong shape, type or range.
+            PromptError: a prompt has a wrong shape, type or range.
         """
         embeddings = image if image is not None else self._embeddings
         if embeddings is None:
-            raise NoImageError("no image yet: call set_image() first")
+            raise NoImageError("there is no image yet: call set_image() first")
         self._pair.check_origin(embeddings)
         prompts = self._pair.prompts(embeddings, point_coords, point_labels, box, mask_input)
         if isinstance(embeddings, SessionImage) and fits(prompts):
@@ -98,7 +102,7 @@ class ClientCore:
         return EmbeddingsClick(self._pair, embeddings, prompts, multimask_output, logits)
 
     def _prepared_click(self, *arguments: Any, **options: Any) -> Click:
-        """Return a click that can be sent; see _click(). It may wait for the server."""
+        """Return a click that is ready to be sent; see _click(). This may wait for the server."""
         click = self._click(*arguments, **options)
         click.prepare()
         return click

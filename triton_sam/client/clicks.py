@@ -1,7 +1,7 @@
-"""Clicks: a prompt on an image, how it is asked, what heals it after an error, and how its answer is read.
+"""A click is a prompt on an image. It builds its request, recovers from errors and reads its answer.
 
-There are two kinds, by the place of the embeddings: `EmbeddingsClick` sends them along, `SessionClick` names an image
-that the server keeps.
+There are two kinds: the request of an `EmbeddingsClick` carries the embeddings, and the request of a `SessionClick`
+names an image that the server keeps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..wire.pair import ModelPair, Prediction, Request
 from .session_image import SessionImage, text
 
 FULL_SIZE = FORMATS["rle"]
-"""The format in which the clients ask a session model for full-size masks: the one with the fewest bytes."""
+"""The clients ask a session model for full-size masks in this format because it takes the fewest bytes."""
 
 
 @dataclass(eq=False)
@@ -34,10 +34,10 @@ class Click(ABC):
 
     Args:
         pair: the models that answer.
-        image: the image, or its name on the server.
+        image: the embeddings of the image, or the handle of an image that the server keeps.
         prompts: the prompt.
-        multimask_output: three candidates an object instead of one.
-        logits: whether segments carry their logits.
+        multimask_output: whether to return three candidate masks for each object instead of one.
+        logits: whether the segments carry their logits.
     """
 
     pair: ModelPair
@@ -46,11 +46,11 @@ class Click(ABC):
     multimask_output: bool = False
     logits: bool = True
     request: Request = field(init=False, repr=False)
-    """What is sent first; there is none before prepare()."""
+    """The first request. prepare() sets it."""
 
     @property
     def waits(self) -> bool:
-        """Whether prepare() may wait for the server, so that it must not run on an event loop."""
+        """Whether prepare() may wait for the server. If so, it must not run on an event loop."""
         return False
 
     def prepare(self) -> None:
@@ -60,19 +60,19 @@ class Click(ABC):
     @abstractmethod
     def _build(self) -> Request: ...
 
-    def answered(self) -> None:  # noqa: B027 - a click on embeddings has nothing to note
-        """Note that the request was answered."""
+    def answered(self) -> None:  # noqa: B027 - a click on embeddings has nothing to record
+        """Record that the server answered the request."""
 
     def again(self, error: InferenceError) -> tuple[Request, ...]:
-        """Return the requests that follow a failure; the answer to the last one counts.
+        """Return the requests to send after a failure. Only the answer to the last one is used.
 
         Raises:
-            SamError: ``error`` in its proper type, where no further request helps.
+            SamError: no further request would help; ``error`` is converted to its specific type.
         """
         raise error
 
     def low_res(self, outputs: Tensors) -> tuple[FloatArray, FloatArray]:
-        """Read the answer: float32 logits (P,M,h,w), clamped as the family does, and scores (P,M).
+        """Read the answer: float32 logits (P,M,h,w), clamped to the limit of the family, and float32 scores (P,M).
 
         Raises:
             InferenceError: the served model does not keep the wire contract.
@@ -80,7 +80,7 @@ class Click(ABC):
         return self.pair.low_res(self._read(outputs))
 
     def segments(self, outputs: Tensors) -> list[Segment]:
-        """Read the answer as full-size masks, object by object; with large images this takes its time.
+        """Read the answer as full-size masks, ordered by object. This is slow for large images.
 
         Raises:
             InferenceError: the served model does not keep the wire contract.
@@ -98,7 +98,10 @@ class EmbeddingsClick(Click):
 
     @property
     def waits(self) -> bool:
-        """Whether the embeddings may have to be fetched first: the server keeps them, and the prompt is too large."""
+        """Whether the embeddings may have to be fetched first.
+
+        They must be if the server keeps them and the prompt is too large for the session model.
+        """
         return isinstance(self.image, SessionImage)
 
     def _build(self) -> Request:
@@ -115,17 +118,19 @@ class SessionClick(Click):
     image: SessionImage
 
     def answered(self) -> None:
-        """Note that the server had the image."""
+        """Record that the server still had the image."""
         self.image.remote.misses = 0
 
     def again(self, error: InferenceError) -> tuple[Request, ...]:
-        """Return the requests that follow a miss: the same prompt, with the image itself.
+        """Return the requests to send when the server has lost the image: the same prompt with the image itself.
 
-        It is one request, but two when one did not help the click before: where servers behind a proxy take turns, one
-        got every id and the other every image. Then both get it. Not at every miss, should the cache be too small.
+        Usually this is one request. If a proxy distributes requests over two servers in turn, one server can receive
+        every id and the other every image, so that each click misses. After repeated misses this method therefore
+        returns the request twice, so that both servers receive the image. It does so only at every doubling of the
+        misses, because a cache that is too small causes repeated misses, too.
 
         Raises:
-            SamError: ``error`` in its proper type, when it says anything but that the server lacks the image.
+            SamError: the error has another cause than a lost image; it is converted to its specific type.
         """
         meant = contract.read_error(error)
         if not isinstance(meant, UnknownImageError):
@@ -134,11 +139,11 @@ class SessionClick(Click):
         remote.misses += 1
         inputs = {name: array for name, array in self.request.inputs.items() if name != contract.IMAGE_ID}
         request = replace(self.request, inputs={contract.IMAGE: text(remote.content), **inputs})
-        takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # 2, 4, 8, ...
+        takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # a power of two: 2, 4, 8, ...
         return (request, request) if takes_turns else (request,)
 
     def segments(self, outputs: Tensors) -> list[Segment]:
-        """Read the answer; without logits the server has made the full-size masks, and they come encoded."""
+        """Read the answer. Without logits, it holds encoded full-size masks that the server has made."""
         if self.logits:
             return super().segments(outputs)
         texts, scores = outputs[contract.ENCODED_MASKS], outputs[contract.IOU_PREDICTIONS]
@@ -149,7 +154,7 @@ class SessionClick(Click):
             masks = [FULL_SIZE.to_mask(text) for text in texts.flat]
         except ValueError as error:
             raise InferenceError(
-                f"{self.pair.session_model} answered no mask in the format {FULL_SIZE.name}: {error}"
+                f"{self.pair.session_model} sent a mask that is not valid {FULL_SIZE.name}: {error}"
             ) from error
         places = np.ndindex(texts.shape)
         return [Segment(mask, float(scores[place]), None, *place) for mask, place in zip(masks, places, strict=True)]
@@ -182,5 +187,5 @@ class SessionClick(Click):
 
     def _broken_contract(self, masks: npt.NDArray[Any]) -> InferenceError:
         return InferenceError(
-            f"{self.pair.session_model} answered masks {masks.shape} for {len(self.prompts)} object(s)"
+            f"{self.pair.session_model} sent masks of shape {masks.shape} for {len(self.prompts)} object(s)"
         )

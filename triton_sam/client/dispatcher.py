@@ -1,4 +1,4 @@
-"""Carries out what `Lanes` decide: requests on the I/O loop, results into futures that any thread may wait for."""
+"""Carries out the decisions of `Lanes`: sends requests on the I/O loop and stores results in thread-safe futures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ SECONDS_TO_CLOSE = 5.0
 
 @dataclass(eq=False)
 class Work(Generic[Outcome]):
-    """One prediction: its flow, whose steps are light, and the future that gets the result."""
+    """One prediction: its flow, and the future that receives the result.
+
+    The steps of the flow run on the event loop, so they must be quick.
+    """
 
     flow: Flow[Outcome]
     future: concurrent.futures.Future[Outcome] = field(default_factory=concurrent.futures.Future)
@@ -35,17 +38,17 @@ class Work(Generic[Outcome]):
 
 
 class Dispatcher:
-    """Sends requests in the order of `Lanes`. Every method may be called from any thread.
+    """Sends requests in the order that `Lanes` decide. Every method may be called from any thread.
 
     Args:
-        transport: used on the I/O loop alone.
-        lanes: used under this object's lock alone.
+        transport: sends the requests; the dispatcher uses it only on the I/O loop.
+        lanes: decide on the order; the dispatcher uses them only while it holds its lock.
     """
 
     def __init__(self, transport: AsyncBaseTransport, lanes: Lanes[Work[Any]]) -> None:
         self._transport = transport
         self._lanes = lanes
-        # Re-entrant: a future that is cancelled reports back in the thread that cancels it.
+        # Re-entrant, because a cancelled future runs its callbacks in the thread that cancels it.
         self._lock = threading.RLock()
         self._loop = IO_LOOP.acquire()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -54,10 +57,10 @@ class Dispatcher:
     def submit(
         self, works: Sequence[Work[Outcome]], lane: str | None, request_id: str | None = None
     ) -> list[Job[Work[Any]]]:
-        """Queue requests of one lane, the newest last; ``request_id`` names the only one. start() sends them.
+        """Queue requests of one lane, the newest last. start() sends them. With ``request_id``, give only one request.
 
         Raises:
-            InputError: a request of this id has not ended yet.
+            InputError: an earlier request with this id has not ended yet.
             ConfigurationError: the client is closed.
         """
         with self._lock:
@@ -72,11 +75,15 @@ class Dispatcher:
         return jobs
 
     def start(self) -> None:
-        """Send what may be sent."""
+        """Send the requests that are allowed to start now."""
         self.change(Lanes.start)
 
     def infer(self, request: Request, end: float | None = None) -> concurrent.futures.Future[Tensors]:
-        """Run an inference outside of all lanes, until ``end`` of the monotonic clock, None: as long as a call may.
+        """Run an inference outside of all lanes.
+
+        Args:
+            request: the inference.
+            end: time of the monotonic clock, in seconds, at which it must have ended; None: the timeout of a call.
 
         Raises:
             ConfigurationError: the client is closed.
@@ -86,7 +93,7 @@ class Dispatcher:
             return asyncio.run_coroutine_threadsafe(self._infer(request, end), self._loop)
 
     def change(self, act: Callable[[Lanes[Work[Any]]], Step[Work[Any]]]) -> int:
-        """Change the lanes; return how many requests were cancelled by it."""
+        """Change the lanes; return the number of requests that the change cancelled."""
         with self._lock:
             step = act(self._lanes)
         self._carry_out(step)
@@ -99,12 +106,12 @@ class Dispatcher:
 
     @property
     def sent(self) -> int:
-        """Requests that were started so far."""
+        """Number of requests that have been started so far."""
         with self._lock:
             return self._lanes.sent
 
     def close(self) -> concurrent.futures.Future[None]:
-        """Cancel everything and close the connections; the future ends when that is done. May be called again."""
+        """Cancel all requests and close the connections. The future ends when this is done. Repeated calls are safe."""
         with self._lock:
             if self._closing is not None:
                 return self._closing
@@ -114,7 +121,7 @@ class Dispatcher:
         return self._closing
 
     def close_when_forgotten(self) -> None:
-        """Close for an owner that the garbage collector found, in whatever thread, or at the program's end."""
+        """Close after the owner was garbage collected, which can happen in any thread, or when the program ends."""
         closing = self.close()
         if not IO_LOOP.is_current_thread():
             with contextlib.suppress(concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
@@ -128,7 +135,7 @@ class Dispatcher:
         for job in step.cancelled:
             job.work.future.cancel()
         if step.aborted or step.start:
-            with contextlib.suppress(RuntimeError):  # the loop ended: another thread has closed the client meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop has ended: another thread has closed the client
                 self._loop.call_soon_threadsafe(self._on_loop, step)
 
     def _on_loop(self, step: Step[Work[Any]]) -> None:
@@ -136,7 +143,7 @@ class Dispatcher:
             if job.work.task is not None:
                 job.work.task.cancel()
         for job in step.start:
-            if job.state is State.RUNNING:  # else cancelled on the way here
+            if job.state is State.RUNNING:  # otherwise it was cancelled in the meantime
                 job.work.task = self._start(self._send(job))
 
     def _start(self, call: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
@@ -151,7 +158,7 @@ class Dispatcher:
             result = await self._transport.in_time(carry_async(work.flow, self._ask))
         except asyncio.CancelledError:
             self._finish(job, State.CANCELLED, work.future.cancel)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller who waits gets it
+        except Exception as error:  # noqa: BLE001 - the waiting caller receives every error
             failure = error
             self._finish(job, State.FAILED, lambda: work.future.set_exception(failure))
         else:
@@ -160,7 +167,7 @@ class Dispatcher:
     def _finish(self, job: Job[Work[Any]], state: State, resolve: Callable[[], object]) -> None:
         with self._lock:
             step = self._lanes.finish(job, state)
-        # From here on nobody cancels the future but its owner, and after this line not even he.
+        # From here on only the owner can cancel the future, and after the next line the owner cannot either.
         if step is not None and (state is State.CANCELLED or job.work.future.set_running_or_notify_cancel()):
             resolve()
         if step is not None:

@@ -1,4 +1,4 @@
-"""Carry the requests of a flow to a server: one driver that blocks, one that awaits."""
+"""Send the requests of a flow to a server: `carry` blocks, `carry_async` awaits."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Result = TypeVar("Result")
 
 
 RunStep = Callable[..., Awaitable[Request | None]]
-"""Takes a flow one step further: called with the step and its arguments, as asyncio.to_thread is."""
+"""Runs one step of a flow. It is called like asyncio.to_thread: with the step and its arguments."""
 
 
 class Steps(Generic[Result]):
-    """A flow on its way. Each step returns the request that is to be sent next, None once there is a result.
+    """A running flow. Each step returns the next request to send, or None when ``result`` is set.
 
-    A generator says that it has ended by StopIteration, which no task or future can pass on; None they can.
+    A generator reports its end by StopIteration, which tasks and futures cannot transport. They can transport None.
 
     Args:
-        flow: one that has not begun.
+        flow: a flow that has not started yet.
     """
 
     result: Result
@@ -36,11 +36,11 @@ class Steps(Generic[Result]):
         return self._step(self._flow.__next__)
 
     def answered(self, outputs: Tensors) -> Request | None:
-        """Go on with the answer to the last request."""
+        """Continue with the answer to the last request."""
         return self._step(self._flow.send, outputs)
 
     def failed(self, error: ServerError) -> Request | None:
-        """Go on after an error; it is raised where the flow knows no help."""
+        """Continue after an error. The error is raised if the flow does not handle it."""
         return self._step(self._flow.throw, error)
 
     def _step(self, step: Callable[..., Request], *arguments: object) -> Request | None:
@@ -52,10 +52,10 @@ class Steps(Generic[Result]):
 
 
 def carry(flow: Flow[Result], send: Callable[[Request], Tensors]) -> Result:
-    """Carry a flow to its end, and wait for each answer.
+    """Run a flow to its end and block until each answer arrives.
 
     Args:
-        flow: one that has not begun.
+        flow: a flow that has not started yet.
         send: sends a request and returns the answer.
     """
     steps = Steps(flow)
@@ -71,19 +71,19 @@ def carry(flow: Flow[Result], send: Callable[[Request], Tensors]) -> Result:
 
 
 async def at_once(step: Callable[..., Request | None], /, *arguments: Any) -> Request | None:
-    """Take a step here and now: for flows whose steps are light."""
+    """Run a step directly on the event loop; for flows whose steps are quick."""
     return step(*arguments)
 
 
 async def carry_async(
     flow: Flow[Result], send: Callable[[Request], Awaitable[Tensors]], run_step: RunStep = at_once
 ) -> Result:
-    """Carry a flow to its end. Cancelling this cancels the request that is under way.
+    """Run a flow to its end. Cancelling this coroutine cancels the current request.
 
     Args:
-        flow: one that has not begun.
+        flow: a flow that has not started yet.
         send: sends a request and returns the answer.
-        run_step: runs the flow's own code between two requests.
+        run_step: runs the code of the flow between two requests.
     """
     steps = Steps(flow)
     request = await run_step(steps.begin)

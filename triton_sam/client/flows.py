@@ -1,8 +1,8 @@
-"""What the calls of a client ask of the server, one request after the other, written once for both clients.
+"""The sequences of requests behind the calls of a client, written once for both clients.
 
-A flow is a generator: it yields a `Request` and is sent the answer, or has the error thrown in that came instead of
-one. What it returns is the result of the call. No flow does I/O: a client carries the requests (see `drivers`), and a
-test needs nothing but a list of answers.
+A flow is a generator. It yields a `Request`, and the driver then sends it the answer, or throws the error that came
+instead. The return value of the generator is the result of the call. Flows do no I/O: the client sends the requests
+(see `drivers`), so that a test only needs a list of answers.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Flow = Generator[Request, Tensors, Result]
 
 
 class EncodeFlows:
-    """Flows that encode an image; they remember whether the server turned out to have no session model.
+    """Flows that encode an image. They remember when the server turns out to have no session model.
 
     Args:
         pair: the models.
-        uses_session_model: images go to the session model.
-        may_fall_back: they go to the encoder where the server has no session model.
+        uses_session_model: whether to send images to the session model.
+        may_fall_back: whether to send images to the encoder instead if the server has no session model.
     """
 
     def __init__(self, pair: ModelPair, *, uses_session_model: bool, may_fall_back: bool) -> None:
@@ -39,15 +39,15 @@ class EncodeFlows:
         self._may_fall_back = may_fall_back
 
     def encode(self, source: ImageSource, fetch: Fetch) -> Flow[ImageEmbeddings]:
-        """Encode an image where its embeddings are to be kept.
+        """Encode an image, on the server or for this side, depending on where the embeddings are kept.
 
         Args:
             source: the image.
-            fetch: gets the embeddings of an image that the server keeps, when somebody wants them on this side.
+            fetch: fetches the embeddings of an image that the server keeps, once a caller reads them on this side.
 
         Raises:
-            ImageError: not a usable image.
-            ServerError: what came instead of an answer, in its proper type.
+            ImageError: the source is not a usable image.
+            ServerError: the request failed.
         """
         if self._uses_session_model:
             request, content = upload(self._pair, source)
@@ -63,15 +63,15 @@ class EncodeFlows:
         """Encode an image and keep the embeddings on this side.
 
         Raises:
-            ImageError: not a usable image.
-            ServerError: what came instead of an answer.
+            ImageError: the source is not a usable image.
+            ServerError: the request failed.
         """
         request, size = self._pair.encode(source)
         outputs = yield request
         return self._pair.read_embeddings(outputs, size)
 
     def _fall_back(self, error: InferenceError | ModelNotReadyError) -> None:
-        """Go on with the encoder when the server has no session model and need not have one."""
+        """Switch to the encoder if the server has no session model and the client does not require one; else raise."""
         if isinstance(error, InferenceError):
             meant = read_error(error)
             raise meant from (None if meant is error else error)
@@ -81,13 +81,13 @@ class EncodeFlows:
 
 
 def ask(click: Click) -> Flow[Tensors]:
-    """Send a click; once more, with the image, where the server that kept the image has lost it. Return the answer.
+    """Send a click and return the answer. If the server has lost the image, send the click again with the image.
 
     Args:
-        click: prepared.
+        click: a click after prepare().
 
     Raises:
-        SamError: what came instead of an answer, in its proper type.
+        SamError: the request failed.
     """
     try:
         outputs = yield click.request

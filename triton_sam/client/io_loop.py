@@ -1,7 +1,7 @@
-"""The event loop on which every async client of this process does its I/O, in a thread of its own.
+"""The event loop on which all async clients of this process do their I/O. It runs in its own thread.
 
-Callers may so use one client from several threads and event loops, and gRPC, which has one poller a process, sees a
-single loop. The thread starts with the first client and ends with the last.
+Thanks to it, callers can use one client from several threads and event loops, and gRPC, which has one poller for each
+process, sees a single loop. The thread starts with the first client and ends with the last.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 
 
 class IoLoop:
-    """Counts its users; one instance a process, `IO_LOOP`."""
+    """The loop and the number of its users. Each process has one instance, `IO_LOOP`."""
 
     def __init__(self) -> None:
         self._reset()
@@ -25,7 +25,7 @@ class IoLoop:
         self._users = 0
 
     def acquire(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop; each call needs a release()."""
+        """Return the running loop. The caller must call release() once for each acquire()."""
         with self._lock:
             self._users += 1
             if self._loop is None:
@@ -35,7 +35,7 @@ class IoLoop:
             return self._loop
 
     def release(self) -> None:
-        """Give the loop back; the last one to do so ends it. Waits for nothing."""
+        """Give the loop back. The last user's release() stops the loop without waiting for its end."""
         with self._lock:
             self._users -= 1
             if self._users == 0 and self._loop is not None:
@@ -43,11 +43,11 @@ class IoLoop:
                 self._loop = self._thread = None
 
     def is_current_thread(self) -> bool:
-        """Whether the caller runs on the loop, where waiting for it would never end."""
+        """Whether the caller runs on the loop's thread, where waiting for the loop would block forever."""
         return threading.current_thread() is self._thread
 
     def reset_after_fork(self) -> None:
-        """Forget the parent's thread, which a forked child does not have."""
+        """Forget the thread of the parent process, which does not exist in a forked child."""
         self._reset()
 
 

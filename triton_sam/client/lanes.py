@@ -1,7 +1,7 @@
-"""Which request of which lane goes to the server next: a state machine without I/O, threads or clocks.
+"""A state machine, without I/O, threads or clocks, that decides which request goes to the server next.
 
-A lane is the queue of one mouse. In it only the newest request matters: a new one replaces the one that waits. Lanes
-take turns. The caller carries out what each change asks for, a `Step`.
+A lane is the queue of one mouse. Only its newest request matters: a new request replaces the one that waits. Lanes take
+turns. Every change returns a `Step`, which lists the actions that the caller has to carry out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Work = TypeVar("Work")
 
 
 class State(str, Enum):
-    """Where a request stands; the last three are final."""
+    """The state of a request. The last three are final."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -30,9 +30,9 @@ class Job(Generic[Work]):
     """One request.
 
     Args:
-        id: its name, unique among those alive.
-        lane_name: name of its lane; None for a request that stands alone, which nothing replaces.
-        work: what the caller needs to carry it out.
+        id: its name, unique among the requests that have not ended.
+        lane_name: name of its lane; None for a request outside of all lanes, which no other request replaces.
+        work: the caller's data for carrying out the request.
     """
 
     id: str
@@ -44,7 +44,13 @@ class Job(Generic[Work]):
 
 @dataclass
 class Step(Generic[Work]):
-    """What a change asks for: jobs to send, jobs that ended before they were sent, jobs to cancel on the wire."""
+    """The actions that a change requires.
+
+    Args:
+        start: jobs to send.
+        dropped: jobs that were cancelled before they were sent.
+        aborted: jobs that were cancelled after they were sent; the caller cancels them on the wire.
+    """
 
     start: list[Job[Work]] = field(default_factory=list)
     dropped: list[Job[Work]] = field(default_factory=list)
@@ -58,7 +64,7 @@ class Step(Generic[Work]):
 
 @dataclass(eq=False)
 class _Lane(Generic[Work]):
-    """Requests of one mouse: at most one waits, a few run, the oldest first."""
+    """Requests of one mouse: at most one waits, and a few run. ``running`` starts with the oldest."""
 
     name: str | None
     waiting: Job[Work] | None = None
@@ -75,15 +81,15 @@ class _Lane(Generic[Work]):
 
 
 class Lanes(Generic[Work]):
-    """All requests of a client. Not safe for threads: the caller locks.
+    """All requests of a client. Not thread-safe: the caller must hold a lock.
 
     Args:
-        per_lane: requests of one lane that may be on the wire at a time.
-        total: requests of all lanes that may be.
-        cancel_running: a new request takes the place of a running one when its lane has no free one. With more than
-            one place it is the youngest that gives way: the oldest is nearest to its answer, and were it to go, a lane
-            whose requests come faster than answers would never see one.
-        history: idle lanes whose counts are remembered; the longest idle one is forgotten first.
+        per_lane: maximum number of requests of one lane on the wire.
+        total: maximum number of requests of all lanes on the wire.
+        cancel_running: whether a new request cancels a running one if its lane already runs ``per_lane`` requests. It
+            cancels the youngest, because the oldest is closest to its answer: a lane that always cancelled the oldest
+            would never get an answer while requests come faster than answers.
+        history: number of idle lanes whose counts are kept. The lane that has been idle for longest is forgotten first.
     """
 
     def __init__(self, *, per_lane: int = 1, total: int = 8, cancel_running: bool = False, history: int = 256) -> None:
@@ -102,11 +108,11 @@ class Lanes(Generic[Work]):
         return len(self._jobs)
 
     def get(self, request_id: str) -> Job[Work] | None:
-        """Return the request of this id that has not ended."""
+        """Return the request with this id; None if there is none or it has ended."""
         return self._jobs.get(request_id)
 
     def submit(self, jobs: Iterable[Job[Work]]) -> Step[Work]:
-        """Add requests, the newest last; what they replace is never sent. Starts none: see start()."""
+        """Queue requests, the newest last. Requests that they replace are never sent. start() starts them."""
         step: Step[Work] = Step()
         for job in jobs:
             job.lane = self._lane(job.lane_name)
@@ -115,11 +121,11 @@ class Lanes(Generic[Work]):
         return step
 
     def start(self) -> Step[Work]:
-        """Start what may be started; lanes take turns."""
+        """Start the requests that the limits allow. Lanes take turns."""
         return self._fill(Step())
 
     def finish(self, job: Job[Work], state: State) -> Step[Work] | None:
-        """Book the end of a running request; None when it was cancelled meanwhile and its answer is not wanted."""
+        """Record the end of a running request; return None if it was cancelled before, as its answer is unwanted."""
         if job.state is not State.RUNNING:
             return None
         step: Step[Work] = Step()
@@ -131,12 +137,12 @@ class Lanes(Generic[Work]):
         return self._fill(step)
 
     def cancel(self, request_id: str) -> Step[Work]:
-        """Cancel one request; nothing happens when it is unknown or has ended."""
+        """Cancel one request. Does nothing if it is unknown or has ended."""
         job = self._jobs.get(request_id)
         return self._cancel_all([job] if job is not None else [])
 
     def cancel_lane(self, name: str, *, keep_latest: bool) -> Step[Work]:
-        """Cancel a lane's requests, all or all but the newest."""
+        """Cancel all requests of a lane, except the newest with ``keep_latest``."""
         lane = self._lanes.get(name)
         jobs = [] if lane is None else _alive(lane)
         return self._cancel_all([job for job in jobs if not (keep_latest and lane and job is lane.newest)])
@@ -146,14 +152,14 @@ class Lanes(Generic[Work]):
         return self._cancel_all(list(self._jobs.values()))
 
     def forget(self, name: str) -> Step[Work]:
-        """Cancel a lane's requests and drop its counts."""
+        """Cancel all requests of a lane and forget its counts."""
         step = self.cancel_lane(name, keep_latest=False)
         self._lanes.pop(name, None)
         self._idle.pop(name, None)
         return step
 
     def counts(self, name: str) -> dict[str, int]:
-        """Number of a lane's requests by state; zeros for one that is unknown."""
+        """Return the number of a lane's requests in each state; all are zero for an unknown lane."""
         lane = self._lanes.get(name) or _Lane(name)
         alive = {State.PENDING: int(lane.waiting is not None), State.RUNNING: len(lane.running)}
         return {state.value: alive.get(state, lane.ended[state]) for state in State}

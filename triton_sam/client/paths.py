@@ -1,4 +1,4 @@
-"""Whole paths of positions: queued at one stroke, waited for by their newest."""
+"""Queue a whole path of positions in one step, and wait for the mask of the newest position."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .speculative import Queued, Result, SpeculativeSAM2Client
 async def queue_multiple_requests(
     client: SpeculativeSAM2Client, coords_list: Sequence[Any], labels_list: Sequence[Any], session_id: str
 ) -> list[Queued]:
-    """Queue predictions for a path of positions, the newest last, at one stroke: only that one is sent.
+    """Queue predictions for a path of positions, the newest last. Only the newest is sent.
 
     Args:
-        client: the client; an image is set.
-        coords_list: points of each position, as predict_async() takes them.
+        client: the client, after set_image().
+        coords_list: points of each position, in the form that predict_async() takes.
         labels_list: labels of each position.
-        session_id: their lane.
+        session_id: the lane of the predictions.
 
     Returns:
         (request_id, task) of each position, in order.
 
     Raises:
-        PromptError: the lists differ in length, or a prompt of the wrong shape, type or range; nothing is queued.
+        PromptError: the lists differ in length, or a prompt has a wrong shape, type or range; nothing is queued.
         NoImageError: no image has been set.
     """
     if len(coords_list) != len(labels_list):
-        raise PromptError(f"{len(coords_list)} coords, but {len(labels_list)} labels")
+        raise PromptError(f"coords_list has {len(coords_list)} positions, but labels_list has {len(labels_list)}")
     clicks = [
         await client._click_async(None, coords, labels, None, None, False)  # noqa: SLF001
         for coords, labels in zip(coords_list, labels_list, strict=True)
@@ -44,18 +44,18 @@ async def wait_for_latest_result(
 ) -> Result | None:
     """Wait for the mask of the newest position.
 
-    Nothing that the lane still has on the wire is waited for but its newest request; the rest is cancelled.
+    All other requests of the lane are cancelled first.
 
     Args:
-        tasks: what queue_multiple_requests() or predict_async() returned, the newest last.
+        tasks: results of queue_multiple_requests() or predict_async(), the newest last.
         client: the client.
-        session_id: their lane.
+        session_id: the lane of the predictions.
 
     Returns:
-        (masks, iou) of the last of ``tasks``; None when it was cancelled or replaced, or when there is none.
+        (masks, iou) of the last of ``tasks``; None if it was cancelled or replaced, or if ``tasks`` is empty.
 
     Raises:
-        ServerError: it failed.
+        ServerError: the newest prediction failed.
     """
     client.cancel_session_requests(session_id, keep_latest=True)
     if not tasks:

@@ -1,4 +1,4 @@
-"""What verify and evaluate need of a client."""
+"""The methods of a client that `verify` and `evaluate` use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..masks.segment import Segment
 
 
 class Segmenter(Protocol):
-    """What is measured or compared: SAM2TritonClient, or anything that acts like it."""
+    """The object that is measured or compared: a SAM2TritonClient, or any object with the same two methods."""
 
     def set_image(self, image: ImageSource) -> None:
         """Make an image the current one."""

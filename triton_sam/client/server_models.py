@@ -1,4 +1,4 @@
-"""What a server has ready, sorted into families and variants by the tensors of the models."""
+"""The models that a server has ready, sorted into families and variants by their tensors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..families.tables import DECODER, ENCODER, ModelSpec
 
 
 class ServerModels(dict[str, str]):
-    """Name -> version of every model that a server has ready, and the pairs among them.
+    """A dict name -> version of all models that a server has ready, with the model pairs among them.
 
     Args:
         versions: name -> version.
-        variants: family -> names of its ready pairs, the default one first; each is a ``model_name`` for a client of
-            that ``model_type``.
+        variants: family -> names of its ready model pairs, the default pair first. Each name is a valid ``model_name``
+            for a client whose ``model_type`` is the family.
     """
 
     def __init__(self, versions: Mapping[str, str], variants: Mapping[str, tuple[str, ...]]) -> None:
@@ -24,7 +24,7 @@ class ServerModels(dict[str, str]):
 
 
 def sort_models(versions: Mapping[str, str], config_of: Callable[[str], Mapping[str, Any]]) -> ServerModels:
-    """Find the encoder/decoder pairs of each family.
+    """Find the model pairs of each family.
 
     Args:
         versions: name -> version of every ready model.
@@ -46,7 +46,7 @@ def sort_models(versions: Mapping[str, str], config_of: Callable[[str], Mapping[
 
 
 def _family(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> Family | None:
-    """Return the family whose tensors a pair has; every family differs from the others in some name."""
+    """Return the family of a model pair by its tensor names, which no two families share; None if no family fits."""
     for family in FAMILIES.values():
         if _fits(encoder, family.encoder) and _fits(decoder, family.decoder):
             return family

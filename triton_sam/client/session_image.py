@@ -1,4 +1,4 @@
-"""An image that a session model keeps on the server: what a client knows of it, and what it does not have here."""
+"""The client's handle of an image whose embeddings the session model keeps on the server."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..wire import contract
 
 @dataclass
 class RemoteImage:
-    """What a client knows of an image that a server holds.
+    """The data that a client keeps about an image on the server.
 
     Args:
-        content: encoded bytes, to send it again.
-        image_id: the server's name for it.
-        misses: clicks in a row that found the server without it.
+        content: the encoded image file, to send it again if the server loses it.
+        image_id: the id that the server gave it.
+        misses: number of successive clicks for which the server did not have it.
     """
 
     content: bytes
@@ -31,7 +31,7 @@ class RemoteImage:
 
 
 class LazyTensors(Mapping[str, FloatArray]):
-    """Embeddings that are fetched from the encoder when somebody looks at them, once."""
+    """Embeddings that are fetched from the encoder when a caller first reads one of them."""
 
     def __init__(self, names: tuple[str, ...], fetch: Callable[[], ImageEmbeddings]) -> None:
         self._names = names
@@ -56,24 +56,24 @@ class LazyTensors(Mapping[str, FloatArray]):
 
 @dataclass(frozen=True, eq=False)
 class SessionImage(ImageEmbeddings):
-    """An image whose embeddings stay on the server. Looking at a tensor, or saving, fetches them from the encoder.
+    """An image whose embeddings stay on the server. Reading a tensor, or saving, fetches them from the encoder.
 
     Args:
-        remote: the server's id of the image, and the bytes to send it again.
+        remote: the server's id of the image, and the image file to send it again.
     """
 
     remote: RemoteImage
 
     def keep_id(self, outputs: Tensors) -> None:
-        """Take over the id of an answer: another one after a restart with other weights."""
+        """Store the id from an answer. It changes when the server restarts with other weights."""
         self.remote.image_id = read_id(outputs)
 
 
 def read_id(outputs: Tensors) -> str:
-    """Return the id of the image that an answer is about."""
+    """Return the image id that an answer contains."""
     return bytes(outputs[contract.IMAGE_ID][0]).decode()
 
 
 def text(content: bytes) -> npt.NDArray[np.object_]:
-    """Return bytes as a tensor of one text."""
+    """Return bytes as a BYTES tensor of shape (1,)."""
     return np.array([content], np.object_)

@@ -1,4 +1,4 @@
-"""The session model of a pair of models: an image goes out once, then an id and a prompt."""
+"""Requests to the session model of a model pair: send an image once, and then only its id and a prompt."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ..wire.pair import ModelPair, Request
 from .session_image import LazyTensors, RemoteImage, SessionImage, read_id, text
 
 Fetch = Callable[[bytes], ImageEmbeddings]
-"""Has an image encoded for this side: it is prepared here and goes through the encoder model. Waits for the server."""
+"""Returns the embeddings of an image file: prepares it on this machine and calls the encoder. Waits for the server."""
 
 
 def upload(pair: ModelPair, source: ImageSource) -> tuple[Request, bytes]:
-    """Build the request that encodes an image; also return the bytes that go out.
+    """Build the request that encodes an image; also return the image file that the request carries.
 
     Raises:
-        ImageError: no usable image, as far as can be told without decoding it.
+        ImageError: the source is not a usable image. This is checked only as far as possible without decoding it.
     """
     content = image_bytes(source)
     outputs = (contract.IMAGE_ID, contract.IMAGE_SIZE)
@@ -31,10 +31,10 @@ def read_upload(pair: ModelPair, outputs: Tensors, content: bytes, fetch: Fetch)
     """Read the answer to upload().
 
     Args:
-        pair: the pair.
+        pair: the model pair.
         outputs: the answer.
-        content: the bytes that went out.
-        fetch: gets embeddings when somebody wants them on this side.
+        content: the image file that was sent.
+        fetch: fetches the embeddings once a caller reads them on this side.
     """
     width, height = (int(side) for side in outputs[contract.IMAGE_SIZE])
     return SessionImage(
@@ -47,6 +47,6 @@ def read_upload(pair: ModelPair, outputs: Tensors, content: bytes, fetch: Fetch)
 
 
 def fits(prompts: Prompts) -> bool:
-    """Whether a session model takes that many objects and points in one request."""
+    """Whether the prompts stay within the limits of objects and points for one request to a session model."""
     points = prompts.coords.size // 2 + (0 if prompts.boxes is None else 2 * len(prompts.boxes))
     return len(prompts) <= contract.MAX_OBJECTS and points <= contract.MAX_POINTS

@@ -1,4 +1,4 @@
-"""The asynchronous client for positions that come faster than masks: the newest wins, the rest is not computed."""
+"""The asynchronous client for mouse positions that come faster than masks. It predicts only for the newest position."""
 
 from __future__ import annotations
 
@@ -34,44 +34,45 @@ Queued = tuple[str, "asyncio.Task[Result]"]
 
 
 class SpeculativeSAM2Client(ClientCore):
-    """Predicts masks while the mouse moves: of each mouse, only the newest position matters.
+    """Predicts masks while the mouse moves. Only the newest position of each mouse matters.
 
-    A prediction belongs to a lane, which ``session_id`` names: say, a user or a window. Within it a new one replaces
-    the one that waits, which is then never sent; its task ends in CancelledError. One that is on its way to the server
-    goes on, so that masks keep coming while positions do, until you cancel it: then it is cancelled on the wire and the
-    newest one goes at once. Lanes take turns.
+    Each prediction belongs to a lane, for example one for each user or window; ``session_id`` is the name of the lane.
+    A new prediction replaces the one that waits in its lane: that one is never sent, and its task ends in
+    CancelledError. A prediction that was already sent continues, so that masks keep coming while the mouse moves. If
+    you cancel it, it is cancelled on the wire, and the newest prediction is sent at once. Lanes take turns.
 
-    All I/O runs in one thread of its own: use a client from any thread and any event loop.
+    All I/O runs in a separate thread, so that you can use a client from any thread and any event loop.
 
     Examples:
         >>> async with SpeculativeSAM2Client("localhost:8000") as client:
         ...     await client.set_image_async("image.jpg")
         ...     for x, y in mouse_positions:
         ...         request_id, task = await client.predict_async([[x, y]], [1], session_id="user")
-        ...     client.cancel_session_requests("user")  # the mouse rests: all but the newest
+        ...     client.cancel_session_requests("user")  # the mouse rests: keep only the newest
         ...     masks, iou = await task
 
     Args:
         url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
-            variable TRITON_URL, else localhost:8000. gRPC is the better choice here: a cancelled request that waits
-            in Triton is dropped there. Over HTTP Triton notices it only while it still reads the request.
+            variable TRITON_URL, else localhost:8000. Prefer gRPC: Triton then drops a cancelled request from its
+            queue. Over HTTP, Triton notices a cancellation only while it still reads the request.
         model_type: SAM family: "sam1", "sam2" or "sam3". All behave alike.
-        model_name: a variant beside the default one, see SAM2TritonClient.
-        timeout: seconds that one call may take, from the moment when it is sent.
-        retries: how often a call is repeated when the connection could not be made or broke.
-        headers: sent with every call.
-        ca_certs: PEM file with certificates to trust, for https and grpcs.
-        max_in_flight: requests of one lane on the wire at a time.
-        max_in_flight_total: requests of all lanes on the wire at a time.
-        cancel_running: True: a new position also cancels what its lane has on the wire, when all places are taken.
-            Good where only the last mask counts: with ``max_in_flight=1`` none appears while positions come faster than
-            masks. For gRPC: over HTTP, Triton computes what it has read, wanted or not.
+        model_name: a variant other than the default one, see SAM2TritonClient.
+        timeout: seconds that one call may take, counted from the moment when it is sent.
+        retries: how often a call is repeated if the connection cannot be made or breaks.
+        headers: HTTP headers or gRPC metadata for every call.
+        ca_certs: PEM file with the certificates to trust, for https and grpcs.
+        max_in_flight: maximum number of requests of one lane on the wire.
+        max_in_flight_total: maximum number of requests of all lanes on the wire.
+        cancel_running: whether a new position also cancels a request on the wire if its lane has reached
+            ``max_in_flight``. Use this if only the last mask counts: with ``max_in_flight=1``, no mask appears while
+            positions come faster than masks. It needs gRPC: over HTTP, Triton still computes every request that it
+            has read.
         embeddings: where they are kept, see SAM2TritonClient.
-        transport: carries the requests in place of a connection to ``url``, as in SAM2TritonClient; it is used on the
-            client's own event loop alone. `triton_sam.transport.AsyncBaseTransport` says what it has to offer.
+        transport: sends the requests instead of a connection to ``url``, as in SAM2TritonClient. The client calls it
+            only on its own event loop. `triton_sam.transport.AsyncBaseTransport` lists the methods that it needs.
 
     Raises:
-        ConfigurationError: an argument that cannot work. No connection is made yet.
+        ConfigurationError: an argument is invalid. The constructor opens no connection.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class SpeculativeSAM2Client(ClientCore):
                 retries=retries,
                 headers=headers,
                 ca_certs=ca_certs,
-                connections=max_in_flight_total + 1,  # and one for the encoder
+                connections=max_in_flight_total + 1,  # one more for the encoder
             )
         lanes: Lanes[Work[Any]] = Lanes(
             per_lane=max_in_flight, total=max_in_flight_total, cancel_running=cancel_running
@@ -111,19 +112,19 @@ class SpeculativeSAM2Client(ClientCore):
 
     @property
     def requests_sent(self) -> int:
-        """How many predictions have gone to the server so far; the others were replaced or cancelled before."""
+        """Number of predictions sent to the server so far. Replaced predictions that were never sent do not count."""
         return self._dispatcher.sent
 
     def set_image(self, image: ImageSource) -> None:
-        """Encode an image and make it the current one of all lanes; after an error the earlier image stays.
+        """Encode an image and make it the current one of all lanes. After an error, the earlier image stays current.
 
-        Blocks, also inside an event loop: there use set_image_async().
+        This method blocks. Inside an event loop, use set_image_async() instead.
 
         Args:
             image: path, encoded bytes, Pillow image or uint8 RGB array (H,W,3).
 
         Raises:
-            ImageError: not a usable image.
+            ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
         send = self._sender(time.monotonic() + self._timeout)
@@ -134,12 +135,12 @@ class SpeculativeSAM2Client(ClientCore):
         self._embeddings = await self.encode_async(image)
 
     async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
-        """Encode an image without making it the current one; hand the result to ``predict_async(..., image=...)``.
+        """Encode an image without making it the current one. Pass the result to ``predict_async(..., image=...)``.
 
-        A task that runs this may be cancelled: the call to the server is cancelled with it.
+        Cancelling a task that runs this method also cancels the call to the server.
 
         Raises:
-            ImageError: not a usable image.
+            ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
         end = time.monotonic() + self._timeout
@@ -147,7 +148,7 @@ class SpeculativeSAM2Client(ClientCore):
         async def send(request: Request) -> Tensors:
             return await asyncio.wrap_future(self._dispatcher.infer(request, end))
 
-        # In a thread, since a step may have to prepare an image, which takes its time.
+        # In a thread, since a step may have to prepare an image, which would block the loop for too long.
         return await carry_async(self._flows.encode(image, self._encode_here), send, asyncio.to_thread)
 
     async def segment_async(
@@ -160,9 +161,10 @@ class SpeculativeSAM2Client(ClientCore):
         *,
         image: ImageEmbeddings | None = None,
     ) -> list[Segment]:
-        """Predict full-size masks; it stands alone, and nothing replaces it. Cancelling the task cancels the call.
+        """Predict full-size masks outside of all lanes, so that no other prediction replaces this one.
 
-        Arguments and errors as predict_async(); the result is that of SAM2TritonClient.segment().
+        Cancelling the task cancels the call. Arguments and errors are those of predict_async(), and the result is that
+        of SAM2TritonClient.segment().
         """
         click = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
         work = Work(ask(click))
@@ -183,30 +185,30 @@ class SpeculativeSAM2Client(ClientCore):
         *,
         image: ImageEmbeddings | None = None,
     ) -> Queued:
-        """Queue a prediction; it replaces the one of its lane that waits. Returns at once.
+        """Queue a prediction, and return at once. It replaces the prediction that waits in its lane.
 
-        Like any asyncio task it starts when the caller next waits for something.
+        Like any asyncio task, it starts when the caller next awaits something.
 
         Args:
             coords: (N,2) points of one object, (P,N,2) of several, or P lists of different length; x, y in pixels of
                 the original image.
             labels: (N,) or (P,N): 1 foreground, 0 background, -2 no point. None: all foreground.
-            session_id: lane of which this is the newest position. None: it stands alone and nothing replaces it.
-            request_id: a name for cancel_request(); None: one is made up.
+            session_id: name of the lane. None: the prediction belongs to no lane, and no other one replaces it.
+            request_id: an id for cancel_request(); None: the client generates one.
             box: (4,) or (P,4) as x1,y1,x2,y2 in pixels of the original image.
-            mask_input: logits of an earlier prediction, to refine it.
-            multimask_output: three candidates an object instead of one.
+            mask_input: logits of an earlier prediction that this one refines.
+            multimask_output: whether to return three candidate masks for each object instead of one.
             image: embeddings of another image than the current one.
 
         Returns:
-            (request_id, task). The task ends in (masks, iou), the logits and predicted IoU that
-            SAM2TritonClient.predict() returns; in CancelledError when the request was replaced or cancelled; or in a
-            ServerError. ``task.cancel()`` cancels the request.
+            (request_id, task). The result of the task is (masks, iou): the logits and predicted IoU as
+            SAM2TritonClient.predict() returns them. The task raises CancelledError if the request was replaced or
+            cancelled, and a ServerError if it failed. ``task.cancel()`` cancels the request.
 
         Raises:
             NoImageError: no image has been set.
-            PromptError: a prompt of the wrong shape, type or range.
-            InputError: a request of that id has not ended yet.
+            PromptError: a prompt has a wrong shape, type or range.
+            InputError: an earlier request with this id has not ended yet.
         """
         click = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
         (job,) = self._dispatcher.submit([Work(predict(click))], session_id, request_id)
@@ -224,7 +226,7 @@ class SpeculativeSAM2Client(ClientCore):
         *,
         image: ImageEmbeddings | None = None,
     ) -> Result:
-        """Predict and wait; arguments, result and errors as predict_async().
+        """Predict and wait for the result, (masks, iou). Arguments and errors are those of predict_async().
 
         Raises:
             concurrent.futures.CancelledError: another thread replaced or cancelled the request.
@@ -234,39 +236,39 @@ class SpeculativeSAM2Client(ClientCore):
         self._dispatcher.start()
         try:
             return work.future.result()
-        except BaseException:  # Ctrl-C: nobody waits any more
+        except BaseException:  # for example Ctrl-C: no caller waits for the result any more
             work.future.cancel()
             raise
 
     def cancel_request(self, request_id: str) -> bool:
-        """Cancel one request, on the wire if it is there; False when there is none or it has ended."""
+        """Cancel one request, also if it is already on the wire. Return False if it is unknown or has ended."""
         return self._dispatcher.change(lambda lanes: lanes.cancel(request_id)) > 0
 
     def cancel_session_requests(self, session_id: str, keep_latest: bool = True) -> int:
-        """Cancel the requests of a lane, on the wire if they are there; the newest then goes at once.
+        """Cancel the requests of a lane, also those on the wire. The newest one is then sent at once.
 
         Args:
-            session_id: the lane; an unknown one has no requests.
-            keep_latest: spare the newest, so that its mask is still answered.
+            session_id: name of the lane; an unknown lane has no requests.
+            keep_latest: whether to keep the newest request.
 
         Returns:
-            How many requests were cancelled. Those replaced before are not among them.
+            The number of requests that this call cancelled. Requests that were replaced earlier do not count.
         """
         return self._dispatcher.change(lambda lanes: lanes.cancel_lane(session_id, keep_latest=keep_latest))
 
     def get_session_status(self, session_id: str) -> dict[str, int]:
-        """Return how many of a lane's requests are "pending", "running", "completed", "cancelled" and "failed".
+        """Return the number of a lane's requests that are "pending", "running", "completed", "cancelled" and "failed".
 
-        All zero for an unknown lane. Of lanes without requests the 256 that were used last are remembered.
+        All counts are zero for an unknown lane. The client remembers the 256 idle lanes that were used last.
         """
         return self._dispatcher.counts(session_id)
 
     def cleanup_session(self, session_id: str) -> int:
-        """Cancel all requests of a lane and forget it; return how many were cancelled."""
+        """Cancel all requests of a lane and forget the lane; return the number of cancelled requests."""
         return self._dispatcher.change(lambda lanes: lanes.forget(session_id))
 
     def close(self) -> None:
-        """Cancel all requests and close the connections. Blocks; inside an event loop use aclose()."""
+        """Cancel all requests and close the connections. This blocks; inside an event loop, use aclose() instead."""
         self._dispatcher.close().result()
 
     async def aclose(self) -> None:
@@ -290,7 +292,7 @@ class SpeculativeSAM2Client(ClientCore):
         self.close()
 
     async def _click_async(self, image: ImageEmbeddings | None, *arguments: Any) -> Click:
-        """Return a click that can be sent, see _click(); one that waits for the server is prepared in a thread."""
+        """Return a click that is ready to be sent, see _click(). If preparing may wait for the server, use a thread."""
         click = self._click(image, *arguments)
         if click.waits:
             await asyncio.to_thread(click.prepare)
@@ -302,7 +304,7 @@ class SpeculativeSAM2Client(ClientCore):
         return carry(self._flows.encode_here(content), self._sender(None))
 
     def _sender(self, end: float | None) -> Callable[[Request], Tensors]:
-        """Return what sends a request and waits for the answer, until ``end`` as Dispatcher.infer() has it."""
+        """Return a function that sends a request and waits for the answer until ``end``, see Dispatcher.infer()."""
         return lambda request: self._dispatcher.infer(request, end).result()
 
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
@@ -310,14 +312,14 @@ class SpeculativeSAM2Client(ClientCore):
 
     def _queued(self, job: Job[Work[Result]]) -> Queued:
         loop = asyncio.get_running_loop()
-        # Sent when the caller next gives up control: of positions that are queued at one stroke only the last is.
+        # Start when the caller next awaits something, so that only the last of several queued positions is sent.
         loop.call_soon(self._dispatcher.start)
         task = loop.create_task(self._answer(job.work.future), name=job.id)
         task.add_done_callback(partial(_settle, job.work.future))
         return job.id, task
 
     async def _answer(self, future: concurrent.futures.Future[Result]) -> Result:
-        # A method, so that a task keeps its client alive.
+        # This is a method so that the task keeps its client alive.
         return await asyncio.wrap_future(future)
 
 
@@ -325,4 +327,4 @@ def _settle(future: concurrent.futures.Future[Result], task: asyncio.Task[Result
     if task.cancelled():
         future.cancel()
     else:
-        task.exception()  # seen: a position that nobody waits for may fail without a word
+        task.exception()  # Retrieve the error: asyncio would log it if no caller awaits this task.

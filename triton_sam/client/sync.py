@@ -24,8 +24,8 @@ from .server_models import ServerModels, sort_models
 class SamTritonClient(ClientCore):
     """Segments images on a Triton server: encode an image once, then turn prompts into masks.
 
-    One client may be used from several threads. ``set_image`` sets the image for all of them; threads that work on
-    different images use ``encode`` and hand the result to ``predict(..., image=...)``.
+    Several threads may use one client. ``set_image`` sets the image for all of them; threads that work on different
+    images call ``encode`` and pass the result to ``predict(..., image=...)``.
 
     Examples:
         >>> with SAM2TritonClient("localhost:8000") as client:
@@ -37,23 +37,23 @@ class SamTritonClient(ClientCore):
         url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
             variable TRITON_URL, else localhost:8000.
         model_type: SAM family: "sam1", "sam2" or "sam3". All behave alike.
-        model_name: a variant beside the default one, for example "sam2.1_large" for the models
+        model_name: a variant other than the default one, for example "sam2.1_large" for the models
             ``sam2.1_large_encoder`` and ``sam2.1_large_decoder``.
-        timeout: seconds that one call may take, all that it asks of the server included.
-        retries: how often a call is repeated when the connection could not be made or broke. Calls have no side
-            effects, so that this is safe; a call that ran into the timeout is not repeated.
-        headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
-        ca_certs: PEM file with certificates to trust, for https and grpcs.
-        embeddings: where they are kept. "server": in the session model (``sam2``), so that a click is an id and a
-            prompt, under 1 KB; an image that the server has lost is sent again by itself. "client": here, and they go
-            along with every click, 16.8 MB for SAM2. "auto": the server, if it has the session model ready when the
-            first image is encoded. Masks are the same either way.
-        transport: carries the requests in place of a connection to ``url``, which then only gives the client its name;
-            ``timeout``, ``retries``, ``headers`` and ``ca_certs`` are its own matter. For tests, and for models in this
-            process: `triton_sam.transport.BaseTransport` says what it has to offer.
+        timeout: seconds that one call of the client may take, including all its requests to the server.
+        retries: how often a call is repeated if the connection cannot be made or breaks. This is safe because calls
+            have no side effects. A call that has reached the timeout is not repeated.
+        headers: HTTP headers or gRPC metadata for every call, for example ``{"Authorization": "Bearer ..."}``.
+        ca_certs: PEM file with the certificates to trust, for https and grpcs.
+        embeddings: where they are kept. "server": in the session model (``sam2``), so that a click sends only an id
+            and a prompt, less than 1 KB; if the server loses an image, the client sends it again. "client": in this
+            process, so that every click sends them, 16.8 MB for SAM2. "auto": on the server if it has the session model
+            ready when the first image is encoded, else in this process. The masks are the same in all cases.
+        transport: sends the requests instead of a connection to ``url``, for example in tests or to run the models in
+            this process. `triton_sam.transport.BaseTransport` lists the methods that it needs. The client then ignores
+            ``timeout``, ``retries``, ``headers`` and ``ca_certs``.
 
     Raises:
-        ConfigurationError: an argument that cannot work. No connection is made yet.
+        ConfigurationError: an argument is invalid. The constructor opens no connection.
     """
 
     def __init__(
@@ -78,17 +78,17 @@ class SamTritonClient(ClientCore):
         """Encode an image without making it the current one.
 
         Args:
-            image: path, encoded bytes, Pillow image (any mode; EXIF orientation honoured) or uint8 RGB array (H,W,3).
+            image: path, encoded bytes, Pillow image (any mode; EXIF orientation is applied) or uint8 RGB array (H,W,3).
 
         Raises:
-            ImageError: not a usable image.
+            ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
         with self._transport.one_call():
             return carry(self._flows.encode(image, self._encode_here), self._send)
 
     def set_image(self, image: ImageSource) -> None:
-        """Encode an image and make it the current one; after an error the earlier image stays. See encode()."""
+        """Encode an image and make it the current one, see encode(). After an error, the earlier image stays."""
         self._embeddings = self.encode(image)
 
     def predict(
@@ -108,18 +108,20 @@ class SamTritonClient(ClientCore):
                 pixels of the original image.
             point_labels: (N,) or (P,N): 1 foreground, 0 background, -2 no point. None: all foreground.
             box: (4,) or (P,4) as x1,y1,x2,y2 in pixels of the original image.
-            mask_input: logits of an earlier prediction, for example ``masks[0, 0]``, to refine it. SAM3 takes none.
-            multimask_output: three candidates an object instead of one; good for a single click.
+            mask_input: logits of an earlier prediction that this one refines, for example ``masks[0, 0]``. SAM3 does
+                not accept it.
+            multimask_output: whether to return three candidate masks for each object instead of one. Use it for a
+                single click, which is often ambiguous.
             image: embeddings from encode(); None for the current image.
 
         Returns:
             (masks, iou): float32 logits (P,M,256,256), SAM3 (P,M,288,288), foreground where > 0, and float32 predicted
-            IoU (P,M); M is 1, or 3 for multimask_output. SAM2's logits are within -32..32, as its official predictor
-            hands them out. SAM3's single mask is the best scored of its three.
+            IoU (P,M), about 0..1; M is 1, or 3 with multimask_output. SAM2's logits are clamped to -32..32, as in its
+            official predictor. SAM3's single mask is the candidate with the highest score.
 
         Raises:
             NoImageError: no image has been set.
-            PromptError: a prompt of the wrong shape, type or range.
+            PromptError: a prompt has a wrong shape, type or range.
             ServerError: see triton_sam.errors.
         """
         click = self._prepared_click(image, point_coords, point_labels, box, mask_input, multimask_output)
@@ -136,27 +138,27 @@ class SamTritonClient(ClientCore):
         image: ImageEmbeddings | None = None,
         logits: bool = True,
     ) -> list[Segment]:
-        """Predict full-size masks; arguments and errors as predict().
+        """Predict full-size masks. Arguments and errors are those of predict(), except ``logits``.
 
         Args:
-            point_coords: see predict(), as the arguments that follow.
-            point_labels: "
-            box: "
-            mask_input: "
-            multimask_output: "
-            image: "
-            logits: whether the segments carry their logits, 263 KB each on the wire. Without them, a server that keeps
-                the embeddings makes the masks itself and sends a few KB: for slow networks.
+            point_coords: see predict().
+            point_labels: see predict().
+            box: see predict().
+            mask_input: see predict().
+            multimask_output: see predict().
+            image: see predict().
+            logits: whether the segments carry their logits, which take 263 KB each on the wire. Without them, a server
+                that keeps the embeddings makes the full-size masks and sends a few KB. Use this on slow networks.
 
         Returns:
-            One Segment an object, or three with multimask_output, object by object. Masks equal those of the official
-            predictor: logits resized bilinearly to the image, foreground where > 0.
+            One Segment for each object, or three with multimask_output, ordered by object. The masks equal those of
+            the official predictor: logits are resized bilinearly to the image, and are foreground where > 0.
         """
         click = self._prepared_click(image, point_coords, point_labels, box, mask_input, multimask_output, logits)
         return click.segments(self._ask(click))
 
     def is_ready(self) -> bool:
-        """Whether the server answers and has both models of this client ready."""
+        """Whether the server answers and has the encoder and the decoder of this client ready."""
         with self._transport.one_call():
             if not self._transport.is_ready():
                 return False
@@ -164,9 +166,9 @@ class SamTritonClient(ClientCore):
         return self._pair.encoder in ready and self._pair.decoder in ready
 
     def models(self) -> ServerModels:
-        """Return what the server has ready: a dict name -> version of all models.
+        """Return the models that the server has ready, as a dict name -> version.
 
-        Its attribute ``variants`` lists the pairs by family, for example ``{"sam2": ("sam2", "sam2.1_large")}``.
+        Its attribute ``variants`` lists the model pairs by family, for example ``{"sam2": ("sam2", "sam2.1_large")}``.
         """
         with self._transport.one_call():
             return sort_models(self._transport.ready_models(), self._transport.model_config)
@@ -195,4 +197,4 @@ class SamTritonClient(ClientCore):
 
 
 SAM2TritonClient = SamTritonClient
-"""The same class under the name that most code knows; it speaks every family."""
+"""The same class under its older, more common name. It supports every family, not only SAM2."""

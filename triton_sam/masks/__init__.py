@@ -1,4 +1,4 @@
-"""From the logits of a decoder to full-size masks, and to every format in which a mask is handed on."""
+"""Turns the logits of a decoder into full-size masks, and encodes masks in every supported format."""
 
 from .compare import best_of, intersection_over_union
 from .drawing import overlay

@@ -1,4 +1,4 @@
-"""Comparing masks: how much two of them overlap, and which candidate of the model is the best."""
+"""Compares masks: the overlap of two masks, and the best candidate for each object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def intersection_over_union(one: BoolArray, other: BoolArray) -> float:
 
 
 def best_of(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the candidate with the highest score of each object, in the order of objects; of equals the first."""
+    """Return the candidate with the highest score for each object, ordered by object; of equals the first."""
     best: dict[int, Segment] = {}
     for segment in segments:
         kept = best.get(segment.object_index)

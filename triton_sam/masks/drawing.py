@@ -1,4 +1,4 @@
-"""Masks, points and boxes drawn into an image, smooth and readable at any image size."""
+"""Draws masks, points and boxes into an image, smooth and readable at any image size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PALETTE: tuple[Color, ...] = (
     (124, 205, 50),
     (94, 92, 230),
 )
-"""Colours of the objects in turn: vivid, and apart from the green and red of the markers."""
+"""Colours of the objects, used in turn. They are vivid and differ from the green and red of the markers."""
 
 FOREGROUND: Color = (40, 180, 80)
 BACKGROUND: Color = (225, 50, 55)
@@ -49,21 +49,22 @@ def overlay(
     """Draw masks, clicks and boxes into a copy of an image.
 
     Args:
-        image: the image as the client got it, opened by the same rules: upright by its EXIF orientation, in 8 bits.
-        masks: (H,W) each, foreground where not 0; the last one lies on top.
-        points: (N,2) or (P,N,2) x, y in pixels: a green disc with a plus is foreground, red with a minus background.
-        labels: (N,) or (P,N): 1 foreground, 0 background, others are not drawn. None: all foreground.
-        boxes: (4,) or (P,4) as x1,y1,x2,y2 in pixels, each in the colour of the mask of the same number.
-        colors: one a mask, in turn. None: PALETTE.
+        image: the image in any form that the client accepts. It is rotated by its EXIF orientation and drawn in 8 bits.
+        masks: arrays (H,W), foreground where not 0. The last mask is drawn on top.
+        points: (N,2) or (P,N,2) x, y in pixels. Foreground is a green disc with a plus, background a red one with a
+            minus.
+        labels: (N,) or (P,N): 1 foreground, 0 background; points with other labels are not drawn. None: all foreground.
+        boxes: (4,) or (P,4) as x1,y1,x2,y2 in pixels. Each has the colour of the mask with the same index.
+        colors: one colour for each mask, used in turn. None: PALETTE.
         alpha: opacity of the fill, 0..1.
-        outline: draw the border of the masks: a line in full colour with a white line around it.
+        outline: whether to draw the border of the masks, an opaque line with a white line around it.
 
     Returns:
-        RGB image of the same size. Line widths and markers grow with it.
+        RGB image of the same size. Lines and markers scale with the image.
 
     Raises:
         ImageError: the image cannot be opened.
-        InputError: a mask is not of the image's size, points or boxes have another shape or hold NaN or infinity, or
+        InputError: a mask and the image differ in size, points or boxes have a wrong shape or hold NaN or infinity, or
             alpha is outside 0..1.
     """
     canvas = open_image(image)  # always a new one: the caller's image stays as it is
@@ -82,7 +83,7 @@ def overlay(
 def _draw_mask(canvas: Image.Image, mask: npt.ArrayLike, color: Color, alpha: float, width: float) -> None:
     pixels = np.asarray(mask) != 0
     if pixels.shape != (canvas.height, canvas.width):
-        raise InputError(f"the mask is {pixels.shape}, the image (H,W) {(canvas.height, canvas.width)}")
+        raise InputError(f"the mask has shape {pixels.shape}, but the image has (H,W) {(canvas.height, canvas.width)}")
     stencil = Image.fromarray(pixels.astype(np.uint8) * np.uint8(255))
     inner = stencil.getbbox()
     if inner is None:
@@ -104,10 +105,12 @@ def _draw_mask(canvas: Image.Image, mask: npt.ArrayLike, color: Color, alpha: fl
 
 
 def _band(sigma: float, low: float, high: float) -> list[int]:
-    """Return opacities for a blurred mask's 256 grey values: 255 from ``low`` to ``high`` pixels inside the border.
+    """Return the opacity for each of the 256 grey values of a blurred mask.
 
-    A straight border blurred by a Gaussian of width sigma has the grey value 255 * Phi(distance / sigma), which gives
-    the distance back; the ends fade over one pixel, which makes the line smooth.
+    The opacity is 255 where the distance from the border is ``low``..``high`` pixels; the inside is positive.
+
+    A straight border blurred by a Gaussian of width sigma has the grey value 255 * Phi(distance / sigma), which
+    this function inverts to get the distance. Both ends of the band fade over one pixel, so that the line is smooth.
     """
     from statistics import NormalDist  # here, for a quicker `import triton_sam`
 
@@ -143,7 +146,7 @@ def _draw_points(canvas: Image.Image, points: Any, labels: Any) -> None:
 
 
 def _marker(color: Color, radius: float, *, plus: bool) -> Image.Image:
-    """Draw a disc with a white rim, a shadow around it, and a plus or a minus: not everybody sees red and green."""
+    """Draw a disc with a white rim, a shadow, and a plus or a minus, as not everybody can tell red from green."""
     side = 2 * math.ceil(radius * 1.2)
     scale = _SUPERSAMPLING
     large = Image.new("RGBA", (side * scale, side * scale), (*_BLACK, 0))
@@ -160,7 +163,7 @@ def _marker(color: Color, radius: float, *, plus: bool) -> Image.Image:
 
 
 def _rows(values: Any, columns: int, name: str) -> npt.NDArray[np.float64]:
-    """Return points or boxes of any accepted nesting as (N,columns)."""
+    """Return points or boxes of any nesting as a float64 array (N,columns)."""
     if values is None:
         return np.zeros((0, columns))
     try:
@@ -173,6 +176,6 @@ def _rows(values: Any, columns: int, name: str) -> npt.NDArray[np.float64]:
 
 
 def _nearby(coords: npt.NDArray[np.float64], canvas: Image.Image) -> npt.NDArray[np.float64]:
-    """Move what lies so far outside that nothing of it is seen to where Pillow can still count."""
+    """Clip coordinates far outside of the image, which cannot be seen, to a range that does not overflow in Pillow."""
     side = max(*canvas.size, 64)
     return np.clip(coords, -side, 2 * side)

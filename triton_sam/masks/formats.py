@@ -1,4 +1,4 @@
-"""Every format in which a mask is handed on, in one table.
+"""The table of all output formats of masks.
 
 To add a format, write the function that encodes a segment and add a row to FORMATS. The session models
 (``output_format``), the service (``format`` of ``/v1`` and its description) and `Segment.encode` read the table.
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
     from .segment import Segment
 
 TOLERANCE = 0.5
-"""How far, in pixels, polygons may stray from the exact outline when a caller does not say it."""
+"""Default for the maximum distance, in pixels, between a polygon and the exact outline."""
 
 Door = Literal["session model", "service", "client"]
-"""Where a format can be asked for: ``output_format`` of a session model, ``format`` of ``/v1``, `Segment.encode`."""
+"""An interface that offers formats: ``output_format`` of a session model, ``format`` of ``/v1``, `Segment.encode`."""
 EVERYWHERE: frozenset[Door] = frozenset(("session model", "service", "client"))
 
 
 @dataclass(frozen=True)
 class Format:
-    """One format.
+    """One output format.
 
     Args:
-        name: the word by which callers ask for it.
-        media_type: of a file in it, as in the headers Accept and Content-Type.
-        ending: of the name of a file in it.
-        meaning: one line for the description of the service.
+        name: the name by which callers request it.
+        media_type: media type of its files, as in the headers Accept and Content-Type.
+        ending: suffix of its file names.
+        meaning: one line for the API description of the service.
         value: type of the encoded mask: bytes for binary formats, else the type of the JSON value.
-        encode: encodes one mask; its second argument is the tolerance of polygons, pixels. None where a mask alone
-            has no form of its own.
-        document: encodes all masks of an answer as one file. None where there is no such file.
-        decode: reads the bytes of one encoded mask back, for clients that ask a server for it.
-        doors: where it can be asked for.
+        encode: encodes one mask; its second argument is the tolerance of polygons in pixels. None if the format cannot
+            represent a single mask.
+        document: encodes all masks of an answer as one file. None if the format has no such file.
+        decode: decodes the bytes of one encoded mask, for clients that request this format from a server.
+        doors: the interfaces that offer it.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Format:
 
     @property
     def is_binary(self) -> bool:
-        """Whether encoded masks are bytes; else they are values for JSON."""
+        """Whether encoded masks are bytes. Otherwise they are JSON values."""
         return self.value is bytes
 
     def to_bytes(self, segment: Segment, tolerance: float = TOLERANCE) -> bytes:
@@ -86,33 +86,33 @@ class Format:
         return _content(self.document(segments, tolerance))
 
     def to_json(self, segment: Segment, tolerance: float = TOLERANCE) -> Any:
-        """Return the mask as it stands in JSON: bytes in base64, all else as it is.
+        """Return the mask as a JSON value. Bytes are encoded in base64.
 
         Raises:
-            InputError: a mask alone has no form in this format.
+            InputError: the format cannot represent a single mask.
             MissingDependencyError: a polygon format, and contourpy is not installed.
         """
         if self.encode is None:
-            raise InputError(f"the format {self.name} has no form for a mask alone: ask for the file of all masks")
+            raise InputError(f"the format {self.name} cannot represent a single mask: request the file of all masks")
         encoded = self.encode(segment, tolerance)
         return base64.b64encode(encoded).decode() if isinstance(encoded, bytes) else encoded
 
     def to_mask(self, content: bytes) -> BoolArray:
-        """Return the mask bool (H,W) that was encoded.
+        """Decode the bytes of one encoded mask to bool (H,W).
 
         Raises:
-            InputError: the content is damaged, or nobody reads this format back.
+            InputError: the content is damaged, or the format cannot be decoded.
         """
         if self.decode is None:
-            raise InputError(f"the format {self.name} is not read back: ask for another one")
+            raise InputError(f"the format {self.name} cannot be decoded: request another one")
         return self.decode(content)
 
 
 def find_format(name: str, door: Door) -> Format:
-    """Return the format that a caller asks for.
+    """Return the format of a name.
 
     Raises:
-        InputError: there is none of that name, or this door does not offer it.
+        InputError: the name is unknown, or this interface does not offer the format.
     """
     known = formats_of(door)
     if name not in known:
@@ -121,17 +121,17 @@ def find_format(name: str, door: Door) -> Format:
 
 
 def formats_of(door: Door) -> dict[str, Format]:
-    """Return the formats that a door offers, by name, in the order of the table."""
+    """Return the formats that an interface offers, by name, in the order of the table."""
     return {name: form for name, form in FORMATS.items() if door in form.doors}
 
 
 def feature_collection(segments: Sequence[Segment], tolerance: float) -> dict[str, Any]:
-    """Return GeoJSON: a feature for each segment; x, y in pixels, y downwards, holes as inner rings."""
+    """Return GeoJSON with one feature for each segment: x, y in pixels, y downwards, holes as inner rings."""
     return {"type": "FeatureCollection", "features": [_feature(segment, tolerance) for segment in segments]}
 
 
 def label_image(segments: Sequence[Segment], _: float) -> bytes:
-    """Return the best masks as one PNG: 255 inside for one object, else the number of the object, from 1."""
+    """Return the best mask of each object as one PNG. Pixels are 255 for one object, else its number, from 1."""
     best = best_of(segments)
     if len(best) == 1:
         return best[0].to_png()
@@ -184,8 +184,8 @@ def _png(segment: Segment, _: float) -> bytes:
 def _read_rle(content: bytes) -> BoolArray:
     try:
         return rle_to_mask(json.loads(content))
-    except ValueError as error:  # of JSON
-        raise InputError(f"this is no COCO RLE: {error}") from error
+    except ValueError as error:  # the JSON is invalid
+        raise InputError(f"this is not COCO RLE: {error}") from error
 
 
 _ROWS = (
@@ -228,4 +228,4 @@ _ROWS = (
 )
 
 FORMATS: dict[str, Format] = {form.name: form for form in _ROWS}
-"""All formats by name. Of those that a caller takes equally, the service answers the first."""
+"""All formats by name. If a caller accepts several equally, the service sends the first."""

@@ -36,11 +36,11 @@ class Polygon:
 def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[list[float]]:
     """Turn a mask into COCO's ``segmentation``: one flat ring [x1, y1, x2, y2, ...] for each connected piece.
 
-    COCO's polygons cannot have holes: they are filled. Where holes matter, use trace_polygons() or mask_to_rle().
+    COCO's polygons cannot have holes, so holes are filled. To keep them, use trace_polygons() or mask_to_rle().
 
     Args:
         mask: (H,W), foreground where not 0.
-        tolerance: how far, in pixels, the ring may stray from the exact outline to need fewer points; 0 for exact.
+        tolerance: maximum distance, in pixels, between ring and exact outline. Larger values give fewer points.
 
     Returns:
         Rings of at least three points, largest area first; empty for an empty mask.
@@ -53,7 +53,7 @@ def mask_to_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[list[f
 
 
 def trace_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[Polygon]:
-    """Turn a mask into polygons with holes; arguments, order and errors as mask_to_polygons()."""
+    """Turn a mask into polygons with holes. Arguments, order and errors are those of mask_to_polygons()."""
     pixels = foreground(mask)
     if not tolerance >= 0:
         raise InputError(f"the tolerance must be at least 0 pixels, not {tolerance}")
@@ -82,7 +82,7 @@ def _area(ring: FloatPoints) -> float:
 
 
 def _simplify(ring: FloatPoints, tolerance: float) -> FloatPoints:
-    """Drop points of a ring that lie within the tolerance of the rest (Ramer, Douglas, Peucker)."""
+    """Drop points of a ring that lie within the tolerance of the rest (Ramer-Douglas-Peucker algorithm)."""
     far = int(np.argmax(((ring - ring[0]) ** 2).sum(axis=1)))
     closed = np.concatenate((ring, ring[:1]))
     keep = np.zeros(len(closed), np.bool_)
@@ -101,7 +101,7 @@ def _simplify(ring: FloatPoints, tolerance: float) -> FloatPoints:
     simple: FloatPoints = ring[keep[:-1]]
     if len(simple) >= 3:
         return simple
-    return _simplify(ring, 0) if tolerance > 0 else ring  # what is thinner than the tolerance still is a ring
+    return _simplify(ring, 0) if tolerance > 0 else ring  # a piece thinner than the tolerance keeps its exact ring
 
 
 def _distances(points: FloatPoints, start: FloatPoints, end: FloatPoints) -> FloatPoints:

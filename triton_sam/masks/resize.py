@@ -1,4 +1,4 @@
-"""Low-resolution logits to the size of the image, as the official predictors do it."""
+"""Resizes low-resolution logits to the size of the image, as the official predictors do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ..errors import InputError
 from ..families.base import Family, FloatArray, Size
 
 _BLOCK_ROWS = 16
-"""Rows that are blended at a time: their operands stay in the cache of the processor, whatever the size."""
+"""Number of rows blended at a time. It is small enough for the operands to stay in the processor's cache."""
 
 
 def resize_logits(logits: npt.ArrayLike, size: Size) -> FloatArray:
-    """Resize logits bilinearly, without antialiasing, as the official predictors do before they cut at 0.
+    """Resize logits bilinearly, without antialiasing, as the official predictors do before they threshold at 0.
 
     Equals torch.nn.functional.interpolate(mode="bilinear", align_corners=False): the sample for output position i lies
     at max((i + 0.5) * n_in / n_out - 0.5, 0), between its two neighbours; computed in float32 as there.
@@ -43,8 +43,9 @@ def resize_logits(logits: npt.ArrayLike, size: Size) -> FloatArray:
 def full_size_logits(logits: npt.ArrayLike, size: Size, family: Family) -> FloatArray:
     """Bring low-resolution logits to the size of the original image, as the family's official predictor does.
 
-    A family that squashes the image: one resize. One that pads it: up to the model's frame, the padding cut off,
-    then to the image (segment_anything.modeling.Sam.postprocess_masks).
+    For a family that squashes the image, this is one resize. For a family that pads it, the logits are resized to the
+    model's frame, the padding is cut off, and the rest is resized to the image, as in
+    segment_anything.modeling.Sam.postprocess_masks.
 
     Args:
         logits: [..., h, w] of the decoder.
@@ -62,7 +63,7 @@ def full_size_logits(logits: npt.ArrayLike, size: Size, family: Family) -> Float
 
 
 def _resize(source: FloatArray, result: FloatArray) -> None:
-    """Resize (h,w) into (H,W): first the axis after which less is left to do."""
+    """Resize (h,w) into (H,W), starting with the axis that leaves less work for the second step."""
     height, width = result.shape
     if source.shape[0] > height:
         rows = np.empty((height, source.shape[1]), np.float32)
@@ -91,7 +92,7 @@ def _blend_rows(source: FloatArray, result: FloatArray) -> None:
 
 
 def _taps(n_in: int, n_out: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
-    """Return for each output position the two input positions and the weight of the second one."""
+    """Return, for each output position, its two input positions and the weight of the second one."""
     scale = np.float32(n_in) / np.float32(n_out)
     position = np.maximum((np.arange(n_out, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5), 0)
     lower = np.minimum(position.astype(np.intp), n_in - 1)

@@ -1,8 +1,9 @@
-"""Masks as COCO run-length encoding, compressed and not; the same bytes as pycocotools.
+"""Encodes masks as COCO run-length encoding, compressed or not, with the same bytes as pycocotools.
 
-Runs are counted column by column, starting with background. The compressed form writes each count as the difference
-from the count two places before (from the fourth on), in groups of 5 bits, lowest first, as printable characters: bit 5
-says that more groups follow, the sum with 48 makes the character. Reference: cocoapi, common/maskApi.c, rleToString.
+Runs are counted column by column, starting with background. The compressed form stores each count from the fourth on as
+the difference from the count two places before. It splits each number into groups of 5 bits, lowest first, and writes
+each group as one character: bit 5 is set if more groups follow, and 48 is added to make the character printable.
+Reference: cocoapi, common/maskApi.c, rleToString.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SIGN = 0x10
 _MORE = 0x20
 _OFFSET = 48
 _MAX_GROUPS = 12
-"""60 bits, more than any count has; also the limit that keeps damaged input from shifting beyond 64 bits."""
+"""60 bits, more than any count needs. The limit prevents damaged input from shifting beyond 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def foreground(mask: npt.ArrayLike) -> BoolArray:
     """Return where a mask (H,W) is not 0.
 
     Raises:
-        InputError: it does not have two dimensions.
+        InputError: the mask does not have two dimensions.
     """
     pixels = np.asarray(mask)
     if pixels.ndim != 2:
@@ -52,7 +53,7 @@ def mask_to_rle(mask: npt.ArrayLike, compressed: bool = True) -> dict[str, Any]:
 
     Args:
         mask: (H,W), foreground where not 0.
-        compressed: a string of counts, as in COCO result files; otherwise a list of counts, as in crowd annotations.
+        compressed: whether counts is a string, as in COCO result files, or a list, as in crowd annotations.
 
     Returns:
         ``{"size": [H, W], "counts": ...}`` of plain Python types, ready for JSON. pycocotools takes either form.
@@ -84,8 +85,8 @@ def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
         text = text.encode("ascii") if isinstance(text, str) else text
         counts = _decompress(text) if isinstance(text, bytes) else np.asarray(text, np.int64).reshape(-1)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError('this is no COCO RLE: {"size": [H, W], "counts": text or list} expected') from error
-    # Python's sum: one of 64 bits may begin anew at 0, and repeat() would write beyond the end of what it then takes.
+        raise InputError('this is not COCO RLE: give {"size": [H, W], "counts": text or list}') from error
+    # Python's sum, because a sum of 64 bits could overflow, and repeat() would then write beyond its buffer.
     if min(height, width) < 0 or (counts < 0).any() or sum(counts.tolist()) != height * width:
         raise InputError(f"damaged COCO RLE: the counts do not add up to {height} x {width} pixels")
     values = np.arange(len(counts)) % 2 == 1
@@ -96,7 +97,7 @@ def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
 
 
 def _runs(flat: BoolArray) -> IntArray:
-    """Return the lengths of the runs, the first one background and 0 when the mask begins with foreground."""
+    """Return the lengths of the runs. The first is background, and 0 if the mask begins with foreground."""
     if flat.size == 0:
         return np.zeros(0, np.int64)
     changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1

@@ -1,4 +1,4 @@
-"""What becomes of a decoder's logits: a full-size mask, and the forms in which it is handed on."""
+"""A full-size mask with its score and logits, and the methods that encode it."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Segment:
 
     Args:
         mask: bool (H,W) at the size of the original image.
-        score: IoU with the true mask as the model predicts it, about 0..1.
-        logits: float32 (h,w) low-resolution logits; hand them to predict() as mask_input to refine the mask. None where
-            they were not asked for.
-        object_index: which of the P prompts it answers, from 0.
-        candidate: which of the model's candidates for that prompt it is, from 0.
+        score: the IoU with the true mask that the model predicts, about 0..1.
+        logits: float32 (h,w) low-resolution logits; pass them to predict() as mask_input to refine the mask. None if
+            they were not requested.
+        object_index: index of the prompt, 0..P-1.
+        candidate: index of the candidate for that prompt, from 0.
     """
 
     mask: BoolArray
@@ -54,7 +54,7 @@ class Segment:
 
         Args:
             form: name of the format: "rle", "polygons", "geojson" or "png".
-            tolerance: how far, in pixels, polygons may stray from the exact outline.
+            tolerance: maximum distance, in pixels, between a polygon and the exact outline.
 
         Raises:
             InputError: there is no such format.
@@ -63,10 +63,10 @@ class Segment:
         return find_format(form, "client").to_bytes(self, tolerance)
 
     def to_png(self, path: str | os.PathLike[str] | None = None) -> bytes:
-        """Return the mask as PNG, see mask_to_png(), and write it when a path is given; whole or not at all.
+        """Return the mask as PNG, see mask_to_png(). With a path, also write the file, either completely or not at all.
 
         Raises:
-            OSError: the file cannot be written; an older one is intact then.
+            OSError: the file cannot be written; an existing file stays intact.
         """
         content = mask_to_png(self.mask)
         if path is not None:
@@ -78,7 +78,7 @@ class Segment:
         return mask_to_rle(self.mask, compressed)
 
     def to_polygons(self, tolerance: float = TOLERANCE) -> list[list[float]]:
-        """Return the mask as COCO polygons, holes filled, see mask_to_polygons().
+        """Return the mask as COCO polygons with filled holes, see mask_to_polygons().
 
         Raises:
             MissingDependencyError: contourpy is not installed.
@@ -95,10 +95,10 @@ class Segment:
         """Return the image with the mask drawn in, see triton_sam.masks.overlay().
 
         Args:
-            image: the image that was segmented, as the client got it.
-            color: red, green, blue in 0..255; None: one for the object_index.
+            image: the image that was segmented, in any form that the client accepts.
+            color: red, green, blue in 0..255. None: a colour of PALETTE, chosen by object_index.
             alpha: opacity of the fill, 0..1.
-            outline: draw the border too.
+            outline: whether to draw the border, too.
         """
         chosen = color if color is not None else PALETTE[self.object_index % len(PALETTE)]
         return overlay(image, [self.mask], colors=[chosen], alpha=alpha, outline=outline)
@@ -107,7 +107,7 @@ class Segment:
 def mask_to_box(mask: npt.ArrayLike) -> tuple[int, int, int, int] | None:
     """Return the tight box (x1, y1, x2, y2) of a mask (H,W), None for an empty one.
 
-    In pixel corners: x2 and y2 are one past the last foreground pixel, so that x2 - x1 is the width.
+    Coordinates are corners of pixels: x2 and y2 are one past the last foreground pixel, so that x2 - x1 is the width.
 
     Raises:
         InputError: the mask does not have two dimensions.
@@ -120,13 +120,13 @@ def mask_to_box(mask: npt.ArrayLike) -> tuple[int, int, int, int] | None:
 
 
 def mask_to_png(mask: npt.ArrayLike) -> bytes:
-    """Encode a mask (H,W) as 8-bit greyscale PNG: 255 where it is not 0, else 0.
+    """Encode a mask (H,W) as 8-bit greyscale PNG. Pixels are 255 where the mask is not 0, else 0.
 
     Raises:
         InputError: the mask does not have two dimensions.
     """
     buffer = io.BytesIO()
     pixels = foreground(mask).astype(np.uint8) * np.uint8(255)
-    # Masks are long runs: higher levels take several times as long and save next to nothing.
+    # Masks consist of long runs, so higher levels save almost nothing and take several times as long.
     Image.fromarray(pixels).save(buffer, format="PNG", compress_level=3)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""What the session model remembers: embeddings of the images used last, within a number of bytes."""
+"""The cache of the session model: embeddings of the most recently used images, limited in bytes."""
 
 from __future__ import annotations
 
@@ -34,54 +34,54 @@ class HeldImage:
 
 
 class ImageCache:
-    """Keeps the images used last, never more than ``limit`` bytes of embeddings. Safe in threads.
+    """Keeps the most recently used images, at most ``limit`` bytes of embeddings. Thread-safe.
 
     Args:
-        limit: bytes; shrink() lowers it.
+        limit: maximum size in bytes; shrink() lowers it.
     """
 
     def __init__(self, limit: int) -> None:
         if limit < 1:
-            raise ConfigurationError(f"a cache of {limit} bytes holds nothing")
+            raise ConfigurationError(f"a cache of {limit} bytes cannot hold an image: set cache_bytes above 0")
         self._images: ByteLru[str, HeldImage] = ByteLru(limit)
         self._lock = threading.Lock()
 
     @property
     def limit(self) -> int:
-        """Bytes of embeddings that may be kept."""
+        """Maximum number of bytes of embeddings."""
         return self._images.limit
 
     @property
     def nbytes(self) -> int:
-        """Bytes of embeddings that are kept now."""
+        """Current number of bytes of embeddings."""
         return self._images.nbytes
 
     def __len__(self) -> int:
         return len(self._images)
 
     def get(self, image_id: str) -> HeldImage | None:
-        """Return an image, which makes it the one used last; None when it is not kept."""
+        """Return an image and mark it as the most recently used; None if it is not in the cache."""
         with self._lock:
             return self._images.get(image_id)
 
     def put(self, image: HeldImage) -> int:
-        """Keep an image; those unused for longest make room first. Return how many had to go.
+        """Add an image, after evicting the least recently used ones if needed. Return the number of evicted images.
 
         Raises:
-            ConfigurationError: it is larger than the whole cache.
+            ConfigurationError: the image is larger than the whole cache.
         """
         if image.nbytes > self.limit:
             raise ConfigurationError(
-                f"the embeddings of one image take {image.nbytes} bytes, cache_bytes is {self.limit}"
+                f"the embeddings of one image take {image.nbytes} bytes, but cache_bytes is {self.limit}"
             )
         with self._lock:
             return self._images.put(image.image_id, image, image.nbytes)
 
     def shrink(self) -> int:
-        """Let the image go that was unused for longest, and keep no more than the others from now on.
+        """Evict the least recently used image, and lower the limit to the size of the remaining images.
 
         Returns:
-            How many went: 0 when none was left.
+            The number of evicted images: 1, or 0 if the cache was empty.
         """
         with self._lock:
             if not len(self._images):
@@ -92,14 +92,14 @@ class ImageCache:
 
 
 class SingleFlight(Generic[Key, Value]):
-    """Runs a piece of work once for all threads that ask for it at the same time."""
+    """Runs work once for all threads that request it at the same time."""
 
     def __init__(self) -> None:
         self._flights: dict[Key, Future[Value]] = {}
         self._lock = threading.Lock()
 
     def run(self, key: Key, work: Callable[[], Value]) -> Value:
-        """Return ``work()``, or the result (or error) of the thread that does the same work already."""
+        """Return ``work()``, or the result (or error) of the thread that already does the work of this key."""
         with self._lock:
             flight = self._flights.get(key)
             mine = None if flight else self._flights.setdefault(key, Future())

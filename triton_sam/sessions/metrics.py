@@ -1,4 +1,4 @@
-"""The figures that the session model shows in Triton's ``/metrics``."""
+"""The metrics that the session model adds to Triton's ``/metrics``."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ GAUGES = {
 
 
 class Metrics(Protocol):
-    """Where figures go."""
+    """The methods by which the session model reports its metrics."""
 
     def add(self, name: str, value: float = 1.0) -> None:
-        """Increase a counter of COUNTERS."""
+        """Increase the counter with this name in COUNTERS."""
 
     def set(self, name: str, value: float) -> None:
-        """Set a gauge of GAUGES."""
+        """Set the gauge with this name in GAUGES."""
 
 
 class TritonMetrics:
-    """Figures as custom metrics of Triton, ``triton_sam_*{model="NAME"}``.
+    """Reports to custom metrics of Triton, ``triton_sam_*{model="NAME"}``.
 
     Args:
         pb_utils: Triton's module ``triton_python_backend_utils``.
-        model: name of the model, the label of its figures.
+        model: name of the model, which is the label of its metrics.
     """
 
     def __init__(self, pb_utils: Any, model: str) -> None:

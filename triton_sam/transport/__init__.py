@@ -1,4 +1,4 @@
-"""The way to a Triton server: HTTP through urllib3, gRPC through tritonclient."""
+"""The connection to a Triton server: HTTP through urllib3, gRPC through tritonclient."""
 
 from .base import AsyncBaseTransport, BaseTransport, Result, Tensors
 from .failures import map_error

@@ -1,4 +1,4 @@
-"""The round trip of the async client, with cancellation that reaches the wire."""
+"""The transport of the async client. Cancelling a call also cancels it on the wire."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Result = TypeVar("Result")
 class AsyncTransport:
     """Calls one Triton server from one event loop. Cancelling a call cancels it on the wire, too.
 
-    HTTP: the connection is dropped. Triton gives up a request that it has not read to its end; one that it has read it
-    computes (2.51; nobody looks at the connection meanwhile). gRPC: the call is cancelled, and Triton drops it from its
-    queue.
+    Over HTTP, the transport drops the connection. Triton then abandons a request that it has not read completely, but
+    still computes one that it has read, since it does not watch the connection while it computes (2.51). Over gRPC, the
+    transport cancels the call, and Triton drops it from its queue.
 
     Args:
         url: parsed URL.
         timeout: seconds that one call may take.
-        retries: how often a call is repeated when the connection could not be made or broke; see in_time().
+        retries: how often a call is repeated if the connection cannot be made or breaks; see in_time().
         headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
-        connections: calls at a time.
+        connections: maximum number of simultaneous calls.
 
     Raises:
-        ConfigurationError: an argument that cannot work.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class AsyncTransport:
         self._client = _connect(url, connections, request_headers(url, headers), certificates(ca_certs))
 
     async def in_time(self, call: Coroutine[Any, Any, Result], end: float | None = None) -> Result:
-        """Wait for what may take several requests and their repetitions, for as long as one call may take.
+        """Wait for a call, which may consist of several requests and their repetitions, until it reaches its timeout.
 
         Args:
-            call: to wait for; cancelled when it takes longer.
-            end: of the monotonic clock; None: the timeout counts from now.
+            call: the coroutine to wait for; it is cancelled at the timeout.
+            end: time of the monotonic clock, in seconds, at which the call must end; None: now plus the timeout.
 
         Raises:
-            ServerTimeoutError: it took longer.
+            ServerTimeoutError: the call reached its timeout.
         """
         left = self._timeout if end is None else end - time.monotonic()
         try:
@@ -86,7 +86,7 @@ class AsyncTransport:
                 return all_outputs(arrays, model, outputs)
             except Exception as error:  # noqa: BLE001 - pause_after() raises it again
                 pause = attempts.pause_after(error, map_error(error, self._url, model))
-            # in_time() watches over the time of the whole call.
+            # The pause needs no deadline: in_time() limits the time of the whole call.
             await asyncio.sleep(pause)
 
     async def close(self) -> None:
@@ -95,7 +95,7 @@ class AsyncTransport:
 
 
 def _connect(url: ServerUrl, connections: int, headers: Mapping[str, str], ca_certs: str | None) -> AsyncProtocolClient:
-    """Import only the protocol that is asked for."""
+    """Connect by the protocol of the URL, and import only that one."""
     if url.is_grpc:
         from .grpc_aio import AsyncGrpcClient
 

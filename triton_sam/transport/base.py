@@ -1,8 +1,8 @@
-"""What a client needs of the way to a server: two protocols, one for each kind of client.
+"""The interfaces between clients and transports: one Protocol class for each kind of client.
 
-`SAM2TritonClient(..., transport=...)` and `SpeculativeSAM2Client(..., transport=...)` take any object that keeps them.
-`Transport` and `AsyncTransport` reach a Triton server, `OnnxTransport` runs the models in this process, and tests pass
-objects that answer from a list.
+`SAM2TritonClient(..., transport=...)` and `SpeculativeSAM2Client(..., transport=...)` take any object that implements
+them. `Transport` and `AsyncTransport` connect to a Triton server, `OnnxTransport` runs the models in this process, and
+tests pass objects that answer from a list.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Result = TypeVar("Result")
 
 
 class BaseTransport(Protocol):
-    """The way of `SAM2TritonClient` to its server. Every method may be called from any thread."""
+    """Sends the requests of a `SAM2TritonClient`. Every method may be called from any thread."""
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
-        """Let all requests of this thread inside the block share one timeout: to the user they are one call."""
+        """Let all requests of this thread inside the block share one timeout, since the user sees them as one call."""
         ...
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -30,7 +30,7 @@ class BaseTransport(Protocol):
         ...
 
     def is_ready(self) -> bool:
-        """Whether the server answers and says that it is ready. Raises no ServerError."""
+        """Return whether the server answers and reports that it is ready. Raises no ServerError."""
         ...
 
     def ready_models(self) -> Mapping[str, str]:
@@ -42,22 +42,25 @@ class BaseTransport(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the transport holds. Later calls raise."""
+        """Release connections and memory. Later calls raise an error."""
         ...
 
 
 class AsyncBaseTransport(Protocol):
-    """The way of `SpeculativeSAM2Client` to its server, used on one event loop alone.
+    """Sends the requests of a `SpeculativeSAM2Client`, which uses it on a single event loop.
 
-    Cancelling a call has to end it on the wire, too.
+    Cancelling a call must also end it on the wire.
     """
 
     async def in_time(self, call: Coroutine[Any, Any, Result], end: float | None = None) -> Result:
-        """Wait for a call of the user, which may take several requests; a ServerTimeoutError when it takes too long.
+        """Wait for a call of the user, which may consist of several requests.
 
         Args:
-            call: to wait for; cancelled when it takes longer.
-            end: of the monotonic clock; None: the timeout counts from now.
+            call: the coroutine to wait for; it is cancelled at the timeout.
+            end: time of the monotonic clock, in seconds, at which the call must end; None: now plus the timeout.
+
+        Raises:
+            ServerTimeoutError: the call reached its timeout.
         """
         ...
 
@@ -66,5 +69,5 @@ class AsyncBaseTransport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Free what the transport holds."""
+        """Release connections and memory."""
         ...

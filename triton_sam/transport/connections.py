@@ -1,4 +1,4 @@
-"""The gRPC channel that all threads share: made at the first call, replaced when it fails."""
+"""The gRPC channel that all threads share. It is created at the first call and replaced when it fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SharedClient:
     """One client for all threads.
 
     Args:
-        connect: makes it.
+        connect: creates the client.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
@@ -26,7 +26,11 @@ class SharedClient:
         self._lock = threading.Lock()
 
     def get(self) -> Any:
-        """Return the client, made at the first call; ConfigurationError after close()."""
+        """Return the client, which the first call creates.
+
+        Raises:
+            ConfigurationError: close() was called.
+        """
         with self._lock:
             if self._closed:
                 raise ConfigurationError(CLOSED)
@@ -35,9 +39,10 @@ class SharedClient:
             return self._client
 
     def drop(self, failed: Any) -> None:
-        """Hand a client that failed out no more; of no effect when another has taken its place.
+        """Stop returning a client that failed. Does nothing if another client has already replaced it.
 
-        It is not closed: other threads may have calls on the wire. The last of them closes it.
+        The failed client is not closed here, because other threads may still have calls on the wire. It closes itself
+        after the last of them.
         """
         with self._lock:
             if self._client is failed:
@@ -49,5 +54,5 @@ class SharedClient:
             self._closed = True
             client, self._client = self._client, None
         if client is not None:
-            with contextlib.suppress(Exception):  # a broken channel may object; it is not used again either way
+            with contextlib.suppress(Exception):  # closing a broken channel may fail; it is not used again in any case
                 client.close()

@@ -1,4 +1,4 @@
-"""Which of our errors a failure below us is: one table for both protocols."""
+"""Converts errors of tritonclient, urllib3 and the system to errors of this package, for both protocols."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..wire.contract import QUEUE_IS_FULL
 from .url import ServerUrl
 
 NO_TRITON = "while decoding the response"
-"""Part of the message of an error that is no JSON of Triton's: a page of a proxy, for example."""
+"""This text marks an error whose body is not Triton's JSON, for example the HTML page of a proxy."""
 _PROCESS_IS_GONE = "is not healthy"  # the Python backend's "Stub process 'sam2_decoder_0_0' is not healthy."
 
 
 def map_error(error: BaseException, url: ServerUrl, model: str | None = None) -> SamError | None:
-    """Turn what tritonclient and the layers below it raise into one of our errors; None for what is none of theirs."""
+    """Convert an error of tritonclient or of a layer below it; return None for an error from anywhere else."""
     if isinstance(error, SamError):
         return error
     if isinstance(error, InferenceServerException):
@@ -41,7 +41,7 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
         return _nothing_answers(url, getattr(error, "strerror", None) or error or type(error).__name__)
     if type(error).__module__.startswith("urllib3"):  # imported with HTTP alone
         return ServerUnreachableError(f"the connection to {url} broke inside an answer ({type(error).__name__})")
-    if isinstance(error, ValueError):  # no JSON, or none of this protocol
+    if isinstance(error, ValueError):  # the body is not JSON, or not JSON of this protocol
         return InferenceError(f"{url} does not answer like a Triton server: {error}")
     return None
 
@@ -60,8 +60,8 @@ def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None
         )
     if _PROCESS_IS_GONE in message:
         return InferenceError(
-            f"{model} failed: its process on the server is gone, for want of memory perhaps, and Triton does not start "
-            f"another: start the server again ({message})"
+            f"{model} failed: its process on the server is gone, perhaps for lack of memory, and Triton does not "
+            f"restart it: start the server again ({message})"
         )
     return None
 
@@ -97,12 +97,12 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
 
 
 def _says_not_ready(message: str) -> bool:
-    """Whether a model is missing: Triton's status for it differs between versions and protocols, its words do not."""
+    """Whether a model is missing. Triton's status differs between versions and protocols, but its message does not."""
     return bool(re.search(r"unknown model|model .*not found|no available version|not (at )?ready( state)?", message))
 
 
 def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
-    """Tell gRPC's words for no server at all, or no such host, from all others: one with which TLS fails is there."""
+    """Tell from gRPC's message whether there is no server at all, or a server that fails, for example in TLS."""
     said = words.lower()
     if re.search("failed to connect to all|errors resolving|(dns|name) resolution", said) and "handshake" not in said:
         return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
@@ -115,7 +115,7 @@ def all_outputs(
     """Return the named arrays of an answer.
 
     Raises:
-        InferenceError: one is missing.
+        InferenceError: an output is missing.
     """
     missing = [name for name in outputs if name not in arrays]
     if missing:

@@ -18,11 +18,11 @@ from .timed_sockets import Call
 from .url import ServerUrl
 
 LARGE = 1 << 20
-"""Bytes from which an input is kept in the form in which it is sent: that is, embeddings."""
+"""Inputs of at least this many bytes, which are embeddings, are kept in serialized form for later requests."""
 
 
 class AsyncGrpcClient:
-    """Speaks to one server over gRPC, on one event loop; see AsyncProtocolClient.
+    """Calls one server over gRPC, on one event loop; see AsyncProtocolClient.
 
     Args:
         url: of the server.
@@ -51,7 +51,7 @@ class AsyncGrpcClient:
                 client_timeout=call.left(),
             )
         except Exception as error:
-            # See options._GRPC_OPTIONS. Not closed: other calls may be on the wire, and the last one closes it.
+            # options._GRPC_OPTIONS says why. The client is not closed, because other calls may still use it.
             if self._client is client and isinstance(map_error(error, self._url, model), ServerUnreachableError):
                 self._client = None
             raise
@@ -73,7 +73,7 @@ class AsyncGrpcClient:
 
 
 class _Inputs:
-    """Arrays in tritonclient's form. Embeddings are copied once for all the requests that carry them."""
+    """Converts arrays to tritonclient's inputs. Embeddings are copied once for all requests that carry them."""
 
     def __init__(self) -> None:
         self._large: dict[int, tuple[weakref.ref[npt.NDArray[Any]], Any]] = {}

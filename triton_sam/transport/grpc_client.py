@@ -22,7 +22,7 @@ from .url import ServerUrl
 
 
 class GrpcClient:
-    """Speaks to one server over gRPC, from any number of threads; see ProtocolClient for the methods.
+    """Calls one server over gRPC, from any number of threads; see ProtocolClient for the methods.
 
     Args:
         url: of the server.
@@ -102,7 +102,7 @@ class GrpcClient:
 
     @contextlib.contextmanager
     def _client(self, model: str | None = None) -> Iterator[Any]:
-        """Lend the client; see options._GRPC_OPTIONS why one that reaches no server is replaced."""
+        """Yield the client. If it reaches no server, replace it, for the reason given at options._GRPC_OPTIONS."""
         client = self._shared.get()
         try:
             yield client
@@ -115,7 +115,10 @@ class GrpcClient:
         return {"headers": dict(self._headers) or None, "client_timeout": call.left()}
 
     def _infer_in_time(self, client: Any, model: str, given: list[Any], wanted: list[Any], call: Call) -> Any:
-        """Run an inference that ends at its timeout: gRPC (1.85) once waited minutes for a server that did not read."""
+        """Run an inference that ends at its timeout even if gRPC does not.
+
+        gRPC 1.85 waited for minutes on a server that did not read the request.
+        """
         answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
 
         def keep(result: Any, error: Exception | None) -> None:
@@ -127,7 +130,7 @@ class GrpcClient:
             result, error = answers.get(timeout=options["client_timeout"] + GRPC_GRACE)
         except queue.Empty:
             self._shared.drop(client)
-            raise TimeoutError("gRPC forgot its deadline") from None
+            raise TimeoutError("gRPC did not keep its deadline") from None
         finally:
             running.cancel()  # of no effect on a call that has ended
         if error is not None:

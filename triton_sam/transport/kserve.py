@@ -22,17 +22,17 @@ from .timed_sockets import Call
 from .url import ServerUrl
 
 JSON_LENGTH = "Inference-Header-Content-Length"
-"""The header that says where the JSON ends and the bytes of the tensors begin."""
+"""This header gives the length of the JSON, after which the bytes of the tensors begin."""
 SMALL = 1 << 16
-"""Bytes of a body up to which one copy costs less than several writes."""
+"""Up to this many bytes, joining the parts of a body costs less than writing them one by one."""
 
 
 class KServeClient:
-    """Speaks to one server over HTTP, from any number of threads.
+    """Calls one server over HTTP, from any number of threads.
 
-    Every call raises InferenceServerException where the server answers with an error, OSError where there is no
-    connection or it broke, TimeoutError where the call has used up its time, ValueError where the answer is none of
-    this protocol, and urllib3's HTTPError where it is none of HTTP or ends early.
+    Every method may raise these errors: InferenceServerException if the server answers with an error, OSError if the
+    connection cannot be made or breaks, TimeoutError if the call reaches its deadline, ValueError if the answer does
+    not follow this protocol, and urllib3's HTTPError if the answer is not valid HTTP or ends early.
 
     Args:
         url: of the server, with an optional base path.
@@ -53,13 +53,13 @@ class KServeClient:
             model: name of the model.
             inputs: arrays by tensor name; bool, integers, floats, or bytes (dtype object or S).
             outputs: names of the outputs to send back.
-            call: with its time.
+            call: the call that this request belongs to; it has the deadline.
 
         Returns:
-            The outputs by name, read-only. Those that the server left out are missing.
+            Read-only arrays by output name. Outputs that the server did not send are missing.
 
         Raises:
-            InputError: an array of a type that the protocol does not have.
+            InputError: the protocol does not support the dtype of an array.
         """
         description, tensors = _request(inputs, outputs)
         body: Body = [description, *tensors]
@@ -70,7 +70,7 @@ class KServeClient:
             return _outputs(answer)
 
     def is_ready(self, call: Call) -> bool:
-        """Whether the server says that it is ready."""
+        """Return whether the server reports that it is ready."""
         with self._pool.request("GET", "v2/health/ready", self._headers, (), call) as answer:
             answer.read()
             return answer.status == 200
@@ -84,35 +84,35 @@ class KServeClient:
         return list(self._ask("POST", "v2/repository/index", call))
 
     def load_model(self, model: str, config: str | None, call: Call) -> None:
-        """Let the server load a model, with a configuration in JSON instead of its config.pbtxt where one is given."""
+        """Tell the server to load a model. ``config`` (JSON) replaces the config.pbtxt; None keeps it."""
         parameters = {} if config is None else {"parameters": {"config": config}}
         path = f"v2/repository/models/{quote(model, safe='')}/load"
         with self._request("POST", path, [json.dumps(parameters).encode()], call) as answer:
             answer.read()
 
     def model_config(self, model: str, call: Call) -> dict[str, Any]:
-        """Return the configuration that the server runs a model with."""
+        """Return the configuration with which the server runs a model."""
         return dict(self._ask("GET", f"{_model(model)}/config", call))
 
     def statistics(self, model: str, call: Call) -> dict[str, Any]:
-        """Return counts and times of a model."""
+        """Return Triton's statistics of a model: counts, and times in nanoseconds."""
         return dict(self._ask("GET", f"{_model(model)}/stats", call)["model_stats"][0])
 
     def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
-        """Tell the server, on this machine, of a region of system shared memory."""
+        """Register a region of system shared memory with the server, which must be on this machine."""
         content = json.dumps({"key": key, "offset": 0, "byte_size": size}).encode()
         path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/register"
         with self._request("POST", path, [content], call) as answer:
             answer.read()
 
     def forget_memory(self, region: str, call: Call) -> None:
-        """Let the server forget a region of system shared memory."""
+        """Unregister a region of system shared memory from the server."""
         path = f"v2/systemsharedmemory/region/{quote(region, safe='')}/unregister"
         with self._request("POST", path, (), call) as answer:
             answer.read()
 
     def close(self) -> None:
-        """Close all connections, those that a call uses after it."""
+        """Close idle connections now, and connections in use as soon as their calls end."""
         self._pool.close()
 
     def _ask(self, method: str, path: str, call: Call) -> Any:
@@ -136,7 +136,7 @@ def _model(name: str) -> str:
 
 
 def _error(status: int, content: bytes) -> InferenceServerException:
-    """Take Triton's words out of an answer that is no success."""
+    """Return the error of an answer without success, with Triton's message."""
     try:
         message = str(json.loads(content)["error"])
     except (ValueError, KeyError, TypeError):
@@ -152,7 +152,7 @@ def _request(inputs: Inputs, outputs: Sequence[str]) -> tuple[bytes, list[bytes 
         array = tensor.array if isinstance(tensor, SharedTensor) else tensor
         kind = np_to_triton_dtype(array.dtype)
         if kind is None:
-            raise InputError(f"{name} is an array of {array.dtype}, a type that the server does not know")
+            raise InputError(f"{name} is an array of {array.dtype}, a type that the server does not support")
         if isinstance(tensor, SharedTensor):
             place = {"shared_memory_region": tensor.region, "shared_memory_byte_size": array.nbytes}
             parameters = {**place, "shared_memory_offset": tensor.offset}
@@ -170,7 +170,7 @@ def _memory(array: npt.NDArray[Any]) -> memoryview:
 
 
 def _bytes_elements(array: npt.NDArray[Any]) -> list[bytes | memoryview]:
-    """Return the elements of an array of bytes, each behind its length."""
+    """Return the elements of an array of bytes, each preceded by its length."""
     parts: list[bytes | memoryview] = []
     for element in array.ravel().tolist():
         content = element if isinstance(element, bytes) else str(element).encode()
@@ -184,12 +184,12 @@ def _outputs(answer: urllib3.BaseHTTPResponse) -> dict[str, npt.NDArray[Any]]:
         content = answer.read()
         end = len(content) if length is None else int(length)
         head, data = content[:end], content[end:]
-    else:  # in two parts, so that the arrays begin where memory does
+    else:  # two reads, so that the arrays start at the beginning of a buffer and are aligned
         head, data = answer.read(int(length)), answer.read()
     try:
         return dict(_arrays(json.loads(head)["outputs"], memoryview(data)))
     except (KeyError, TypeError, AttributeError, struct.error) as error:
-        raise ValueError(f"no answer to an inference ({type(error).__name__}: {error})") from error
+        raise ValueError(f"the answer is not one to an inference ({type(error).__name__}: {error})") from error
 
 
 def _arrays(described: list[dict[str, Any]], data: memoryview) -> Iterator[tuple[str, npt.NDArray[Any]]]:

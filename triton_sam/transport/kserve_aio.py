@@ -1,6 +1,7 @@
-"""The KServe v2 protocol over HTTP for an event loop: blocking calls in threads.
+"""The KServe v2 protocol over HTTP for an event loop. It runs blocking calls in threads.
 
-The loop stays free while they copy arrays, and shutting down the connection of a call ends it at once.
+The loop is not blocked while the threads copy arrays, and cancelling shuts down the connection, which ends a call at
+once.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from .url import ServerUrl
 
 Result = TypeVar("Result")
 _Job = Callable[[], Callable[[], object]]
-"""Makes a call and returns the function that tells its outcome."""
+"""Makes a call and returns the function that delivers its result or error."""
 
 
 class AsyncKServeClient:
-    """Speaks to one server over HTTP, on one event loop; see AsyncProtocolClient.
+    """Calls one server over HTTP, on one event loop; see AsyncProtocolClient.
 
     Args:
         url: of the server, with an optional base path.
-        connections: calls at a time; more wait for their turn.
+        connections: maximum number of simultaneous calls; further calls wait.
         headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for https; None for the system's.
     """
@@ -56,7 +57,7 @@ class AsyncKServeClient:
 
 
 class CallThreads:
-    """Runs calls in threads that wait for the next call afterwards. They do not hold up the end of the process."""
+    """Runs calls in reusable threads. They are daemon threads, which do not delay the end of the process."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -65,14 +66,14 @@ class CallThreads:
         self._lock = threading.Lock()
 
     async def run(self, work: Callable[[], Result], call: Call) -> Result:
-        """Return what ``work`` returns; when this coroutine is cancelled, so is the call that ``work`` makes."""
+        """Run ``work`` in a thread and return its result. Cancelling this coroutine cancels ``call``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
 
         def job() -> Callable[[], object]:
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the coroutine that waits gets it
+            except BaseException as error:  # noqa: BLE001 - the waiting coroutine receives every error
                 deliver = partial(_unless_done, future, partial(future.set_exception, error))
             else:
                 deliver = partial(_unless_done, future, partial(future.set_result, result))
@@ -82,10 +83,10 @@ class CallThreads:
         try:
             return await future
         finally:
-            call.cancel()  # of no effect on a call that has ended
+            call.cancel()  # has no effect on a call that has ended
 
     def close(self) -> None:
-        """Let all threads end, those with a call after it."""
+        """End idle threads now, and busy threads after their calls."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, 0
@@ -103,14 +104,14 @@ class CallThreads:
     def _work(self, job: _Job | None) -> None:
         while job is not None:
             tell = job()
-            with self._lock:  # before the coroutine hears of it, which may have the next job
+            with self._lock:  # first, because the coroutine may submit the next job as soon as it gets the result
                 closed = self._closed
                 self._idle += not closed
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has ended, so that no coroutine waits any more
                 tell()
             if closed:
                 return
-            del job, tell  # they hold the arrays of the call
+            del job, tell  # free the arrays of the call
             job = self._jobs.get()
 
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime in this process in place of a server: the same calls, no network."""
+"""A transport that runs models with ONNX Runtime in this process instead of calling a server."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class OnnxTransport:
         files: ONNX files by model name.
 
     Raises:
-        MissingDependencyError: onnxruntime is missing.
-        ExportError: ONNX Runtime refuses a file.
+        MissingDependencyError: onnxruntime is not installed.
+        ExportError: ONNX Runtime cannot load a file.
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
@@ -33,9 +33,9 @@ class OnnxTransport:
             raise missing("the comparison needs", "local", error) from error
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch wants the cores in between
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch needs the cores
         options.add_session_config_entry("session.set_denormal_as_zero", "1")  # as the server's backend does
-        # ONNX Runtime sets that for the calling thread as well, and there it would change torch's arithmetic.
+        # ONNX Runtime also flushes denormals in the calling thread, which must not affect torch's arithmetic.
         self._thread = ThreadPoolExecutor(1, "onnxruntime")
         try:
             self._runtime_sessions = {
@@ -48,7 +48,7 @@ class OnnxTransport:
             raise ExportError(f"ONNX Runtime cannot load the model: {str(error).splitlines()[0]}") from error
 
     def one_call(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing waits for a network here; see BaseTransport.one_call."""
+        """Do nothing: without a network there is no timeout. See BaseTransport.one_call."""
         return contextlib.nullcontext()
 
     def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
@@ -58,11 +58,11 @@ class OnnxTransport:
         return dict(zip(outputs, answers, strict=True))
 
     def is_ready(self) -> bool:
-        """Whether models are loaded, as they are until close()."""
+        """Return whether models are loaded, which is the case until close()."""
         return bool(self._runtime_sessions)
 
     def ready_models(self) -> dict[str, str]:
-        """Return name -> version of the models; a file has no versions, so that each is 1."""
+        """Return name -> version of the models. Files have no versions, so each version is "1"."""
         return dict.fromkeys(self._runtime_sessions, "1")
 
     def model_config(self, model: str) -> dict[str, Any]:
@@ -81,5 +81,5 @@ class OnnxTransport:
 
     def _session(self, model: str) -> Any:
         if model not in self._runtime_sessions:
-            raise ModelNotReadyError(f"no model {model} in this process")
+            raise ModelNotReadyError(f"there is no model {model} in this process")
         return self._runtime_sessions[model]

@@ -1,4 +1,4 @@
-"""What both transports are told before their first call, and refuse: times, headers, certificates."""
+"""The options of both transports, and their checks: timeouts, headers, certificates."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from ..errors import ConfigurationError
 from .url import ServerUrl
 
 LONGEST_TIMEOUT = 1e9
-"""Seconds, 30 years: more is too much for some clock on the way to the server."""
+"""Seconds, about 30 years. Longer timeouts overflow clocks in the libraries below."""
 GRPC_GRACE = 0.25
-"""Seconds beyond its deadline after which a call is given up."""
+"""Seconds after its deadline at which this package abandons a gRPC call that has not ended by itself."""
 _GRPC_OPTIONS = [
     ("grpc.max_send_message_length", 2**31 - 1),
     ("grpc.max_receive_message_length", 2**31 - 1),
-    # gRPC's own pause between attempts to connect grows to two minutes, and during a pause every call fails at once: a
-    # server that is back would look dead. A channel that failed is therefore replaced, and a new one tries at once,
-    # unless it shares the old one's connections.
+    # gRPC pauses for up to two minutes between attempts to connect, and every call during a pause fails at once: a
+    # server that is back would look dead. This package therefore replaces a channel that failed. The new channel
+    # connects at once, provided that it does not share the connections of the old one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # In spite of its name also how long an attempt may take: 20 s, where a peer takes the connection and says nothing.
+    # Despite its name, this also limits an attempt to connect, by default to 20 s, when the peer accepts but is silent.
     ("grpc.min_reconnect_backoff_ms", 5000),
 ]
 
 
 def check_times(timeout: float, retries: int) -> None:
-    """Check the timeout of a call, seconds, and how often it is repeated.
+    """Check the timeout of a call, in seconds, and the number of its repetitions.
 
     Raises:
-        ConfigurationError: one of them cannot work.
+        ConfigurationError: one of them is out of range.
     """
     if not 0 < timeout <= LONGEST_TIMEOUT:  # NaN is neither above nor below
         raise ConfigurationError(f"timeout must be above 0 seconds and at most {LONGEST_TIMEOUT:.0f}, not {timeout}")
@@ -40,27 +40,27 @@ def check_times(timeout: float, retries: int) -> None:
 
 
 def certificates(ca_certs: str | os.PathLike[str] | None) -> str | None:
-    """Return the path of a PEM file, once it is clear that there are certificates in it.
+    """Return the path of a PEM file after checking that it holds certificates.
 
     Raises:
-        ConfigurationError: there is no such file, or nothing of the kind in it.
+        ConfigurationError: the file does not exist, or holds no certificates.
     """
     if ca_certs is None:
         return None
     path = os.fspath(ca_certs)
     try:
         ssl.create_default_context(cafile=path)
-    except (OSError, ValueError) as error:  # the libraries below fail on it later, each in its own way
+    except (OSError, ValueError) as error:  # checked here because the libraries below fail later, with unclear errors
         reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else "no PEM file"
         raise ConfigurationError(f"no certificates at {path}: {reason}") from error
     return path
 
 
 def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """Return headers as the protocol wants them: gRPC refuses capital letters in their names.
+    """Return headers in the form that the protocol accepts: gRPC refuses capital letters in their names.
 
     Raises:
-        ConfigurationError: a character that no header may hold. A value is not repeated: it may be a secret.
+        ConfigurationError: a header holds an invalid character. The message omits the value, which may be a secret.
     """
     for name, value in (headers or {}).items():
         if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
@@ -72,5 +72,5 @@ def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[s
 
 
 def grpc_options(url: ServerUrl) -> list[tuple[str, int]]:
-    """Return the options of a channel; one to this machine does not go through the proxy that the environment names."""
+    """Return the options of a gRPC channel. Channels to this machine bypass the proxy of the environment."""
     return [*_GRPC_OPTIONS, *([("grpc.enable_http_proxy", 0)] if url.is_local else [])]

@@ -1,4 +1,4 @@
-"""What both protocols, HTTP and gRPC, offer a transport."""
+"""The interface that the clients of both protocols, HTTP and gRPC, offer to a transport."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class SharedTensor:
     """An input that the server reads from system shared memory.
 
     Args:
-        region: name of the region, told to the server before.
-        offset: of the first byte in the region.
-        array: the same tensor on this side, for its shape and type.
+        region: name of the region, which is already registered with the server.
+        offset: bytes from the start of the region to the tensor.
+        array: the same tensor in this process, for its shape and type.
     """
 
     region: str
@@ -31,9 +31,9 @@ Inputs = Mapping[str, "npt.NDArray[Any] | SharedTensor"]
 
 
 class ProtocolClient(Protocol):
-    """Speaks one protocol to one server, from any number of threads; each method is one request.
+    """Calls one server by one protocol, from any number of threads. Each method sends one request.
 
-    Every method may raise what `map_error` knows.
+    Every method may raise the errors that `map_error` converts.
     """
 
     def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
@@ -41,7 +41,7 @@ class ProtocolClient(Protocol):
         ...
 
     def is_ready(self, call: Call) -> bool:
-        """Whether the server says that it is ready."""
+        """Return whether the server reports that it is ready."""
         ...
 
     def version(self, call: Call) -> str:
@@ -53,23 +53,23 @@ class ProtocolClient(Protocol):
         ...
 
     def load_model(self, model: str, config: str | None, call: Call) -> None:
-        """Let the server load a model, with a configuration in JSON instead of its config.pbtxt where one is given."""
+        """Tell the server to load a model. ``config`` (JSON) replaces the config.pbtxt; None keeps it."""
         ...
 
     def model_config(self, model: str, call: Call) -> dict[str, Any]:
-        """Return the configuration that the server runs a model with, as the JSON of the HTTP protocol."""
+        """Return the configuration with which the server runs a model, as the JSON of the HTTP protocol."""
         ...
 
     def statistics(self, model: str, call: Call) -> dict[str, Any]:
-        """Return counts and times of a model, as the JSON of the HTTP protocol."""
+        """Return counts and times (nanoseconds) of a model, as the JSON of the HTTP protocol."""
         ...
 
     def share_memory(self, region: str, key: str, size: int, call: Call) -> None:
-        """Tell the server, on this machine, of a region of system shared memory."""
+        """Register a region of system shared memory with the server, which must be on this machine."""
         ...
 
     def forget_memory(self, region: str, call: Call) -> None:
-        """Let the server forget a region of system shared memory."""
+        """Unregister a region of system shared memory from the server."""
         ...
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class ProtocolClient(Protocol):
 
 
 class AsyncProtocolClient(Protocol):
-    """The same for an event loop, and for inferences alone. Cancelling one ends it on the wire."""
+    """Runs inferences by one protocol on an event loop. Cancelling an inference ends it on the wire."""
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call

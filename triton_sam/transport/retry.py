@@ -1,4 +1,4 @@
-"""When a call is tried again: one rule for all transports."""
+"""Decides whether and when to repeat a failed call, for all transports."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from .._common.backoff import spread
 from ..errors import SamError, ServerUnreachableError
 
 RETRY_PAUSE = 0.2
-"""Seconds before the first repetition of a call; doubled for each further one."""
+"""Seconds before the first repetition of a call. The pause doubles with each further repetition."""
 
 
 class Attempts:
     """Counts the attempts of one call.
 
-    Only a connection that could not be made or broke is worth another attempt: a server that refused would refuse
-    again, and a timeout has used up the time of the call.
+    A call is repeated only if the connection could not be made or broke. A server that refused a request would refuse
+    it again, and after a timeout no time is left.
 
     Args:
-        retries: how many attempts may follow the first one.
+        retries: maximum number of attempts after the first one.
     """
 
     def __init__(self, retries: int) -> None:
@@ -29,12 +29,12 @@ class Attempts:
         """Return the seconds to wait before the next attempt.
 
         Args:
-            error: what ended the last attempt.
-            meant: the same as an error of this package; None: it is none, for example Ctrl-C.
-            seconds_left: until the call must have ended.
+            error: the error that ended the last attempt.
+            meant: the same error converted by map_error(); None if it cannot be converted, as for Ctrl-C.
+            seconds_left: seconds until the deadline of the call.
 
         Raises:
-            BaseException: there is no further attempt: ``meant``, or ``error`` where that is None.
+            BaseException: no further attempt is allowed. The error is ``meant``, or ``error`` if ``meant`` is None.
         """
         if meant is None:
             raise error

@@ -18,15 +18,16 @@ from .url import ServerUrl
 
 
 class SharedMemoryTransport(Transport):
-    """Puts arrays into shared memory once; a request that names one of them carries its place instead of its bytes.
+    """Copies arrays into shared memory once. Requests then refer to that memory instead of sending the bytes.
 
     Args:
-        url: see Transport, as the options that are not listed here.
-        held: float32 arrays by tensor name: every request's input of that name is taken from shared memory.
-        region: name of the region, one that nothing else on the machine has.
+        url: see Transport, also for the options that are not listed here.
+        held: float32 arrays by tensor name. Every input with such a name is read from shared memory.
+        region: name of the region; it must be unique on this machine.
 
     Raises:
-        ServerError: the server does not take shared memory or is on another machine, or this machine has none left.
+        ServerError: the server does not support shared memory or is on another machine, or this machine has too little
+            shared memory.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class SharedMemoryTransport(Transport):
             self._held = stack.pop_all()
 
     def close(self) -> None:
-        """Let the server forget the region, remove it, and close all connections."""
+        """Unregister the region from the server, remove it, and close all connections."""
         self._held.close()
 
     def _input(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any] | SharedTensor:
@@ -66,13 +67,13 @@ class SharedMemoryTransport(Transport):
         self._call(lambda call: self._client.share_memory(self._region, key, size, call), None, retries=0)
 
     def _unregister(self) -> None:
-        with contextlib.suppress(ServerError):  # the server may be gone itself
+        with contextlib.suppress(ServerError):  # the server may have stopped
             self._call(lambda call: self._client.forget_memory(self._region, call), None, retries=0)
 
 
 @contextlib.contextmanager
 def _shared(name: str, arrays: list[FloatArray]) -> Iterator[int]:
-    """Keep arrays in a region of shared memory, one behind the other; yield its size."""
+    """Keep arrays one after another in a region of shared memory; yield the size of the region in bytes."""
     import tritonclient.utils.shared_memory as regions
 
     size = sum(array.nbytes for array in arrays)
@@ -82,7 +83,7 @@ def _shared(name: str, arrays: list[FloatArray]) -> Iterator[int]:
         regions.set_shared_memory_region(region, arrays)
         yield size
     except regions.SharedMemoryException as error:
-        raise ServerError(f"no {size / 1e6:.0f} MB of shared memory on this machine: {error}") from error
+        raise ServerError(f"this machine has no {size / 1e6:.0f} MB of shared memory left: {error}") from error
     finally:
         if region is not None:
             with contextlib.suppress(Exception):  # another program has removed it

@@ -1,4 +1,4 @@
-"""HTTP connections that keep the deadline of a call."""
+"""HTTP connections whose reads and writes end at the deadline of the call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .timed_sockets import CURRENT, Call, TimedTlsSocket, connect
 from .url import ServerUrl
 
 IDLE_CONNECTIONS = 64
-"""Connections that are kept for later calls; more may be in use at a time."""
+"""Maximum number of idle connections that are kept for later calls. More may be in use at the same time."""
 
 Body = Sequence[bytes | memoryview]
 
@@ -27,11 +27,11 @@ Body = Sequence[bytes | memoryview]
 class _TimedConnection(HTTPConnection):
     def connect(self) -> None:
         super().connect()
-        CURRENT.call.take(self.sock)  # with TLS, another socket than the one in _new_conn()
+        CURRENT.call.take(self.sock)  # with TLS, this is another socket than the one of _new_conn()
 
     def request(self, *arguments: Any, **options: Any) -> None:
         if self.sock is not None and not CURRENT.call.take(self.sock):
-            self.close()  # the call before was cancelled as it ended; http.client connects anew by itself
+            self.close()  # the previous call was cancelled just as it ended; http.client connects again
         super().request(*arguments, **options)
 
     def _new_conn(self) -> socket.socket:
@@ -46,10 +46,10 @@ class _TimedTlsConnection(_TimedConnection, HTTPSConnection):
 
 
 class TimedPool:
-    """Connections to one server, for any number of threads. Nothing is sent twice, and no redirect is followed.
+    """Connections to one server, for any number of threads. The pool repeats no request and follows no redirect.
 
     Args:
-        url: of the server; its path is put in front of all paths.
+        url: URL of the server; its path is the prefix of all paths.
         ca_certs: PEM file with the certificates to trust, for https; None for the system's.
     """
 
@@ -72,12 +72,13 @@ class TimedPool:
     def request(
         self, method: str, path: str, headers: Mapping[str, str], body: Body, call: Call
     ) -> Iterator[urllib3.BaseHTTPResponse]:
-        """Send a request and yield its answer, of which the caller reads all.
+        """Send a request and yield its answer, which the caller must read completely.
 
         Raises:
             ConfigurationError: the pool is closed.
-            OSError: there is no connection, or it broke; TimeoutError: the call has used up its time.
-            HTTPError: of urllib3: the answer is none of HTTP, or it ends early.
+            OSError: the connection cannot be made or broke.
+            TimeoutError: the call has reached its deadline.
+            HTTPError: (of urllib3) the answer is not valid HTTP, or it ends early.
         """
         if method == "POST":
             headers = urllib3.HTTPHeaderDict(headers)
@@ -96,7 +97,7 @@ class TimedPool:
             )
             if answer.length_remaining is None and not getattr(answer, "chunked", False):
                 answer.close()
-                raise ProtocolError("the head of the answer ends early")  # http.client takes it for a whole one
+                raise ProtocolError("the head of the answer ends early")  # http.client does not notice this
             yield answer
         except ClosedPoolError:
             raise ConfigurationError(CLOSED) from None
@@ -110,11 +111,14 @@ class TimedPool:
             CURRENT.call = None
 
     def close(self) -> None:
-        """Close all connections, those that a call uses after it."""
+        """Close idle connections now, and connections in use as soon as their calls end."""
         self._pool.close()
 
 
 def _cause(error: HTTPError) -> Exception:
-    """Return the system's error inside one of urllib3's: it says more. A peer that hangs up without a word has none."""
+    """Return the system's error inside an error of urllib3, since it is more precise; else the error itself.
+
+    RemoteDisconnected is no system error: http.client raises it when the peer hangs up without an answer.
+    """
     inside = [each for each in (*error.args, error.__cause__) if isinstance(each, OSError)]
     return next((each for each in inside if not isinstance(each, RemoteDisconnected)), error)

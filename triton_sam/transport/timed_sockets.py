@@ -1,7 +1,7 @@
-"""Calls with one deadline, and sockets that keep it; another thread can end a call at once.
+"""Calls with a deadline, and sockets that respect it. Another thread can cancel a call at once.
 
-A socket's own timeout starts anew with each read, so a server that sends a byte now and then could hold a call for
-hours. The sockets here ask the call that uses them for the time that is left, before each read and each write.
+The timeout of an ordinary socket restarts with each read, so that a server that sends a byte now and then could block a
+call for hours. Before each read and write, the sockets of this module ask the current call for its remaining time.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from typing import Any
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds that an attempt to connect may take, when the call itself may take longer."""
+"""Seconds that an attempt to connect may take, unless the deadline of the call comes first."""
 LONGEST_WAIT = 1e6
-"""Seconds: the functions below take no timeout beyond some 24 days."""
+"""Seconds. The functions of the system accept no timeout beyond about 24 days."""
 
 _AddressInfo = tuple[int, int, int, str, Any]
 
 
 class Call:
-    """One call of the user: the time that is left for it, and the way to end it at once.
+    """One call of the user. It knows its remaining time, and can be cancelled from another thread.
 
     Args:
-        end: of the monotonic clock.
+        end: deadline as a time of the monotonic clock, seconds.
     """
 
     def __init__(self, end: float) -> None:
@@ -36,10 +36,10 @@ class Call:
         self._socket: TimedSocket | None = None
 
     def left(self) -> float:
-        """Return the seconds that are left.
+        """Return the seconds until the deadline.
 
         Raises:
-            TimeoutError: none are.
+            TimeoutError: the deadline has passed.
             ConnectionAbortedError: the call was cancelled.
         """
         if self._cancelled:
@@ -50,18 +50,18 @@ class Call:
         return min(left, LONGEST_WAIT)
 
     def cancel(self) -> None:
-        """End the call from another thread; a connection that it uses is shut down. Of no effect when it has ended."""
+        """End the call from another thread and shut down its connection. Does nothing if the call has ended."""
         with _OWNERS:
             self._cancelled = True
             sock = self._socket
             if sock is not None and sock.owner is self:
                 sock.is_shut = True
                 with contextlib.suppress(OSError):
-                    # Not the TLS socket's own method: it would drop the encryption from under a write of this call.
+                    # Not the shutdown() of the TLS socket, which would remove the encryption while this call may write.
                     socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def take(self, sock: TimedSocket) -> bool:
-        """Make this call the one that a socket serves; return whether the socket can still be used."""
+        """Make this call the owner of a socket; return False if the socket was shut down."""
         with _OWNERS:
             if sock.is_shut:
                 return False
@@ -70,7 +70,7 @@ class Call:
         return True
 
     def leave(self) -> None:
-        """Give the socket back: from here on cancel() leaves it alone."""
+        """Give up the socket, so that cancel() no longer shuts it down."""
         with _OWNERS:
             sock, self._socket = self._socket, None
             if sock is not None and sock.owner is self:
@@ -79,38 +79,38 @@ class Call:
 
 _OWNERS = threading.Lock()
 CURRENT = threading.local()
-"""``call``: the one that this thread makes. urllib3 has no other way to tell it to a connection."""
+"""``CURRENT.call`` is the call of this thread. urllib3 offers no other way to pass it to a connection."""
 
 
 class TimedSocket(socket.socket):
-    """A socket each of whose reads and writes gets the time that is left for the call."""
+    """A socket whose reads and writes each time out at the deadline of the current call."""
 
     owner: Call | None = None
     is_shut = False
 
     def recv_into(self, *arguments: Any) -> int:
-        """Read; the files that http.client reads from call this."""
+        """Read. The file object that http.client reads from calls this method."""
         self.settimeout(CURRENT.call.left())
         return super().recv_into(*arguments)
 
     def send(self, *arguments: Any) -> int:
-        """Write what fits; a TLS socket's sendall() calls this for each record."""
+        """Write as much as fits. The sendall() of a TLS socket calls this method for each record."""
         self.settimeout(CURRENT.call.left())
         return super().send(*arguments)
 
     def sendall(self, *arguments: Any) -> None:
-        """Write all; without TLS, the timeout holds for the whole."""
+        """Write everything. Without TLS, the timeout applies to the whole write."""
         self.settimeout(CURRENT.call.left())
         return super().sendall(*arguments)
 
 
 class TimedTlsSocket(TimedSocket, ssl.SSLSocket):
-    """The same with TLS; `ssl.SSLContext.sslsocket_class` takes it."""
+    """A TimedSocket with TLS, for `ssl.SSLContext.sslsocket_class`."""
 
 
 def connect(host: str, port: int, call: Call) -> TimedSocket:
-    """Connect to the first address of a host that takes the connection; each gets its share of the time left."""
-    failure = OSError(f"no address of {host}")
+    """Connect to the first address of a host that accepts. The addresses share the remaining time evenly."""
+    failure = OSError(f"{host} has no address")
     addresses = _resolve(host, port, call.left())
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
         sock = TimedSocket(family, kind, protocol)
@@ -129,7 +129,7 @@ def connect(host: str, port: int, call: Call) -> TimedSocket:
 
 
 def _resolve(host: str, port: int, seconds: float) -> Sequence[_AddressInfo]:
-    """Look a name up in a thread of its own: the system's function knows no timeout."""
+    """Look up a host name in a separate thread, because the function of the system has no timeout."""
     found: queue.SimpleQueue[Sequence[_AddressInfo] | OSError] = queue.SimpleQueue()
 
     def look_up() -> None:
@@ -137,8 +137,8 @@ def _resolve(host: str, port: int, seconds: float) -> Sequence[_AddressInfo]:
             found.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
         except OSError as error:
             found.put(error)
-        except UnicodeError as error:  # no name at all, for example with a part of more than 63 letters
-            found.put(OSError(f"{host} is no host name: {error}"))
+        except UnicodeError as error:  # not a valid name, for example one with a part of more than 63 letters
+            found.put(OSError(f"{host} is not a host name: {error}"))
 
     threading.Thread(target=look_up, name="triton-sam-name", daemon=True).start()
     try:

@@ -1,4 +1,4 @@
-"""The round trip of the sync client: one timeout for a call of the user, repetitions, errors of this package."""
+"""The transport of the sync client. It adds one timeout per call, repetitions, and the errors of this package."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Transport:
 
     Args:
         url: parsed URL.
-        timeout: seconds that one call may take, repetitions and the pauses before them included.
-        retries: how often a call is repeated when the connection could not be made or broke, as long as its timeout
-            allows. Only calls without side effects on the server are; a timeout is never repeated.
+        timeout: seconds that one call may take, including its repetitions and the pauses before them.
+        retries: how often a call is repeated if the connection cannot be made or breaks, as far as the timeout allows.
+            Calls with side effects on the server, and calls that reached the timeout, are never repeated.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
 
     Raises:
-        ConfigurationError: an argument that cannot work.
+        ConfigurationError: an argument is invalid.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Transport:
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[None]:
-        """Let all that this thread asks for inside the block share one timeout: to the user it is one call."""
+        """Let all requests of this thread inside the block share one timeout, since the user sees them as one call."""
         if getattr(self._ends, "end", None) is not None:
             yield
             return
@@ -83,7 +83,7 @@ class Transport:
         return all_outputs(arrays, model, outputs)
 
     def is_ready(self) -> bool:
-        """Whether the server answers and says it is ready."""
+        """Return whether the server answers and reports that it is ready."""
         try:
             return self._call(self._client.is_ready, None, retries=0)
         except ServerError:
@@ -99,24 +99,25 @@ class Transport:
         return {entry["name"] for entry in self._call(self._client.index, None)}
 
     def load_model(self, model: str, config: Mapping[str, Any] | None = None) -> None:
-        """Let the server load a model, or load it again when its files have changed; the old one serves meanwhile.
+        """Tell the server to load a model, or to reload it after its files changed. The old one serves meanwhile.
 
         Args:
-            model: name of its folder.
-            config: the configuration to load it with, as the JSON of the HTTP protocol, instead of config.pbtxt.
+            model: name of the model, which is the name of its folder.
+            config: configuration that replaces the config.pbtxt, as the JSON of the HTTP protocol; None keeps the file.
 
         Raises:
-            ServerError: it does not load (what was loaded before stays), or the server takes no such requests.
+            ServerError: the model does not load (an earlier version stays loaded), or the server does not accept
+                requests to load models.
         """
         text = None if config is None else json.dumps(config)
         self._call(lambda call: self._client.load_model(model, text, call), None, retries=0)
 
     def server_version(self) -> str:
-        """Version of the Triton server, for example ``2.51.0``."""
+        """Return the version of the Triton server, for example ``2.51.0``."""
         return self._call(self._client.version, None)
 
     def model_config(self, model: str) -> dict[str, Any]:
-        """Return the configuration that the server runs a model with, as the JSON of the HTTP protocol."""
+        """Return the configuration with which the server runs a model, as the JSON of the HTTP protocol."""
         return self._call(lambda call: self._client.model_config(model, call), model)
 
     def statistics(self, model: str) -> dict[str, Any]:
@@ -124,7 +125,7 @@ class Transport:
         return self._call(lambda call: self._client.statistics(model, call), model)
 
     def close(self) -> None:
-        """Close all connections. Later calls raise."""
+        """Close all connections. Later calls raise a ConfigurationError."""
         self._client.close()
 
     def _input(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any] | SharedTensor:  # noqa: ARG002
@@ -142,7 +143,7 @@ class Transport:
 
 
 def _connect(url: ServerUrl, headers: Mapping[str, str], ca_certs: str | None) -> ProtocolClient:
-    """Import only the protocol that is asked for: each costs a noticeable part of a start-up."""
+    """Connect by the protocol of the URL. Import only that one, because each import slows the start noticeably."""
     if url.is_grpc:
         from .grpc_client import GrpcClient
 

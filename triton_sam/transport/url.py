@@ -1,4 +1,4 @@
-"""The URL of a server: every form that users write, and the default."""
+"""Parses the URL of a server in every form that users write, and knows the default."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class ServerUrl:
 
     @property
     def is_grpc(self) -> bool:
-        """Whether the gRPC protocol is spoken."""
+        """Whether the protocol is gRPC."""
         return self.scheme.startswith("grpc")
 
     @property
     def is_secure(self) -> bool:
-        """Whether TLS is spoken."""
+        """Whether the connection uses TLS."""
         return self.scheme.endswith("s")
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is on this machine, by its name."""
+        """Whether the host name says that the server is on this machine."""
         host = self.address.rpartition(":")[0].strip("[]")
         return host in ("localhost", "::1") or host.startswith("127.")
 
@@ -50,7 +50,7 @@ def parse_url(url: str | None) -> ServerUrl:
     """Parse ``host:port``, ``http://``, ``https://``, ``grpc://`` or ``grpcs://``; None: $TRITON_URL or the default.
 
     Raises:
-        ConfigurationError: the URL cannot work.
+        ConfigurationError: the URL is invalid.
     """
     text = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
     try:

@@ -1,1 +1,1 @@
-"""What a client and a server say to each other: requests, answers, names of tensors."""
+"""The messages between clients and servers: requests, answers, names of tensors."""

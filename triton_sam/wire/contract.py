@@ -1,6 +1,6 @@
 """The wire contract of the session models ``sam1``, ``sam2``, ``sam3``: tensors, parameters, formats, errors.
 
-Clients, the models themselves and the writer of their config.pbtxt (triton_sam.sessions.image.config) read it here.
+The clients, the session models and the writer of their config.pbtxt (triton_sam.sessions.image.config) all use it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ ENCODED_MASKS = "encoded_masks"
 IOU_PREDICTIONS = "iou_predictions"
 RESULT_JSON = "result_json"
 ENCODED_IMAGE = "encoded_image"
-"""The input of the models that only encode: ``*_preprocess`` and ``*_encoder_jpeg``."""
+"""The input of ``*_preprocess`` and ``*_encoder_jpeg``, the models that only encode images."""
 
 LOGITS = "logits"
-"""The output format of masks as the decoder gives them, which is the default; all others are encoded masks."""
+"""The default output format: the logits of the decoder, unchanged. All other formats are encoded masks."""
 OutputFormat = str
-"""A name out of output_formats()."""
+"""One of the names that output_formats() returns."""
 
 MAX_POINTS = 1024
-"""Points that one request may carry, boxes counting as two each, objects and padding included."""
+"""Maximum number of points in one request, over all objects and with padding. A box counts as two points."""
 MAX_OBJECTS = 64
-"""Objects that one request may name; the decoder takes about 10 MB of memory for each while it computes."""
+"""Maximum number of objects in one request. The decoder needs about 10 MB of memory for each of them."""
 
 QUEUE_IS_FULL = "maximum queue size"
-"""What Triton itself says of a model whose ``max_queue_size`` is reached."""
+"""Part of Triton's own error message for a model that has reached its ``max_queue_size``."""
 
 BAD_REQUEST = "BAD_REQUEST"
 INTERNAL = "INTERNAL"
@@ -53,7 +53,7 @@ CODES: dict[str, type[SamError]] = {
     "BAD_PROMPT": PromptError,
     "BUSY": ServerBusyError,
 }
-"""First word of an error's text on the wire -> the error that it is for a client."""
+"""Error code -> exception class of the client. The code is the first word of an error message on the wire."""
 
 
 DEFAULT_CACHE_BYTES = 512 << 20
@@ -63,11 +63,11 @@ DEFAULT_MAX_PENDING = 24
 
 @dataclass(frozen=True)
 class WireTensor(Tensor):
-    """One input or output, explained.
+    """One input or output with the comments for its config.pbtxt.
 
     Args:
         note: a few words about the values.
-        heading: a sentence about this tensor and those behind it.
+        heading: a sentence about this tensor and the tensors that follow it.
     """
 
     note: str = ""
@@ -80,8 +80,8 @@ class Parameter:
 
     Args:
         name: key in config.pbtxt.
-        value: its default, as text.
-        meaning: a sentence; empty where the name says enough.
+        value: default value, as text.
+        meaning: a sentence that explains it; empty if the name is clear.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Parameter:
 
 
 def inputs(family: Family) -> tuple[WireTensor, ...]:
-    """Return the inputs of a family's session model, none of which every request must have."""
+    """Return the inputs of a family's session model. All of them are optional."""
     *others, last = output_formats()
     prompt = [
         WireTensor(POINT_COORDS, "FP32", ("prompts", "points", 2), True),
@@ -128,7 +128,7 @@ def inputs(family: Family) -> tuple[WireTensor, ...]:
 
 
 def outputs(family: Family) -> tuple[WireTensor, ...]:
-    """Return the outputs of a family's session model; an answer has those that the request asks for."""
+    """Return the outputs of a family's session model. An answer contains those that the request names."""
     side = family.mask_size
     return (
         WireTensor(IMAGE_ID, "BYTES", (1,)),
@@ -167,23 +167,23 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
 
 
 def embedding_bytes(family: Family) -> int:
-    """Return the size of one image's embeddings."""
+    """Return the size of the embeddings of one image, in bytes."""
     return sum(4 * math.prod(side for side in spec.shape if isinstance(side, int)) for spec in family.encoder.outputs)
 
 
 def output_formats() -> tuple[OutputFormat, ...]:
-    """Return the values that ``output_format`` may have; the first is the default."""
+    """Return the valid values of ``output_format``. The first is the default."""
     return LOGITS, *formats_of("session model")
 
 
 def code_of(error: Exception) -> str:
-    """Return the code of an error: its first word on the wire, ``error.code`` in JSON."""
+    """Return the code of an error, which is its first word on the wire and ``error.code`` in JSON."""
     known = next((code for code, kind in CODES.items() if isinstance(error, kind)), None)
     return known or (BAD_REQUEST if isinstance(error, ValueError) else INTERNAL)
 
 
 def read_error(error: InferenceError) -> SamError:
-    """Turn a refused request into the error that the model meant; ``error`` itself when it says nothing known."""
+    """Convert the error of a refused request by the code in its message; without a known code, return it unchanged."""
     for code, kind in CODES.items():
         _, found, text = str(error).partition(f"{code}: ")
         if found:

@@ -1,4 +1,4 @@
-"""What the sync and the async client share: requests built and answers read, without any call in between."""
+"""Builds the requests to a model pair and reads its answers, for both clients. It does no I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..masks.segment import Segment
 
 @dataclass(frozen=True)
 class Request:
-    """One inference: Triton model, named input arrays, names of the wanted outputs."""
+    """One inference: the name of the Triton model, arrays by input name, and the names of the requested outputs."""
 
     model: str
     inputs: Mapping[str, npt.NDArray[Any]]
@@ -29,7 +29,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Logits (P,M,h,w) as the decoder gave them, scores (P,M), and the prompts they answer."""
+    """float32 logits (P,M,h,w) from the decoder, float32 scores (P,M), and the prompts that they answer."""
 
     logits: FloatArray
     scores: FloatArray
@@ -38,11 +38,11 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ModelPair:
-    """Builds requests and reads answers for one pair of models.
+    """Builds requests and reads answers for one model pair.
 
     Args:
         family: the SAM family.
-        variant: name of the pair, for example "sam2.1_large"; None for the family's default pair.
+        variant: name of the model pair, for example "sam2.1_large"; None for the family's default pair.
     """
 
     family: Family
@@ -60,14 +60,14 @@ class ModelPair:
 
     @property
     def session_model(self) -> str:
-        """Triton name of the session model: ``sam2``, or the variant's name."""
+        """Triton name of the session model: the family's name, for example ``sam2``, or the variant's name."""
         return self.variant or self.family.name
 
     def encode(self, source: ImageSource) -> tuple[Request, tuple[int, int]]:
         """Build the encoder's request; also return width and height of the original image.
 
         Raises:
-            ImageError: the source is no usable image.
+            ImageError: the source is not a usable image.
         """
         image = open_image(source)
         (spec,) = self.family.encoder.inputs
@@ -86,11 +86,13 @@ class ModelPair:
         try:
             embeddings.check()
         except InputError as error:
-            raise InferenceError(f"{self.encoder} is no {self.family.name} encoder of this kit: {error}") from error
+            raise InferenceError(
+                f"{self.encoder} is not a {self.family.name} encoder of this package: {error}"
+            ) from error
         return embeddings
 
     def check_origin(self, embeddings: ImageEmbeddings) -> None:
-        """Refuse embeddings of another encoder: their masks would be wrong without a word.
+        """Refuse embeddings of another encoder, since their masks would be wrong without an error.
 
         Raises:
             ConfigurationError: another encoder made them.
@@ -106,10 +108,10 @@ class ModelPair:
         """Check prompts against the image that ``embeddings`` came from.
 
         Raises:
-            PromptError: see triton_sam.inputs.prompts.check_prompts; or a mask for a family that takes none.
+            PromptError: see triton_sam.inputs.prompts.check_prompts; also for a mask if the family does not accept one.
         """
         if mask_input is not None and not self.family.takes_mask:
-            raise PromptError(f"{self.family.name} takes no mask_input: give points or a box")
+            raise PromptError(f"{self.family.name} does not accept mask_input: give points or a box")
         return check_prompts(
             point_coords,
             point_labels,
@@ -135,20 +137,21 @@ class ModelPair:
         logits, scores = self.family.read_masks(outputs, multimask_output)
         if logits.ndim != 4 or len(logits) != len(prompts) or logits.shape[:2] != scores.shape:
             raise InferenceError(
-                f"{self.decoder} answered masks {logits.shape} and scores {scores.shape} for {len(prompts)} object(s)"
+                f"{self.decoder} sent masks of shape {logits.shape} and scores of shape {scores.shape} "
+                f"for {len(prompts)} object(s)"
             )
         return Prediction(logits, scores, prompts)
 
     def low_res(self, prediction: Prediction) -> tuple[FloatArray, FloatArray]:
-        """Return ((P,M,h,w) logits, (P,M) scores) as the official predictor hands them out, that is, clamped."""
+        """Return logits (P,M,h,w), clamped as in the official predictor, and scores (P,M)."""
         limit = self.family.logit_limit
         logits = prediction.logits if limit is None else np.clip(prediction.logits, -limit, limit)
         return logits, prediction.scores
 
     def segments(self, prediction: Prediction) -> Iterator[Segment]:
-        """Yield full-size masks, P objects times M candidates, object by object; each is made when it is asked for.
+        """Yield full-size masks of P objects with M candidates each, ordered by object. Each is computed on demand.
 
-        As in the official predictor, the mask is cut from the unclamped logits after the resize.
+        As in the official predictor, the mask is thresholded from the unclamped logits after the resize.
         """
         low_res, scores = self.low_res(prediction)
         size = prediction.prompts.image_size

@@ -157,7 +157,7 @@ def test_best_of_three() -> None:
 def test_mask_prompt_is_refused(reduced: FamilyExport, images: Path) -> None:
     client = OnnxClient(reduced.files, "sam3")
     client.image_embeddings = client.encode(np.zeros((8, 8, 3), np.uint8))
-    with pytest.raises(PromptError, match="takes no mask_input"):
+    with pytest.raises(PromptError, match="does not accept mask_input"):
         client.predict([[1, 1]], mask_input=np.zeros((288, 288)))
 
 

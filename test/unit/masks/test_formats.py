@@ -84,7 +84,7 @@ def test_masks_come_back_from_what_a_client_asks_for() -> None:
     for damaged in (b"no JSON", b"[]", b'{"size": [2, 2], "counts": "x"}'):
         with pytest.raises(InputError, match="RLE"):
             rle.to_mask(damaged)
-    with pytest.raises(InputError, match="png is not read back"):
+    with pytest.raises(InputError, match="png cannot be decoded"):
         FORMATS["png"].to_mask(b"")
 
 
@@ -106,7 +106,7 @@ def test_a_file_of_one_mask_and_of_all() -> None:
 def test_what_a_format_cannot_do_is_said() -> None:
     with pytest.raises(InputError, match="rle has no file for several masks"):
         FORMATS["rle"].to_document([segment()])
-    with pytest.raises(InputError, match="geojson has no form for a mask alone"):
+    with pytest.raises(InputError, match="geojson cannot represent a single mask"):
         FORMATS["geojson"].to_json(segment())
     with pytest.raises(InputError, match="no format 'svg' here: give one of rle, polygons, geojson, png"):
         segment().encode("svg")

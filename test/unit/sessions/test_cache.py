@@ -57,7 +57,7 @@ def test_a_cache_of_one_byte_holds_one():
     assert cache.get("a").nbytes == 1
     assert cache.put(held("a", 1)) == 0  # the same again: nothing has to go
     assert (cache.nbytes, len(cache)) == (1, 1)
-    with pytest.raises(ConfigurationError, match=r"^the embeddings of one image take 2 bytes, cache_bytes is 1$"):
+    with pytest.raises(ConfigurationError, match=r"^the embeddings of one image take 2 bytes, but cache_bytes is 1$"):
         cache.put(held("b", 2))
     assert cache.get("a") is not None
 

@@ -220,17 +220,17 @@ def test_more_than_may_wait_is_refused_at_once(model) -> None:
 @pytest.mark.parametrize(
     ("wanted", "tensors", "message"),
     [
-        ("masks", {"image": text(picture())}, "BAD_REQUEST: .* answered by image_id, image_size$"),
-        ("result_json", {"image": text(picture())}, "BAD_REQUEST: .* answered by image_id, image_size$"),
+        ("masks", {"image": text(picture())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
+        ("result_json", {"image": text(picture())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
         ("encoded_masks", {"image": text(picture()), **POINT}, "BAD_REQUEST: .*, masks, iou_predictions$"),
-        ("masks", {"image_b64": text(GOOD_B64)}, "BAD_REQUEST: .* answered by image_id, image_size, result_json$"),
+        ("masks", {"image_b64": text(GOOD_B64)}, "BAD_REQUEST: .* request some of image_id, image_size, result_json$"),
         ("image_id", {"image_b64": text(b"AA==")}, "BAD_IMAGE: the image"),
     ],
 )
 def test_an_answer_without_what_was_asked_for_is_an_error(model, monkeypatch, wanted, tensors, message) -> None:
     """Triton would call an answer without any output a success."""
-    figures: dict[str, float] = {}
-    monkeypatch.setattr(model._model, "report", lambda reply: figures.update(reply.figures))
+    counts: dict[str, float] = {}
+    monkeypatch.setattr(model._model, "report", lambda reply: counts.update(reply.counts))
     request = Request([wanted], **tensors)
     model.execute([request])
     answer = request.answer()
@@ -238,14 +238,14 @@ def test_an_answer_without_what_was_asked_for_is_an_error(model, monkeypatch, wa
     assert re.match(message, str(answer.error))
     assert not answer.tensors
     model.finalize()
-    assert figures["failures"] == 1
+    assert counts["failures"] == 1
 
 
 @pytest.mark.parametrize("tensors", [{"image": text(picture()), **POINT}, {"image_id": text(b"unknown")}])
 def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monkeypatch) -> None:
     """Shared memory may be full of others' tensors; the client would wait for its whole timeout."""
-    figures: dict[str, float] = {}
-    monkeypatch.setattr(model._model, "report", lambda reply: figures.update(reply.figures))
+    counts: dict[str, float] = {}
+    monkeypatch.setattr(model._model, "report", lambda reply: counts.update(reply.counts))
     request = Request(["masks"], **tensors)
     request.refuses_to_send = 1
     model.execute([request])
@@ -255,7 +255,7 @@ def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monk
         "INTERNAL: the answer could not be sent: Failed to increase the shared memory pool size",
     )
     model.finalize()
-    assert figures["failures"] == 1
+    assert counts["failures"] == 1
 
 
 @pytest.mark.parametrize("form", ["png", "rle", "json"])
@@ -310,7 +310,7 @@ def test_sam3_needs_no_filling_up() -> None:
 def test_a_shape_that_promises_many_objects_takes_no_memory() -> None:
     request = SessionRequest(point_coords=np.zeros((10**8, 0, 2), np.float32))
     tracemalloc.start()
-    with pytest.raises(PromptError, match="100000000 objects: a request may name 64"):
+    with pytest.raises(PromptError, match="100000000 objects: a request may have at most 64"):
         request.prompts((16, 12), 256)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()

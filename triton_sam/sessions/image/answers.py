@@ -1,4 +1,4 @@
-"""Writing the answer of the session model: logits, encoded masks, or one JSON text."""
+"""Writes the answer of the session model: logits, encoded masks, or one JSON text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Tensors = dict[str, npt.NDArray[Any]]
 
 
 def write_image(image: HeldImage) -> Tensors:
-    """Return what every answer says about the image: ``image_id`` BYTES [1], ``image_size`` INT32 [2]."""
+    """Return the outputs of every answer: ``image_id`` BYTES [1] and ``image_size`` INT32 [2], width and height."""
     return {
         contract.IMAGE_ID: np.array([image.image_id.encode()], np.object_),
         contract.IMAGE_SIZE: np.array(image.image_size, np.int32),
@@ -33,7 +33,7 @@ def write_masks(pair: ModelPair, prediction: Prediction, request: SessionRequest
     """Return masks and scores in the requested format.
 
     Returns:
-        ``iou_predictions`` FP32 (P,M), and ``masks`` FP32 (P,M,h,w), the decoder's logits as they are, or
+        ``iou_predictions`` FP32 (P,M), and ``masks`` FP32 (P,M,h,w), the unchanged logits of the decoder, or
         ``encoded_masks`` BYTES (P,M), full-size masks as the contents of files.
     """
     scores = {contract.IOU_PREDICTIONS: prediction.scores}
@@ -49,7 +49,7 @@ def write_json(
 ) -> Tensors:
     """Return ``result_json``: all masks, the best of them as ``mask``, image id and size, milliseconds.
 
-    Masks are taken and encoded one by one: all of one request in full size could fill the memory.
+    Masks are computed and encoded one by one, because all full-size masks of a request could fill the memory.
     """
     masks = [_mask(segment, request) for segment in segments]
     result = {

@@ -1,6 +1,6 @@
-"""The config.pbtxt of the models around the ONNX ones, written from the wire contract: `scripts/write_configs.py`.
+"""Writes, from the wire contract, the config.pbtxt of all models that are not ONNX: see `scripts/write_configs.py`.
 
-These are the session models, which keep embeddings, and the models that only encode compressed images.
+These models are the session models, which keep embeddings, and the models that only encode compressed images.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENCODED_IMAGE = (
 
 
 def written_configs() -> dict[str, str]:
-    """Return the config.pbtxt of every such model in the repository, by the name of the model."""
+    """Return the config.pbtxt of each of these models, by model name."""
     texts = {name: session_config(get_family(name)) for name in FAMILIES}
     for name in ENCODING_FAMILIES:
         texts[f"{name}_preprocess"] = preprocess_config(get_family(name))
@@ -36,7 +36,7 @@ def written_configs() -> dict[str, str]:
 
 
 def write_configs(repository: Path) -> list[Path]:
-    """Write the config.pbtxt of every such model into a repository; return the files that are different now.
+    """Write the config.pbtxt of each of these models into a repository; return the files that changed.
 
     Raises:
         OSError: the repository cannot be written.
@@ -56,7 +56,7 @@ def session_config(family: Family, variant: str | None = None) -> str:
 
     Args:
         family: the SAM family.
-        variant: name of the model pair behind it, which is the name of the model; None for the default pair.
+        variant: name of the model pair that it uses, which is also its own name; None for the default pair.
     """
     subject = f"{family.name.upper()} with the images kept on the server: an image once, then an id and a prompt."
     lines = [
@@ -120,7 +120,7 @@ def encoder_jpeg_config(family: Family) -> str:
 
 
 def _explained(tensor: WireTensor) -> ConfigTensor:
-    """Return a tensor with the comment that config.pbtxt has behind it: its free dimensions, and the note."""
+    """Return a tensor with its comment for config.pbtxt: its free dimensions, and its note."""
     is_free = any(isinstance(side, str) for side in tensor.shape)
     words = [" x ".join(map(str, tensor.shape))] if is_free else []
     comment = ", ".join([*words, *([tensor.note] if tensor.note else [])])

@@ -1,4 +1,4 @@
-"""Images into the encoder's input, as a model of its own: the first step of the ``*_encoder_jpeg`` ensembles."""
+"""The model that turns images into the encoder's input, the first step of the ``*_encoder_jpeg`` ensembles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TritonPythonModel:
         self._family = get_family(parameters["family"]["string_value"].lower())
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer every request by itself."""
+        """Answer each request separately."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
@@ -36,7 +36,7 @@ class TritonPythonModel:
             pixels = pb_utils.Tensor(spec.name, encoder_input(image, self._family))
             size = pb_utils.Tensor(contract.IMAGE_SIZE, np.array(image.size, np.int32))
             return pb_utils.InferenceResponse([pixels, size])
-        except Exception as error:  # noqa: BLE001 - whatever a damaged image does to Pillow becomes the answer
+        except Exception as error:  # noqa: BLE001 - damaged images make Pillow raise errors of any type
             bad_input = isinstance(error, ImageError)
             code = pb_utils.TritonError.INVALID_ARG if bad_input else pb_utils.TritonError.INTERNAL
             message = f"{contract.code_of(error)}: {one_line(error)}"

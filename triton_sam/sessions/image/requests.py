@@ -1,4 +1,4 @@
-"""Reading a request of the session model, in either of its two forms: tensors, or base64 and JSON."""
+"""Reads a request of the session model, which consists either of tensors or of base64 and JSON."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _JSON_KEYS = {
 
 @dataclass(frozen=True, eq=False)
 class SessionRequest:
-    """What one request asks for. Either ``image`` or ``image_id`` is there; without a prompt it only encodes.
+    """One request. It has either ``image`` or ``image_id``. Without a prompt, the model only encodes the image.
 
     Args:
-        image: encoded bytes of an image.
-        image_id: id of one that was sent earlier.
-        point_coords: pixels of the original image, as prompts.check_prompts takes them; also the next three.
-        point_labels: labels.
-        box: boxes.
+        image: an encoded image file.
+        image_id: id of an image that was sent earlier.
+        point_coords: points in pixels of the original image; see prompts.check_prompts, also for the next three.
+        point_labels: labels of the points.
+        box: boxes in pixels of the original image.
         mask_input: low-resolution logits.
-        multimask_output: three candidates an object.
-        output_format: what masks are sent as.
-        as_json: answer in ``result_json``.
-        with_rle: put COCO RLE beside the PNG in ``result_json``.
+        multimask_output: whether to return three candidate masks for each object.
+        output_format: format of the masks in the answer.
+        as_json: whether to answer in ``result_json``.
+        with_rle: whether ``result_json`` has COCO RLE in addition to the PNG.
     """
 
     image: bytes | None = None
@@ -59,7 +59,7 @@ class SessionRequest:
 
     @property
     def has_prompt(self) -> bool:
-        """Whether masks are asked for."""
+        """Whether the request asks for masks."""
         parts = (self.point_coords, self.point_labels, self.box, self.mask_input)
         return any(part is not None for part in parts)
 
@@ -67,13 +67,15 @@ class SessionRequest:
         """Check the prompt against the image.
 
         Raises:
-            PromptError: see prompts.check_prompts; or more points or objects than a request may carry.
+            PromptError: see prompts.check_prompts; also for more points or objects than a request may have.
         """
         for part in (self.point_coords, self.mask_input):
             _check_objects(_objects(part))
         count = sum(_leaves(part) for part in (self.point_coords, self.box)) // 2
         if count > contract.MAX_POINTS:
-            raise PromptError(f"{count} points: a request may carry {contract.MAX_POINTS}, a box counting as two")
+            raise PromptError(
+                f"{count} points: a request may have at most {contract.MAX_POINTS}, and a box counts as two"
+            )
         prompts = check_prompts(
             self.point_coords,
             self.point_labels,
@@ -90,9 +92,9 @@ def read_request(tensors: Tensors) -> SessionRequest:
     """Read a request.
 
     Raises:
-        ImageError: bad base64.
-        PromptError: ``prompt_json`` is no JSON, or JSON of another shape.
-        InputError: inputs that contradict each other, or none at all.
+        ImageError: ``image_b64`` is not valid base64.
+        PromptError: ``prompt_json`` is not valid JSON, or has wrong keys or types.
+        InputError: inputs contradict each other, or there is no image.
     """
     if contract.IMAGE_B64 in tensors or contract.PROMPT_JSON in tensors:
         request = _read_json(tensors)
@@ -104,7 +106,7 @@ def read_request(tensors: Tensors) -> SessionRequest:
 
 
 def wants_json(tensors: Container[str]) -> bool:
-    """Whether the answer, be it an error, belongs into ``result_json``."""
+    """Return whether the answer, even an error, must be in ``result_json``."""
     return contract.IMAGE_B64 in tensors or contract.PROMPT_JSON in tensors
 
 
@@ -126,7 +128,7 @@ def _read_tensors(tensors: Tensors) -> SessionRequest:
 def _read_json(tensors: Tensors) -> SessionRequest:
     others = tensors.keys() - {contract.IMAGE_B64, contract.PROMPT_JSON}
     if others:
-        raise InputError(f"image_b64 and prompt_json do not go with {min(others)}")
+        raise InputError(f"image_b64 and prompt_json cannot be combined with {min(others)}")
     content = _bytes(tensors, contract.PROMPT_JSON)
     prompt = {} if content is None else _parse(content)
     for key in prompt:
@@ -136,7 +138,7 @@ def _read_json(tensors: Tensors) -> SessionRequest:
     return SessionRequest(
         image=None if encoded is None else _decode(encoded),
         image_id=_typed(prompt, "image_id", str),
-        # Empty lists are what a form without clicks sends: no prompt.
+        # A form without clicks sends empty lists, which mean no prompt.
         point_coords=_typed(prompt, "points", list) or None,
         point_labels=_typed(prompt, "labels", list) or None,
         box=_typed(prompt, "boxes", list) or None,
@@ -149,7 +151,7 @@ def _read_json(tensors: Tensors) -> SessionRequest:
 def _parse(content: bytes) -> dict[str, Any]:
     try:
         prompt = json.loads(content)
-    except (ValueError, RecursionError) as error:  # ValueError: also text that is no UTF-8
+    except (ValueError, RecursionError) as error:  # ValueError includes text that is not UTF-8
         raise PromptError(f"prompt_json is no JSON: {error}") from error
     if not isinstance(prompt, dict):
         raise PromptError(f'prompt_json must be an object such as {{"points": [[x, y]]}}, not {type(prompt).__name__}')
@@ -165,7 +167,7 @@ def _typed(prompt: Mapping[str, Any], key: str, kind: type) -> Any:
 
 def _decode(encoded: bytes) -> bytes:
     try:
-        # Line breaks and the prefix of a data URL are what shells and browsers add.
+        # Shells add line breaks, and browsers add the prefix of a data URL.
         return base64.b64decode(b"".join(encoded.rpartition(b"base64,")[2].split()), validate=True)
     except binascii.Error as error:
         raise ImageError(f"image_b64 is no base64: {error}") from error
@@ -175,7 +177,7 @@ def _format(value: bytes | None) -> OutputFormat:
     name = contract.LOGITS if value is None else _text(value, contract.OUTPUT_FORMAT)
     known = contract.output_formats()
     if name not in known:
-        raise InputError(f"output_format {name[:40]!r}: one of {', '.join(known)}")
+        raise InputError(f"output_format must be one of {', '.join(known)}, not {name[:40]!r}")
     return name
 
 
@@ -195,16 +197,16 @@ def _text(value: bytes, name: str) -> str:
 
 
 def _objects(part: Any) -> int:
-    """Tell for how many objects a tensor is by its shape, which may promise any number without a single value.
+    """Return the number of objects by a tensor's shape, which can claim any number although the tensor has no values.
 
-    0 for all else: it is no longer than it was on the wire.
+    Return 0 for other inputs, whose length is limited by their size on the wire.
     """
     return len(part) if isinstance(part, np.ndarray) and part.ndim > 2 else 0
 
 
 def _check_objects(count: int) -> None:
     if count > contract.MAX_OBJECTS:
-        raise PromptError(f"{count} objects: a request may name {contract.MAX_OBJECTS}")
+        raise PromptError(f"{count} objects: a request may have at most {contract.MAX_OBJECTS}")
 
 
 def _leaves(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""What the session model does with a request: find or encode the image, decode the prompt, write the answer."""
+"""Answers a request of the session model: finds or encodes the image, decodes the prompt, writes the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .requests import SessionRequest, read_request, wants_json
 Result = TypeVar("Result")
 
 PARALLEL_ENCODES = 2
-"""Images that are opened and encoded at a time: one is opened while the encoder works on another."""
+"""Number of images that are opened and encoded at a time: one is opened while the encoder processes another."""
 
 
 class NoRoomError(InferenceError):
@@ -39,18 +39,18 @@ class Models(Protocol):
 
     @property
     def objects_at_a_time(self) -> int:
-        """How many objects a call of decode() is given at most."""
+        """Maximum number of objects in one call of decode()."""
 
     def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
-        """Run the encoder; return its outputs by name, in whatever form decode() takes back."""
+        """Run the encoder; return its outputs by name, in the form that decode() accepts."""
 
     def decode(
         self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
     ) -> Mapping[str, FloatArray]:
-        """Run the decoder on embeddings of encode() and the tensors of a prompt."""
+        """Run the decoder on embeddings from encode() and the tensors of a prompt."""
 
     def nbytes(self, embeddings: Mapping[str, Any]) -> int:
-        """Return the size of embeddings, bytes."""
+        """Return the size of embeddings in bytes."""
 
 
 @dataclass
@@ -58,20 +58,20 @@ class Reply:
     """The answer to one request.
 
     Args:
-        tensors: outputs by name; with an error none but ``result_json``, where the request may read it there.
-        error: what went wrong.
-        figures: what to add to the metrics, by the names of metrics.COUNTERS.
-        seconds: how long each step took.
+        tensors: outputs by name; after an error only ``result_json``, if the request can read the error there.
+        error: the error of the request, or None.
+        counts: amounts to add to the counters, by the names in metrics.COUNTERS.
+        seconds: duration of each step in seconds.
     """
 
     tensors: Tensors = field(default_factory=dict)
     error: Exception | None = None
-    figures: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def timed(self, step: str) -> Iterator[None]:
-        """Note how long a step takes."""
+        """Record the duration of a step."""
         began = time.perf_counter()
         try:
             yield
@@ -83,11 +83,11 @@ class SessionModel:
     """Answers requests, from any number of threads.
 
     Args:
-        pair: family and names of the models.
-        models: calls them.
+        pair: the model pair.
+        models: calls the encoder and the decoder.
         cache: keeps embeddings.
-        metrics: takes the figures.
-        identity: what embeddings depend on besides the image, that is, the encoder and its weights.
+        metrics: receives the metrics.
+        identity: text that identifies the encoder and its weights, on which the embeddings depend besides the image.
     """
 
     def __init__(self, pair: ModelPair, models: Models, cache: ImageCache, metrics: Metrics, identity: str) -> None:
@@ -101,28 +101,28 @@ class SessionModel:
         metrics.set("cache_limit_bytes", cache.limit)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]]) -> Reply:
-        """Answer one request; whatever goes wrong is part of the reply."""
+        """Answer one request. Errors become part of the reply."""
         reply = Reply()
         try:
             with reply.timed("total"):
                 self._answer(read_request(tensors), reply)
-        except Exception as error:  # noqa: BLE001 - a bad request or a failing model must not take the others along
-            reply.figures["failures"] += 1
+        except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
+            reply.counts["failures"] += 1
             reply.error = error
             reply.tensors = write_json_error(error) if wants_json(tensors) else {}
         return reply
 
     def report(self, reply: Reply) -> None:
-        """Put the figures of a reply into the metrics; each is a call to the server, so do it after answering."""
-        for name, value in reply.figures.items():
+        """Add the counts of a reply to the metrics. Call this after answering: each metric is a call to the server."""
+        for name, value in reply.counts.items():
             self._metrics.add(name, value)
-        if reply.figures["encodes"] or reply.figures["cache_evictions"]:
+        if reply.counts["encodes"] or reply.counts["cache_evictions"]:
             self._metrics.set("cache_limit_bytes", self.cache.limit)
             self._metrics.set("cache_bytes", self.cache.nbytes)
             self._metrics.set("cache_images", len(self.cache))
 
     def image_id(self, content: bytes) -> str:
-        """Return the id of an image: equal bytes have equal ids, as long as the encoder stays the same."""
+        """Return the id of an image. Equal bytes have equal ids as long as the encoder does not change."""
         digest = blake2b(content, digest_size=16)
         digest.update(self._identity)
         return digest.hexdigest()
@@ -143,12 +143,12 @@ class SessionModel:
         """Return the image of a request from the cache, or encode it.
 
         Raises:
-            UnknownImageError: the id is not known.
-            ImageError: not a usable image.
+            UnknownImageError: the id is unknown.
+            ImageError: the content is not a usable image.
         """
         image_id = self.image_id(request.image) if request.image is not None else str(request.image_id)
         image = self.cache.get(image_id)
-        reply.figures["cache_misses" if image is None else "cache_hits"] += 1
+        reply.counts["cache_misses" if image is None else "cache_hits"] += 1
         if image is not None:
             return image
         content = request.image
@@ -157,7 +157,7 @@ class SessionModel:
         return self._flights.run(image_id, lambda: self._encode(image_id, content, reply))
 
     def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
-        landed = self.cache.get(image_id)  # by a flight that ended after this request had looked
+        landed = self.cache.get(image_id)  # stored by another thread after this request looked for it
         if landed is not None:
             return landed
         with self._encoders:
@@ -170,12 +170,12 @@ class SessionModel:
             with reply.timed("encode"):
                 embeddings = self._with_room(lambda: self._models.encode({spec.name: pixels}), reply)
         image = HeldImage(image_id, size, self._pair.family.embeddings(embeddings), self._models.nbytes(embeddings))
-        reply.figures["cache_evictions"] += self.cache.put(image)
-        reply.figures.update(encodes=1, encode_seconds=reply.seconds["open"] + reply.seconds["encode"])
+        reply.counts["cache_evictions"] += self.cache.put(image)
+        reply.counts.update(encodes=1, encode_seconds=reply.seconds["open"] + reply.seconds["encode"])
         return image
 
     def _with_room(self, call: Callable[[], Result], reply: Reply) -> Result:
-        """Call a model. Where memory ends before the cache is full, images unused for longest make room, for good."""
+        """Call a model. If memory runs out, evict images and permanently lower the limit of the cache, then repeat."""
         while True:
             try:
                 return call()
@@ -183,7 +183,7 @@ class SessionModel:
                 gone = self.cache.shrink()
                 if not gone:
                     raise
-                reply.figures["cache_evictions"] += gone
+                reply.counts["cache_evictions"] += gone
 
     def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
         family = self._pair.family
@@ -194,11 +194,11 @@ class SessionModel:
             masks = self._with_room(lambda: self._models.decode(image.tensors, part.tensors(family), wanted), reply)
             return self._pair.read_masks(masks, part, request.multimask_output)
 
-        # One object alone needs no filling up.
+        # A single object needs no padding, which this decoder would not mask out.
         alone = prompts.has_padding and not family.masks_out_padding
         with reply.timed("decode"):
             answers = [decode(part) for part in prompts.parts(1 if alone else self._models.objects_at_a_time)]
-        reply.figures.update(decodes=1, decode_seconds=reply.seconds["decode"])
+        reply.counts.update(decodes=1, decode_seconds=reply.seconds["decode"])
         if len(answers) == 1:
             return answers[0]
         logits, scores = (np.concatenate([getattr(each, name) for each in answers]) for name in ("logits", "scores"))

@@ -1,8 +1,8 @@
-"""The session model inside Triton: requests in, answers out, BLS calls to the encoder and the decoder.
+"""The entry of the session model in Triton. It calls the encoder and the decoder by BLS (Business Logic Scripting).
 
-A request is handed to a thread and answered through its response sender, so that ``execute`` returns at once: one
-instance, which means one cache, works on many requests at a time. Those that bring an image have threads of their
-own, since they may wait for the encoder; a click never waits behind one.
+``execute`` passes each request to a thread, which answers through the response sender of the request, and returns at
+once. One instance, and thus one cache, can therefore process many requests at a time. Requests with an image have
+separate threads because they may wait for the encoder, so that a click never waits behind them.
 
 Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
 ``max_pending``.
@@ -40,16 +40,16 @@ from .session import NoRoomError, Reply, SessionModel
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
 SHARED_MEMORY_OF_CALLS = 128 << 20
-"""Bytes that requests under way take there besides the cache, in the processes of the three models."""
+"""Bytes of shared memory that running requests use besides the cache, in the processes of the three models."""
 NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
-    """One session model; Triton finds it by this name."""
+    """One session model. Triton requires this class name."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read the parameters; no call to other models yet, they may still be loading."""
+        """Read the parameters. Other models cannot be called yet, because they may still be loading."""
         parameters = {
             key: value["string_value"] for key, value in json.loads(args["model_config"])["parameters"].items()
         }
@@ -75,7 +75,7 @@ class TritonPythonModel:
         self._reports = ThreadPoolExecutor(1, "report")
 
     def execute(self, requests: list[Any]) -> None:
-        """Hand every request to a thread."""
+        """Pass every request to a thread."""
         for request in requests:
             inputs = {tensor.name(): tensor for tensor in request.inputs()}
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
@@ -88,9 +88,9 @@ class TritonPythonModel:
             pool.submit(self._serve, tensors, sender, wanted)
 
     def _refuse(self, inputs: Container[str], sender: Any, wanted: Container[str]) -> None:
-        """Answer at once that too many requests wait: waiting longer and longer would help nobody.
+        """Answer at once that too many requests wait, instead of letting the queue grow.
 
-        Nothing is read of the request, and refusals are reported together: who is refused takes little from the others.
+        To cost the other requests little, this reads nothing of the refused request and reports refusals in batches.
         """
         error = ServerBusyError("too many requests wait here already: try again in a moment")
         self._send(Reply(write_json_error(error) if wants_json(inputs) else {}, error), sender, wanted)
@@ -102,12 +102,12 @@ class TritonPythonModel:
     def _report_refusals(self) -> None:
         self._report_waits.clear()
         reply, refused = Reply(), self._refused
-        reply.figures["refusals"] = refused - self._refused_reported
+        reply.counts["refusals"] = refused - self._refused_reported
         self._refused_reported = refused
         self._model.report(reply)
 
     def finalize(self) -> None:
-        """Wait for the requests under way."""
+        """Wait for the running requests."""
         for pool in (self._clicks, self._images, self._reports):
             pool.shutdown(cancel_futures=True)
 
@@ -123,29 +123,29 @@ class TritonPythonModel:
         self._submit_report(self._model.report, reply)
 
     def _send(self, reply: Reply, sender: Any, wanted: Container[str]) -> None:
-        """Send an answer; if that fails, for example since shared memory is full, say so: somebody waits for it."""
+        """Send an answer. If that fails, for example because shared memory is full, send an error instead."""
         try:
             sender.send(_response(reply, wanted), flags=FINAL)
-        except Exception as error:  # noqa: BLE001 - whatever Triton's module raises
-            reply.figures["failures"] = 1
+        except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
+            reply.counts["failures"] = 1
             text = f"{contract.INTERNAL}: the answer could not be sent: {one_line(error)}"
             sender.send(_failure(text, pb_utils.TritonError.INTERNAL), flags=FINAL)
 
     def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the server stops: nobody reads the figures any more
+        with contextlib.suppress(RuntimeError):  # the server stops, and the metrics end with it
             self._reports.submit(report, *arguments)
 
 
 class BlsModels:
-    """Calls encoder and decoder through Triton. Embeddings stay tensors of Triton, where the encoder left them.
+    """Calls encoder and decoder through Triton. Embeddings stay Triton tensors where the encoder put them.
 
     Args:
-        family: names and shapes.
+        family: the SAM family, for names and shapes of tensors.
         encoder: Triton name of the encoder.
         decoder: Triton name of the decoder.
-        memory: where the encoder shall leave the embeddings.
-        objects_at_a_time: of one call of the decoder. A GPU is faster with many; a processor with one, since a decode
-            of one object stays in its caches and those of eight do not.
+        memory: memory in which the encoder puts the embeddings.
+        objects_at_a_time: maximum number of objects in one call of the decoder. A GPU is faster with many objects. A
+            CPU is faster with one, because the data of one object fits into its caches and that of eight does not.
     """
 
     def __init__(self, family: Family, encoder: str, decoder: str, memory: Any, objects_at_a_time: int) -> None:
@@ -165,16 +165,19 @@ class BlsModels:
         """See session.Models."""
         held = [_named(name, tensor) for name, tensor in embeddings.items()]
         answer = _call(self._decoder, held + _tensors(inputs), outputs, _cpu())
-        # Copies: a view would keep the answer's block of shared memory for as long as it is in use.
+        # Copy the arrays: a view would keep the answer's block of shared memory occupied while it is in use.
         return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
 
     def nbytes(self, embeddings: Mapping[str, Any]) -> int:
-        """See session.Models. The wire contract has float32 alone."""
+        """See session.Models. In the wire contract, all embeddings are float32."""
         return sum(4 * math.prod(tensor.shape()) for tensor in embeddings.values())
 
 
 def weights_identity(folder: Path) -> str:
-    """Tell one encoder's weights from another's, alike on all replicas: names, sizes and edges of the newest files."""
+    """Return a hash that identifies an encoder's weights and is equal on all replicas.
+
+    It covers name, size, first 64 KiB and last 64 KiB of each file of the newest version.
+    """
     versions = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()]
     digest = blake2b(folder.name.encode(), digest_size=16)
     for path in sorted(max(versions, key=lambda path: int(path.name)).glob("*")) if versions else ():
@@ -198,7 +201,7 @@ def _call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) 
 
 
 def _read_failure(text: str) -> ServerError:
-    """Return the error that a model's failure means here: no memory, no place in its queue, or anything else."""
+    """Convert the message of a failed model: out of memory, queue full, or another error."""
     if NO_ROOM.search(text):
         return NoRoomError(text)
     return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
@@ -209,7 +212,7 @@ def _tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
 
 
 def _named(name: str, tensor: Any) -> Any:
-    """Return a tensor under the name that the decoder has for it, without a copy."""
+    """Return a tensor under the decoder's name for it, without copying."""
     return tensor if tensor.name() == name else pb_utils.Tensor.from_dlpack(name, tensor)
 
 
@@ -225,9 +228,9 @@ def _gpu(args: Mapping[str, str]) -> Any:
 
 
 def _fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
-    """Return how many bytes the cache may hold: what is asked for, or what shared memory has room for."""
+    """Return the limit of the cache in bytes: the configured one, or less if shared memory is too small."""
     if limit < one_image:
-        raise pb_utils.TritonModelException(f"cache_bytes is {limit}, the embeddings of one image take {one_image}")
+        raise pb_utils.TritonModelException(f"cache_bytes is {limit}, but the embeddings of one image take {one_image}")
     there = shutil.disk_usage(SHARED_MEMORY).total
     fits = max(one_image, there - SHARED_MEMORY_OF_CALLS)
     if not in_shared_memory or limit <= fits:
@@ -239,15 +242,15 @@ def _fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
 
 
 def _response(reply: Reply, wanted: Container[str]) -> Any:
-    # Nothing that was not asked for: the sender of Triton 24.10 drops that without holding Python's lock (mended in
-    # 24.12), which may damage memory, and ends the process with Python 3.12.
+    # Send only requested outputs. Triton 24.10 frees others without holding Python's lock (fixed in 24.12), which may
+    # damage memory, and ends the process with Python 3.12.
     asked = {name: array for name, array in reply.tensors.items() if name in wanted}
     if asked:
         return pb_utils.InferenceResponse(_tensors(asked))
     if reply.error is None:  # an answer without outputs would look like success
-        reply.figures["failures"] += 1
+        reply.counts["failures"] += 1
         reply.error = InputError(
-            f"none of the outputs asked for: this request is answered by {', '.join(reply.tensors)}"
+            f"this request has none of the requested outputs: request some of {', '.join(reply.tensors)}"
         )
     return _failure(f"{contract.code_of(reply.error)}: {one_line(reply.error)}", _status(reply.error))
 

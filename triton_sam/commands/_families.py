@@ -34,7 +34,7 @@ def add_size(parser: argparse.ArgumentParser, families: Iterable[str]) -> None:
     known = "; ".join(_sizes(get_family(name)) for name in families)
     parser.add_argument(
         "--size",
-        help=f"size of the model: {known} (default: the size in the checkpoint's file name; with --random, the first size)",
+        help=f"size of the model: {known} (default: from the checkpoint's name; with --random, the first)",
     )
 
 
@@ -56,7 +56,7 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
     given |= {flag: value for flag, option in own.items() if (value := getattr(args, option.destination, None))}
     if len(given) > 1:
         *first, last = ["--size", *own]
-        raise ConfigurationError(f"{', '.join(first)} and {last} both choose the model: give only one of them")
+        raise ConfigurationError(f"{', '.join(first)} and {last} say the same: give one of them")
     if given and not is_random and not family.checkpoint_takes_size:
         raise ConfigurationError(f"{next(iter(given))} is for --random: {family.label}'s checkpoint contains its size")
     refuse_foreign(args, command)

@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``triton-sam`` and return its exit code. An error of the package is printed as one line, without a traceback."""
+    """Run ``triton-sam`` and return its exit code. Print an error of the package as one line, without a traceback."""
     args = build_parser().parse_args(arguments)
     try:
         return int(args.run(args))

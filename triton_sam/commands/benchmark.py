@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--url",
         action="append",
-        help="server: host:port, http:// or grpc://; repeat the option for the other protocol (default: $TRITON_URL, else "
+        help="server: host:port, http:// or grpc://; repeat for the other protocol (default: $TRITON_URL, else "
         "localhost:8000)",
     )
     _options.add_access(parser)

@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Each command lives in its own module under `commands`."""
+"""The command line `triton-sam`. Each command is a module in `commands`."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="triton-sam",
         description="Segment Anything on NVIDIA Triton: serve it, click, get a mask.",
-        epilog="Start with `triton-sam demo`. Exit codes: 0 done, 1 failed, 2 options that cannot be "
-        "parsed, 130 interrupted.",
+        epilog="Start with `triton-sam demo`. Exit codes: 0 success, 1 failure, 2 wrong options, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"triton-sam {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
@@ -74,14 +73,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``triton-sam`` and return its exit code. An error of ours is one line, never a traceback."""
+    """Run ``triton-sam`` and return its exit code. Print an error of the package as one line, without a traceback."""
     args = build_parser().parse_args(arguments)
     try:
         return int(args.run(args))
     except SamError as error:
         print(f"triton-sam: error: {error}", file=sys.stderr)
         return EXIT_ERROR
-    except OSError as error:  # a result that cannot be written; everything about servers and inputs is a SamError
+    except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors
         print(f"triton-sam: error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:

@@ -110,7 +110,7 @@ def test_users_mistakes_are_one_line(capsys, server, images, tmp_path):
     (tmp_path / "page.jpg").write_text("<html>")
     point = ("--point", "1,1")
     for arguments, words in (
-        ((picture,), "nothing to go by"),
+        ((picture,), "the prompt is missing"),
         (("absent.jpg", *point), "no image at"),
         ((tmp_path / "empty.jpg", *point), "0 bytes"),
         ((tmp_path / "page.jpg", *point), "not an image"),
@@ -177,7 +177,7 @@ def test_doctor_fails_when_the_server_it_was_asked_about_is_not_there(capsys):
 
 @pytest.mark.parametrize("url", ["nonsense", "ftp://x", "http://["])
 def test_doctor_refuses_a_metrics_url_that_cannot_work(capsys, url):
-    assert_one_line_error(run(capsys, "doctor", "--metrics-url", url), "no URL of figures")
+    assert_one_line_error(run(capsys, "doctor", "--metrics-url", url), "no URL of metrics")
 
 
 def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path):

@@ -150,7 +150,7 @@ def test_placement_of_models() -> None:
     assert (placement(gpu).on_gpu, placement(gpu).on_cpu, placement(gpu).computes) == (True, False, True)
     cpu = placement({"backend": "python", "instance_group": [{"kind": "KIND_CPU", "count": 1}]})
     assert (cpu.on_gpu, cpu.on_cpu, cpu.computes) == (False, True, False)
-    assert placement({"platform": "ensemble"}).text == "device not told"
+    assert placement({"platform": "ensemble"}).text == "unknown device"
 
 
 def test_a_silent_fallback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

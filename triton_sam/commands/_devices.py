@@ -1,4 +1,4 @@
-"""On which device a server runs its models, and whether it has a GPU at all."""
+"""Find out on which devices a server runs its models, and whether the server has a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import ConfigurationError
 from ..transport.url import ServerUrl
 
 _COMPUTING = frozenset({"onnxruntime", "onnxruntime_onnx", "tensorrt", "tensorrt_plan", "pytorch", "pytorch_libtorch"})
-"""Backends that a GPU makes faster. Python models only pass requests on."""
+"""Backends that run faster on a GPU. Models of the Python backend only pass requests on."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Placement:
     """Where the instances of one model run.
 
     Args:
-        text: for a person.
-        on_gpu: whether some instance has a GPU.
-        on_cpu: whether some instance has none.
-        computes: whether a GPU would make the model faster.
+        text: description for people.
+        on_gpu: whether at least one instance runs on a GPU.
+        on_cpu: whether at least one instance runs on the CPU.
+        computes: whether the model would run faster on a GPU.
     """
 
     text: str
@@ -36,10 +36,10 @@ class Placement:
 
 
 def placement(config: Mapping[str, Any]) -> Placement:
-    """Read a model's instances from the configuration that the server filled in.
+    """Return where the instances of a model run, according to its configuration as the server completed it.
 
     Args:
-        config: as the JSON of Triton's HTTP protocol.
+        config: configuration of the model, in the JSON form of Triton's HTTP protocol.
     """
     computes = (config.get("backend") or config.get("platform")) in _COMPUTING
     groups = config.get("instance_group", [])
@@ -51,11 +51,11 @@ def placement(config: Mapping[str, Any]) -> Placement:
     accelerators = config.get("optimization", {}).get("execution_accelerators", {}).get("gpu_execution_accelerator", [])
     if accelerators:
         parts.append("with " + ", ".join(str(accelerator.get("name")) for accelerator in accelerators))
-    return Placement("; ".join(parts) or "device not told", "GPU" in kinds, "CPU" in kinds, computes)
+    return Placement("; ".join(parts) or "unknown device", "GPU" in kinds, "CPU" in kinds, computes)
 
 
 def usual_metrics_url(url: ServerUrl) -> str | None:
-    """Return where the figures of a server on the usual ports are, None for one on others."""
+    """Return the URL of the metrics of a server on the default ports; None for a server on other ports."""
     parts = urlsplit(str(url))
     if url.is_secure or parts.port not in (8000, 8001) or parts.path:
         return None
@@ -63,32 +63,36 @@ def usual_metrics_url(url: ServerUrl) -> str | None:
 
 
 def check_metrics_url(metrics_url: str | None) -> None:
-    """Refuse a URL that cannot be one of figures.
+    """Check that a URL can be the URL of a server's metrics.
 
     Raises:
-        ConfigurationError: it cannot work.
+        ConfigurationError: the URL is malformed, or neither http nor https.
     """
     try:
         fits = metrics_url is None or urlsplit(metrics_url).scheme in ("http", "https")
-    except ValueError:  # http://[, say
+    except ValueError:  # for example http://[
         fits = False
     if not fits:
-        raise ConfigurationError(f"{metrics_url!r} is no URL of figures: write http://host:8002/metrics")
+        raise ConfigurationError(f"{metrics_url!r} is no URL of metrics: write http://host:8002/metrics")
 
 
 def server_gpus(metrics_url: str | None) -> bool | None:
-    """Whether a server sees a GPU, by its own figures at a URL that was checked; None when it does not tell."""
+    """Return whether a server sees a GPU, according to its metrics; None if it gives no metrics.
+
+    Args:
+        metrics_url: a URL that check_metrics_url() accepts.
+    """
     if metrics_url is None:
         return None
     try:
         with urllib.request.urlopen(metrics_url, timeout=5) as answer:  # noqa: S310 - http and https only
-            figures = answer.read().decode("utf-8", "replace")
+            metrics = answer.read().decode("utf-8", "replace")
     except (OSError, urllib.error.URLError, ValueError):
         return None
-    return bool(re.search(r"(?m)^nv_gpu_", figures))
+    return bool(re.search(r"(?m)^nv_gpu_", metrics))
 
 
 def is_this_machine_with_gpu(url: ServerUrl) -> bool:
-    """Whether a server is on this machine, and this machine has an NVIDIA GPU."""
+    """Return whether a server runs on this machine and this machine has an NVIDIA GPU."""
     here = urlsplit(str(url)).hostname in ("localhost", "127.0.0.1", "::1")
     return here and any(Path("/dev").glob("nvidia[0-9]*"))

@@ -1,4 +1,4 @@
-"""The options that families bring along, and the model of a family that options name."""
+"""Command-line options that the families define, and the choice of a family's model by these options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..families.tables import Option
 
 
 def add_options(parser: argparse.ArgumentParser, command: str, families: Iterable[str]) -> None:
-    """Add the options that families have for a command; one that several families have is added once.
+    """Add the options that families define for a command; an option of several families is added once.
 
     Args:
-        parser: changed in place.
+        parser: the parser to extend.
         command: name of the command.
-        families: names of the families: all for the command, one for its script.
+        families: names of the families: all of them for the command, a single one for a script.
     """
     for flag, owners in _owners(command, map(get_family, families)).items():
         option = next(iter(owners.values()))
@@ -34,21 +34,21 @@ def add_size(parser: argparse.ArgumentParser, families: Iterable[str]) -> None:
     known = "; ".join(_sizes(get_family(name)) for name in families)
     parser.add_argument(
         "--size",
-        help=f"size of the model: {known} (default: that of the checkpoint's file name; with --random, the first)",
+        help=f"size of the model: {known} (default: from the checkpoint's name; with --random, the first)",
     )
 
 
 def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | None:
-    """Return the model as the family's exporter names it; None: by the checkpoint's file name.
+    """Return the model's name for the family's exporter; None if the checkpoint's file name decides.
 
     Args:
-        args: with ``family``, ``size`` and the family's options.
+        args: arguments with ``family``, ``size`` and the family's options.
         command: name of the command.
-        is_random: random weights are wanted, which need a size: the family's default where none is named.
+        is_random: whether the weights are random; without --size, they get the family's default size.
 
     Raises:
-        ConfigurationError: an option of another family, several options that say the same, one that has no effect, or
-            a size that the family does not have.
+        ConfigurationError: an option belongs to another family or has no effect, several options choose the model, or
+            the family does not have the size.
     """
     family = get_family(args.family)
     given = {"--size": args.size} if args.size else {}
@@ -58,9 +58,7 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
         *first, last = ["--size", *own]
         raise ConfigurationError(f"{', '.join(first)} and {last} say the same: give one of them")
     if given and not is_random and not family.checkpoint_takes_size:
-        raise ConfigurationError(
-            f"{next(iter(given))} is for --random: {family.label}'s checkpoint says its size itself"
-        )
+        raise ConfigurationError(f"{next(iter(given))} is for --random: {family.label}'s checkpoint contains its size")
     refuse_foreign(args, command)
     for flag, value in given.items():
         if flag in own and own[flag].names_model:
@@ -70,10 +68,10 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
 
 
 def refuse_foreign(args: argparse.Namespace, command: str) -> None:
-    """Refuse an option that other families have for a command, but not this one.
+    """Refuse options of a command that only other families have.
 
     Raises:
-        ConfigurationError: there is one.
+        ConfigurationError: such an option is given.
     """
     for flag, owners in _owners(command, FAMILIES.values()).items():
         is_given = getattr(args, next(iter(owners.values())).destination, None) is not None
@@ -83,7 +81,7 @@ def refuse_foreign(args: argparse.Namespace, command: str) -> None:
 
 
 def exporter_options(args: argparse.Namespace, command: str) -> dict[str, Any]:
-    """Return the given options of a command that the family's exporter takes, by name."""
+    """Return the given options that the family's exporter takes, by name."""
     options = [option for option in get_family(args.family).options if command in option.commands]
     given = {option.destination: getattr(args, option.destination, None) for option in options}
     named = {option.destination for option in options if option.replaces_size}
@@ -91,7 +89,7 @@ def exporter_options(args: argparse.Namespace, command: str) -> dict[str, Any]:
 
 
 def _owners(command: str, families: Iterable[Family]) -> dict[str, dict[Family, Option]]:
-    """Return the families that have an option for a command, by the option's flag."""
+    """Return, for each flag of a command, the families that have it, each with its option."""
     owners: dict[str, dict[Family, Option]] = {}
     for family in families:
         for option in family.options:
@@ -105,6 +103,6 @@ def _help(family: Family, option: Option) -> str:
 
 
 def _sizes(family: Family) -> str:
-    """Return a family's sizes for people: the official ones, and the one that random weights have by default."""
+    """Return the text about a family's sizes: the default of random weights first, then the official ones."""
     names = [size.name for size in family.sizes if size.official or size.name == family.random_size]
     return f"{family.label} {', '.join(sorted(names, key=lambda name: name != family.random_size))}"

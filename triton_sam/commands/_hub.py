@@ -1,4 +1,4 @@
-"""Steps that the commands and scripts around the Hugging Face hub share."""
+"""Steps that the commands and scripts for the Hugging Face hub share."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..families.tables import HubFiles
 from . import _options
 
 CHECKPOINT = "checkpoint"
-"""The size on the command line that stands for a hub's checkpoint instead of its published models."""
+"""The word that, given as the size, selects the checkpoint on the hub instead of the published ONNX models."""
 
 
 def is_published(family: str, size: str | None) -> bool:
-    """Whether a size on the command line stands for ONNX models that the family has on the hub."""
+    """Return whether a size on the command line selects ONNX models that the family publishes on the hub."""
     return get_family(family).hub is not None and size != CHECKPOINT
 
 
 def run_onnx(args: argparse.Namespace, precision: str) -> int:
-    """Download the ONNX models that a family has on the hub into the model repository; prints the paths.
+    """Download a family's published ONNX models into the model repository and print their paths.
 
     Raises:
         ConfigurationError: --directory is given.
@@ -39,10 +39,10 @@ def run_onnx(args: argparse.Namespace, precision: str) -> int:
 
 
 def precision_of(family: str, size: str | None) -> str:
-    """Return the precision of a family's published models that a size stands for; None: the default one.
+    """Return the precision of a family's published models that a size selects; without a size, the default one.
 
     Raises:
-        ConfigurationError: there is no such size, or nothing on the hub.
+        ConfigurationError: the family has no such size, or nothing on the hub.
     """
     precisions = list(_files(family).precisions)
     if size is not None and size not in precisions:
@@ -51,7 +51,7 @@ def precision_of(family: str, size: str | None) -> str:
 
 
 def run_checkpoint(args: argparse.Namespace) -> Path:
-    """Download the gated checkpoint that a family has on the hub; return its folder."""
+    """Download a family's gated checkpoint from the hub and return its folder."""
     from ..download.hub import Hub, download_checkpoint
 
     directory = args.directory or checkpoints.DIRECTORY
@@ -60,9 +60,11 @@ def run_checkpoint(args: argparse.Namespace) -> Path:
 
 
 def script_parser(description: str | None, family: str) -> argparse.ArgumentParser:
-    """Return a parser with the options that the scripts have in common."""
+    """Return a parser with the options that all scripts have."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mirror", metavar="URL", help="another hub than https://huggingface.co (also $HF_ENDPOINT)")
+    parser.add_argument(
+        "--mirror", metavar="URL", help="hub to use instead of https://huggingface.co (also $HF_ENDPOINT)"
+    )
     _options.add_quiet(parser)
     parser.set_defaults(family=family)
     return parser

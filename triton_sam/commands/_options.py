@@ -25,30 +25,34 @@ def add_url(parser: argparse.ArgumentParser) -> None:
 
 
 def add_access(parser: argparse.ArgumentParser) -> None:
-    """Add what a proxy in front of the server may ask for: --token and --ca-certs."""
+    """Add --token and --ca-certs, which a proxy in front of the server may require."""
     parser.add_argument(
         "--token",
         metavar="TOKEN",
-        help=f"send `Authorization: Bearer TOKEN` (default: ${TOKEN_VARIABLE}, which no ps shows)",
+        help=f"send `Authorization: Bearer TOKEN` (default: ${TOKEN_VARIABLE}, which the process list does not show)",
     )
-    parser.add_argument("--ca-certs", type=Path, metavar="FILE", help="PEM certificates to trust, for https and grpcs")
+    parser.add_argument(
+        "--ca-certs", type=Path, metavar="FILE", help="file of PEM certificates to trust for https and grpcs"
+    )
 
 
 def access(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of a client or transport that --token and --ca-certs stand for."""
+    """Return --token and --ca-certs as arguments of a client or transport."""
     token = bearer_token(args.token, TOKEN_VARIABLE)
     return {"headers": {"Authorization": f"Bearer {token}"} if token else None, "ca_certs": args.ca_certs}
 
 
 def bearer_token(given: str | None, variable: str) -> str:
-    """Return the token of an option, or of an environment variable where the option was left out; "" for none."""
+    """Return the token of an option or, without the option, of an environment variable; "" if there is none."""
     token = given if given is not None else os.environ.get(variable, "")
-    return token.strip()  # a file that it was read from may end in a line break
+    return token.strip()  # a token read from a file may end with a line break
 
 
 def add_local(parser: argparse.ArgumentParser) -> None:
     """Add --local."""
-    parser.add_argument("--local", action="store_true", help="start a local Triton for this command and stop it after")
+    parser.add_argument(
+        "--local", action="store_true", help="start a local Triton for this command and stop it afterwards"
+    )
 
 
 def add_repository(parser: argparse.ArgumentParser) -> None:
@@ -64,31 +68,33 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
 
 
 def add_name(parser: argparse.ArgumentParser, text: str) -> None:
-    """Add --name, also spelled --model-name: a variant's name.
+    """Add --name, also spelled --model-name, for the name of a variant.
 
     Args:
-        parser: changed in place.
-        text: the line for --help.
+        parser: the parser to extend.
+        text: the text for --help.
     """
     add_spellings(parser, "--name", "--model-name", metavar="VARIANT", help=text)
 
 
 def add_spellings(parser: argparse.ArgumentParser, flag: str, *others: str, **settings: Any) -> None:
-    """Add an option with further spellings, which --help does not show."""
+    """Add an option with alternative spellings that --help does not show."""
     action = parser.add_argument(flag, *others, **settings)
     action.option_strings = [flag]
 
 
 def add_family(parser: argparse.ArgumentParser) -> None:
-    """Add the positional family."""
+    """Add the positional argument for the family."""
     parser.add_argument("family", choices=tuple(FAMILIES), help="model family")
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
-    """Add what says which model answers, and where: --model, --name, --timeout, --url, --token, --local, and so on."""
+    """Add the options that select the model and the server: --model, --name, --timeout, --url, --local and others."""
     parser.add_argument("--model", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)")
     add_name(parser, "variant to use, for example sam2.1_large")
-    parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each call (default: 60)")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of each call (default: 60)"
+    )
     add_url(parser)
     add_access(parser)
     add_local(parser)
@@ -101,24 +107,24 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def repository(args: argparse.Namespace) -> Path:
-    """Return the model repository that the command works on."""
+    """Return the model repository of the command."""
     return args.model_repository if args.model_repository is not None else default_repository()
 
 
 def say(args: argparse.Namespace, text: str) -> None:
-    """Print progress for a person, on stderr, unless --quiet."""
+    """Print a progress message on stderr, unless --quiet is given."""
     if not args.quiet:
         print(text, file=sys.stderr, flush=True)
 
 
 def run_script(run: Callable[[], int]) -> int:
-    """Run a script; an error of ours, or of the disk, is one line."""
+    """Run a script and return its exit code; errors of the package and of the disk are printed as one line."""
     try:
         return run()
     except SamError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except OSError as error:  # as the command line has it
+    except OSError as error:  # the same message as in cli.main()
         print(f"error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A server for one command: the one at --url, or a local one that starts for the command and stops after it."""
+"""The server of a command: the one at --url, or a local one that runs only as long as the command."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse --url beside --local, and --local where no Triton can start; for commands that work long before they ask.
+    """Check --url and --local early, for commands that work for a long time before they need the server.
 
     Raises:
-        ConfigurationError: both options are given.
+        ConfigurationError: --url and --local are both given.
         MissingDependencyError: the nvidia-pytriton wheel is not installed.
-        LocalServerError: there is no such wheel for this system or Python.
+        LocalServerError: the wheel does not exist for this system or this Python version.
     """
     if not args.local:
         return
@@ -36,13 +36,13 @@ def check(args: argparse.Namespace) -> None:
 def local_server(
     args: argparse.Namespace, repository: Path, models: Sequence[str] | None = None, *, admin: bool = False
 ) -> Iterator[LocalServer]:
-    """Start a Triton on free ports of this machine, and stop it when the block ends.
+    """Start a Triton on free ports of this machine and stop it at the end of the block.
 
     Args:
-        args: of the command; with --quiet nothing is said.
+        args: arguments of the command; --quiet suppresses the progress message.
         repository: the model repository.
-        models: names of the models to load; None: all that have weights.
-        admin: let clients load models and share memory.
+        models: names of the models to load; None for all models with weights.
+        admin: whether clients may load models and share memory.
 
     Raises:
         SamError: see LocalServer.start().
@@ -56,14 +56,14 @@ def local_server(
 
 @contextlib.contextmanager
 def server_urls(args: argparse.Namespace, models: Sequence[str] | None = None) -> Iterator[tuple[str | None, ...]]:
-    """Yield where the command finds its server.
+    """Yield the URLs of the command's server.
 
     Args:
-        args: of a command with --url, --local and --model-repository.
-        models: names of the models that a local server loads; None: all that have weights.
+        args: arguments of a command with --url, --local and --model-repository.
+        models: names of the models that a local server loads; None for all models with weights.
 
     Yields:
-        The URL that was given, None for the default one; with --local the HTTP and the gRPC URL of a local server.
+        The given URL, or None for the default one; with --local, the HTTP and the gRPC URL of the local server.
 
     Raises:
         ConfigurationError: --url and --local are both given.

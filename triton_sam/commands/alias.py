@@ -1,7 +1,7 @@
 """Give models of the repository second names, so that clients with other names need no change.
 
-`triton-sam alias paintera` writes those that the sam-link client of Paintera asks for; `triton-sam alias NAME --of
-VARIANT` makes NAME_encoder and NAME_decoder out of VARIANT_encoder and VARIANT_decoder.
+`triton-sam alias paintera` adds the names that the sam-link client of Paintera uses; `triton-sam alias NAME --of
+VARIANT` adds NAME_encoder and NAME_decoder as names of VARIANT_encoder and VARIANT_decoder.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from . import _options
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("name", help="paintera, or the new name")
-    parser.add_argument("--of", metavar="VARIANT", help="pair that gets the new name, for example sam2 or sam2.1_large")
-    parser.add_argument("--sam2", metavar="VARIANT", help="paintera: its SAM2 (default: sam2)")
-    parser.add_argument("--sam3", metavar="VARIANT", help="paintera: its SAM3 (default: sam3)")
+    parser.add_argument("name", help="the new name, or paintera for the names that Paintera uses")
+    parser.add_argument(
+        "--of", metavar="VARIANT", help="model pair that gets the new name, for example sam2 or sam2.1_large"
+    )
+    parser.add_argument("--sam2", metavar="VARIANT", help="with paintera: the variant to use as SAM2 (default: sam2)")
+    parser.add_argument("--sam3", metavar="VARIANT", help="with paintera: the variant to use as SAM3 (default: sam3)")
     _options.add_repository(parser)
     _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; prints the names of the new models."""
+    """Run the command and print the names of the new models."""
     repository = _options.repository(args)
     aliases = _aliases(args)
     served = [alias for alias in aliases if is_served(repository, alias.target)]
@@ -38,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     for alias in served:
         write_alias(repository, alias)
         print(alias.name)
-    _options.say(args, "a running server sees them when it is started again")
+    _options.say(args, "restart a running server to load them")
     return 0
 
 
@@ -49,5 +51,5 @@ def _aliases(args: argparse.Namespace) -> tuple[Alias, ...]:
             raise ConfigurationError(f"--{min(chosen)} is for `triton-sam alias paintera`, not for --of")
         return pair(args.name, args.of)
     if args.name != "paintera":
-        raise ConfigurationError(f"say what {args.name!r} stands for: triton-sam alias {args.name} --of VARIANT")
+        raise ConfigurationError(f"{args.name!r} needs a model pair: triton-sam alias {args.name} --of VARIANT")
     return paintera(**chosen)

@@ -1,4 +1,4 @@
-"""Measure a server: latency, throughput, other ways in turns, a moving mouse, load, overload.
+"""Measure a server: latency, throughput, comparison with other runners, a moving mouse, load and overload.
 
 Examples:
   triton-sam benchmark --local --out results
@@ -6,8 +6,9 @@ Examples:
   triton-sam benchmark --url http://gpu-host:8000 --url grpc://gpu-host:8001 --only latency,load --users 16
   triton-sam benchmark --diff before/result.json after/result.json
 
---out gets result.json, result.csv, report.md, report.html and the plots. Ctrl-C keeps what was measured. The server
-should have nothing else to do meanwhile. docs/how-to/benchmark.md explains each metric.
+The folder of --out receives result.json, result.csv, report.md, report.html and the plots. After Ctrl-C, the finished
+measurements are still reported. The server should have no other work during the benchmark.
+docs/how-to/benchmark.md explains each metric.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     default = Settings()
-    parser.add_argument("family", nargs="?", choices=tuple(FAMILIES), default="sam2", help="(default: sam2)")
+    parser.add_argument(
+        "family", nargs="?", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)"
+    )
     parser.add_argument(
         "--url",
         action="append",
@@ -55,49 +58,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights",
         metavar="micro|random:SIZE|FILE",
-        help="models to make and measure (default: what the repository holds, else random weights of the default "
-        "size); with --url: what the server's models were made of, for the comparison",
+        help="weights of the models to measure (default: those in the repository, else random weights of the default "
+        "size); with --url: the weights that the server's models have, for the comparison",
     )
-    parser.add_argument("--image", type=Path, metavar="FILE", help="picture (default: a photo of this project)")
+    parser.add_argument("--image", type=Path, metavar="FILE", help="image to use (default: a photo of this project)")
     parser.add_argument(
         "--duration", type=float, default=default.duration, metavar="SECONDS",
-        help=f"of each single measurement (default: {default.duration:g})",
+        help=f"duration of each single measurement (default: {default.duration:g})",
     )  # fmt: skip
     parser.add_argument(
         "--concurrency", type=_numbers, default=default.concurrency, metavar="N,N,...",
-        help="users at a time (default: 1,2,4,8,16)",
+        help="numbers of simultaneous users (default: 1,2,4,8,16)",
     )  # fmt: skip
     parser.add_argument(
         "--compare", type=_names, default=ALTERNATIVES, metavar="NAME,...",
-        help="who else answers (default: torch,inprocess,naive); none: nobody",
+        help="other runners to compare with, or none (default: torch,inprocess,naive)",
     )  # fmt: skip
     parser.add_argument(
-        "--only", type=_names, default=SECTIONS, metavar="SECTION,...", help=f"of {', '.join(SECTIONS)} (default: all)"
+        "--only",
+        type=_names,
+        default=SECTIONS,
+        metavar="SECTION,...",
+        help=f"parts to run: {', '.join(SECTIONS)} (default: all)",
     )
     parser.add_argument(
         "--link", default=default.link, metavar="RATE,DELAY",
         help=f"network to emulate in the comparison, such as 100mbit,10ms; or none (default: {default.link})",
     )  # fmt: skip
-    parser.add_argument("--users", type=int, default=default.users, metavar="N", help="of the load test (default: 8)")
+    parser.add_argument(
+        "--users", type=int, default=default.users, metavar="N", help="users of the load test (default: 8)"
+    )
     parser.add_argument(
         "--think", type=float, default=default.think, metavar="SECONDS",
         help="mean pause of a user between clicks (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--load-duration", type=float, default=default.load_seconds, metavar="SECONDS",
-        help=f"of the load test and of the overload (default: {default.load_seconds:g})",
+        help=f"duration of the load test and of the overload (default: {default.load_seconds:g})",
     )  # fmt: skip
     parser.add_argument(
         "--crowd", type=int, default=default.crowd, metavar="N", help="users of the overload (default: 64)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write result, report and plots there")
-    parser.add_argument("--diff", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two results, no run")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the result, the report and the plots")
+    parser.add_argument(
+        "--diff", nargs=2, type=Path, metavar=("A.json", "B.json"), help="compare two results without a measurement"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. What was measured before an interruption or an error is printed and written first."""
+    """Run the command. After an interruption or an error, print and write the finished measurements first."""
     if args.diff:
         return _diff(args)
     from ..benchmark.report import summary, write_report
@@ -108,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
         args.duration, _in_order(args.only), args.compare, args.concurrency, users=args.users, think=args.think,
         load_seconds=args.load_duration, crowd=args.crowd, link=args.link,
     )  # fmt: skip
-    if args.out is not None:  # before the run: no five minutes of waiting for a wrong path or a missing package
+    if args.out is not None:  # before the run, so that a wrong path or a missing package is reported at once
         importlib.import_module("..benchmark.plots", __package__)
         args.out.mkdir(parents=True, exist_ok=True)
     stop: SamError | KeyboardInterrupt | None = None
@@ -132,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let a second Ctrl-C wait until what the first one kept is written."""
+    """Ignore a second Ctrl-C until the results that the first one left are written."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -153,7 +164,7 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
-    """Return the server to measure: a running one, or a local one started for it."""
+    """Return the server to measure: a running server, or a local one that is started here."""
     from ..benchmark.target import Target
 
     _server.check(args)
@@ -162,7 +173,7 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
     elif args.image.is_file():
         source = args.image
     else:
-        raise ConfigurationError(f"no picture at {args.image}")
+        raise ConfigurationError(f"no image at {args.image}")
     urls = {} if args.local else _urls(args.url or [None])
     weights = _weights(args, stack)
     if args.local:
@@ -178,10 +189,10 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
 
 
 def _urls(given: Sequence[str | None]) -> dict[str, str]:
-    """Return the server's URL by protocol; None is the default one.
+    """Return the server's URLs by protocol; None stands for the default URL.
 
     Raises:
-        ConfigurationError: two of one protocol, or one that cannot work.
+        ConfigurationError: two URLs have the same protocol, or a URL is malformed.
     """
     urls: dict[str, str] = {}
     for url in map(parse_url, given):
@@ -193,7 +204,7 @@ def _urls(given: Sequence[str | None]) -> dict[str, str]:
 
 
 def _weights(args: argparse.Namespace, stack: contextlib.ExitStack) -> Weights | None:
-    """Return the models as files; None for a server whose weights are not known here."""
+    """Return the files of the models; None for a running server whose weights --weights does not name."""
     from ..benchmark.weights import find_weights, make_weights
 
     text = args.weights
@@ -209,7 +220,7 @@ def _weights(args: argparse.Namespace, stack: contextlib.ExitStack) -> Weights |
         _options.say(args, f"{repository} holds no weights for {args.family}: measuring random ones")
         text = "random:"
     elif args.name and args.local:
-        raise ConfigurationError("--name is for models that a repository holds: leave it out, or --weights")
+        raise ConfigurationError("--name is for models in a repository: leave out --name or --weights")
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_benchmark_")))
     return make_weights(args.family, text, folder, not args.quiet)
 

@@ -1,8 +1,9 @@
-"""Set how models run on GPUs: accelerator, devices, instances. Writes into config.pbtxt, and takes it out again.
+"""Set how models run on GPUs: accelerator, devices and instances; the settings are written to config.pbtxt.
 
-Each call replaces all earlier settings of its models: name all that you want at once. `--accelerator none` alone takes
-them out. Without a variant, all of the repository. An export writes config.pbtxt anew, so run this after it. A running
-server takes the change with `triton-sam reload`. What each option does is in docs/how-to/server-options.md.
+Each call replaces all earlier settings of its models, so give all options in one call. `--accelerator none` alone
+removes the settings. Without a variant, the command changes all models of the repository. An export writes config.pbtxt
+anew, so run this command after it. `triton-sam reload` applies the changes to a running server.
+docs/how-to/server-options.md explains each option.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add an option a field of Tuning, which has the defaults: what is not given is not in the namespace."""
+    """Add one option for each field of Tuning, which has the defaults; omitted options are not in the namespace."""
     default = Tuning()
 
     def add(option: str, field: str, text: str, **how: Any) -> None:
@@ -41,7 +42,12 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     def add_number(option: str, field: str, text: str, metavar: str = "N") -> None:
         add(option, field, f"{text} (default: {getattr(default, field) or 'no limit'})", type=int, metavar=metavar)
 
-    add("--accelerator", "accelerator", "for encoders (default: none, the backend's own way)", choices=ACCELERATORS)
+    add(
+        "--accelerator",
+        "accelerator",
+        "for encoders (default: none, the backend runs them alone)",
+        choices=ACCELERATORS,
+    )
     add(
         "--decoder-accelerator",
         "decoder_accelerator",
@@ -50,16 +56,21 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     add("--gpus", "gpus", "GPUs that get instances (default: all)", type=_numbers, metavar="0,1")
     add_number("--instances", "instances", "instances on each GPU")
-    add_number("--gpu-memory-limit", "memory_limit", "of an accelerator, for one instance", "BYTES")
+    add_number("--gpu-memory-limit", "memory_limit", "memory that an accelerator may use for one instance", "BYTES")
     add("--no-tf32", "tf32", "exact FP32 matrix products, slower than TF32", action="store_false")
-    add("--engine-cache", "engine_cache", f"TensorRT's, in the server (default: {default.engine_cache})", metavar="DIR")
-    add_number("--max-images", "max_images", "TensorRT: images a call")
-    add_number("--max-prompts", "max_prompts", "TensorRT: objects a call")
-    add_number("--max-points", "max_points", "TensorRT: points an object")
+    add(
+        "--engine-cache",
+        "engine_cache",
+        f"folder on the server for TensorRT engines (default: {default.engine_cache})",
+        metavar="DIR",
+    )
+    add_number("--max-images", "max_images", "TensorRT: images per call")
+    add_number("--max-prompts", "max_prompts", "TensorRT: objects per call")
+    add_number("--max-points", "max_points", "TensorRT: points per object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; prints the names of the models that changed, or the changes themselves with --dry-run."""
+    """Run the command and print the names of the changed models or, with --dry-run, the changes."""
     tuning = _tuning({name: getattr(args, name) for name in _FIELDS if name in args})
     repository = _options.repository(args)
     precision = {model.name: model.metadata.get("triton_sam.precision") for model in list_models(repository)}
@@ -82,8 +93,10 @@ def run(args: argparse.Namespace) -> int:
             raise RepositoryError(f"{path} cannot be written: {error.strerror or error}") from error
         print(path.parent.name)
     if replaced:
-        _options.say(args, "earlier settings are replaced: what this call does not name is the default again")
-    _options.say(args, "no change" if not changes else "a running server takes it with `triton-sam reload NAME`")
+        _options.say(
+            args, "earlier settings are replaced: options that this call does not name have their defaults again"
+        )
+    _options.say(args, "no change" if not changes else "apply it to a running server with `triton-sam reload NAME`")
     return 0
 
 
@@ -91,10 +104,10 @@ def _tuning(given: dict[str, Any]) -> Tuning:
     """Return the settings to write.
 
     Raises:
-        ConfigurationError: none is given, or one that would have no effect.
+        ConfigurationError: no option is given, or one that would have no effect.
     """
     if not given:
-        raise ConfigurationError("nothing to set: give an option; --accelerator none alone takes all settings out")
+        raise ConfigurationError("nothing to set: give an option; --accelerator none alone removes all settings")
     if "engine_cache" in given:
         given["engine_cache"] = given["engine_cache"].rstrip("/")
     encoder: Accelerator = given.get("accelerator", "none")
@@ -104,7 +117,7 @@ def _tuning(given: dict[str, Any]) -> Tuning:
 
 
 def _refuse_idle(given: dict[str, Any], encoder: Accelerator, decoder: Accelerator) -> None:
-    """Refuse an option that nothing would read."""
+    """Refuse options that would have no effect."""
     if "tf32" in given and "none" in (encoder, decoder):
         raise ConfigurationError("--no-tf32 is an option of an accelerator: give --accelerator cuda, too")
     if "memory_limit" in given and encoder == decoder == "none":

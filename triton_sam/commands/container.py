@@ -1,7 +1,7 @@
-"""Start tritonserver with every model that has weights: what the image of the Dockerfile runs.
+"""Start tritonserver with every model that has weights; the container of the Dockerfile runs this command.
 
-It replaces itself with `tritonserver`, so that signals reach it. Options behind `--` go to tritonserver as they are.
-The default control mode is explicit, so that folders with nothing but a config.pbtxt do not stop the server, and
+The process becomes `tritonserver`, so that signals reach the server. Options after `--` are passed on unchanged. The
+default control mode is explicit, so that a folder with only a config.pbtxt does not stop the server and so that
 `triton-sam reload` works.
 """
 
@@ -26,29 +26,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--models",
         nargs="+",
         metavar="NAME",
-        help=f"load only these, and those they call (default: ${MODELS_VARIABLE}, separated by blanks, else all)",
+        help=f"load only these models and those they call (default: ${MODELS_VARIABLE}, separated by spaces, else all)",
     )
     _options.add_repository(parser)
-    parser.add_argument("options", nargs="*", metavar="-- OPTION", help="for tritonserver, such as --log-verbose=1")
+    parser.add_argument(
+        "options", nargs="*", metavar="-- OPTION", help="option for tritonserver, such as --log-verbose=1"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. It returns only when there is no tritonserver."""
+    """Run the command. On success it does not return: the process becomes tritonserver."""
     program = shutil.which("tritonserver")
     if program is None:
         raise MissingDependencyError(
-            "no tritonserver on the PATH: this command is for NVIDIA's container, use `triton-sam serve`"
+            "no tritonserver on the PATH: this command is for NVIDIA's container; use `triton-sam serve` instead"
         )
     command = [program, *server_options(_options.repository(args), args.models), *args.options]
     print(" ".join(command), file=sys.stderr, flush=True)
-    os.execv(program, command)  # noqa: S606 - no shell is meant
+    os.execv(program, command)  # noqa: S606 - no shell is needed
 
 
 def server_options(repository: Path, models: list[str] | None) -> list[str]:
     """Return tritonserver's options for a repository.
 
     Raises:
-        RepositoryError: no such repository or model, or no weights.
+        RepositoryError: the repository or a model does not exist, or no model has weights.
     """
     wanted = models or os.environ.get(MODELS_VARIABLE, "").split() or None
     chosen = select_models(repository, wanted)

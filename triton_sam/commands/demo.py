@@ -1,6 +1,7 @@
-"""Segment two pictures on a real Triton and show the masks: the whole path in one command.
+"""Segment two images on a real Triton and show the masks.
 
-Uses the server at --url, else one that runs already, else starts a local one for the time of the demo.
+The command uses the server at --url, else a running server at the default URL; if there is none, it starts a local
+server for the demo.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_url(parser)
     _options.add_access(parser)
     _options.add_repository(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where overlays go (default: test/output)")
-    parser.add_argument("--json", action="store_true", help="print figures as JSON")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the overlays (default: test/output)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     _options.add_quiet(parser)
 
 
 @dataclass
 class Report:
-    """What was found and how long it took; times in milliseconds."""
+    """The objects found, the overlays written, and the times in milliseconds."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     overlays: list[str] = field(default_factory=list)
     times: dict[str, list[float]] = field(default_factory=dict)
 
     def timed(self, stage: str, call: Callable[..., Result], *args: Any, **options: Any) -> Result:
-        """Run ``call`` and book its time under ``stage``."""
+        """Run ``call``, record its time under ``stage`` and return its result."""
         start = time.perf_counter()
         result = call(*args, **options)
         self.times.setdefault(stage, []).append(1000 * (time.perf_counter() - start))
@@ -65,12 +66,12 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     out = args.out or _default_output()
     report = Report()
-    out.mkdir(parents=True, exist_ok=True)  # before the server: no half minute of waiting for a wrong path
+    out.mkdir(parents=True, exist_ok=True)  # before the server starts, so that a wrong path is reported at once
     with _found_or_local(args) as (url, about), SAM2TritonClient(url, **_options.access(args)) as client:
         _options.say(args, about)
         folder = bundled("test/images")
         for entry in json.loads((folder / "demo.json").read_text(encoding="utf-8")):
-            _segment_picture(client, folder, entry, out, report)
+            _segment_image(client, folder, entry, out, report)
     if args.json:
         medians = {stage: round(statistics.median(times), 1) for stage, times in report.times.items()}
         print(json.dumps({"objects": report.rows, "overlays": report.overlays, "median_ms": medians}))
@@ -81,10 +82,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _segment_picture(client: SAM2TritonClient, folder: Path, entry: dict[str, Any], out: Path, report: Report) -> None:
+def _segment_image(client: SAM2TritonClient, folder: Path, entry: dict[str, Any], out: Path, report: Report) -> None:
     path = folder / entry["image"]
     image = report.timed("read", open_image, path)
-    # The client resizes inside encode(); once more here, to know its share.
+    # encode() resizes the image, too; this extra call measures the share of the resizing.
     report.timed("resize", encoder_input, image, client.family)
     embeddings = report.timed("encode (resize + server)", client.encode, image)
     truth = np.asarray(Image.open(folder / entry["truth"])) if "truth" in entry else None
@@ -113,7 +114,7 @@ def _segment_picture(client: SAM2TritonClient, folder: Path, entry: dict[str, An
 
 @contextlib.contextmanager
 def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str | None, str]]:
-    """Yield (URL, sentence about the server): the given one, a running one, or a local one started for the demo."""
+    """Yield (URL, message about the server) of the given server, a running one, or a local one started here."""
     if args.url is not None:
         yield args.url, f"using the server at {args.url}"
         return
@@ -128,7 +129,7 @@ def _found_or_local(args: argparse.Namespace) -> Iterator[tuple[str | None, str]
 
 
 def _running_server(args: argparse.Namespace) -> str | None:
-    """Return the URL of a server that runs already, when it has the models that the demo needs."""
+    """Return the URL of a running server that has the models of the demo; None if there is none."""
     with SAM2TritonClient(timeout=5, retries=0, **_options.access(args)) as client, contextlib.suppress(SamError):
         if client.is_ready():
             return client.url
@@ -141,9 +142,9 @@ def _default_output() -> Path:
 
 
 def _print_report(report: Report) -> None:
-    print(f"\n{'picture':14} {'object':11} {'prompt':7} {'score':>6} {'pixels':>8}   IoU against the truth")
+    print(f"\n{'image':14} {'object':11} {'prompt':7} {'score':>6} {'pixels':>8}   IoU against the truth")
     for row in report.rows:
-        iou = f"{row['iou']:.3f}" if "iou" in row else "(no truth known)"
+        iou = f"{row['iou']:.3f}" if "iou" in row else "(no truth available)"
         print(f"{row['image']:14} {row['object']:11} {row['prompt']:7} {row['score']:6.3f} {row['area']:8}   {iou}")
     known = [row["iou"] for row in report.rows if "iou" in row]
     print(f"{'':50}   {statistics.mean(known):.3f} mean")
@@ -157,8 +158,8 @@ def _print_report(report: Report) -> None:
 
 def _print_next_steps() -> None:
     print(
-        "\nThe model that comes with the project is small, made for demos and tests: it finds objects, its outlines\n"
-        "are coarse. For real masks take the official weights. Next:\n"
+        "\nThe model that comes with the project is small and made for demos and tests: it finds objects, but its\n"
+        "outlines are coarse. Use the official weights for real masks. Next steps:\n"
         "  triton-sam serve                          keep a server running on this machine\n"
         "  triton-sam predict photo.jpg --point 300,200 --overlay overlay.png\n"
         f"  {install('local,export')} && triton-sam setup sam2 base_plus\n"

@@ -1,4 +1,4 @@
-"""Check this machine and a server: what works, what is missing, and the command that mends it."""
+"""Check this machine and a server, and name the command that fixes each problem."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report; ``missing`` is what serving here needs, or a server at --url that does not answer."""
+    """One line of the report.
+
+    The status "missing" means that a local server lacks a requirement, or that the server at --url is not ready.
+    """
 
     subject: str
     status: Status
@@ -46,16 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-url",
         metavar="URL",
-        help="where the server tells its figures, for its GPUs (default: port 8002 beside 8000 and 8001)",
+        help="URL of the server's metrics, which list its GPUs (default: port 8002 if --url has port 8000 or 8001)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; 1 when the server at --url is not ready, or, without --url, none runs and none can start here.
+    """Run the command and return its exit code.
+
+    The code is 1 if the server at --url is not ready or, without --url, if no server runs and none can start here.
 
     Raises:
-        ConfigurationError: a URL that cannot work.
+        ConfigurationError: a URL is malformed.
     """
     check_metrics_url(args.metrics_url)
     findings = [*_machine(), *_repository(args), *_server(args)]
@@ -73,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _machine() -> Iterator[Finding]:
-    """Check what serving and exporting on this machine needs."""
+    """Check the requirements for serving and exporting on this machine."""
     python = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield Finding("Python", "ok", python)
     yield _local_triton()
@@ -82,7 +87,7 @@ def _machine() -> Iterator[Finding]:
     yield _tool(
         "GPU", ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], "serving runs on the CPU"
     )
-    yield _tool("Docker", ["docker", "info", "--format", "{{.ServerVersion}}"], "`triton-sam serve` needs none")
+    yield _tool("Docker", ["docker", "info", "--format", "{{.ServerVersion}}"], "`triton-sam serve` does not need it")
 
 
 def _local_triton() -> Finding:
@@ -110,7 +115,7 @@ def _export_packages() -> Finding:
     names = ("torch", "torchvision", "segment_anything", "sam2", "transformers", "onnx", "onnxscript")
     absent = [name for name in names if importlib.util.find_spec(name) is None]
     if absent:
-        text = f"{', '.join(absent)} not installed; only needed to export official checkpoints"
+        text = f"{', '.join(absent)} not installed; needed only to export official checkpoints"
         return Finding("export", "note", text, f"SAM2_BUILD_CUDA=0 {install('export')}")
     return Finding("export", "ok", f"torch {_version('torch')}, sam2 {_version('sam2')}, onnx {_version('onnx')}")
 
@@ -161,7 +166,7 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("server", "ok", f"Triton {transport.server_version()} at {url}: {names}")
         gpus = server_gpus(args.metrics_url or usual_metrics_url(url))
         if args.metrics_url is not None and gpus is None:
-            yield Finding("figures", "note", f"no answer at {args.metrics_url}")
+            yield Finding("metrics", "note", f"no answer at {args.metrics_url}")
         yield from _devices(transport, sorted(ready), gpus or is_this_machine_with_gpu(url))
     except SamError as error:
         yield Finding("server", absent, str(error))
@@ -170,7 +175,7 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _devices(transport: Transport, names: list[str], gpus: bool) -> Iterator[Finding]:
-    """Say where every model runs, and warn of those on the CPU of a server that has a GPU."""
+    """Report where every model runs, and warn of models on the CPU of a server that has a GPU."""
     placements: dict[str, Placement] = {}
     for name in names:
         try:
@@ -183,8 +188,8 @@ def _devices(transport: Transport, names: list[str], gpus: bool) -> Iterator[Fin
             yield Finding(
                 f"model {name}",
                 "note",
-                f"{place.text}, though there is a GPU: the container was not given it, or a driver fault hides it",
-                "see the server's log; with `--gpus 0` in your call of `triton-sam config` it does not load instead",
+                f"{place.text}, though there is a GPU: the container has no access to it, or a driver error hides it",
+                "see the server's log; after `triton-sam config` with `--gpus 0`, such a model fails to load instead",
             )
         else:
             yield Finding(f"model {name}", "ok", place.text)

@@ -1,6 +1,6 @@
-"""Download an official checkpoint: resumed when broken off, checked by SHA-256.
+"""Download an official checkpoint; a partial download is resumed, and the file is checked by SHA-256.
 
-SAM3's published ONNX pair goes straight into the model repository; its checkpoint is gated.
+SAM3's published ONNX models go straight into the model repository; its checkpoint is gated.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:
-    """Add the size, as a word behind the family or as --size."""
+    """Add the size, as a word after the family or as --size."""
     known = [line for family in FAMILIES.values() if (line := _sizes(family))]
     parser.add_argument("size", nargs="?", help="; ".join(known))
     parser.add_argument("--size", dest="named_size", metavar="SIZE", help="the same as the word SIZE")
 
 
 def chosen_size(args: argparse.Namespace) -> str | None:
-    """Return the size that the options name, if any.
+    """Return the size that the arguments name; None if they name none.
 
     Raises:
-        ConfigurationError: they name two.
+        ConfigurationError: the word and --size differ.
     """
     if None not in (args.size, args.named_size) and args.size != args.named_size:
         raise ConfigurationError(f"{args.size} with --size {args.named_size}: give one of them")
@@ -48,19 +48,19 @@ def add_download_options(parser: argparse.ArgumentParser) -> None:
         "--directory",
         type=Path,
         metavar="DIR",
-        help=f"where checkpoints go (default: {checkpoints.DIRECTORY}); {_on_hub()}'s ONNX files go to "
+        help=f"folder for checkpoints (default: {checkpoints.DIRECTORY}); {_on_hub()}'s ONNX files go to "
         "--model-repository",
     )
     parser.add_argument(
         "--mirror",
         metavar="URL",
-        help=f"get checkpoints from URL/FILENAME instead (also ${checkpoints.MIRROR_VARIABLE}); {_on_hub()}: another "
-        "hub than https://huggingface.co (also $HF_ENDPOINT)",
+        help=f"get checkpoints from URL/FILENAME instead (also ${checkpoints.MIRROR_VARIABLE}); {_on_hub()}: hub "
+        "to use instead of https://huggingface.co (also $HF_ENDPOINT)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; prints the path of the file."""
+    """Run the command and print the path of each downloaded file."""
     size = chosen_size(args)
     if _hub.is_published(args.family, size):
         return _hub.run_onnx(args, _hub.precision_of(args.family, size))
@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fetch_checkpoint(args: argparse.Namespace) -> Path:
-    """Download the checkpoint that the options name; return its path.
+    """Download the checkpoint that the options select and return its path.
 
     Raises:
-        ConfigurationError: there is no such size.
+        ConfigurationError: the family has no such size.
         DownloadError: see triton_sam.download.catalogue.download() and triton_sam.download.hub.download_checkpoint().
     """
     if FAMILIES[args.family].hub is not None:
@@ -90,7 +90,7 @@ def _on_hub() -> str:
 
 
 def _sizes(family: Family) -> str:
-    """Return the words for a family's downloads; empty when there are none."""
+    """Return the help text about a family's downloads; empty if it has none."""
     if family.hub is not None:
         default, *others = family.hub.precisions
         return (

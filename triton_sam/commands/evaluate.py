@@ -1,12 +1,12 @@
-"""Measure how well a served model segments: simulated clicks and boxes on pictures whose objects are known.
+"""Measure how well a served model segments, with simulated clicks and boxes on images with known objects.
 
 Examples:
   triton-sam evaluate --local
   triton-sam evaluate --url grpc://gpu-host:8001 --name sam2.1_large --dataset coins --dataset my_images --out results
 
-A folder holds NAME.jpg (png, tif, ...) with NAME_labels.png (tif) beside it or labels/NAME.png (tif): integers, 0 is
-background. docs/how-to/evaluate.md says how clicks are simulated and what each metric means. Ctrl-C stops and shows the
-results so far.
+A folder contains NAME.jpg (png, tif, ...) and, for each image, NAME_labels.png (tif) or labels/NAME.png (tif), whose
+pixels are integers: 0 for background, another number for each object. docs/how-to/evaluate.md explains the simulated
+clicks and each metric. Ctrl-C stops the command and shows the results so far.
 """
 
 from __future__ import annotations
@@ -38,28 +38,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dataset",
         action="append",
         metavar="synthetic|coins|cells|DIR",
-        help="pictures to measure on; repeat for more columns (default: synthetic)",
+        help="images to measure on; repeat the option for more data sets (default: synthetic)",
     )
-    parser.add_argument("--clicks", type=int, default=8, metavar="N", help="most clicks an object, 1..8 (default: 8)")
-    parser.add_argument("--count", type=int, metavar="N", help="most pictures (default: 50 synthetic ones, else all)")
-    parser.add_argument("--objects", type=int, default=32, metavar="N", help="most objects of a picture (default: 32)")
-    parser.add_argument("--seed", type=int, default=0, help="for everything that is drawn at random (default: 0)")
-    parser.add_argument("--no-mask", action="store_true", help="do not hand the last mask to the next round of clicks")
+    parser.add_argument(
+        "--clicks", type=int, default=8, metavar="N", help="maximum clicks per object, 1..8 (default: 8)"
+    )
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="maximum number of images (default: 50 synthetic ones, else all)"
+    )
+    parser.add_argument("--objects", type=int, default=32, metavar="N", help="maximum objects per image (default: 32)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
+    parser.add_argument("--no-mask", action="store_true", help="do not send the previous mask with the next click")
     parser.add_argument(
         "--box-jitter",
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="also try boxes whose sides are off by this share of the box, for example 0.1",
+        help="also measure boxes whose sides are off by this fraction of the box, for example 0.1",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json, iou.png and examples_*.png")
-    parser.add_argument("--json", action="store_true", help="print everything that was measured as JSON")
+    parser.add_argument("--json", action="store_true", help="print all results as JSON")
     _options.add_client(parser)
     _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. What was measured before an interruption or an error is printed before that is passed on."""
+    """Run the command. After an interruption or an error, print the results so far and raise it again."""
     from ..evaluation.report import table, to_json
     from ..evaluation.runner import Settings
 
@@ -93,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _datasets(args: argparse.Namespace) -> list[Dataset]:
-    """Open the data sets and say which files are of no use."""
+    """Open the data sets and report files that cannot be used."""
     from ..evaluation.datasets import open_dataset
 
     datasets = [open_dataset(name, args.count, args.seed) for name in args.dataset or ["synthetic"]]
@@ -103,19 +107,22 @@ def _datasets(args: argparse.Namespace) -> list[Dataset]:
     for dataset in datasets:
         if dataset.unused:
             files = ", ".join(dataset.unused[:5]) + (", ..." if len(dataset.unused) > 5 else "")
-            _options.say(args, f"{dataset.name}: {len(dataset.unused)} file(s) without a partner left out: {files}")
+            _options.say(
+                args,
+                f"{dataset.name}: {len(dataset.unused)} file(s) without a partner left out: {files}",
+            )
     return datasets
 
 
 def _measure(
     client: Segmenter, dataset: Dataset, settings: Settings, gallery: _Gallery | None, quiet: bool
 ) -> tuple[Report, SamError | KeyboardInterrupt | None]:
-    """Measure one data set. Returns the report, and what stopped the measurement before its end."""
+    """Measure one data set; return the report and the error or interruption that ended it early, if any."""
     from ..evaluation.report import Report
     from ..evaluation.runner import measure
 
     results, stop = [], None
-    with tqdm(total=len(dataset), desc=dataset.name, unit="picture", disable=quiet) as bar:
+    with tqdm(total=len(dataset), desc=dataset.name, unit="image", disable=quiet) as bar:
         try:
             for finished, trials in measure(client, dataset, settings):
                 results += [trial.result() for trial in trials]
@@ -129,7 +136,7 @@ def _measure(
 
 
 class _Gallery:
-    """The folder for --out: made, and matplotlib looked for, before anything is measured."""
+    """The folder of --out. It is created, and matplotlib imported, before the measurement starts."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         from ..evaluation import photographs as pictures

@@ -1,4 +1,4 @@
-"""Turn a checkpoint into the ONNX models of its family in the model repository."""
+"""Export a checkpoint as the ONNX models of its family into the model repository."""
 
 from __future__ import annotations
 
@@ -23,39 +23,43 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
     """Add the options that the command and the scripts share.
 
     Args:
-        parser: changed in place.
-        families: names of the families whose options are added: all for the command, one for its script.
+        parser: the parser to extend.
+        families: names of the families whose options are added: all of them for the command, a single one for a script.
     """
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="official checkpoint; SAM3: a folder or a file in it"
+        "--checkpoint", type=Path, metavar="FILE", help="official checkpoint; SAM3: its folder or a file in it"
     )
-    source.add_argument("--random", type=int, metavar="SEED", help="seeded random weights instead, for tests")
+    source.add_argument("--random", type=int, metavar="SEED", help="use random weights with this seed, for tests")
     _families.add_size(parser, families)
     _families.add_options(parser, "export", families)
     _options.add_repository(parser)
-    parser.add_argument("--image-size", type=int, metavar="PIXELS", help="encoder's square (default: the official one)")
+    parser.add_argument(
+        "--image-size", type=int, metavar="PIXELS", help="side of the encoder's input (default: the official size)"
+    )
     parser.add_argument("--device", default="cpu", help="torch device that traces the graphs (default: cpu)")
-    _options.add_name(parser, "models VARIANT_encoder, VARIANT_decoder (default: the family's name)")
+    _options.add_name(parser, "name the models VARIANT_encoder and VARIANT_decoder (default: the family's name)")
     parser.add_argument(
         "--precision",
         choices=PRECISIONS,
         default="fp32",
-        help="fp16: for GPUs, FP32 inputs and outputs; int8: quantised encoder for CPUs (default: fp32)",
+        help="fp16: for GPUs, with FP32 inputs and outputs; int8: for CPUs, with a quantised encoder (default: fp32)",
     )
     parser.add_argument(
-        "--half-storage", action="store_true", help="store weights as FP16, compute in FP32: half the file"
+        "--half-storage",
+        action="store_true",
+        help="store weights as FP16 but compute in FP32, for files of half the size",
     )
     parser.add_argument(
         "--version",
         type=int,
         metavar="N",
-        help="version folder (default: 1; 2 where 1 is the built-in small model and this is another)",
+        help="number of the version folder (default: 1, or 2 if folder 1 has the built-in small model)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; prints the paths of the models."""
+    """Run the command and print the paths of the models."""
     settings = Settings(
         _options.repository(args),
         checkpoint=args.checkpoint,
@@ -76,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def script(family: str, description: str) -> int:
-    """Be `scripts/export_FAMILY_to_onnx.py`: the command for one family. Return the exit code."""
+    """Run the command for one family, for `scripts/export_FAMILY_to_onnx.py`; return the exit code."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_export_options(parser, (family,))
     parser.add_argument("-q", "--quiet", action="store_true", help="print the paths and errors only")

@@ -1,4 +1,4 @@
-"""List the models of a repository and what a server has ready."""
+"""List the models of a repository and the models that a server has ready."""
 
 from __future__ import annotations
 
@@ -20,11 +20,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_access(parser)
     _options.add_repository(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="for the server (default: 10)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time limit for the server's answer (default: 10)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. A server that was asked for by --url and does not answer is an error."""
+    """Run the command. If the server at --url does not answer, that is an error; without --url, it is not."""
     folder = _options.repository(args)
     models = list_models(folder)
     transport = Transport(parse_url(args.url), timeout=args.timeout, retries=0, **_options.access(args))

@@ -1,4 +1,4 @@
-"""Segment one image: points and boxes in, mask, overlay or JSON out.
+"""Segment one image by points and boxes; write masks, an overlay or JSON.
 
 Example:
   triton-sam predict photo.jpg --point 512,300 --point 40,40,0 --out mask.png --overlay overlay.png
@@ -26,20 +26,24 @@ from . import _options, _server
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("image", type=Path, help="picture: JPEG, PNG, WebP, TIFF, BMP, ...")
+    parser.add_argument("image", type=Path, help="image file: JPEG, PNG, WebP, TIFF, BMP, ...")
     parser.add_argument(
         "--point",
         action="append",
         type=_point,
         metavar="X,Y[,LABEL]",
-        help="point in pixels of the image; label 1 foreground (default), 0 background; repeat for more points",
+        help="point in image pixels; label 1: foreground (default), 0: background; repeat for more points",
     )
     parser.add_argument(
-        "--box", action="append", type=_box, metavar="X1,Y1,X2,Y2", help="box in pixels; repeat for more objects"
+        "--box", action="append", type=_box, metavar="X1,Y1,X2,Y2", help="box in image pixels; repeat for more objects"
     )
-    parser.add_argument("--multimask", action="store_true", help="three candidates an object instead of one")
-    parser.add_argument("--out", type=Path, metavar="PNG", help="write the best mask of each object (0/255)")
-    parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the picture with masks and prompts drawn in")
+    parser.add_argument(
+        "--multimask", action="store_true", help="return three candidates for each object instead of one"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="PNG", help="write the best mask of each object, with 255 inside and 0 outside"
+    )
+    parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the image with masks and prompts drawn in")
     parser.add_argument("--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON")
     _options.add_client(parser)
     _options.add_quiet(parser)
@@ -48,16 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     if not args.point and not args.box:
-        raise PromptError("nothing to go by: give --point X,Y or --box X1,Y1,X2,Y2")
+        raise PromptError("the prompt is missing: give --point X,Y or --box X1,Y1,X2,Y2")
     if args.box and len(args.box) > 1 and args.point:
-        raise PromptError("several boxes are several objects: give points with one box at the most")
+        raise PromptError("several boxes are several objects: points are possible with one box at most")
     if not (args.out or args.overlay or args.json):
         args.json = True
     image = open_image(args.image)
     coords = [point[:2] for point in args.point] if args.point else None
     labels = [point[2] for point in args.point] if args.point else None
     boxes = args.box or None
-    # Before a server is asked, which may take a minute for a picture.
+    # Check the prompts before the server encodes the image, which may take a minute.
     mask_size = get_family(args.model).mask_size
     objects = len(check_prompts(coords, labels, boxes, None, image_size=image.size, mask_size=mask_size))
     masks = _mask_paths(args.out, objects)
@@ -69,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         ) as client,
     ):
         start = time.perf_counter()
-        client.set_image(args.image)  # the file as it is
+        client.set_image(args.image)  # the original bytes of the file
         encoded = time.perf_counter()
         segments = client.segment(coords, labels, boxes, multimask_output=args.multimask)
         done = time.perf_counter()
@@ -95,17 +99,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _mask_paths(out: Path | None, objects: int) -> list[Path]:
-    """Return one path an object; from the second object on, with its number in the name."""
+    """Return one path for each object; from the second object on, the name contains the number."""
     if out is None:
         return []
     return [out if index == 0 else out.with_stem(f"{out.stem}_{index}") for index in range(objects)]
 
 
 def _check_files(masks: list[Path], drawn: Path | None) -> None:
-    """Refuse files that could not be written, or that would replace each other.
+    """Check that all results can be written and do not overwrite each other.
 
     Raises:
-        ConfigurationError: no such folder, a folder in the way, or two results for one file.
+        ConfigurationError: a folder does not exist, a path is a folder, or two results have the same path.
     """
     for path in [*masks, *([drawn] if drawn is not None else [])]:
         if path.is_dir() or not path.parent.is_dir():

@@ -1,9 +1,10 @@
-"""Let a running server load models again, without a restart and without a gap.
+"""Let a running server load models again, without a restart or an interruption.
 
 A name is a model (`sam2_encoder`) or a variant (`sam2`: its encoder, its decoder, and the session model). Triton serves
-the old version until the new one is ready; if that one does not load, the old one stays. A session model whose encoder
-is new starts with an empty cache; clients send their images again by themselves. The server must take such requests:
-`triton-sam serve --admin`, or --model-control-mode=explicit as docker-compose.yml has it.
+the old version until the new one is ready; if the new one does not load, the old one stays. A session model with a new
+encoder starts with an empty cache; the clients send their images again automatically. The server must accept requests
+to load models: start it with `triton-sam serve --admin` or, as in docker-compose.yml, with
+--model-control-mode=explicit.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=600.0,
         metavar="SECONDS",
-        help="for each model (default: 600; TensorRT is slow)",
+        help="time limit for each model (default: 600, because TensorRT is slow)",
     )
     _options.add_access(parser)
     _options.add_url(parser)
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; prints the name and the version of every model that was loaded."""
+    """Run the command and print the name and the version of every loaded model."""
     transport = Transport(parse_url(args.url), timeout=args.timeout, retries=0, **_options.access(args))
     try:
         for name in reload(transport, args.names):
@@ -49,10 +50,10 @@ def reload(transport: Transport, names: Sequence[str]) -> list[str]:
     """Load models again, encoders and decoders before the session models that use them.
 
     Returns:
-        Names of all models that were loaded.
+        Names of all loaded models.
 
     Raises:
-        ConfigurationError: the server's repository has no such model or variant.
+        ConfigurationError: the server's repository does not have one of the models or variants.
         ServerError: see Transport.load_model.
     """
     wanted = _expand(names, transport.known_models())
@@ -78,14 +79,14 @@ def _expand(names: Iterable[str], known: set[str]) -> list[str]:
 
 
 def _encoder_of(transport: Transport, model: str) -> str | None:
-    """Return the encoder of a session model, which names it in a parameter; None for other models."""
+    """Return the encoder that a session model names in a parameter; None for other models."""
     parameters = transport.model_config(model).get("parameters", {})
     name: str | None = parameters.get("encoder", {}).get("string_value")
     return name
 
 
 def _renew(transport: Transport, model: str) -> None:
-    """Load a model whose own files have not changed: Triton does so only for another configuration."""
+    """Reload a model with unchanged files; Triton does so only if its configuration changes."""
     config = transport.model_config(model)
     config.setdefault("parameters", {})["reloaded"] = {"string_value": str(time.time())}
     transport.load_model(model, config)

@@ -1,6 +1,6 @@
 """Serve a model repository with a real Triton on this machine, without Docker.
 
-Ctrl-C stops it. The Triton of the nvidia-pytriton wheel is used, or another installation with --tritonserver.
+Ctrl-C stops it. The command runs the Triton in the nvidia-pytriton wheel, or another installation with --tritonserver.
 """
 
 from __future__ import annotations
@@ -17,21 +17,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1, this machine only)"
     )
-    parser.add_argument("--http-port", type=int, default=8000, metavar="PORT", help="default 8000; 0: any free port")
-    parser.add_argument("--grpc-port", type=int, default=8001, metavar="PORT", help="default 8001; 0: any free port")
-    parser.add_argument("--metrics-port", type=int, default=8002, metavar="PORT", help="default 8002; 0: any free port")
-    parser.add_argument("--models", nargs="+", metavar="NAME", help="load only these (default: all that have weights)")
+    parser.add_argument("--http-port", type=int, default=8000, metavar="PORT", help="(default: 8000; 0: any free port)")
+    parser.add_argument("--grpc-port", type=int, default=8001, metavar="PORT", help="(default: 8001; 0: any free port)")
+    parser.add_argument(
+        "--metrics-port", type=int, default=8002, metavar="PORT", help="(default: 8002; 0: any free port)"
+    )
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="load only these (default: all with weights)")
     parser.add_argument(
         "--tritonserver", type=Path, metavar="DIR", help="another Triton installation, for example /opt/tritonserver"
     )
     parser.add_argument(
-        "--backend-directory", type=Path, metavar="DIR", help="its backends (default: DIR/backends of --tritonserver)"
+        "--backend-directory",
+        type=Path,
+        metavar="DIR",
+        help="backends of that Triton (default: DIR/backends of --tritonserver)",
     )
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append Triton's log to this file")
     parser.add_argument(
         "--admin",
         action="store_true",
-        help="take requests to load models (triton-sam reload), to share memory, to change traces and logging",
+        help="allow clients to load models (triton-sam reload), share memory, and change traces and logging",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's own log")
     _options.add_quiet(parser)

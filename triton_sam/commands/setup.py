@@ -1,4 +1,4 @@
-"""Download an official checkpoint and export it into the model repository, in one go."""
+"""Download an official checkpoint and export it into the model repository, in one step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_repository(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32")
     _families.add_options(parser, "setup", FAMILIES)
-    _options.add_name(parser, "serve beside the default, for example as sam2.1_large")
+    _options.add_name(parser, "name to serve the model under, beside the default one, for example sam2.1_large")
     _options.add_quiet(parser)
 
 
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     _families.refuse_foreign(args, "setup")
     if _hub.is_published(args.family, chosen_size(args)):
         return _hub.run_onnx(args, _published_precision(args))
-    registry.exporter(args.family)  # before the download: no gigabyte for an export that cannot start
+    registry.exporter(args.family)  # before the download, so that a missing package is reported first
     settings = Settings(
         _options.repository(args),
         checkpoint=fetch_checkpoint(args),
@@ -43,15 +43,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _published_precision(args: argparse.Namespace) -> str:
-    """Return the precision of the published models that size and --precision stand for.
+    """Return the precision of the published models that the size and --precision select.
 
     Raises:
-        ConfigurationError: there is no such size, or they contradict each other.
+        ConfigurationError: the family has no such size, or the size contradicts --precision.
     """
     size = chosen_size(args)
     if size is None and args.precision is not None:
         return str(args.precision)
     precision = _hub.precision_of(args.family, size)
     if args.precision not in (None, precision):
-        raise ConfigurationError(f"{args.family} {size} with --precision {args.precision}: give one of them")
+        raise ConfigurationError(f"{args.family} {size} with --precision {args.precision}: give only one of them")
     return precision

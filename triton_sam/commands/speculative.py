@@ -1,8 +1,8 @@
-"""Stress the speculative client: what is asked, sent, cancelled and computed, and how long the last mask takes.
+"""Stress the speculative client; count requests asked, sent, cancelled and computed, and time the last mask.
 
-A mouse path is queued at once, then position by position, then by many sessions at a time. What was computed comes from
-the server's own counters; every final mask is compared with the sync client's, bit for bit. Exit code 1 when a limit is
-missed. The server should have nothing else to do meanwhile.
+A mouse path is queued at once, then position by position, then in many lanes at a time. The number of computed masks
+comes from the server's own counters; every final mask is compared with the sync client's, bit for bit. The exit code is
+1 if a limit is missed. The server should have no other work during the test.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_access(parser)
     _options.add_local(parser)
     _options.add_repository(parser)
-    _options.add_name(parser, "another pair of models, for example sam2.1_tiny")
-    parser.add_argument("--positions", type=int, default=50, metavar="N", help="length of the mouse path (default 50)")
-    parser.add_argument("--sessions", type=int, default=20, metavar="N", help="concurrent sessions (default 20)")
+    _options.add_name(parser, "variant to use, for example sam2.1_tiny")
     parser.add_argument(
-        "--repeat", type=int, default=3, metavar="N", help="runs of each; the median counts (default 3)"
+        "--positions", type=int, default=50, metavar="N", help="positions on the mouse path (default: 50)"
     )
-    parser.add_argument("--json", action="store_true", help="print figures as JSON")
+    parser.add_argument("--sessions", type=int, default=20, metavar="N", help="concurrent lanes (default: 20)")
+    parser.add_argument(
+        "--repeat", type=int, default=3, metavar="N", help="runs of each scenario; the median counts (default: 3)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
     _options.add_quiet(parser)
 
 
@@ -64,7 +66,7 @@ def _print(rows: Sequence[Row]) -> None:
             f"{row.in_flight:9} {row.final_ms:8.0f} {row.ratio:6.2f}  {'; '.join(row.missed).upper()}"
         )
     print(
-        "\nsent: put on the wire. computed: decodes by the server's own counter.\n"
-        "final ms: from the last position to its mask.\n"
-        "ratio: to one lone prediction; of many sessions, the slowest to the median."
+        "\nsent: requests sent to the server. computed: decodes, according to the server's own counter.\n"
+        "final ms: time from the last position to its mask.\n"
+        "ratio: final ms divided by the time of a lone prediction; for many lanes, the slowest divided by the median."
     )

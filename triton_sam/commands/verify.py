@@ -1,4 +1,4 @@
-"""Compare exported and served models with the official predictor, on your image."""
+"""Compare exported and served models with the official predictor on an image."""
 
 from __future__ import annotations
 
@@ -32,34 +32,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_family(parser)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
-    source.add_argument("--random", action="store_true", help="seeded random weights: needs no checkpoint")
+    source.add_argument("--random", action="store_true", help="use random weights, without a checkpoint")
     _families.add_size(parser, FAMILIES)
     _families.add_options(parser, "verify", FAMILIES)
     parser.add_argument("--seed", type=int, metavar="N", help="seed for --random (default: 0)")
-    parser.add_argument("--image", metavar="FILE", help="picture to compare on (default: a photo of this project)")
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of the export (default: fp32)")
+    parser.add_argument("--image", metavar="FILE", help="image to compare on (default: a photo of this project)")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, default="fp32", help="precision of the export (default: fp32)"
+    )
     parser.add_argument(
         "--exported",
         type=Path,
         metavar="DIR",
-        help="compare what this model repository holds, in place of a fresh export; it must have the same weights",
+        help="compare the models in this repository instead of a fresh export; they must have the same weights",
     )
     server = parser.add_mutually_exclusive_group()
-    server.add_argument("--url", help="also compare what this server serves; it must have the same weights")
+    server.add_argument("--url", help="also compare the models of this server; they must have the same weights")
     server.add_argument("--local", action="store_true", help="also serve the export with a local Triton and compare")
-    _options.add_name(parser, "models of --exported and at --url (default: the family's name)")
+    _options.add_name(parser, "variant in --exported and at --url (default: the family's name)")
     _options.add_access(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _options.add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; 1 when a row misses the thresholds."""
+    """Run the command and return its exit code: 1 if a row misses the thresholds."""
     from ..verify.compare import THRESHOLDS, OnnxClient, verify
 
     _check(args)
     image = args.image or bundled("test/images") / "coffee.jpg"
-    picture = open_image(image)  # before the export: no minute of waiting for a wrong path
+    picture = open_image(image)  # before the export, so that a wrong path is reported at once
     with contextlib.ExitStack() as stack:
         family, model = args.family, _families.model(args, "verify", is_random=args.random)
         seed = (args.seed or 0) if args.random else None
@@ -82,26 +84,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Refuse options that would count for nothing.
+    """Check the options before the export.
 
     Raises:
-        ConfigurationError: there is one.
-        SamError: --local, and no Triton can start here.
+        ConfigurationError: an option would have no effect.
+        SamError: --local is given, but no Triton can start here.
     """
     if args.seed is not None and not args.random:
-        raise ConfigurationError("--seed is for --random: a checkpoint's weights are not drawn")
+        raise ConfigurationError("--seed is for --random: a checkpoint's weights are not random")
     if args.name and args.exported is None and args.url is None:
-        raise ConfigurationError("--name is for models that are there already: give --exported or --url, too")
+        raise ConfigurationError("--name is for models that exist already: give --exported or --url, too")
     _server.check(args)
 
 
 def _models(
     args: argparse.Namespace, model: str | None, seed: int | None, stack: contextlib.ExitStack
 ) -> tuple[Path, Mapping[str, Path]]:
-    """Return the model repository and the files by role: what is there already, or a fresh export.
+    """Return the model repository and its files by role: those of --exported, or a fresh export.
 
     Raises:
-        ModelNotReadyError: the repository of --exported lacks weights.
+        ModelNotReadyError: the repository of --exported has no weights for the variant.
         SamError: see export.registry.export().
     """
     if args.exported is not None:

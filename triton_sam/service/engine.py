@@ -1,4 +1,4 @@
-"""What stands between the web and Triton: clients by model, images, and whether Triton is there."""
+"""The engine between the routes and Triton: it holds the clients, the images, and the state of Triton."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, id_of
 
 MEGA = 1_000_000
 IN_FLIGHT = 16
-"""Predictions that are at Triton at a time; the others wait here, where taking turns and dropping them is cheap."""
+"""Maximum predictions at Triton at a time. The others wait here, where they are cheap to reorder and to drop."""
 WATCH_SECONDS = 1.0
 PROBE_TIMEOUT = 5.0
 LEGACY_INDEX_SHARE = 4
-"""The part of the memory for images that embeddings in the old form may take besides: a quarter."""
+"""The index of old-style embeddings may use this share, a quarter, of the memory limit for images in addition."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Pair:
     """An encoder/decoder pair that Triton has ready.
 
     Args:
-        name: what callers call it: "sam2", "sam2.1_large".
+        name: name of the pair for callers, for example "sam2" or "sam2.1_large".
         family: its SAM family.
         version: version of the encoder that answers.
-        keeps_images: there is a session model: clicks carry an id instead of 17 MB.
+        keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
     """
 
     name: str
@@ -69,11 +69,11 @@ class _Shared:
 
 @dataclass(frozen=True)
 class State:
-    """What is known of Triton.
+    """The known state of Triton.
 
     Args:
         pairs: by name, in the order of families; empty when none is ready or Triton is gone.
-        error: why there are none, one line.
+        error: reason in one line why there are none.
     """
 
     pairs: dict[str, Pair] = field(default_factory=dict)
@@ -81,16 +81,16 @@ class State:
 
     @property
     def is_up(self) -> bool:
-        """Whether masks can be had."""
+        """Whether the service can make masks."""
         return bool(self.pairs)
 
 
 class Engine:
-    """One a service; used on one event loop. ``start()`` and ``stop()`` bracket its life.
+    """The engine of one service, used on one event loop from ``start()`` to ``stop()``.
 
     Args:
         settings: options.
-        metrics: what it counts into.
+        metrics: counters to increase.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
@@ -131,7 +131,7 @@ class Engine:
         await asyncio.to_thread(self._control.close)
 
     async def look(self) -> State:
-        """Ask Triton what it has ready. Who comes while it is being asked waits for the same answer."""
+        """Ask Triton for its ready models. Callers that come meanwhile wait for the same answer."""
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         await asyncio.shield(self._looking)

@@ -1,7 +1,7 @@
-"""What the page and the service say to each other over the WebSocket ``/live``; docs/reference/rest.md describes it.
+"""Messages of the page and the service on the WebSocket ``/live``; docs/reference/rest.md describes them.
 
-A change that an open page could not follow raises VERSION here and in static/live.js: the service then asks pages of
-another version to reload.
+Raise VERSION here and in static/live.js with every incompatible change: the service then asks pages of another version
+to reload.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def error_message(members: dict[str, Any], message: dict[str, Any]) -> ErrorMess
 
     Args:
         members: of the problem object.
-        message: what the page sent.
+        message: message of the page.
     """
     lane, seq = message.get("lane"), message.get("seq")
     known = {"lane": lane if lane in LANES else None, "seq": seq if isinstance(seq, int) else None}
@@ -140,7 +140,7 @@ def pack(header: MasksHeader, logits: FloatArray) -> bytes:
     """Return the binary message of masks: uint32 length of the header, the header, int8 logits.
 
     Args:
-        header: what stands before them.
+        header: header of the message.
         logits: float32 (candidates, side, side).
     """
     text = header.model_dump_json().encode()

@@ -1,4 +1,4 @@
-"""What /metrics says, in a registry of its own for each application."""
+"""The metrics at /metrics; each application has its own registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What applies to every request: an id, a log line, figures, the token, limits. Plain ASGI, nothing is buffered."""
+"""Steps for every request: id, log line, metrics, token and limits. This is plain ASGI, which buffers nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .problems import Problem, response
 from .settings import Settings
 
 DRAIN_SECONDS = 0.3
-"""How long a body that is too large is read on, so that the client gets to read why it is refused."""
+"""The service reads an oversized body for this long, so that the client can read the reason for the refusal."""
 SAFETY = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -83,7 +83,7 @@ class Observe:
 
 
 class Guard:
-    """Refuses what lacks the token, is too large, or is too much at a time."""
+    """Refuses requests without the token, oversized requests, and too many requests at a time."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -135,7 +135,7 @@ def is_open(path: str) -> bool:
 
 
 def same_token(given: str, expected: str) -> bool:
-    """Compare without telling by the time it takes how much agrees."""
+    """Compare two tokens in a time that does not reveal how much of them agrees."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 

@@ -1,4 +1,4 @@
-"""The page and its files: all local, no build step, nothing from elsewhere."""
+"""The page and its files. They need no build step, and the page loads nothing from other sites."""
 
 from __future__ import annotations
 

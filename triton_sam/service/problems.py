@@ -62,11 +62,11 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (InferenceError, 502),
     (MissingDependencyError, 501),
 )
-"""The first that fits counts."""
+"""HTTP statuses by error; the first class that fits counts."""
 
 
 class Problem(Exception):  # noqa: N818 - the name in RFC 9457
-    """An answer that is not the one that was asked for.
+    """An error that the service answers as problem+json.
 
     Args:
         status: HTTP status.

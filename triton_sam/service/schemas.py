@@ -1,4 +1,4 @@
-"""What /v1 takes and answers: typed, checked, with the examples that /docs shows."""
+"""Requests and answers of /v1, with the checks and the examples that /docs shows."""
 
 from __future__ import annotations
 

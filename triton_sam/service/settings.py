@@ -1,4 +1,4 @@
-"""What an operator of the service may set, with the limits that apply by default."""
+"""Settings of the service, with their default limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = {
     "timeout": "--timeout",
     "store_bytes": "--memory",
 }
-"""What must be above 0, and the option of `triton-sam service` that sets it."""
+"""Settings that must be above 0, each with the option of `triton-sam service` that sets it."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Settings:
         triton_token: sent to Triton as a bearer token, where a proxy before it asks for one.
         ca_certs: PEM file with certificates to trust, for https and grpcs to Triton.
         model: name of the pair that answers where a request names none.
-        token: who calls must send ``Authorization: Bearer TOKEN``; None: anybody may call.
+        token: callers must send it as ``Authorization: Bearer TOKEN``; None: everybody may call.
         origins: web origins that browsers may call from (CORS), ``*`` for all; empty: only the service's own page.
         max_body: bytes that a request may carry.
         max_megapixels: size of an image, in millions of pixels.

@@ -1,4 +1,4 @@
-"""Images that were uploaded, within a number of bytes. Lives on the event loop alone: no locks."""
+"""Uploaded images, within a limit of bytes. Only the event loop uses the store, so it needs no locks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ImageStore:
 
 
 class LegacyEmbeddingIndex:
-    """Which image an embedding came from that went out as plain numbers.
+    """An index that finds the image of an embedding that a client received as plain numbers.
 
     The plain form holds one of SAM2's three embeddings; with the bytes of the image, the others can be made again.
 

@@ -23,11 +23,11 @@ from ..wire.pair import ModelPair
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What a comparison must reach.
+    """Thresholds that a comparison must meet.
 
     Args:
         iou: smallest allowed IoU of two full-size masks, exclusive.
-        logit: largest allowed difference of low-resolution logits, exclusive; None: not judged.
+        logit: largest allowed difference of low-resolution logits, exclusive; None: not checked.
     """
 
     iou: float
@@ -35,7 +35,7 @@ class Thresholds:
 
 
 THRESHOLDS = {"fp32": Thresholds(0.9999, 1e-3), "fp16": Thresholds(0.99, None), "int8": Thresholds(0.98, None)}
-"""By precision. Smaller numbers are judged by the masks alone."""
+"""Thresholds by precision. Below fp32, only the masks are checked."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Row:
     """One prompt, answered by one runner and by the official predictor.
 
     Args:
-        runner: who answered, for example "onnxruntime".
-        prompt: what was asked.
+        runner: name of the runner that answered, for example "onnxruntime".
+        prompt: title of the prompt.
         output: "single" or "multimask".
         logit_diff: largest absolute difference of the low-resolution logits, both clamped as the family does.
         iou: IoU of the full-size masks, the smallest of all objects and candidates, 0..1.
@@ -95,7 +95,7 @@ def verify(reference: Reference, image: ImageSource, clients: Mapping[str, Segme
 
     Args:
         reference: the official predictor with the weights that the clients serve.
-        image: any picture.
+        image: any image.
         clients: runner name -> client.
 
     Returns:
@@ -126,7 +126,7 @@ def verify_sam2(model: Any, image: ImageSource, clients: Mapping[str, Segmenter]
 
     Args:
         model: the official torch model (SAM2Base) with the weights that the clients serve.
-        image: any picture.
+        image: any image.
         clients: runner name -> client.
     """
     return verify(Sam2Reference(model), image, clients)

@@ -1,4 +1,4 @@
-"""The page's WebSocket: positions in, masks out; what is stale is dropped here or cancelled at Triton.
+"""The page's WebSocket: it receives positions and sends masks; stale requests are dropped or cancelled at Triton.
 
 The messages are in service/messages.py. A page has two lanes, hover and click; each is a lane of the speculative
 client: within it the newest request wins, so that hovering costs one decode for each mask that is shown, and nothing is
@@ -60,7 +60,7 @@ class _Page:
         self._sending = asyncio.Lock()
 
     async def serve(self) -> None:
-        """Read until the page goes away."""
+        """Handle messages until the page closes the connection."""
         status: asyncio.Task[None] | None = None
         try:
             refusal = await self._greet()

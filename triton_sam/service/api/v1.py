@@ -1,4 +1,4 @@
-"""The modern face: upload an image once, then ask for masks of it."""
+"""The routes of /v1: upload an image once, then ask for masks of it."""
 
 from __future__ import annotations
 

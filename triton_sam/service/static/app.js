@@ -1,4 +1,4 @@
-// The page put together: what the user does, what the service answers, what is shown.
+// The main module of the page: it connects the user's actions, the answers of the service, and the drawing.
 
 import { connectControls } from "./controls.js";
 import { Live } from "./live.js";
@@ -24,7 +24,7 @@ let serviceIsUp = false;
 let uploadFor = null;
 
 const stage = new Stage($("stage"), $("canvas"), paint);
-// For tests, measurements, and the curious at the console.
+// Tests, measurements, and people at the browser's console use this object.
 globalThis.tritonSam = {
   stats,
   scene,
@@ -56,7 +56,7 @@ live.addEventListener("masks", ({ detail }) => {
   if (!image || detail.image !== image.id) return;
   const choice = detail.scores.indexOf(Math.max(...detail.scores));
   preview = { path: outline(detail.logits[choice], detail.side, detail.used, image) };
-  stage.draw(); // at once: this is what the eye waits for
+  stage.draw(); // at once, not in the next frame: the user waits for this preview
   const painted = performance.now();
   stats.hover.push({ moved: detail.time, painted, ms: detail.ms });
   $("hover-info").textContent = `preview: ${Math.round(painted - detail.time)} ms`;
@@ -81,7 +81,7 @@ function endHover() {
   }
 }
 
-// --- what the user does ----------------------------------------------------------------------------------------------
+// --- actions of the user ---------------------------------------------------------------------------------------------
 
 stage.addEventListener("point", ({ detail }) => {
   if (!image || opening) return;
@@ -179,7 +179,7 @@ function check(selector, isOn) {
   }
 }
 
-// --- pictures --------------------------------------------------------------------------------------------------------
+// --- images --------------------------------------------------------------------------------------------------------
 
 async function open(file) {
   if (!file) return;
@@ -189,11 +189,11 @@ async function open(file) {
   warn("");
   $("busy").hidden = false;
   try {
-    const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF, and no 16 bits
+    const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF or 16-bit images
     const info = await rest.upload(file, settings.model, mine.signal);
     const picture = local ?? (await createImageBitmap(await rest.preview(info.id, mine.signal)));
-    if (opening !== mine) return; // a newer picture is on its way, or there
-    const name = file.name || "picture";
+    if (opening !== mine) return; // the user has opened a newer image
+    const name = file.name || "image";
     image = masks.image = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
     uploadFor = settings.model;
     scene.reset();
@@ -205,7 +205,7 @@ async function open(file) {
   } catch (problem) {
     if (opening !== mine) return;
     if (problem.status === 401) return void askToken().then(() => open(file));
-    warn(`${file.name || "The picture"}: ${problem.message}`);
+    warn(`${file.name || "The image"}: ${problem.message}`);
   } finally {
     if (opening === mine) {
       opening = null;
@@ -215,7 +215,7 @@ async function open(file) {
   }
 }
 
-/** Send the picture again: to another model, or to a service that has forgotten it. */
+/** Upload the image again: for another model, or for a service that has forgotten it. */
 async function reupload() {
   if (!image || opening) return;
   const mine = (opening = new AbortController());
@@ -256,7 +256,7 @@ live.addEventListener("status", ({ detail }) => {
   setState(detail.up ? "up" : "down", detail.up ? "ready" : "no Triton");
   if (!detail.up) {
     endHover();
-    warn(`Triton does not answer. Masks come back by themselves when it does. (${detail.detail ?? "no model is ready"})`);
+    warn(`Triton does not answer. Masks come back as soon as it does. (${detail.detail ?? "no model is ready"})`);
     return;
   }
   warn("");
@@ -275,7 +275,7 @@ live.addEventListener("outdated", () => {
   serviceIsUp = false;
   endHover();
   setState("down", "reload");
-  warn("The service is of another version than this page: reload the page.");
+  warn("The service has another version than this page: reload the page.");
 });
 
 live.addEventListener("token", () => void askToken().then(() => live.connect()));
@@ -341,8 +341,8 @@ function show() {
   $("save-mask").disabled = !(scene.active && masks.resultOf(scene.active)?.logits);
   $("save-overlay").disabled = $("save-coco").disabled = masks.finished.length === 0;
   $("hint").hidden = scene.objects.length > 0;
-  $("hint").textContent = image ? "Click on an object in the picture, or drag a box around it." : "Open a picture first.";
-  $("picture-info").textContent = image ? `${image.name} · ${image.width} × ${image.height}` : "no picture";
+  $("hint").textContent = image ? "Click on an object in the image, or drag a box around it." : "Open an image first.";
+  $("picture-info").textContent = image ? `${image.name} · ${image.width} × ${image.height}` : "no image";
   stage.redraw();
 }
 

@@ -1,4 +1,5 @@
-// Shows /openapi.json: every operation with its parameters, a curl line, and its answers. No library, nothing from elsewhere.
+// Shows /openapi.json: every operation with its parameters, a curl line, and its answers.
+// It uses no library and loads nothing from other sites.
 
 const place = document.getElementById("document");
 
@@ -8,7 +9,7 @@ function make(tag, options = {}, ...children) {
   return element;
 }
 
-/** Text with `code` in it. */
+/** Return the parts of a text; those between backquotes become `code` elements. */
 function prose(text) {
   return text.split("`").map((part, index) => (index % 2 ? make("code", { textContent: part }) : part));
 }

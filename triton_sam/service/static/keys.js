@@ -1,4 +1,4 @@
-// Keyboard shortcuts. index.html lists them twice, short in the panel and in full in its dialog.
+// Keyboard shortcuts. index.html lists them twice: the common ones in the panel, all of them in the dialog.
 
 const LETTERS = {
   a: (act) => act.tool("add"),

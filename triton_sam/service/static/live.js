@@ -1,8 +1,9 @@
-// The WebSocket: positions out, masks in. Two lanes, "hover" and "click"; in each the newest request wins.
+// The WebSocket: it sends positions and receives masks. It has two lanes, "hover" and "click"; in each lane, the newest
+// request replaces the older ones.
 
 import { Problem, token } from "./rest.js";
 
-const VERSION = 1; // of the messages: the same number as in service/messages.py
+const VERSION = 1; // of the messages; it must equal VERSION in service/messages.py
 const FIRST_PAUSE = 300;
 const LAST_PAUSE = 4000;
 const SLOW_LINE = 60;
@@ -13,9 +14,9 @@ export class Live extends EventTarget {
   #pause = FIRST_PAUSE;
   #newestClick = 0;
   #waiting = null;
-  #hovers = new Map(); // number of each hover request on its way -> {time of its event, time when it was sent}
-  #next = null; // the position that waits here
-  #lag = 0; // milliseconds that the line takes besides the service
+  #hovers = new Map(); // number of each unanswered hover request -> {time of its event, time when it was sent}
+  #next = null; // the newest position, which has not been sent yet
+  #lag = 0; // milliseconds that the network takes for one request and its answer
 
   get isOpen() {
     return this.#socket?.readyState === WebSocket.OPEN;
@@ -44,17 +45,17 @@ export class Live extends EventTarget {
   }
 
   /**
-   * Ask for the mask under the mouse; what comes is told as "masks" events, with ``time`` in them.
+   * Ask for the mask under the mouse. "masks" events bring the answers; each contains the ``time`` of its request.
    *
-   * One request is on its way and the newest position waits here: it goes when the answer comes, so that it is as new as
-   * can be. Over a slow line two are on their way, so that the service always has one to go on with.
+   * While one request is under way, the newest position waits here; it is sent when the answer comes, so that it is as
+   * recent as possible. Over a slow network, two requests are under way, so that the service is never idle.
    */
   hover(request, time) {
     this.#next = { request, time };
     this.#sendHover();
   }
 
-  /** The mouse is gone: nothing of it is wanted any more, neither here nor at Triton. */
+  /** The mouse has left the image: drop the previews that are under way, both here and at Triton. */
   stopHover() {
     this.#next = null;
     if (!this.#hovers.size) return;
@@ -62,7 +63,7 @@ export class Live extends EventTarget {
     if (this.isOpen) this.#send({ type: "cancel", lane: "hover" });
   }
 
-  /** Ask for masks; resolves to null when a newer call took its place. */
+  /** Ask for masks. The promise resolves to null when a newer call replaces this one. */
   click(request) {
     this.#give(null);
     if (!this.isOpen) return Promise.reject(new Problem({ status: 0, detail: "there is no connection to the service" }));

@@ -1,16 +1,16 @@
-// The masks of all objects: asked for where they are missing, kept by everything that they depend on.
+// The masks of all objects. Each mask is kept under all the values that it depends on; missing masks are requested.
 
 import { outline } from "./outline.js";
 import { hasPrompt, promptOf } from "./scene.js";
 
 export class Masks extends EventTarget {
-  #results = new Map(); // so that undo needs no server
-  #round = 0; // of refresh(): a newer one ends the older
+  #results = new Map(); // kept, so that undo needs no request
+  #round = 0; // number of the newest call of refresh(), which ends the older ones
   #scene;
   #live;
   #settings;
 
-  /** The picture that is open: {id, width, height}; null for none. */
+  /** The open image: {id, width, height}; null when none is open. */
   image = null;
 
   constructor(scene, live, settings) {
@@ -24,12 +24,12 @@ export class Masks extends EventTarget {
     this.#results.clear();
   }
 
-  /** {scores, logits, ...} of an object, {error}, or null while there is nothing. */
+  /** Return the result of an object: {scores, logits, ...}, {error}, or null until there is an answer. */
   resultOf(object) {
     return this.#results.get(this.#keyOf(object)) ?? null;
   }
 
-  /** Which candidate is shown: the one that was chosen, else the best scored. */
+  /** Return the index of the candidate to show: the one that the user chose, else the one with the best score. */
   choiceOf(object) {
     const scores = this.resultOf(object)?.scores ?? [0];
     const chosen = object.choice !== null && object.choice < scores.length;
@@ -54,9 +54,10 @@ export class Masks extends EventTarget {
   }
 
   /**
-   * Ask for the masks that are missing, the active object's first. ``time``: of the click that wants it.
+   * Ask for the missing masks, the active object's first. ``time`` is the time of the click that asked for it.
    *
-   * Tells "changed" when there is something to show, "clicked" when the click has its mask, and "unknown-image".
+   * Dispatches "changed" when there is something to show, "clicked" when the click has its mask, and "unknown-image"
+   * when the service has forgotten the image.
    */
   async refresh(time) {
     const mine = ++this.#round;
@@ -75,7 +76,7 @@ export class Masks extends EventTarget {
       } catch (problem) {
         if (mine !== this.#round) return;
         if (problem.code === "unknown_image") return void this.#tell("unknown-image");
-        // What is missing because nobody answers is asked for again when somebody does.
+        // If the service does not answer, the mask stays missing, and the page asks again when the service is back.
         if (problem.status !== 0 && problem.status !== 503) this.#results.set(key, { error: problem.message });
       }
       this.#tell("changed");

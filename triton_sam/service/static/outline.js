@@ -1,4 +1,4 @@
-// Logits -> outline: marching squares with interpolation, so that the edge is smooth at any zoom.
+// Turns logits into outlines by marching squares with interpolation, so that edges are smooth at any zoom.
 
 let next = new Int32Array(0);
 
@@ -9,12 +9,12 @@ const TURNS = [
 ];
 
 /**
- * Return the closed rings where logits change their sign, as a Path2D in pixels of the picture.
+ * Return the closed rings where logits change their sign, as a Path2D in pixels of the image.
  *
  * @param {Int8Array} logits - side x side, rows first
  * @param {number} side
- * @param {number[]} used - part of the logits, in fractions of width and height, that shows the picture
- * @param {{width: number, height: number}} size - of the picture
+ * @param {number[]} used - part of the logits, in fractions of width and height, that shows the image
+ * @param {{width: number, height: number}} size - of the image
  */
 export function outline(logits, side, used, size) {
   const wide = Math.max(1, Math.round(side * used[0]));

@@ -1,9 +1,9 @@
-// What lies on the picture: masks, boxes, points. Lines and points keep their size on the screen at any zoom.
+// Draws masks, boxes and points on the image. Lines and points keep their size on the screen at any zoom.
 
 const GOOD = "#28b450";
 const BAD = "#e13237";
 
-/** Fill and outline one mask. ``unit``: pixels of the picture for one of the screen. */
+/** Fill and outline one mask. ``unit`` is the number of image pixels for one screen pixel. */
 export function paintMask(context, path, color, alpha, unit, isPreview = false) {
   context.save();
   context.globalAlpha = alpha;
@@ -33,7 +33,7 @@ export function paintBox(context, box, color, unit, isPreview = false) {
   context.restore();
 }
 
-/** A disc: green with a plus is foreground, red with a minus is background. */
+/** Draw a disc: green with a plus is foreground, red with a minus is background. */
 export function paintPoint(context, point, unit, isFaint = false) {
   const radius = 7 * unit;
   context.save();

@@ -3,7 +3,7 @@
 /**
  * Show the objects. ``actions``: select, rename, toggle, remove, choose.
  *
- * Rows and their buttons stay where they are: a name that is being typed keeps the focus, and so does a candidate.
+ * Rows and buttons that exist stay in the document, so that a name being typed keeps the focus, and so does a candidate.
  */
 export function showObjects(list, scene, masks, actions) {
   const rows = new Map([...list.children].map((row) => [Number(row.dataset.id), row]));
@@ -100,7 +100,7 @@ function describe(object, result, choice) {
   const count = object.points.length;
   if (object.box) parts.push("box");
   if (count) parts.push(`${count} point${count === 1 ? "" : "s"}`);
-  if (!parts.length) return "click on it in the picture";
+  if (!parts.length) return "click on it in the image";
   if (result?.error) parts.push(result.error);
   else if (!result) parts.push("waiting …");
   else parts.push(`score ${result.scores[choice].toFixed(2)}`);

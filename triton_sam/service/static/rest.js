@@ -1,4 +1,4 @@
-// Calls to /v1, with the token where one is needed. Errors are Problems: the members of problem+json.
+// Calls to /v1, with the token if the service needs one. Errors become Problems with the members of problem+json.
 
 const TOKEN = "triton-sam-token";
 
@@ -22,7 +22,7 @@ export function rememberToken(text) {
   try {
     sessionStorage.setItem(TOKEN, text);
   } catch {
-    // Without storage it is asked for again after a reload.
+    // Without storage, the page asks for the token again after a reload.
   }
 }
 
@@ -41,7 +41,7 @@ async function call(path, options = {}) {
   try {
     members = { ...members, ...(await answer.json()) };
   } catch {
-    // Not ours: a proxy's error page.
+    // This is not the service's answer but, for example, the error page of a proxy.
   }
   throw new Problem(members);
 }
@@ -52,7 +52,7 @@ export async function models() {
 
 export async function upload(file, model, signal) {
   const body = new FormData();
-  body.append("image", file, file.name || "picture");
+  body.append("image", file, file.name || "image");
   const query = model ? `?model=${encodeURIComponent(model)}` : "";
   return (await call(`/v1/images${query}`, { method: "POST", body, signal })).json();
 }

@@ -1,17 +1,17 @@
-// Downloads. Masks come from the service at full size, equal to those of its API, not from what is on the screen.
+// Downloads. The service makes the masks at full size, as for any caller of its API; none is taken from the screen.
 
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
 import { promptOf } from "./scene.js";
 
-/** PNG of one object: 255 inside, 0 outside. */
+/** Save the mask of one object as PNG: 255 inside, 0 outside. */
 export async function saveMask(image, object, masks, settings) {
   const mask = await fullMask(image, object, masks, settings, "png");
   const bytes = Uint8Array.from(atob(mask.png), (character) => character.charCodeAt(0));
   save(new Blob([bytes], { type: "image/png" }), `${image.stem}-${fileName(object.name)}.png`);
 }
 
-/** The picture with all masks drawn in, at its own size. */
+/** Save the image with all masks drawn in, at the size of the image. */
 export async function saveOverlay(image, picture, shown, opacity) {
   const canvas = document.createElement("canvas");
   canvas.width = image.width;
@@ -23,7 +23,7 @@ export async function saveOverlay(image, picture, shown, opacity) {
   save(await new Promise((resolve) => canvas.toBlob(resolve, "image/png")), `${image.stem}-overlay.png`);
 }
 
-/** All objects as COCO annotations with compressed RLE; a category for each name. */
+/** Save all objects as COCO annotations with compressed RLE and one category for each name. */
 export async function saveCoco(image, objects, masks, settings) {
   const names = [...new Set(objects.map((object) => object.name))];
   const annotations = [];

@@ -1,4 +1,4 @@
-// Objects with their points and boxes, and every step of them for undo. Knows nothing of pages or servers.
+// Objects with their points and boxes, and their history for undo. This module knows neither the page nor the service.
 
 export const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#ff3782", "#7ccd32", "#5e5ce6"];
 
@@ -29,7 +29,7 @@ export class Scene {
     this.#count = 0;
   }
 
-  /** Change the objects by ``act``; the state before it can be had back. */
+  /** Change the objects by ``act``; undo() restores the state before it. */
   change(act) {
     this.#undo.push(this.#snapshot());
     this.#redo = [];
@@ -44,7 +44,7 @@ export class Scene {
     this.#step(this.#redo, this.#undo);
   }
 
-  /** The active object; one is begun where there is none. Call it inside change(). */
+  /** Return the active object; begin one if there is none. Call it inside change(). */
   current() {
     return this.active ?? this.begin();
   }
@@ -90,7 +90,7 @@ export function hasPrompt(object) {
   return Boolean(object && (object.points.length || object.box));
 }
 
-/** What the service is asked for an object, perhaps with the point under the mouse. */
+/** Return an object's prompt for the service; ``extra`` is the point under the mouse, if it counts, too. */
 export function promptOf(object, extra) {
   const points = [...(object?.points ?? []), ...(extra ? [extra] : [])];
   return {

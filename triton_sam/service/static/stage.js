@@ -1,4 +1,4 @@
-// The canvas: picture, masks, points; zoom and pan; mouse, pen and touch turned into points and boxes.
+// The canvas: it shows image, masks and points, zooms and pans, and turns mouse, pen and touch into points and boxes.
 
 const DRAG_PIXELS = 5;
 const MAX_ZOOM = 32;
@@ -18,9 +18,9 @@ export class Stage extends EventTarget {
   #pinch = null;
   #space = false;
   #queued = false;
-  #ratio = 1; // of the canvas's pixels to the window's
+  #ratio = 1; // pixels of the canvas for one pixel of the window
 
-  /** ``paint(context, stage)`` draws what lies on the picture, in pixels of the picture. */
+  /** ``paint(context, stage)`` draws everything on top of the image, in pixels of the image. */
   constructor(frame, canvas, paint) {
     super();
     this.#frame = frame;
@@ -71,7 +71,7 @@ export class Stage extends EventTarget {
     this.#changed();
   }
 
-  /** Zoom about a point of the screen; the middle of the stage where none is given. */
+  /** Zoom about a point of the screen; without a point, about the middle of the stage. */
   zoom(factor, at) {
     if (!this.size) return;
     const { width, height } = this.#frame.getBoundingClientRect();
@@ -84,7 +84,7 @@ export class Stage extends EventTarget {
     this.#changed();
   }
 
-  /** Where a pixel of the picture is in the window. */
+  /** Return the position of an image pixel in the window. */
   screenOf(x, y) {
     const frame = this.#canvas.getBoundingClientRect();
     return [frame.x + this.#view.x + x * this.#view.scale, frame.y + this.#view.y + y * this.#view.scale];
@@ -124,7 +124,7 @@ export class Stage extends EventTarget {
     const { scale, x, y } = this.#view;
     context.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * x, ratio * y);
     context.imageSmoothingEnabled = scale < 4;
-    context.imageSmoothingQuality = "medium"; // "high" takes three times as long, and this is in every preview
+    context.imageSmoothingQuality = "medium"; // "high" takes three times as long, and every preview draws this
     context.drawImage(this.picture, 0, 0, this.size.width, this.size.height);
     this.#paint(context, this);
   }
@@ -138,7 +138,7 @@ export class Stage extends EventTarget {
     this.draw();
   }
 
-  /** A window that moves to another monitor keeps its size, which is all that ResizeObserver looks at. */
+  /** Watch the pixel ratio: it changes on another monitor, but the size does not, so ResizeObserver says nothing. */
   #watchRatio() {
     const changed = () => (this.#resize(), this.#watchRatio());
     matchMedia(`(resolution: ${devicePixelRatio}dppx)`).addEventListener("change", changed, { once: true });
@@ -200,7 +200,7 @@ export class Stage extends EventTarget {
   #dragTo(screen, byTouch) {
     const drag = this.#drag;
     if (drag.kind === "press" && Math.hypot(screen.x - drag.screen.x, screen.y - drag.screen.y) > DRAG_PIXELS) {
-      // A finger that moves means to move the picture, unless a box was asked for.
+      // A moving finger pans the image, unless the box tool is selected.
       drag.kind = byTouch && this.tool !== "box" ? "pan" : "box";
       this.#tell("leave");
       this.cursor();

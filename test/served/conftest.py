@@ -1,6 +1,8 @@
-"""Fixtures of the session model's tests."""
+"""Fixtures of the tests of the session model and of the speculative client."""
 
+import gc
 import shutil
+import time
 
 import pytest
 from support.session_requests import IMAGE_BYTES
@@ -39,3 +41,35 @@ def transport(session_server):
 @pytest.fixture(scope="module")
 def picture(images):
     return (images / "shapes.jpg").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def sync(url, images):
+    with SAM2TritonClient(url) as client:
+        client.set_image(images / "shapes.jpg")
+        yield client
+
+
+@pytest.fixture(scope="module")
+def computed(server):
+    """Reads the server's own counter of decodes."""
+    transport = Transport(parse_url(server.http_url))
+
+    def read():
+        counts = [-1]
+        while len(counts) < 3 or counts[-1] != counts[-2]:  # Triton counts after it has answered
+            time.sleep(0.3)
+            counts.append(int(transport.statistics("sam2_decoder")["inference_count"]))
+        return counts[-1]
+
+    yield read
+    transport.close()
+
+
+@pytest.fixture
+def no_loose_ends(caplog):
+    """Fail on what asyncio logs about tasks, futures and connections that were left alone."""
+    yield
+    gc.collect()
+    records = [*caplog.get_records("call"), *caplog.get_records("teardown")]
+    assert [record.getMessage() for record in records if record.name in ("asyncio", "concurrent.futures")] == []

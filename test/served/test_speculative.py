@@ -5,106 +5,32 @@ Counts are strict. Times are not looked at, but for one generous ratio: `triton-
 
 import asyncio
 import concurrent.futures
-import gc
-import os
-import signal
-import socket
 import statistics
 import threading
 import time
 
 import numpy as np
-import psutil
 import pytest
+from support.speculation import LABELS, PATH, POINT, all_ended, assert_same, speculate, until
 
 from triton_sam import (
     ConfigurationError,
     InputError,
-    NoImageError,
-    PromptError,
-    SAM2TritonClient,
-    ServerError,
     ServerUnreachableError,
     SpeculativeSAM2Client,
     queue_multiple_requests,
     wait_for_latest_result,
 )
-from triton_sam._common.bundle import bundled
-from triton_sam.benchmark.mouse import mouse_path, stress
+from triton_sam.benchmark.mouse import mouse_path
 from triton_sam.client.session_image import LazyTensors, RemoteImage, SessionImage
 from triton_sam.families import get_family
-from triton_sam.transport import Transport
-from triton_sam.transport.url import parse_url
 
-POINT = [[200, 180]]
-PATH = [np.array([position]) for position in mouse_path(50, (800, 600))]
-LABELS = [np.array([1])] * 50
+pytestmark = pytest.mark.usefixtures("no_loose_ends")
 
 
 @pytest.fixture(scope="module")
 def picture(images):
     return images / "shapes.jpg"
-
-
-@pytest.fixture(scope="module")
-def sync(url, picture):
-    with SAM2TritonClient(url) as client:
-        client.set_image(picture)
-        yield client
-
-
-@pytest.fixture(scope="module")
-def computed(server):
-    """Reads the server's own counter of decodes."""
-    transport = Transport(parse_url(server.http_url))
-
-    def read():
-        counts = [-1]
-        while len(counts) < 3 or counts[-1] != counts[-2]:  # Triton counts after it has answered
-            time.sleep(0.3)
-            counts.append(int(transport.statistics("sam2_decoder")["inference_count"]))
-        return counts[-1]
-
-    yield read
-    transport.close()
-
-
-@pytest.fixture(autouse=True)
-def no_loose_ends(caplog):
-    """Fail on what asyncio logs about tasks, futures and connections that were left alone."""
-    yield
-    gc.collect()
-    records = [*caplog.get_records("call"), *caplog.get_records("teardown")]
-    assert [record.getMessage() for record in records if record.name in ("asyncio", "concurrent.futures")] == []
-
-
-def speculate(sync, scenario, **options):
-    """Run ``scenario(client)`` with a client that shares the sync client's image."""
-
-    async def main():
-        async with SpeculativeSAM2Client(sync.url, **options) as client:
-            client.image_embeddings = sync.image_embeddings
-            return await scenario(client)
-
-    return asyncio.run(main())
-
-
-def assert_same(result, expected):
-    for ours, theirs in zip(result, expected, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-async def all_ended(tasks):
-    done, pending = await asyncio.wait([task for _, task in tasks], timeout=60)
-    assert not pending
-    return done
-
-
-async def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.002)
 
 
 def test_documented_use(server, picture, sync):
@@ -369,164 +295,3 @@ def test_predict_sync_is_cancelled_from_another_thread(sync):
             client.cancel_session_requests("s", keep_latest=False)
             for job in jobs:
                 assert isinstance(job.exception(30), concurrent.futures.CancelledError)
-
-
-def test_wrong_use_is_one_clear_error(url, sync):
-    async def scenario(client):
-        with pytest.raises(PromptError, match="outside"):
-            await client.predict_async([[9999, 1]])
-        with pytest.raises(PromptError, match="coords_list has 2 positions, but labels_list has 1"):
-            await queue_multiple_requests(client, PATH[:2], LABELS[:1], "s")
-        assert await wait_for_latest_result([], client, "s") is None
-        assert client.cancel_session_requests("unknown") == 0
-        assert set(client.get_session_status("unknown").values()) == {0}
-        assert client.cleanup_session("unknown") == 0
-
-    speculate(sync, scenario)
-    with SpeculativeSAM2Client(url) as client, pytest.raises(NoImageError, match="set_image"):
-        client.predict_sync(POINT)
-    for options in ({"model_type": "sam9"}, {"timeout": 0}, {"max_in_flight": 0}, {"max_in_flight_total": 0}):
-        with pytest.raises(ConfigurationError):
-            SpeculativeSAM2Client(url, **options)
-
-
-def test_a_model_that_is_not_loaded_fails_every_task_once(url, sync):
-    async def main():
-        async with SpeculativeSAM2Client(url, model_name="sam2.1_huge") as client:
-            with pytest.raises(ServerError, match=r"sam2\.1_huge_encoder"):
-                await client.set_image_async(np.zeros((8, 8, 3), np.uint8))
-
-    asyncio.run(main())
-
-
-def test_a_failure_that_nobody_waits_for_is_silent(sync):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"{sync.url.partition(':')[0]}://127.0.0.1:{probe.getsockname()[1]}"
-
-    async def main():
-        async with SpeculativeSAM2Client(address, retries=0, timeout=5) as client:
-            client.image_embeddings = sync.image_embeddings
-            await client.predict_async(POINT, session_id="s")
-            await until(lambda: client.get_session_status("s")["failed"] == 1)
-            _, task = await client.predict_async(POINT, session_id="s")
-            with pytest.raises(ServerUnreachableError, match=r"nothing answers|not available|broke"):
-                await task
-
-    asyncio.run(main())
-
-
-def test_sessions_are_forgotten_and_cleaned_up(sync):
-    async def scenario(client):
-        _, task = await client.predict_async(POINT, session_id="s")
-        assert client.cleanup_session("s") == 1
-        await all_ended([("", task)])
-        assert client.get_session_status("s")["cancelled"] == 0
-        for number in range(2000):
-            await client.predict_async(POINT, session_id=f"session {number}")
-            client.cancel_session_requests(f"session {number}", keep_latest=False)
-        await asyncio.sleep(0)
-        assert client.requests_sent == 0
-        remembered = [number for number in range(2000) if client.get_session_status(f"session {number}")["cancelled"]]
-        assert remembered == list(range(2000 - 256, 2000))
-
-    speculate(sync, scenario)
-
-
-def test_closing_ends_every_task_and_every_connection(sync):
-    process = psutil.Process()
-    port = int(sync.url.rpartition(":")[2])
-
-    def connections():
-        return sum(c.raddr != () and c.raddr.port == port for c in process.net_connections("tcp"))
-
-    sync.predict(POINT)
-    before, threads = connections(), threading.active_count()
-
-    async def scenario(client):
-        tasks = [await client.predict_async(point, session_id=f"session {n}") for n, point in enumerate(PATH)]
-        await until(lambda: connections() > before)
-        return tasks
-
-    tasks = speculate(sync, scenario)
-    assert all(task.cancelled() for _, task in tasks)
-    deadline = time.monotonic() + 5
-    while (connections() > before or threading.active_count() > threads) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert connections() <= before
-    assert threading.active_count() <= threads
-
-
-def test_a_forgotten_client_closes_itself(sync):
-    threads = threading.active_count()
-    client = SpeculativeSAM2Client(sync.url)
-    client.image_embeddings = sync.image_embeddings
-    client.predict_sync(POINT)
-    assert threading.active_count() > threads
-    del client
-    gc.collect()
-    deadline = time.monotonic() + 5
-    while threading.active_count() > threads and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert threading.active_count() <= threads
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
-    local_server = pytest.importorskip("triton_sam.local_server")
-
-    def start(http_port=0, grpc_port=0):
-        models = ["sam2_encoder", "sam2_decoder"]
-        return local_server.LocalServer(
-            bundled("model_repository"), models=models, http_port=http_port, grpc_port=grpc_port
-        )
-
-    async def until_it_dies(client, pid):
-        tasks = [await client.predict_async(point, session_id=f"session {n}") for n, point in enumerate(PATH[:10])]
-        await asyncio.wait([task for _, task in tasks], return_when=asyncio.FIRST_COMPLETED)
-        os.kill(pid, signal.SIGKILL)
-        return [error for error in [task.exception() for task in await all_ended(tasks)] if error is not None]
-
-    with start() as first:
-        client = SpeculativeSAM2Client(first.http_url if protocol == "http" else first.grpc_url, timeout=30)
-        client.set_image(picture)
-        errors = asyncio.run(until_it_dies(client, first.pid))
-        ports = [int(address.rpartition(":")[2]) for address in (first.http_url, first.grpc_url)]
-    assert errors
-    assert {type(error) for error in errors} == {ServerUnreachableError}
-    with start(*ports):
-        masks, _ = client.predict_sync(POINT)
-    assert masks.shape == (1, 1, 256, 256)
-    client.close()
-
-
-@pytest.mark.slow
-def test_the_stress_report_keeps_its_limits_on_counts(server, sync, picture):
-    rows = asyncio.run(stress(sync.url, None, picture, positions=30, sessions=4, repeat=1))
-    assert [(row.asked, row.sent, row.cancelled, row.computed) for row in rows if " in 2 s" not in row.scenario] == [
-        (1, 1, 0, 1),
-        (20, 20, 0, 20),  # a session model refuses more than 24 that wait
-        (30, 1, 29, 1),
-        (30, 1, 30, 0),
-        (120, 4, 116, 4),
-    ]
-    assert [row.in_flight for row in rows] == [1, 20, 1, 1, 1, 1]
-    assert not [missed for row in rows for missed in row.missed if "differs" in missed or "in flight" in missed]
-
-
-@pytest.mark.slow
-def test_ten_thousand_requests_leave_nothing_behind(sync):
-    process = psutil.Process()
-
-    async def scenario(client):
-        async def batch(count):
-            for _ in range(count // 50):
-                tasks = await queue_multiple_requests(client, PATH, LABELS, "s")
-                assert await wait_for_latest_result(tasks, client, "s") is not None
-            gc.collect()
-            return process.memory_info().rss
-
-        await batch(2500)
-        return [await batch(2500) for _ in range(4)]
-
-    sizes = speculate(sync, scenario)
-    assert max(sizes) - sizes[0] < 64 << 20

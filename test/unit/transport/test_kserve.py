@@ -1,6 +1,5 @@
 """The HTTP client against sockets that misbehave: one deadline for a whole call, and the right bytes both ways."""
 
-import asyncio
 import contextlib
 import gzip
 import json
@@ -14,146 +13,31 @@ import time
 import numpy as np
 import pytest
 from support.busy_machine import standstill
+from support.socket_server import (
+    DONE,
+    LARGE,
+    SMALL,
+    Server,
+    always,
+    call,
+    client_of,
+    dribbles,
+    echo,
+    infer,
+    reads_nothing,
+    response,
+    silent,
+    tensors,
+)
 from tritonclient.utils import InferenceServerException
-from urllib3.exceptions import HTTPError
 
-from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.errors import InputError
 from triton_sam.transport.failures import NO_TRITON
 from triton_sam.transport.kserve import JSON_LENGTH, KServeClient
-from triton_sam.transport.kserve_aio import CallThreads
 from triton_sam.transport.protocols import SharedTensor
-from triton_sam.transport.timed_sockets import Call
 from triton_sam.transport.url import parse_url
 
 TIMEOUT, LATE = 0.4, 0.3
-LARGE = {"x": np.zeros(20_000_000, np.uint8)}
-SMALL = {"x": np.zeros(3, np.float32)}
-
-
-class Server:
-    """Answers each connection on a thread of its own with ``serve(connection)``; keeps what it read."""
-
-    def __init__(self, serve, context=None):
-        self.requests = []
-        self.connections = []
-        self.asked = threading.Event()
-        self.ended = threading.Event()
-        self._serve, self._context = serve, context
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        scheme, host = ("http", "127.0.0.1") if context is None else ("https", "localhost")
-        self.url = f"{scheme}://{host}:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._listener.close()
-        for connection in self.connections:
-            connection.close()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections.append(connection)
-                threading.Thread(target=self._run, args=(connection,), daemon=True).start()
-
-    def _run(self, connection):
-        with contextlib.suppress(OSError, ValueError):
-            if self._context is not None:
-                connection = self._context.wrap_socket(connection, server_side=True)
-                self.connections.append(connection)
-            self._serve(self, connection)
-
-    def read(self, connection):
-        """Read one request: its head as text and its body; None when the client has hung up."""
-        content = b""
-        while b"\r\n\r\n" not in content:
-            part = connection.recv(1 << 16)
-            if not part:
-                self.ended.set()
-                return None
-            content += part
-        head, _, body = content.partition(b"\r\n\r\n")
-        fields = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
-        while len(body) < int(fields.get("content-length", 0)):
-            part = connection.recv(1 << 20)
-            if not part:
-                self.ended.set()
-                return None
-            body += part
-        self.requests.append((head.decode(), fields, body))
-        self.asked.set()
-        return self.requests[-1]
-
-
-def response(content, status="200 OK", **fields):
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n{lines}\r\n".encode() + content
-
-
-def tensors(*outputs, data=b"", **fields):
-    """An answer to an inference."""
-    head = json.dumps({"outputs": outputs}).encode()
-    return response(head + data, **{JSON_LENGTH.replace("-", "_"): len(head)}, **fields)
-
-
-DONE = tensors({"name": "y", "datatype": "UINT8", "shape": [2], "parameters": {"binary_data_size": 2}}, data=b"ab")
-
-
-def always(answer):
-    """Behaviour: the same answer to every request."""
-
-    def serve(server, connection):
-        while server.read(connection):
-            connection.sendall(answer)
-
-    return serve
-
-
-def echo(server, connection):
-    """Behaviour: every input comes back as the output of the same name."""
-    while request := server.read(connection):
-        _, fields, body = request
-        end = int(fields[JSON_LENGTH.lower()])
-        connection.sendall(tensors(*json.loads(body[:end])["inputs"], data=body[end:]))
-
-
-def silent(server, connection):
-    while server.read(connection):
-        pass
-
-
-def reads_nothing(server, connection):
-    server.ended.wait(5)
-
-
-def dribbles(part):
-    """Behaviour: a byte of the answer every 50 ms, from the head on or from the body on."""
-
-    def serve(server, connection):
-        server.read(connection)
-        head, gap, body = tensors(*[], data=bytes(1000)).partition(b"\r\n\r\n")
-        if part == "body":
-            connection.sendall(head + gap)
-        for byte in body if part == "body" else head:
-            connection.sendall(bytes([byte]))
-            time.sleep(0.05)
-
-    return serve
-
-
-def call(seconds=5.0):
-    return Call(time.monotonic() + seconds)
-
-
-def client_of(server, **options):
-    return KServeClient(parse_url(server.url), **options)
-
-
-def infer(client, inputs=SMALL, outputs=("y",), seconds=5.0):
-    return client.infer("model", inputs, outputs, call(seconds))
 
 
 ARRAYS = {
@@ -375,158 +259,3 @@ def test_the_next_address_of_a_host_is_tried(monkeypatch):
         found += socket.getaddrinfo("127.0.0.1", port, type=socket.SOCK_STREAM)
         monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
         assert infer(KServeClient(parse_url(f"http://two.example:{port}")))["y"].tolist() == [97, 98]
-
-
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n", DONE[:-1], b"nonsense\r\n\r\n"])
-def test_a_connection_that_breaks_is_not_used_again_and_nothing_is_sent_twice(answer):
-    def breaks(server, connection):
-        if server.read(connection):
-            connection.sendall(answer)
-        connection.close()
-
-    with Server(breaks) as server:
-        client = client_of(server)
-        with pytest.raises((HTTPError, OSError)) as caught:
-            infer(client)
-        assert not isinstance(caught.value, TimeoutError)
-        assert len(server.requests) == 1
-        server._serve = always(DONE)
-        assert infer(client)["y"].tolist() == [97, 98]
-
-
-def test_a_connection_that_the_server_closed_meanwhile_costs_nothing():
-    def once(server, connection):
-        server.read(connection)
-        connection.sendall(DONE)
-        connection.close()
-
-    with Server(once) as server:
-        client = client_of(server)
-        for number in (1, 2, 3):
-            infer(client)
-            time.sleep(0.05)
-            assert len(server.connections) == number
-
-
-def test_many_threads_share_one_client():
-    with Server(echo) as server:
-        client, wrong = client_of(server), []
-
-        def ask(number):
-            for _ in range(20):
-                array = np.full(50_000, number, np.int32)
-                if not np.array_equal(infer(client, {"x": array}, ["x"], 60)["x"], array):
-                    wrong.append(number)
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not wrong
-        assert len(server.connections) <= 8
-        client.close()
-
-
-@pytest.mark.parametrize("serve", [silent, reads_nothing, dribbles("body")], ids=["silent", "full", "body"])
-def test_a_call_that_is_cancelled_ends_at_once_and_the_server_hears_of_it(serve):
-    with Server(serve) as server:
-        client, running, errors = client_of(server), call(60), []
-
-        def ask():
-            try:
-                client.infer("model", LARGE, ["y"], running)
-            except (OSError, HTTPError) as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        time.sleep(0.3)
-        running.cancel()
-        with standstill() as lost:
-            thread.join(2)
-        assert not thread.is_alive(), lost
-        assert len(errors) == 1
-        if serve is silent:
-            assert server.ended.wait(2)
-        server.ended.set()
-        server._serve = always(DONE)
-        assert infer(client)["y"].tolist() == [97, 98]
-
-
-def test_a_connection_in_use_while_another_thread_closes_is_closed_after_its_call():
-    def slow(server, connection):
-        server.read(connection)
-        client.close()
-        connection.sendall(DONE)
-        server.read(connection)
-
-    with Server(slow) as server:
-        client = client_of(server)
-        assert infer(client)["y"].tolist() == [97, 98]
-        assert server.ended.wait(2)
-        with pytest.raises(ConfigurationError, match="closed"):
-            infer(client)
-
-
-def test_cancelling_a_call_that_has_ended_leaves_its_connection_to_others():
-    with Server(always(DONE)) as server:
-        client, ended = client_of(server), call()
-        client.infer("model", SMALL, ["y"], ended)
-        ended.cancel()
-        infer(client)
-        assert len(server.connections) == 1
-        with pytest.raises(OSError, match="cancelled"):
-            client.infer("model", SMALL, ["y"], ended)
-
-
-def test_a_socket_that_was_shut_down_on_its_way_to_the_next_call_is_replaced():
-    with Server(always(DONE)) as server:
-        client = client_of(server)
-        infer(client)
-        (connection,) = [each for each in client._pool._pool.pool.queue if each is not None]
-        connection.sock.is_shut = True
-        infer(client)
-        assert len(server.connections) == 2
-
-
-def call_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "triton-sam-call"]
-
-
-def test_an_event_loop_waits_for_calls_in_threads_which_end_with_it():
-    async def ask(client, threads):
-        def one():
-            current = call()
-            return threads.run(lambda: client.infer("model", SMALL, ["y"], current), current)
-
-        for _ in range(3):
-            await one()
-        assert len(call_threads()) == 1
-        answers = await asyncio.gather(*[one() for _ in range(8)])
-        assert len(answers) == 8
-
-    with Server(always(DONE)) as server:
-        threads = CallThreads()
-        asyncio.run(ask(client_of(server), threads))
-        threads.close()
-        deadline = time.monotonic() + 5
-        while call_threads() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not call_threads()
-
-
-def test_a_coroutine_that_is_cancelled_closes_its_connection():
-    async def ask(client, threads):
-        current = call(60)
-        task = asyncio.ensure_future(threads.run(lambda: client.infer("model", SMALL, ["y"], current), current))
-        await asyncio.to_thread(server.asked.wait, 5)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    with Server(silent) as server:
-        threads = CallThreads()
-        asyncio.run(ask(client_of(server), threads))
-        assert server.ended.wait(2)
-        threads.close()

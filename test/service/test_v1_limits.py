@@ -1,0 +1,252 @@
+"""The modern API's limits, answers to bad uploads, headers, tokens and settings, on a real Triton."""
+
+import asyncio
+import io
+import json
+import logging
+import re
+import struct
+import threading
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.problems import problem
+
+from triton_sam.errors import ConfigurationError
+
+pytest.importorskip("fastapi")
+from support.running_service import running_service, wait_until
+
+from triton_sam.service.engine import check_image
+from triton_sam.service.logs import LOGGER, JsonFormatter
+from triton_sam.service.middleware import same_token
+from triton_sam.service.page import STATIC
+from triton_sam.service.problems import Problem
+from triton_sam.service.settings import Settings
+
+POINT = {"points": [[200, 180]]}
+BOXES = [[90, 70, 310, 290], [430, 60, 700, 230]]
+
+
+def png_of(width, height):
+    """A PNG whose header says so, with next to nothing behind it."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+def zip_bomb():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.png", bytes(50_000_000))
+    return buffer.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+@pytest.mark.parametrize("route", ["/v1/images", "/embedded_model", "/prediction"])
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"", 400),
+        (b"<!doctype html><html><body>no picture</body></html>", 415),
+        (zip_bomb(), 415),
+        (png_of(30_000, 30_000), 413),
+        (png_of(12_000, 12_000), 413),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n", 415),
+        (png_of(64, 64)[:60], (415, 422)),
+        (bytes(200_000_000), 413),
+    ],
+    ids=["0-bytes", "html", "zip-bomb", "30000x30000", "12000x12000", "eps", "cut", "200MB"],
+)
+def test_bad_uploads(service, route, content, status):
+    data = {"x": "1", "y": "1"} if route == "/prediction" else {}
+    answer = service.http.post(route, files={"image": ("a.png", content)}, data=data)
+    assert answer.status_code in (status if isinstance(status, tuple) else (status,)), answer.text
+    problem(answer, answer.status_code)
+    assert service.http.get("/health").status_code == 200
+
+
+def test_a_body_without_a_length_is_counted(service):
+    def pieces():
+        yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+        for _ in range(70):
+            yield bytes(1 << 20)
+        yield b"\r\n--b--\r\n"
+
+    headers = {"content-type": "multipart/form-data; boundary=b"}
+    problem(service.http.post("/v1/images", content=pieces(), headers=headers), 413)
+
+
+def test_a_damaged_picture_is_the_senders_fault(service, picture):
+    answer = service.http.post("/v1/images", files={"image": picture[: len(picture) // 2]})
+    assert "image" in problem(answer, 422)["detail"]
+
+
+def test_pictures_lie_upright(service, picture):
+    with Image.open(io.BytesIO(picture)) as image:
+        exif = image.getexif()
+        exif[0x0112] = 6
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", exif=exif)
+    assert check_image(buffer.getvalue(), 100) == (600, 800)
+    uploaded = service.upload(buffer.getvalue())
+    assert (uploaded["width"], uploaded["height"]) == (600, 800)
+    shown = service.http.get(f"/v1/images/{uploaded['id']}/preview")
+    with Image.open(io.BytesIO(shown.content)) as preview:
+        assert (preview.format, preview.size) == ("JPEG", (600, 800))
+
+
+def test_a_16_bit_tiff_can_be_shown(service):
+    buffer = io.BytesIO()
+    Image.fromarray((np.arange(100 * 120, dtype=np.uint16) * 3).reshape(100, 120)).save(buffer, "TIFF")
+    uploaded = service.upload(buffer.getvalue())
+    shown = service.http.get(f"/v1/images/{uploaded['id']}/preview")
+    assert shown.headers["content-type"] == "image/jpeg"
+    with Image.open(io.BytesIO(shown.content)) as preview:
+        low, high = preview.getextrema()[0]
+        assert high - low > 240
+    assert service.http.delete(f"/v1/images/{uploaded['id']}").status_code == 204
+    problem(service.http.get(f"/v1/images/{uploaded['id']}/preview"), 404)
+    problem(service.http.delete(f"/v1/images/{uploaded['id']}"), 404)
+
+
+def test_answers_carry_an_id(service):
+    assert service.http.get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    assert service.http.get("/health", headers={"x-request-id": "a b\tc"}).headers["x-request-id"] != "a b\tc"
+
+
+def test_a_client_that_goes_away_is_noticed(service, picture):
+    before = service.metric("triton_sam_service_cancelled_total")
+
+    async def leave():
+        body = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n' + picture + b"\r\n--b--\r\n"
+        host, port = service.url.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /embedded_model HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        await writer.drain()
+        writer.close()
+
+    asyncio.run(leave())
+    wait_until(lambda: service.metric("triton_sam_service_cancelled_total") > before)
+
+
+def test_metrics_and_openapi(service):
+    text = service.http.get("/metrics").text
+    assert "triton_sam_service_triton_up 1.0" in text
+    assert "process_resident_memory_bytes" in text
+    document = service.http.get("/openapi.json").json()
+    assert "/v1/images/{image_id}/segment" in document["paths"]
+    assert "HTTPValidationError" not in json.dumps(document)
+    example = document["components"]["schemas"]["SegmentRequest"]["examples"][0]
+    assert example["points"]
+    for path in ("/", "/docs", "/static/app.js", "/static/style.css", "/static/samples/shapes.jpg", "/favicon.ico"):
+        assert service.http.get(path).status_code == 200
+    assert service.http.get("/static/../settings.py").status_code == 404
+    assert service.http.get("/static/samples/..%2f..%2fdemo.json").status_code == 404
+
+
+def test_the_page_needs_nothing_from_elsewhere():
+    for path in STATIC.iterdir():
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"(https?:)?//[a-z0-9-]+\.[a-z]", text), path.name
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [(path, 200) for path in ("/", "/docs", "/static/app.js", "/static/samples/shapes.jpg", "/health", "/v1/models")]
+    + [("/v1/images/none", 422), ("/nowhere", 404)],
+)
+def test_every_answer_is_safe_to_show(service, path, status):
+    answer = service.http.get(path)
+    assert answer.status_code == status
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+
+
+def test_the_token_is_compared_in_constant_time(monkeypatch):
+    compared = []
+    monkeypatch.setattr("hmac.compare_digest", lambda given, expected: compared.append((given, expected)) or False)
+    assert not same_token("guess", "secret")
+    assert compared == [(b"guess", b"secret")]
+    monkeypatch.undo()
+    assert same_token("sécret", "sécret")
+    assert not same_token("\udcff", "secret")  # what a header may hold
+
+
+def test_nothing_may_call_from_elsewhere_by_default(service):
+    answer = service.http.get("/health", headers={"origin": "https://elsewhere.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_token_origins_and_limits(service_triton, picture):
+    options = {"token": "secret", "origins": ("https://mine.example",), "max_body": 1 << 20, "max_megapixels": 0.1}
+    with running_service(service_triton.grpc_url, **options) as guarded:
+        assert guarded.http.get("/").status_code == guarded.http.get("/health").status_code == 200
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic secret"}):
+            answer = guarded.http.get("/v1/models", headers=headers)
+            assert problem(answer, 401)["code"] == "token"
+            assert answer.headers["www-authenticate"] == "Bearer"
+        guarded.http.headers["authorization"] = "Bearer secret"
+        assert guarded.http.get("/v1/models").status_code == 200
+        problem(guarded.http.post("/v1/images", files={"image": picture}), 413)
+        problem(guarded.http.post("/v1/images", files={"image": bytes(2 << 20)}), 413)
+        mine = guarded.http.get("/health", headers={"origin": "https://mine.example"})
+        assert mine.headers["access-control-allow-origin"] == "https://mine.example"
+        assert (
+            "access-control-allow-origin" not in guarded.http.get("/health", headers={"origin": "https://a.b"}).headers
+        )
+        preflight = {"origin": "https://mine.example", "access-control-request-method": "POST"}
+        assert guarded.http.options("/v1/images", headers=preflight).status_code == 200
+
+
+def test_too_many_at_a_time_and_too_slow(service_triton, picture):
+    with running_service(service_triton.grpc_url, max_requests=1, timeout=0.001) as narrow:
+        assert problem(narrow.http.post("/prediction", files={"image": picture}, data={"x": 1, "y": 1}), 504)
+    with running_service(service_triton.grpc_url, max_requests=1) as narrow:
+        statuses = []
+
+        def embed():
+            statuses.append(narrow.http.post("/embedded_model", files={"image": picture}).status_code)
+
+        threads = [threading.Thread(target=embed) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert set(statuses) == {200, 503}
+
+
+def test_settings_that_cannot_work():
+    nan = float("nan")
+    for options in ({"max_body": 0}, {"token": ""}, {"timeout": -1}, {"timeout": nan}, {"max_megapixels": nan}):
+        with pytest.raises(ConfigurationError):
+            Settings(**options)
+
+
+def test_log_lines_are_json():
+    record = LOGGER.makeRecord(
+        LOGGER.name, logging.INFO, "f", 1, "request", None, None, extra={"fields": {"status": 200}}
+    )
+    entry = json.loads(JsonFormatter().format(record))
+    assert (entry["message"], entry["status"], entry["level"]) == ("request", 200, "info")
+
+
+def test_a_picture_is_judged_by_its_header_alone():
+    with pytest.raises(Problem) as caught:
+        check_image(png_of(60_000, 60_000), 1e9)
+    assert caught.value.status == 413

@@ -1,0 +1,144 @@
+"""A server of plain sockets, which answers and misbehaves as a test says, and a KServe client for it."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+
+import numpy as np
+
+from triton_sam.transport.kserve import JSON_LENGTH, KServeClient
+from triton_sam.transport.timed_sockets import Call
+from triton_sam.transport.url import parse_url
+
+LARGE = {"x": np.zeros(20_000_000, np.uint8)}
+
+
+SMALL = {"x": np.zeros(3, np.float32)}
+
+
+class Server:
+    """Answers each connection on a thread of its own with ``serve(connection)``; keeps what it read."""
+
+    def __init__(self, serve, context=None):
+        self.requests = []
+        self.connections = []
+        self.asked = threading.Event()
+        self.ended = threading.Event()
+        self._serve, self._context = serve, context
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        scheme, host = ("http", "127.0.0.1") if context is None else ("https", "localhost")
+        self.url = f"{scheme}://{host}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.close()
+        for connection in self.connections:
+            connection.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections.append(connection)
+                threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+
+    def _run(self, connection):
+        with contextlib.suppress(OSError, ValueError):
+            if self._context is not None:
+                connection = self._context.wrap_socket(connection, server_side=True)
+                self.connections.append(connection)
+            self._serve(self, connection)
+
+    def read(self, connection):
+        """Read one request: its head as text and its body; None when the client has hung up."""
+        content = b""
+        while b"\r\n\r\n" not in content:
+            part = connection.recv(1 << 16)
+            if not part:
+                self.ended.set()
+                return None
+            content += part
+        head, _, body = content.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
+        while len(body) < int(fields.get("content-length", 0)):
+            part = connection.recv(1 << 20)
+            if not part:
+                self.ended.set()
+                return None
+            body += part
+        self.requests.append((head.decode(), fields, body))
+        self.asked.set()
+        return self.requests[-1]
+
+
+def response(content, status="200 OK", **fields):
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(content)}\r\n{lines}\r\n".encode() + content
+
+
+def tensors(*outputs, data=b"", **fields):
+    """An answer to an inference."""
+    head = json.dumps({"outputs": outputs}).encode()
+    return response(head + data, **{JSON_LENGTH.replace("-", "_"): len(head)}, **fields)
+
+
+DONE = tensors({"name": "y", "datatype": "UINT8", "shape": [2], "parameters": {"binary_data_size": 2}}, data=b"ab")
+
+
+def always(answer):
+    """Behaviour: the same answer to every request."""
+
+    def serve(server, connection):
+        while server.read(connection):
+            connection.sendall(answer)
+
+    return serve
+
+
+def echo(server, connection):
+    """Behaviour: every input comes back as the output of the same name."""
+    while request := server.read(connection):
+        _, fields, body = request
+        end = int(fields[JSON_LENGTH.lower()])
+        connection.sendall(tensors(*json.loads(body[:end])["inputs"], data=body[end:]))
+
+
+def silent(server, connection):
+    while server.read(connection):
+        pass
+
+
+def reads_nothing(server, connection):
+    server.ended.wait(5)
+
+
+def dribbles(part):
+    """Behaviour: a byte of the answer every 50 ms, from the head on or from the body on."""
+
+    def serve(server, connection):
+        server.read(connection)
+        head, gap, body = tensors(*[], data=bytes(1000)).partition(b"\r\n\r\n")
+        if part == "body":
+            connection.sendall(head + gap)
+        for byte in body if part == "body" else head:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.05)
+
+    return serve
+
+
+def call(seconds=5.0):
+    return Call(time.monotonic() + seconds)
+
+
+def client_of(server, **options):
+    return KServeClient(parse_url(server.url), **options)
+
+
+def infer(client, inputs=SMALL, outputs=("y",), seconds=5.0):
+    return client.infer("model", inputs, outputs, call(seconds))

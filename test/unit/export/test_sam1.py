@@ -256,7 +256,7 @@ def test_sizes_by_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     [
         (["verify", "sam1", "--random", "--size", "tiny", "-q"], "no size 'tiny'"),
         (["export", "sam1", "--random", "0", "--model-cfg", "x", "-q"], "--model-cfg is for sam2"),
-        (["export", "sam1", "--random", "0", "--size", "tiny", "-q"], "no size 'tiny': one of vit_b, vit_l"),
+        (["export", "sam1", "--random", "0", "--size", "tiny", "-q"], "no size 'tiny': choose one of vit_b, vit_l"),
         (
             ["export", "sam1", "--random", "0", "--size", "vit_b", "--model-type", "vit_b", "-q"],
             "--size and --model-type say the same: give one of them",

@@ -1,7 +1,6 @@
-"""Measure the speculative client for the `speculative` command.
+"""Measure the speculative client for the `speculative` command, one scenario after another.
 
-Each scenario sends a mouse path in another manner. The server must have no other clients, because its counters tell how
-many decodes a scenario cost.
+The server must have no other clients, because its counters tell how many decodes a scenario cost.
 """
 
 from __future__ import annotations

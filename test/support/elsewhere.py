@@ -16,7 +16,6 @@ import filelock
 import numpy as np
 import PIL.Image
 import tritonclient.grpc.aio
-import tritonclient.http
 import urllib3
 
 if "_pytest" in sys.modules:
@@ -27,7 +26,7 @@ if "_pytest" in sys.modules:
 ABSENT_MODULES = ("fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios")
 ABSENT_FROM_OS = (
     "chown", "fork", "geteuid", "getgid", "getloadavg", "getpgid", "getuid", "killpg", "mkfifo", "register_at_fork",
-    "sched_getaffinity", "setsid", "sysconf", "uname",
+    "setsid", "sysconf", "uname",
 )  # fmt: skip
 ABSENT_LIBRARIES = ("onnxruntime", "torch")
 """They need what is gone here; tests that compare with them are skipped."""
@@ -40,7 +39,6 @@ IMPORTED_FIRST = (
     np,
     PIL.Image,
     tritonclient.grpc.aio,
-    tritonclient.http,
     urllib3,
 )
 

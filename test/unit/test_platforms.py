@@ -99,24 +99,30 @@ WRONG_PYTHON = (
     r"\(`uv venv --python 3\.12`, then `uv pip install .*local.*`\), or .*docker compose up\n"
 )
 NO_PACKAGE = r"error: the local server needs the nvidia-pytriton wheel: pip install .*local.*\n"
+FITTING = {
+    "sys.platform": "linux",
+    "platform.machine": lambda: "x86_64",
+    "triton_sam.local_server.installation._python_version": lambda: "3.12",
+}
 ELSEWHERE = {
-    "system": (("sys.platform", "win32"), WRONG_SYSTEM),
-    "Python": (("triton_sam.local_server.installation._python_version", lambda: "3.14"), WRONG_PYTHON),
-    "package": (("importlib.util.find_spec", lambda name: None), NO_PACKAGE),
+    "system": ({"sys.platform": "win32"}, WRONG_SYSTEM),
+    "Python": ({**FITTING, "triton_sam.local_server.installation._python_version": lambda: "3.14"}, WRONG_PYTHON),
+    "package": ({**FITTING, "importlib.util.find_spec": lambda name: None}, NO_PACKAGE),
 }
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
 @pytest.mark.parametrize("command", ["serve", "predict", "speculative"])
 def test_a_local_server_elsewhere_is_one_line(where, command, images, capsys, monkeypatch):
-    (name, value), expected = ELSEWHERE[where]
+    patches, expected = ELSEWHERE[where]
     options = {
         "serve": ["-q", "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"],
         "predict": ["-q", str(images / "shapes.jpg"), "--point", "200,180", "--local"],
         "speculative": ["-q", "--local"],
     }
     with monkeypatch.context() as patch:
-        patch.setattr(name, value)
+        for name, value in patches.items():
+            patch.setattr(name, value)
         assert main([command, *options[command]]) == 1
     (line,) = capsys.readouterr().err.splitlines(keepends=True)
     assert re.search(expected, line), line

@@ -34,7 +34,7 @@ def describe_machine() -> dict[str, Any]:
         "threads": psutil.cpu_count() or 0,
         "usable_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
-        "load_before": round(os.getloadavg()[0], 2),
+        "load_before": round(psutil.getloadavg()[0], 2),
         "gpus": _gpus(),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),

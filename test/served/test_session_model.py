@@ -115,7 +115,7 @@ def test_errors_of_the_server_are_those_of_the_package(session_server, protocol)
     with SAM2TritonClient(address) as client:
         with pytest.raises(ImageError, match="not an image"):
             client.set_image(b"not a picture")
-        with pytest.raises(ConfigurationError, match="embeddings="):
+        with pytest.raises(ConfigurationError, match="embeddings must be one of"):
             SAM2TritonClient(address, embeddings="cloud")
     with (
         SAM2TritonClient(address, model_name="absent", embeddings="server") as client,

@@ -294,8 +294,8 @@ def test_command(fake: FakeHub, tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ("setup sam3 fp32 --precision fp16", "sam3 fp32 with --precision fp16: give one"),
-        ("setup sam3 fp16 --precision fp32", "sam3 fp16 with --precision fp32: give one"),
+        ("setup sam3 fp32 --precision fp16", "sam3 fp32 with --precision fp16: give only one of them"),
+        ("setup sam3 fp16 --precision fp32", "sam3 fp16 with --precision fp32: give only one of them"),
         ("setup sam3 --directory x", "--directory is for checkpoints"),
         ("download sam3 --directory x", "--directory is for checkpoints"),
         ("setup sam3 --precision int8", "fp32, fp16"),

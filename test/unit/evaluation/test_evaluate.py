@@ -245,7 +245,8 @@ def test_the_command_measures_on_a_real_server(server, folder, tmp_path, capsys)
         answers = [*each["clicks"], *each["candidates"], each["box"], each["shaken_box"]]
         assert all(0 <= answer["iou"] <= 1 and np.isfinite(answer["score"]) for answer in answers)
     for name in ("iou.png", f"examples_{folder.name}.png"):
-        assert Image.open(out / name).width > 400
+        with Image.open(out / name) as plot:
+            assert plot.width > 400
 
 
 class FailingClient(Oracle):

@@ -1,4 +1,4 @@
-"""What a hostile caller, file or page must not get: see the threat model in docs/background/reliability.md."""
+"""Attacks by a hostile caller, file or page that must fail: see the threat model in docs/background/reliability.md."""
 
 from __future__ import annotations
 

@@ -11,12 +11,16 @@ In shapes, P is the number of prompts (objects), N of points, T of tokens, L of 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import onnx
 import torch
 from torch import Tensor, nn
 
 from ..families.base import LABEL_NO_POINT
+from ..families.tables import ModelSpec
+from . import onnx_tools
 
 LABEL_PADDING = -1
 """The label of the padding token, which the official prompt encoders append to the points."""
@@ -265,3 +269,32 @@ def _by_head(rows: Any, heads: int) -> Tensor:
     """Reshape (P,heads*T,n) to (P,heads,T,n)."""
     split: Tensor = rows.unflatten(1, (heads, -1))
     return split
+
+
+def trace_decoder(decoder: nn.Module, spec: ModelSpec, embeddings: Sequence[Tensor], side: int) -> onnx.ModelProto:
+    """Trace a decoder of points, for any number of prompts, points and images.
+
+    The trace uses a batch of 1 for images and masks, which is broadcast. Both batches become dynamic afterwards.
+
+    Args:
+        decoder: takes the inputs of ``spec`` in order.
+        spec: the decoder in the table of its family.
+        embeddings: one image's outputs of the encoder (1,C,h,w), on the device of the decoder.
+        side: side of the image, pixels.
+
+    Raises:
+        ExportError: torch cannot export the decoder.
+    """
+    prompts, points = torch.export.Dim("prompts", min=1), torch.export.Dim("points", min=0)
+    device = embeddings[0].device
+    example = [
+        *embeddings,
+        torch.rand(2, 3, 2, device=device) * side,
+        torch.ones(2, 3, device=device),
+        torch.zeros(1, 1, side // 4, side // 4, device=device),
+        torch.zeros(1, device=device),
+    ]
+    free = {0: prompts, 1: points}
+    graph = onnx_tools.trace(decoder, spec, example, {"point_coords": free, "point_labels": free})
+    onnx_tools.free_batch(graph)
+    return graph

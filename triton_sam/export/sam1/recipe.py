@@ -19,6 +19,7 @@ try:
     import torch
 
     from .. import onnx_tools
+    from ..point_graphs import trace_decoder
     from .graphs import Sam1Decoder, Sam1Encoder
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
@@ -67,20 +68,9 @@ def _trace_encoder(model: Any) -> onnx.ModelProto:
 
 
 def _trace_decoder(model: Any) -> onnx.ModelProto:
-    """Trace with a batch of 1 for images and masks, which is broadcast, and make both batches dynamic afterwards."""
-    prompts, points = torch.export.Dim("prompts", min=1), torch.export.Dim("points", min=0)
-    side, device = model.image_encoder.img_size, model.device
-    example = [
-        torch.rand(1, 256, side // STRIDE, side // STRIDE, device=device),
-        torch.rand(2, 3, 2, device=device) * side,
-        torch.ones(2, 3, device=device),
-        torch.zeros(1, 1, side // 4, side // 4, device=device),
-        torch.zeros(1, device=device),
-    ]
-    free = {0: prompts, 1: points}
-    graph = onnx_tools.trace(Sam1Decoder(model), Sam1.decoder, example, {"point_coords": free, "point_labels": free})
-    onnx_tools.free_batch(graph)
-    return graph
+    side = model.image_encoder.img_size
+    embeddings = [torch.rand(1, 256, side // STRIDE, side // STRIDE, device=model.device)]
+    return trace_decoder(Sam1Decoder(model), Sam1.decoder, embeddings, side)
 
 
 EXPORTER = Sam1Exporter()

@@ -21,6 +21,7 @@ try:
     import torch
 
     from .. import onnx_tools
+    from ..point_graphs import trace_decoder
     from . import attention
     from .graphs import Sam2Decoder, Sam2Encoder
 except ImportError as error:
@@ -124,24 +125,12 @@ def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:
 
 
 def _trace_decoder(model: Any) -> onnx.ModelProto:
-    """Trace with a batch of 1 for images and masks, which is broadcast, and make both batches dynamic afterwards."""
-    prompts, points = torch.export.Dim("prompts", min=1), torch.export.Dim("points", min=0)
-    side, device = model.image_size, model.device
+    side = model.image_size
     embeddings = [
-        torch.rand(1, tensor.shape[1], side // stride, side // stride, device=device)  # type: ignore[arg-type]
+        torch.rand(1, tensor.shape[1], side // stride, side // stride, device=model.device)  # type: ignore[arg-type]
         for tensor, stride in zip(Sam2.encoder.outputs, (16, 4, 8), strict=True)
     ]
-    example = [
-        *embeddings,
-        torch.rand(2, 3, 2, device=device) * side,
-        torch.ones(2, 3, device=device),
-        torch.zeros(1, 1, side // 4, side // 4, device=device),
-        torch.zeros(1, device=device),
-    ]
-    free = {0: prompts, 1: points}
-    graph = onnx_tools.trace(Sam2Decoder(model), Sam2.decoder, example, {"point_coords": free, "point_labels": free})
-    onnx_tools.free_batch(graph)
-    return graph
+    return trace_decoder(Sam2Decoder(model), Sam2.decoder, embeddings, side)
 
 
 def _config(checkpoint: str | Path | None, model_cfg: str | Path | None) -> str | Path:

@@ -1,4 +1,5 @@
-"""Check the files of a deployment: compose file, Dockerfile, manifests, monitoring, nginx and scripts.
+"""Check the files of a deployment: compose file, Dockerfile, manifests, Helm chart, monitoring, nginx and
+scripts.
 
 Each check uses the official program or schema for its files. A check whose program is missing is skipped, and prints
 how to install the program; with --strict it fails instead. `pixi run lint-deploy` runs this script.
@@ -7,6 +8,7 @@ how to install the program; with --strict it fails instead. `pixi run lint-deplo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import shutil
@@ -26,6 +28,11 @@ CUSTOM_RESOURCES = {
     "ScaledObject": "scaledobject_v1alpha1",
     "ServiceMonitor": "servicemonitor_v1",
     "InferenceService": "inferenceservice_v1beta1",
+    "PrometheusRule": "prometheusrule_v1",
+    "Gateway": "gateway_v1",
+    "HTTPRoute": "httproute_v1",
+    "GRPCRoute": "grpcroute_v1",
+    "Route": "route_v1",
 }
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
@@ -114,6 +121,7 @@ def shell() -> Iterable[str]:
 
 def kubernetes() -> Iterable[str]:
     """Yield the faults of the rendered manifests, by the schemas of Kubernetes and of the custom resources."""
+    from support.helm import MissingProgramError, program
     from support.manifests import load, render
 
     for overlay in sorted((KUBERNETES / "overlays").iterdir()):
@@ -121,8 +129,8 @@ def kubernetes() -> Iterable[str]:
             yield from (f"{overlay.name}: {fault}" for one in render(overlay) for fault in manifest_errors(one))
         except ValueError as error:
             yield str(error)
-        if shutil.which("kubectl"):
-            fault = error_of(["kubectl", "kustomize", str(overlay)])
+        with contextlib.suppress(MissingProgramError):
+            fault = error_of([program("kubectl"), "kustomize", str(overlay)])
             if fault is not None:
                 yield f"kubectl kustomize {overlay.name}: {fault}"
     for path in sorted((KUBERNETES / "kserve").glob("*.yaml")):
@@ -149,6 +157,29 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
         kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
     except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
         yield f"{label}: {getattr(error, 'message', error)}"
+
+
+def helm() -> Iterable[str]:
+    """Yield the faults of the Helm chart: by `helm lint`, and of what it renders for each file of values."""
+    from support.helm import CHART, MissingProgramError, program, template, value_files
+
+    from scripts import chart_values
+
+    if chart_values.renewed() != (CHART / "README.md").read_text(encoding="utf-8"):
+        yield "the table of values in its README is old: run `python scripts/chart_values.py`"
+    try:
+        files = [f"--values={path}" for path in value_files()]
+        for options in [[], *([one] for one in files)]:
+            fault = error_of([program("helm"), "lint", "--strict", "--quiet", str(CHART), *options])
+            if fault is not None:
+                yield f"helm lint {' '.join(options)}: {fault}"
+    except MissingProgramError as error:
+        raise SkippedError(str(error)) from None
+    for path in value_files():
+        try:
+            yield from (f"{path.name}: {fault}" for one in template(path) for fault in manifest_errors(one))
+        except ValueError as error:
+            yield f"{path.name}: {error}"
 
 
 def prometheus() -> Iterable[str]:
@@ -242,7 +273,7 @@ def model_configs() -> Iterable[str]:
 
 
 CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
-    compose, dockerfile, shell, kubernetes, prometheus, grafana, nginx, pixi, model_configs,
+    compose, dockerfile, shell, kubernetes, helm, prometheus, grafana, nginx, pixi, model_configs,
 )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from triton_sam.download import catalogue as checkpoints
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("jsonschema")
-from support import manifests  # noqa: E402
+from support import helm, manifests  # noqa: E402
 
 ROOT = checkout()
 
@@ -32,7 +32,20 @@ def lint() -> ModuleType:
     return module
 
 
-CHECKS = ["compose", "dockerfile", "shell", "kubernetes", "prometheus", "grafana", "nginx", "pixi", "model_configs"]
+CHECKS = [
+    *(
+        "compose",
+        "dockerfile",
+        "shell",
+        "kubernetes",
+        "helm",
+        "prometheus",
+        "grafana",
+        "nginx",
+        "pixi",
+        "model_configs",
+    ),
+]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -143,11 +156,14 @@ def test_the_rendered_manifests_have_the_documented_parts() -> None:
     assert {"ScaledObject", "ServiceMonitor"} <= set(autoscaled)
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
 @pytest.mark.parametrize("overlay", ["single-gpu", "autoscaled"])
 def test_our_rendering_equals_that_of_kustomize(overlay: str) -> None:
     folder = ROOT / "deploy/kubernetes/overlays" / overlay
-    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=120, check=True)
+    try:
+        kubectl = helm.program("kubectl")
+    except helm.MissingProgramError as reason:
+        pytest.skip(str(reason))
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, timeout=120, check=True)
 
     def key(manifest: dict) -> tuple[str, str]:
         return manifest["kind"], manifest["metadata"]["name"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,12 @@ def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: py
     config = parse_config((repository / "other_encoder" / "config.pbtxt").read_text())
     assert config.ensemble_scheduling.step[0].model_name == "my_sam_encoder"
     assert [tensor.name for tensor in (*config.input, *config.output)] == ["x", "y"]
+
+
+def test_models_says_that_an_alias_is_an_ensemble(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert alias(repository, "my_sam", "--of", "sam2") == 0
+    assert main(["models", "--model-repository", str(repository)]) == 0
+    assert re.search(r"my_sam_encoder +version 1 \(ensemble of sam2_encoder\)\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

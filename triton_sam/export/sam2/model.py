@@ -66,8 +66,8 @@ def find_config(model_cfg: str | Path) -> Path:
 
     Args:
         model_cfg: path of a file, or the name of a configuration in the `sam2` package (with or without its folder) or
-            in OWN_CONFIGS. The suffix .yaml is optional. A path into a clone of Meta's repository that does not exist, such
-            as sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml, stands for the same file in the package.
+            in OWN_CONFIGS. The suffix .yaml is optional. A path into a clone of Meta's repository that does not exist,
+            such as sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml, stands for the same file in the package.
 
     Raises:
         ConfigurationError: there is no such file.

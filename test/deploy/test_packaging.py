@@ -46,6 +46,7 @@ demo serve doctor test lint lint-deploy format typecheck download-tiny download-
 clone-sam2 export-sam2 export-onnx setup setup-sam2 test-sam2 setup-sam1 setup-sam3 setup-all download-sam1-h
 download-sam1-l download-sam1-b download-sam3-onnx hf-login clone-sam1 export-sam1 export-sam3 test-sam1 test-sam3
 test-speculative speculative service evaluate benchmark-sam1 benchmark-sam2 benchmark-sam3 benchmark-load
+install-sam1 install-sam2 benchmark-sam2-both benchmark-sam3-both
 """
 """The tasks that the first README named. test_documents.py checks the names in today's documents."""
 

@@ -35,6 +35,14 @@ def test_pixi_manifest_fits_the_schema():
     assert errors == []
 
 
+def test_every_package_of_the_checkout_is_installed():
+    """`triton_sam2` is the first name of the package."""
+    packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+    targets = PYPROJECT["tool"]["hatch"]["build"]["targets"]
+    assert packages == targets["wheel"]["packages"] == ["triton_sam", "triton_sam2"]
+    assert set(packages) <= set(targets["sdist"]["include"])
+
+
 def test_pixi_schema_is_really_applied():
     schema = json.loads((DATA / "pixi-schema.json").read_text(encoding="utf-8"))
     broken = {**PIXI, "tasks": {"demo": {"command": "triton-sam demo"}}}

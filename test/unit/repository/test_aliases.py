@@ -112,7 +112,7 @@ def test_a_target_without_weights_is_refused_also_without_the_command(repository
         write_alias(repository, Alias("x", "empty_encoder"))
 
 
-def test_a_local_server_answers_under_all_names(tmp_path: Path) -> None:
+def test_a_local_server_answers_under_all_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     from support.tiny_models import add_graph, config_of, write_model
@@ -131,3 +131,9 @@ def test_a_local_server_answers_under_all_names(tmp_path: Path) -> None:
             answer = transport.infer(f"{name}_encoder", {"x": np.zeros((1, 4), np.float32)}, ["y"])
             assert answer["y"].tolist() == [[0, 1, 2, 3]]
         transport.close()
+        for url in (server.http_url, server.grpc_url):
+            capsys.readouterr()
+            assert main(["doctor", "--url", url, "--model-repository", str(tmp_path)]) == 0
+            report = capsys.readouterr().out
+            assert re.search(r"ok +model other_encoder +ensemble of my_sam_encoder\n", report)
+            assert re.search(r"ok +model sam2_encoder +1 instance\(s\) on ", report)

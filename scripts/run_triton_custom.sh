@@ -63,8 +63,8 @@ PYTHON
 # Export in the image. The repository and the checkpoint are mounted, and the caller owns the files that are written.
 export_in_image() {
     local engine image=triton-sam-export:latest configuration=${SAM2_MODEL_CFG:-}
-    if ! engine=$(container_engine); then
-        echo "run_triton_custom.sh: neither this host's Python nor a container can export. Start docker or podman, or run:" \
+    if [[ ${TRITON_LOCAL:-0} == 1 ]] || ! engine=$(container_engine); then
+        echo "run_triton_custom.sh: neither this host's Python nor a container can export: start docker or podman, or run" \
             "(cd $root && python3 -m venv .venv && . .venv/bin/activate && pip install -c constraints.txt -e \".[local,export]\")" >&2
         return 1
     fi
@@ -74,7 +74,8 @@ export_in_image() {
     fi
     local options=(--rm --user "$(id -u):$(id -g)" --env HOME=/tmp
         -v "$(cd -- "$repository" && pwd):/models" -v "$checkpoint:/checkpoints/$(basename "$checkpoint"):ro")
-    [[ $(basename "$engine") == podman ]] && options+=(--userns keep-id)
+    # Rootless podman maps the caller to root, unless it is told not to.
+    [[ $(basename "$engine") == podman && $(id -u) != 0 ]] && options+=(--userns keep-id)
     if [[ -f $configuration ]]; then
         options+=(-v "$(realpath "$configuration"):/checkpoints/$(basename "$configuration"):ro")
         configuration=/checkpoints/$(basename "$configuration")

@@ -236,8 +236,11 @@ class TestRunTritonCustom:
         assert serve.startswith("standin-python -m triton_sam serve ")
         assert (models / "sam2" / "config.pbtxt").is_file()
 
-    @pytest.mark.parametrize("engine", ["docker", "podman"])
-    def test_a_host_without_python_exports_in_the_image(self, machine, models, checkpoint, engine):
+    @pytest.mark.parametrize(
+        ("engine", "user", "mapping"), [("docker", 1000, ""), ("podman", 1000, " --userns keep-id"), ("podman", 0, "")]
+    )
+    def test_a_host_without_python_exports_in_the_image(self, machine, models, checkpoint, engine, user, mapping):
+        machine.add("id", f"echo {user}")
         machine.add("docker", "exit 1")
         machine.add("python3", "exit 1")
         machine.add(engine, NOTHING_THERE)
@@ -249,8 +252,8 @@ class TestRunTritonCustom:
             f"{engine} build --build-arg TRITON_TAG={TAG} --target export --tag triton-sam-export:latest {clone}"
         )
         assert f" -v {models}:/models -v {checkpoint}:/checkpoints/{checkpoint.name}:ro " in calls[1]
-        assert f" --user {os.getuid()}:{os.getgid()} " in calls[1]
-        assert (" --userns keep-id " in calls[1]) == (engine == "podman")
+        assert f" --user {user}:{user} " in calls[1]
+        assert f":ro{mapping} --entrypoint" in calls[1]
         command = f"export sam2 --checkpoint /checkpoints/{checkpoint.name} --model-repository /models"
         assert calls[1].endswith(f"--entrypoint triton-sam triton-sam-export:latest {command}")
         assert calls[-1].startswith(f"{engine} run --rm --name sam2-triton-server ")
@@ -266,15 +269,15 @@ class TestRunTritonCustom:
         assert f" -v {tmp_path}/mine.yaml:/checkpoints/mine.yaml:ro " in call
         assert call.endswith("--model-cfg /checkpoints/mine.yaml")
 
-    def test_nothing_that_can_export_is_one_line(self, machine, models, checkpoint):
-        machine.add("docker", "exit 1")
+    @pytest.mark.parametrize("variables", [{"TRITON_LOCAL": 1}, {}])
+    def test_nothing_that_can_export_is_one_line(self, machine, models, checkpoint, variables):
+        machine.add("docker", "exit 0" if variables else "exit 1")  # there is one that is not wanted, or none runs
         machine.add("python3", "exit 1")
-        done = machine.run(
-            "run_triton_custom.sh", models, root=fresh_clone(models.parent), SAM2_CHECKPOINT=checkpoint, PYTHON=None
-        )
+        given = {"SAM2_CHECKPOINT": checkpoint, "PYTHON": None, **variables}
+        done = machine.run("run_triton_custom.sh", models, root=fresh_clone(models.parent), **given)
         assert done.returncode == 1
         (line,) = done.stderr.splitlines()
-        assert "Start docker or podman, or run: (cd" in line
+        assert "start docker or podman, or run (cd" in line
 
     def test_a_checkpoint_that_was_exported_is_not_exported_again(self, machine, tmp_path):
         """The built-in model pair was exported from this checkpoint, so there is nothing to export."""

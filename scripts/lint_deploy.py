@@ -115,7 +115,7 @@ def dockerfile() -> Iterable[str]:
 
 def shell() -> Iterable[str]:
     """Yield shellcheck's complaints about the shell scripts."""
-    scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").glob("*.sh"))]
+    scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.sh"))]
     yield from complaints("shellcheck", [*scripts, ".ci/run"], "apt install shellcheck")
 
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import os
 import shutil
 import subprocess
 
@@ -73,23 +74,45 @@ def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
     assert len(answer["error"]["message"]) <= 500
 
 
-def script(name, *arguments):
+def script(name, *arguments, **variables):
     command = ["bash", str(bundled("scripts") / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_scripts_for_curl(session_server, images):
+def test_the_scripts_for_curl(session_server, images, tmp_path):
     host, _, port = session_server.http_url.removeprefix("http://").partition(":")
     health = script("health_check.sh", host, port)
     assert health.returncode == 0
     assert "sam2_decoder" in health.stdout
     assert script("health_check.sh", host, "9").returncode == 1
-    done = script("infer_example.sh", host, port, str(images / "shapes.jpg"), '{"points": [[200, 180]], "labels": [1]}')
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["mask"]["width"] == 800
-    refused = script("infer_example.sh", host, port, "AA==", '{"points":[],"boxes":[]}')
+    prompt = '{"points": [[200, 180]],\n "labels": [1]}'
+    large = base64.b64encode((images / "coffee.jpg").read_bytes()).decode()
+    for number, given in enumerate([(), (str(images / "shapes.jpg"), prompt), (large, prompt)]):
+        file = tmp_path / "new" / f"{number}.png"
+        done = script("infer_example.sh", host, port, *given, OUT=str(file))
+        assert done.returncode == 0, done.stderr
+        mask = json.loads(done.stdout)["mask"]
+        assert file.read_bytes() == base64.b64decode(mask["data"])
+        assert Image.open(file).size == (mask["width"], mask["height"])
+        assert done.stderr == f"infer_example.sh: mask with score {mask['score']:.2f} written to {file}\n"
+
+
+def test_the_script_for_curl_says_what_is_wrong_and_writes_no_mask(session_server, images, tmp_path):
+    host, _, port = session_server.http_url.removeprefix("http://").partition(":")
+    refused = script("infer_example.sh", host, port, "AA==", '{"points":[],"boxes":[]}', OUT=str(tmp_path / "x.png"))
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["error"]["code"] == "BAD_IMAGE"
+    assert refused.stderr.startswith("infer_example.sh: BAD_IMAGE: ")
+    assert "neither a file nor base64" in script("infer_example.sh", host, port, "%%%", "{}").stderr
+    uploaded = script("infer_example.sh", host, port, str(images / "shapes.jpg"), "{}", OUT=str(tmp_path / "x.png"))
+    assert (uploaded.returncode, uploaded.stderr) == (0, "")
+    assert json.loads(uploaded.stdout)["mask"] is None
+    assert list(tmp_path.iterdir()) == []
+    point = '{"points": [[200, 180]]}'
+    done = script("infer_example.sh", host, port, str(images / "shapes.jpg"), point, OUT="/proc/none/x.png")
+    assert done.returncode == 1
+    assert "cannot write /proc/none/x.png" in done.stderr
 
 
 def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, picture):

@@ -31,7 +31,11 @@ def staging(folder: Path) -> Iterator[Path]:
     made = _make(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".export-", dir=folder, ignore_cleanup_errors=True) as temporary:
-            yield Path(temporary)
+            try:
+                yield Path(temporary)
+            finally:
+                # Once here and once at the end of the context: an interruption in the middle of one leaves the other.
+                shutil.rmtree(temporary, ignore_errors=True)
     finally:
         _remove_empty(made)
 

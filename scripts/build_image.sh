@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'HELP'
-usage: [TRITON_TAG=25.01-py3] [TARGET=triton] scripts/build_image.sh [IMAGE]
+usage: [TRITON_TAG=26.08-py3] [TARGET=triton] scripts/build_image.sh [IMAGE]
 
 Builds IMAGE (default: triton-sam:$TRITON_TAG) from NVIDIA's nvcr.io/nvidia/tritonserver:$TRITON_TAG and this package.
 After that, scripts/run_triton.sh uses it.
@@ -21,7 +21,7 @@ case "${1:-}" in
         ;;
 esac
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-tag=${TRITON_TAG:-25.01-py3}
+tag=${TRITON_TAG:-26.08-py3}
 target=${TARGET:-triton}
 case "$target" in
     triton) image=triton-sam:$tag ;;

@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
     cat <<'HELP'
-usage: [HTTP_PORT=8000] [GRPC_PORT=8001] [METRICS_PORT=8002] [TRITON_TAG=25.01-py3] scripts/run_triton.sh [MODEL_REPOSITORY]
+usage: [HTTP_PORT=8000] [GRPC_PORT=8001] [METRICS_PORT=8002] [TRITON_TAG=26.08-py3] scripts/run_triton.sh [MODEL_REPOSITORY]
 
 Serves MODEL_REPOSITORY (default: model_repository of this project) until Ctrl-C. Uses NVIDIA's container where a Docker
 daemon runs, otherwise the Triton of the nvidia-pytriton wheel (pip install -c constraints.txt -e ".[local]").
@@ -39,7 +39,7 @@ fi
 repository=$(cd -- "$repository" && pwd)
 http_port=${HTTP_PORT:-8000} grpc_port=${GRPC_PORT:-8001} metrics_port=${METRICS_PORT:-8002}
 address=${BIND_ADDRESS:-127.0.0.1}
-tag=${TRITON_TAG:-25.01-py3}
+tag=${TRITON_TAG:-26.08-py3}
 
 if [[ ${TRITON_LOCAL:-0} == 1 ]] || ! docker info >/dev/null 2>&1; then
     export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"

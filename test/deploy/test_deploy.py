@@ -133,7 +133,7 @@ def test_the_rendered_manifests_have_the_documented_parts() -> None:
     (triton,), (setup,) = pod["containers"], pod["initContainers"]
     assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(triton)
     assert triton["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert triton["image"] == "registry.example.org/triton-sam:25.01-py3"
+    assert triton["image"] == "registry.example.org/triton-sam:26.08-py3"
     assert setup["args"] == ["sam2", "base_plus"]
     assert single["Service/triton-sam-pods"]["spec"]["clusterIP"] == "None"
     assert {"PodDisruptionBudget/triton-sam", "NetworkPolicy/triton-sam"} <= set(single)

@@ -75,7 +75,7 @@ class TestRunTriton:
         machine.add("docker")
         assert machine.run("run_triton.sh", models).returncode == 0
         call = machine.last_call()
-        assert " triton-sam:25.01-py3 tritonserver " in call
+        assert " triton-sam:26.08-py3 tritonserver " in call
         loaded = {word.partition("=")[2] for word in call.split() if word.startswith("--load-model=")}
         assert loaded == set(MODELS) - {"sam1_encoder"}
 

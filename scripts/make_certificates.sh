@@ -49,8 +49,8 @@ if ! command -v openssl >/dev/null 2>&1; then
 fi
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 directory=${directory:-$root/deploy/nginx/tls}
-umask 077
 mkdir -p "$directory"
+umask 077
 directory=$(cd -- "$directory" && pwd)
 authority=$directory-authority
 mkdir -p "$authority"

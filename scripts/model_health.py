@@ -1,8 +1,8 @@
 """Ask a Triton server whether every model that it has loaded still works; exit with 1 if one does not.
 
-This is the health check of the containers. `/v2/health/ready` alone is not enough: before release 26.04, Triton stays
-ready although the process of a Python model has ended. The script needs the standard library alone, and it never uses
-a proxy, because the server is in the same container.
+This is the health check of the containers. When the process of a Python model has ended, `/v2/models/NAME/ready` says
+so from release 25.12 on, and `/v2/health/ready` from 26.04 on. Older servers go on saying that they are ready. The
+script needs the standard library alone, and it never uses a proxy, because the server is in the same container.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from support import manifests  # noqa: E402
 
 ROOT = checkout()
 AUTOSCALED = ROOT / "deploy/kubernetes/overlays/autoscaled"
+DEPLOY_PAGE = ROOT / "docs/how-to/deploy.md"
 KSERVE = ROOT / "deploy/kubernetes/kserve"
 
 
@@ -206,6 +207,31 @@ def test_kserve_publishes_nothing_outside_of_the_cluster() -> None:
     assert scaled["spec"] == own["spec"]
     claims = {volume["persistentVolumeClaim"]["claimName"] for volume in service["spec"]["predictor"]["volumes"][:2]}
     assert claims == {"triton-sam-models", "triton-sam-engines"}
+
+
+def test_the_patch_of_the_documents_fits_the_deployment(lint: ModuleType, tmp_path: Path) -> None:
+    (patch,) = re.findall(r"```yaml\n(patches:.*?)```", DEPLOY_PAGE.read_text(), re.DOTALL)
+    overlay = tmp_path / "overlays" / "own"
+    shutil.copytree(ROOT / "deploy/kubernetes", tmp_path, dirs_exist_ok=True)
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(f"resources: [../single-gpu]\n{patch}")
+    (deployment,) = [one for one in manifests.render(overlay) if one["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert (pod["runtimeClassName"], list(pod["nodeSelector"])) == ("nvidia", ["nvidia.com/gpu.product"])
+    try:
+        assert list(lint.manifest_errors(deployment)) == []
+    except lint.SkippedError as reason:
+        pytest.skip(str(reason))
+
+
+def test_the_documents_know_the_default_release() -> None:
+    (tag,) = re.findall(r"(?m)^ARG TRITON_TAG=(\S+)$", (ROOT / "Dockerfile").read_text())
+    text = DEPLOY_PAGE.read_text()
+    assert f"| `{tag}` (default) |" in text
+    assert f"{tag.removesuffix('-py3')} unless you set it" in text
+    alerts = re.findall(r"(?m)^\| `([A-Z][a-z]\w+)` \|", text)
+    rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]
+    assert alerts == [rule["alert"] for group in rules for rule in group["rules"] if "alert" in rule]
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")

@@ -13,7 +13,7 @@ repository):
   server.crt, server.key   the certificate for the names; you may replace them by those of a public authority
   tokens.map               the accepted tokens, one on each line; the script creates and prints a first token
 
-The key of the authority, ca.key, is written to DIR-authority, which no container may read: whoever has it can make
+The key of the authority, ca.key, is written to DIR-authority, which no container may read, because its owner can make
 certificates for every name. The script keeps existing files. Delete server.crt to get a certificate for other names, or
 tokens.map for another token.
 HELP

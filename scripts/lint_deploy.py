@@ -34,6 +34,18 @@ CUSTOM_RESOURCES = {
     "GRPCRoute": "grpcroute_v1",
     "Route": "route_v1",
 }
+RULE = "deploy/kubernetes/overlays/autoscaled/prometheus-rule.yaml"
+RULE_HEAD = """# Written from deploy/monitoring/rules.yml: python scripts/lint_deploy.py --write
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: triton-sam
+  labels:
+    app.kubernetes.io/name: triton-sam
+    # The chart kube-prometheus-stack selects by the name of its own release.
+    release: kube-prometheus-stack
+spec:
+"""
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -141,6 +153,8 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
     """Yield the faults of one manifest."""
     kind = manifest["kind"]
     label = f"{kind} {manifest['metadata']['name']}"
+    if kind == "PrometheusRule":
+        return  # prometheus_rule compares it with a file that promtool checks
     if kind in CUSTOM_RESOURCES:
         yield from (f"{label}: {one}" for one in schema_errors(manifest, f"{CUSTOM_RESOURCES[kind]}.json"))
         if kind != "InferenceService":
@@ -180,6 +194,46 @@ def helm() -> Iterable[str]:
             yield from (f"{path.name}: {fault}" for one in template(path) for fault in manifest_errors(one))
         except ValueError as error:
             yield f"{path.name}: {error}"
+
+
+def prometheus_rule(root: Path = ROOT) -> Iterable[str]:
+    """Yield a fault if the alerts in Kubernetes are not those of the compose file."""
+    path = root / RULE
+    if path.read_text(encoding="utf-8") != rule_manifest(root):
+        yield f"{RULE} is not what deploy/monitoring/rules.yml says: run python scripts/lint_deploy.py --write"
+
+
+def rule_manifest(root: Path) -> str:
+    """Return the alerts of deploy/monitoring/rules.yml as a PrometheusRule."""
+    groups = (root / "deploy/monitoring/rules.yml").read_text(encoding="utf-8").partition("\ngroups:\n")[2]
+    return RULE_HEAD + "".join(f"  {line}\n" if line else "\n" for line in ["groups:", *groups.splitlines()])
+
+
+def releases(root: Path = ROOT) -> Iterable[str]:
+    """Yield a fault for every file that names another release of Triton as its default than the Dockerfile."""
+    (tag,) = re.findall(r"(?m)^ARG TRITON_TAG=(\S+)$", (root / "Dockerfile").read_text(encoding="utf-8"))
+    names = [".env.example", "docker-compose.yml", "scripts/build_image.sh", "scripts/run_triton.sh"]
+    names += [str(path.relative_to(root)) for path in sorted((root / "deploy/kubernetes").rglob("*.yaml"))]
+    for name in names:
+        found = set(re.findall(r"\b\d\d\.\d\d-py3\b", (root / name).read_text(encoding="utf-8")))
+        if found - {tag}:
+            yield f"{name} names {', '.join(sorted(found - {tag}))}, but the Dockerfile {tag}"
+
+
+def build_context(root: Path = ROOT) -> Iterable[str]:
+    """Yield files of the model repository that are not committed but enter images or the wheel, and missing ones."""
+    from support.build_files import bundled_in_wheel, committed, is_ignored
+
+    wanted = committed(root, "model_repository")
+    if wanted is None:
+        raise SkippedError("this check needs git, and a clone of the repository")
+    ignore_file = (root / ".dockerignore").read_text(encoding="utf-8")
+    present = {path.relative_to(root).as_posix() for path in (root / "model_repository").rglob("*") if path.is_file()}
+    context = {path for path in present | wanted if not is_ignored(path, ignore_file)}
+    wheel = {path for path in bundled_in_wheel(root) if path.startswith("model_repository")}
+    for place, found in ((".dockerignore", context), ("the wheel's table in pyproject.toml", wheel)):
+        yield from (f"{place} lets {path} in, which is not committed" for path in sorted(found - wanted))
+        yield from (f"{place} leaves out {path}" for path in sorted(wanted - found))
 
 
 def prometheus() -> Iterable[str]:
@@ -273,7 +327,8 @@ def model_configs() -> Iterable[str]:
 
 
 CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
-    compose, dockerfile, shell, kubernetes, helm, prometheus, grafana, nginx, pixi, model_configs,
+    compose, dockerfile, shell, kubernetes, helm, prometheus_rule, releases, build_context, prometheus, grafana, nginx,
+    pixi, model_configs,
 )  # fmt: skip
 
 
@@ -323,7 +378,10 @@ def main() -> int:
         "checks", nargs="*", metavar="CHECK", help=f"checks to run, from {', '.join(names)} (default: all)"
     )
     parser.add_argument("--strict", action="store_true", help="fail when a check cannot run on this machine")
+    parser.add_argument("--write", action="store_true", help=f"first write {RULE} anew")
     args = parser.parse_args()
+    if args.write:
+        (ROOT / RULE).write_text(rule_manifest(ROOT), encoding="utf-8")
     unknown = set(args.checks) - set(names)
     if unknown:
         parser.error(f"there is no check {min(unknown)}: choose from {', '.join(names)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,11 +30,13 @@ SECONDS_TO_CLOSE = 5.0
 class Work(Generic[Outcome]):
     """One prediction: its flow, and the future that receives the result.
 
-    The steps of the flow run on the event loop, so they must be quick.
+    The steps of the flow run on the event loop, so they must be quick. They run in the context of the caller, where
+    OpenTelemetry keeps the current span.
     """
 
     flow: Flow[Outcome]
     future: concurrent.futures.Future[Outcome] = field(default_factory=concurrent.futures.Future)
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
     task: asyncio.Task[None] | None = None
 
 
@@ -144,7 +147,7 @@ class Dispatcher:
                 job.work.task.cancel()
         for job in step.start:
             if job.state is State.RUNNING:  # otherwise it was cancelled in the meantime
-                job.work.task = self._start(self._send(job))
+                job.work.task = job.work.context.run(self._start, self._send(job))
 
     def _start(self, call: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
         task = self._loop.create_task(call)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,7 +21,7 @@ from triton_sam.wire.pair import ModelPair
 IMAGES = 8
 NBYTES = 12
 """Size of the embeddings of one image from EmptyModels."""
-FULL = NoRoomError("sam2_decoder failed: Failed to allocate memory for requested buffer of size 1073741824")
+FULL = "sam2_decoder failed: Failed to allocate memory for requested buffer of size 1073741824"
 
 
 class SmallMemory(EmptyModels):
@@ -34,7 +36,7 @@ class SmallMemory(EmptyModels):
 
     def encode(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         if not self.encoder_fits():
-            raise FULL
+            raise NoRoomError(FULL)
         return super().encode(inputs)
 
     def decode(
@@ -43,7 +45,7 @@ class SmallMemory(EmptyModels):
         objects = len(inputs["point_coords"])
         self.objects.append(objects)
         if not self.decoder_fits(objects):
-            raise FULL
+            raise NoRoomError(FULL)
         answer = super().decode(embeddings, inputs, outputs)
         first = inputs["point_coords"][:, 0, 0]
         return {name: array + first.reshape(-1, *[1] * (array.ndim - 1)) for name, array in answer.items()}
@@ -152,3 +154,20 @@ def test_a_lower_limit_can_be_lowered_again(server: Server) -> None:
         server.models.encoder_fits = lambda room=room: len(server.cache) < room
         assert server.upload(100 + room).error is None
     assert server.state == (1, NBYTES)
+
+
+def test_an_evicted_image_frees_its_memory_at_once(server: Server) -> None:
+    """Shared memory would run out before the garbage collector looks for circular references."""
+    image = weakref.ref(server.cache.get(server.ids[0][0].decode()))
+    gc.disable()
+    try:
+        server.click(1)
+        server.models.decoder_fits = lambda objects: objects <= 1
+        server.click(7)
+        server.models.decoder_fits = lambda objects: False
+        assert server.click(7).error is not None
+        while server.cache.evict_oldest():
+            pass
+        assert image() is None
+    finally:
+        gc.enable()

@@ -110,7 +110,7 @@ class SessionModel:
                 self._answer(read_request(tensors), reply)
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
             reply.counts["failures"] += 1
-            reply.error = error
+            reply.error = error.with_traceback(None)  # which refers to this reply, and to the image
             reply.tensors = write_json_error(error) if wants_json(tensors) else {}
         return reply
 
@@ -210,28 +210,33 @@ class SessionModel:
     def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
         family = self._pair.family
         prompts = request.prompts(image.image_size, family.mask_size)
-        wanted = tuple(family.requested_outputs(request.multimask_output))
-
-        def call(part: Prompts) -> Prediction:
-            masks = self._models.decode(image.tensors, part.tensors(family), wanted)
-            return self._pair.read_masks(masks, part, request.multimask_output)
-
-        def decode(part: Prompts) -> list[Prediction]:
-            if len(part) == 1:  # evicting the image of this request would free nothing
-                return [self._with_room("decode", lambda: call(part), reply, keep=image.nbytes)]
-            try:
-                return [call(part)]
-            except NoRoomError:
-                # Fewer objects take less memory, and no image has to go.
-                return [answer for half in part.parts((len(part) + 1) // 2) for answer in decode(half)]
-
         # A single object needs no padding, which this decoder would not mask out.
         alone = prompts.has_padding and not family.masks_out_padding
         with reply.timed("decode"):
             parts = prompts.parts(1 if alone else self._models.objects_at_a_time)
-            answers = [answer for part in parts for answer in decode(part)]
+            answers = [each for part in parts for each in self._decode_part(image, part, request, reply)]
         reply.counts.update(decodes=1, decode_seconds=reply.seconds["decode"])
         if len(answers) == 1:
             return answers[0]
         logits, scores = (np.concatenate([getattr(each, name) for each in answers]) for name in ("logits", "scores"))
         return Prediction(logits, scores, prompts)
+
+    def _decode_part(self, image: HeldImage, part: Prompts, request: SessionRequest, reply: Reply) -> list[Prediction]:
+        """Decode some objects in one call, or in several calls if the memory does not suffice for one.
+
+        This is a method because a function that calls itself would keep the memory of the image until Python looks for
+        circular references.
+        """
+        if len(part) == 1:  # evicting the image of this request would free nothing
+            return [self._with_room("decode", lambda: self._call_decoder(image, part, request), reply, image.nbytes)]
+        with contextlib.suppress(NoRoomError):
+            return [self._call_decoder(image, part, request)]
+        # Fewer objects take less memory, and no image has to go.
+        halves = part.parts((len(part) + 1) // 2)
+        return [each for half in halves for each in self._decode_part(image, half, request, reply)]
+
+    def _call_decoder(self, image: HeldImage, part: Prompts, request: SessionRequest) -> Prediction:
+        family = self._pair.family
+        wanted = tuple(family.requested_outputs(request.multimask_output))
+        masks = self._models.decode(image.tensors, part.tensors(family), wanted)
+        return self._pair.read_masks(masks, part, request.multimask_output)

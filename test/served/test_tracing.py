@@ -91,19 +91,6 @@ def test_a_trace_goes_through_client_and_triton(traced: Collector, work: str) ->
     }
 
 
-def test_encoder_and_decoder_are_below_the_session_model(traced: Collector) -> None:
-    """The session model passes its trace on to the models that it calls."""
-    for model in ("sam2_encoder", "sam2_decoder"):
-        found = [
-            span
-            for span in _inferences(traced.wait_for(lambda spans, model=model: bool(_inferences(spans, model))), model)
-            if traced.ancestors(span)
-        ]
-        chain = max((traced.ancestors(span) for span in found), key=len)
-        assert any(ancestor.attributes.get("triton.model_name") == "sam2" for ancestor in chain)
-        assert chain[-1].service == "program"
-
-
 def test_a_program_without_opentelemetry_does_not_import_it() -> None:
     program = (
         "import sys, triton_sam.transport.triton as t; span = t.inference_span('m')\n"

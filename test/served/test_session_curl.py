@@ -6,11 +6,12 @@ import json
 import os
 import shutil
 import subprocess
+import urllib.request
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.session_requests import ask, colored, text
+from support.session_requests import ask, colored, post, text
 from support.session_server import encoded, serve
 
 from triton_sam import SAM2TritonClient, SamError
@@ -72,6 +73,46 @@ def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
     assert answer["error"]["code"] == code
     assert "\n" not in answer["error"]["message"]
     assert len(answer["error"]["message"]) <= 500
+
+
+def test_a_body_with_another_number_of_dimensions_is_refused_with_both_shapes(session_server, picture):
+    """Triton compares the number of dimensions before the session model sees the request."""
+    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": '{"points": [[200, 180]]}'}
+    error = post(session_server, shape=(1, 1), **inputs)["error"]
+    assert "unexpected shape for input" in error
+    assert "Expected [1], got [1,1]" in error
+
+
+def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, picture):
+    """The two lines of config.pbtxt are those that docs/reference/session-models.md gives."""
+    shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
+    config = tmp_path / "sam2" / "config.pbtxt"
+    written = config.read_text()
+    for name in ("image_b64", "prompt_json"):
+        line = f'{{ name: "{name}", data_type: TYPE_STRING, dims: [1], optional: true }}'
+        assert line in written
+        written = written.replace(line, line.replace("[1]", "[1, 1]"))
+    config.write_text(written)
+    prompt = {"points": [[200, 180]]}
+    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": json.dumps(prompt)}
+    with serve(tmp_path) as server, SAM2TritonClient(server.http_url) as client:
+        client.set_image(picture)
+        (expected,) = client.segment([[200, 180]])
+        answer = json.loads(post(server, shape=(1, 1), **inputs)["result_json"])
+        by_id = {"prompt_json": json.dumps({**prompt, "image_id": answer["image_id"]})}
+        again = json.loads(post(server, shape=(1, 1), **by_id)["result_json"])
+        assert "Expected [1,1], got [1]" in post(server, **inputs)["error"]
+    assert again["masks"] == answer["masks"]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["mask"]["data"]))))
+    np.testing.assert_array_equal(pixels > 0, expected.mask)
+
+
+def test_the_generate_extension_needs_no_shape(session_server, picture):
+    prompt = {"points": [[200, 180]]}
+    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": json.dumps(prompt)}
+    request = urllib.request.Request(f"{session_server.http_url}/v2/models/sam2/generate", json.dumps(inputs).encode())
+    answer = json.loads(json.loads(urllib.request.urlopen(request).read())["result_json"])
+    assert answer["mask"] == ask(session_server, **inputs)["mask"]
 
 
 def script(name, *arguments, **variables):

@@ -42,7 +42,8 @@ class SpeculativeSAM2Client(ClientCore):
     CancelledError. A prediction that was already sent continues, so that masks keep coming while the mouse moves. If
     you cancel it, it is cancelled on the wire, and the newest prediction is sent at once. Lanes take turns.
 
-    All I/O runs in a separate thread, so that you can use a client from any thread and any event loop.
+    All I/O runs in a separate thread, so that you can use a client from any thread and any event loop. A forked child
+    process does not have that thread: make a new client there, because that of the parent raises ConfigurationError.
 
     Examples:
         >>> async with SpeculativeSAM2Client("localhost:8000") as client:

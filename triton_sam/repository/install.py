@@ -109,6 +109,7 @@ def _back_up(place: Path, finished: Path) -> Path | None:
     if not place.exists():
         return None
     backup = finished.with_name(finished.name + ".old")
+    backup.unlink(missing_ok=True)  # an installation that was killed may have left one
     try:
         backup.hardlink_to(place)
     except OSError:  # the file system has no hard links
@@ -121,6 +122,9 @@ def _restore(backup: Path | None, place: Path) -> None:
         place.unlink(missing_ok=True)
     else:
         backup.replace(place)
+        # The system does not rename a hard link onto the file that it links to, which is still in its place if the
+        # move itself failed.
+        backup.unlink(missing_ok=True)
 
 
 def _make(folder: Path) -> list[Path]:

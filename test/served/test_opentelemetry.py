@@ -91,6 +91,17 @@ def test_a_trace_goes_through_client_and_triton(traced: Collector, work: str) ->
     }
 
 
+@pytest.mark.parametrize("model", ["sam2_encoder", "sam2_decoder"])
+def test_encoder_and_decoder_are_below_the_session_model(traced: Collector, model: str) -> None:
+    def ways(spans: list[Span]) -> set[tuple[str, ...]]:
+        return {tuple(ancestor.name for ancestor in traced.ancestors(span)) for span in _inferences(spans, model)}
+
+    call = "triton_sam.encode" if model == "sam2_encoder" else "triton_sam.ask"
+    expected = ("sam2", "InferRequest", "infer sam2", call)
+    spans = traced.wait_for(lambda spans: any(way[: len(expected)] == expected for way in ways(spans)))
+    assert all("sam2" in way for way in ways(spans) if len(way) > 1)
+
+
 def test_a_program_without_opentelemetry_does_not_import_it() -> None:
     program = (
         "import sys, triton_sam.transport.triton as t; span = t.inference_span('m')\n"

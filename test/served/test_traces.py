@@ -12,9 +12,9 @@ POINT = [[200, 180]]
 
 
 def test_traces_hold_requests_to_session_models_without_their_steps(tmp_path, images):
-    """The trace of a request cannot be passed on to encoder and decoder: Triton frees it when execute() returns.
+    """A trace file has no steps of session models: Triton frees the trace of a request when execute() returns.
 
-    Triton 2.51 crashed at the first click when the session model did so.
+    Triton 2.51 crashed at the first click when the session model passed such a trace on.
     """
     settings = [f"triton,file={tmp_path / 'trace.json'}", "triton,log-frequency=1", "rate=1", "level=TIMESTAMPS"]
     options = [f"--trace-config={setting}" for setting in settings]

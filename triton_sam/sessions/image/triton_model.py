@@ -2,7 +2,9 @@
 
 ``execute`` passes each request to a thread, which answers through the response sender of the request, and returns at
 once. One instance, and thus one cache, can therefore process many requests at a time. Requests with an image have
-separate threads because they may wait for the encoder, so that a click never waits behind them.
+separate threads because they may wait for the encoder, so that a click never waits behind them. A request that belongs
+to a trace of OpenTelemetry is the exception: Triton frees its trace when ``execute`` returns, so ``execute`` waits for
+its answer. Other requests wait for that, too.
 
 Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
 ``max_pending``.
@@ -16,8 +18,8 @@ import math
 import re
 import shutil
 import threading
-from collections.abc import Callable, Container, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Container, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -58,9 +60,10 @@ class TritonPythonModel:
         gpu = _gpu(args)
         limit = _number(parameters, "cache_bytes", contract.DEFAULT_CACHE_BYTES)
         cache = ImageCache(_fitting(limit, contract.embedding_bytes(family), in_shared_memory=gpu is None))
+        self._networks = BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS)
         self._model = SessionModel(
             ModelPair(family, variant_of(encoder)),
-            BlsModels(family, encoder, decoder, gpu or _cpu(), 1 if gpu is None else contract.MAX_OBJECTS),
+            self._networks,
             cache,
             TritonMetrics(pb_utils, args["model_name"]),
             weights_identity(Path(args["model_repository"]).parent / encoder),
@@ -75,7 +78,8 @@ class TritonPythonModel:
         self._reports = ThreadPoolExecutor(1, "report")
 
     def execute(self, requests: list[Any]) -> None:
-        """Pass every request to a thread."""
+        """Pass every request to a thread. Wait for those that are traced."""
+        traced: list[Future[None]] = []
         for request in requests:
             inputs = {tensor.name(): tensor for tensor in request.inputs()}
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
@@ -85,7 +89,11 @@ class TritonPythonModel:
                 self._refuse(inputs, sender, wanted)
                 continue
             tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
-            pool.threads.submit(self._serve, pool, tensors, sender, wanted)
+            trace = _trace(request)
+            served = pool.threads.submit(self._serve, pool, tensors, sender, wanted, trace)
+            if trace is not None:
+                traced.append(served)
+        wait(traced)
 
     def _refuse(self, inputs: Container[str], sender: Any, wanted: Container[str]) -> None:
         """Answer at once that too many requests wait, instead of letting the queue grow.
@@ -111,12 +119,15 @@ class TritonPythonModel:
         for threads in (self._clicks.threads, self._images.threads, self._reports):
             threads.shutdown(cancel_futures=True)
 
-    def _serve(self, pool: _Pool, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
+    def _serve(
+        self, pool: _Pool, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str], trace: Any
+    ) -> None:
         try:
             if sender.is_cancelled():
                 sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
                 return
-            reply = self._model.answer(tensors)
+            with self._networks.traced(trace):
+                reply = self._model.answer(tensors)
         finally:
             pool.places.release()
         self._send(reply, sender, wanted)
@@ -170,23 +181,48 @@ class BlsModels:
         self._encoder = encoder
         self._decoder = decoder
         self._memory = memory
+        self._current = threading.local()
+
+    @contextlib.contextmanager
+    def traced(self, trace: Any) -> Iterator[None]:
+        """Let the calls of this thread inside the block be steps of a trace; None is no trace."""
+        self._current.trace = trace
+        try:
+            yield
+        finally:
+            self._current.trace = None
 
     def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
         """See session.Models."""
-        return _call(self._encoder, _tensors(inputs), self._encoder_outputs, self._memory)
+        return self._call(self._encoder, _tensors(inputs), self._encoder_outputs, self._memory)
 
     def decode(
         self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
     ) -> Mapping[str, FloatArray]:
         """See session.Models."""
         held = [_named(name, tensor) for name, tensor in embeddings.items()]
-        answer = _call(self._decoder, held + _tensors(inputs), outputs, _cpu())
+        answer = self._call(self._decoder, held + _tensors(inputs), outputs, _cpu())
         # Copy the arrays: a view would keep the answer's block of shared memory occupied while it is in use.
         return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
 
     def nbytes(self, embeddings: Mapping[str, Any]) -> int:
         """See session.Models. In the wire contract, all embeddings are float32."""
         return sum(4 * math.prod(tensor.shape()) for tensor in embeddings.values())
+
+    def _call(self, model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
+        trace = getattr(self._current, "trace", None)
+        options = {} if trace is None else {"trace": trace}
+        request = pb_utils.InferenceRequest(
+            model_name=model,
+            inputs=inputs,
+            requested_output_names=list(outputs),
+            preferred_memory=memory,
+            **options,
+        )
+        response = request.exec()
+        if response.has_error():
+            raise _read_failure(f"{model} failed: {response.error().message()}")
+        return {tensor.name(): tensor for tensor in response.output_tensors()}
 
 
 def weights_identity(folder: Path) -> str:
@@ -206,14 +242,10 @@ def weights_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _call(model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
-    request = pb_utils.InferenceRequest(
-        model_name=model, inputs=inputs, requested_output_names=list(outputs), preferred_memory=memory
-    )
-    response = request.exec()
-    if response.has_error():
-        raise _read_failure(f"{model} failed: {response.error().message()}")
-    return {tensor.name(): tensor for tensor in response.output_tensors()}
+def _trace(request: Any) -> Any:
+    """Return the trace that a request belongs to; None if it belongs to none, or only to a trace file of Triton."""
+    trace = request.trace() if hasattr(request, "trace") else None  # Triton 24.10 and newer have it
+    return trace if trace is not None and trace.get_context() else None
 
 
 def _read_failure(text: str) -> ServerError:

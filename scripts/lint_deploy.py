@@ -34,18 +34,6 @@ CUSTOM_RESOURCES = {
     "GRPCRoute": "grpcroute_v1",
     "Route": "route_v1",
 }
-RULE = "deploy/kubernetes/overlays/autoscaled/prometheus-rule.yaml"
-RULE_HEAD = """# Written from deploy/monitoring/rules.yml: python scripts/lint_deploy.py --write
-apiVersion: monitoring.coreos.com/v1
-kind: PrometheusRule
-metadata:
-  name: triton-sam
-  labels:
-    app.kubernetes.io/name: triton-sam
-    # The chart kube-prometheus-stack selects by the name of its own release.
-    release: kube-prometheus-stack
-spec:
-"""
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -153,8 +141,6 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
     """Yield the faults of one manifest."""
     kind = manifest["kind"]
     label = f"{kind} {manifest['metadata']['name']}"
-    if kind == "PrometheusRule":
-        return  # prometheus_rule compares it with a file that promtool checks
     if kind in CUSTOM_RESOURCES:
         yield from (f"{label}: {one}" for one in schema_errors(manifest, f"{CUSTOM_RESOURCES[kind]}.json"))
         if kind != "InferenceService":
@@ -198,15 +184,9 @@ def helm() -> Iterable[str]:
 
 def prometheus_rule(root: Path = ROOT) -> Iterable[str]:
     """Yield a fault if the alerts in Kubernetes are not those of the compose file."""
-    path = root / RULE
-    if path.read_text(encoding="utf-8") != rule_manifest(root):
-        yield f"{RULE} is not what deploy/monitoring/rules.yml says: run python scripts/lint_deploy.py --write"
+    from scripts import prometheus_rule
 
-
-def rule_manifest(root: Path) -> str:
-    """Return the alerts of deploy/monitoring/rules.yml as a PrometheusRule."""
-    groups = (root / "deploy/monitoring/rules.yml").read_text(encoding="utf-8").partition("\ngroups:\n")[2]
-    return RULE_HEAD + "".join(f"  {line}\n" if line else "\n" for line in ["groups:", *groups.splitlines()])
+    return prometheus_rule.faults(root)
 
 
 def releases(root: Path = ROOT) -> Iterable[str]:
@@ -378,10 +358,12 @@ def main() -> int:
         "checks", nargs="*", metavar="CHECK", help=f"checks to run, from {', '.join(names)} (default: all)"
     )
     parser.add_argument("--strict", action="store_true", help="fail when a check cannot run on this machine")
-    parser.add_argument("--write", action="store_true", help=f"first write {RULE} anew")
+    parser.add_argument("--write", action="store_true", help="first write the PrometheusRule anew")
     args = parser.parse_args()
     if args.write:
-        (ROOT / RULE).write_text(rule_manifest(ROOT), encoding="utf-8")
+        from scripts import prometheus_rule as rule
+
+        rule.write(ROOT)
     unknown = set(args.checks) - set(names)
     if unknown:
         parser.error(f"there is no check {min(unknown)}: choose from {', '.join(names)}")

@@ -85,11 +85,13 @@ def test_predict_writes_mask_overlay_and_json(capsys, server, images, tmp_path):
     answer = json.loads(out)
     assert answer["image"] == {"width": 800, "height": 600}
     (found,) = answer["objects"]
-    pixels = np.asarray(Image.open(mask))
+    with Image.open(mask) as image:
+        pixels = np.asarray(image)
     assert set(np.unique(pixels)) <= {0, 255}
     np.testing.assert_array_equal(pixels > 0, rle_to_mask(found["rle"]))
     assert found["area"] == (pixels > 0).sum()
-    assert Image.open(overlay).size == (800, 600)
+    with Image.open(overlay) as image:
+        assert image.size == (800, 600)
     assert str(mask) in err
 
 
@@ -282,7 +284,8 @@ def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
     assert_one_line_error(run(capsys, "setup", "sam1", "--standard-operators"), "is for sam2, not for sam1")
 
 
-def test_demo_on_a_server(capsys, server, tmp_path):
+def test_demo_on_a_server(capsys, server, tmp_path, monkeypatch):
+    monkeypatch.setattr("triton_sam.commands.demo.CLICKS", 2)  # fewer repetitions for its median times
     code, out, err = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path)
     assert code == 0, err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee_overlay.png", "shapes_overlay.png"]
@@ -303,7 +306,8 @@ def test_the_installed_command_starts_its_own_server(images, tmp_path):
         env={**os.environ, "TRITON_URL": "127.0.0.1:9"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert Image.open(mask).size == (600, 400)
+    with Image.open(mask) as image:
+        assert image.size == (600, 400)
 
 
 def test_import_is_light():

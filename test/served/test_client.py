@@ -104,8 +104,9 @@ def test_a_mask_input_changes_the_answer(client):
     assert np.abs(refined - first).max() > 1e-3
 
 
-def test_segment_is_the_full_size_picture(client, picture):
-    size = Image.open(picture).size
+def test_segment_is_the_full_size_image(client, picture):
+    with Image.open(picture) as image:
+        size = image.size
     (segment,) = client.segment(POINT)
     assert segment.mask.shape == size[::-1]
     assert segment.mask.dtype == bool

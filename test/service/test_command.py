@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 pytest.importorskip("fastapi")
-from support.running_service import wait_until
+from support.conditions import wait_until
 
 from triton_sam._common.bundle import checkout
 from triton_sam.benchmark.service_load import Report, run_load

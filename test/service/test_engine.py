@@ -13,7 +13,8 @@ from triton_sam.inputs.embeddings import ImageEmbeddings
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
-from support.running_service import running_service, wait_until
+from support.conditions import wait_until
+from support.running_service import running_service
 
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import Engine

@@ -17,8 +17,8 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
+from support.conditions import wait_until
 from support.running_browser import WIDE, Page
-from support.running_service import wait_until
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 NARROW = {"width": 390, "height": 844}

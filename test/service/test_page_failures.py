@@ -9,8 +9,9 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
+from support.conditions import wait_until
 from support.running_browser import WIDE, Page
-from support.running_service import running_service, wait_until
+from support.running_service import running_service
 
 from triton_sam._common.bundle import bundled
 from triton_sam.service.messages import VERSION

@@ -12,7 +12,7 @@ import pytest
 playwright = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
 
-from support.running_service import wait_until  # noqa: E402 - needs the service extra
+from support.conditions import wait_until  # noqa: E402 - needs the service extra
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE = {"width": 1280, "height": 800}

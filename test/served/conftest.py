@@ -1,7 +1,6 @@
 """Fixtures of the tests of the session model and of the speculative client."""
 
 import gc
-import shutil
 import time
 
 import pytest
@@ -9,16 +8,17 @@ from support.session_requests import IMAGE_BYTES
 from support.session_server import IMAGES_IN_CACHE, serve
 
 from triton_sam import SAM2TritonClient
-from triton_sam._common.bundle import bundled
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def session_server(tmp_path_factory):
-    """A server whose session model keeps three images."""
-    repository = tmp_path_factory.mktemp("session") / "models"
-    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    """A server whose session model keeps three images. Its encoder is quick: see support.light_encoder."""
+    pytest.importorskip("onnx")
+    from support.light_encoder import light_repository
+
+    repository = light_repository(tmp_path_factory.mktemp("session") / "models")
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES + 1)))
     with serve(repository) as running:

@@ -5,12 +5,12 @@ import os
 import shutil
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.conditions import wait_until
 
 from triton_sam import (
     ConfigurationError,
@@ -195,7 +195,7 @@ def test_a_server_that_dies_in_mid_request_and_comes_back(protocol, picture):
             metrics_port=0,
         )
 
-    errors = []
+    clicks, errors = [], []
     first = start()
     with first:
         address = first.http_url if protocol == "http" else first.grpc_url
@@ -205,16 +205,17 @@ def test_a_server_that_dies_in_mid_request_and_comes_back(protocol, picture):
         def click_until_it_fails():
             try:
                 while True:
-                    client.predict(POINT)
+                    clicks.append(client.predict(POINT))
             except Exception as error:
                 errors.append(error)
 
         thread = threading.Thread(target=click_until_it_fails)
         thread.start()
-        time.sleep(0.5)
+        wait_until(lambda: clicks or errors)
         os.kill(first.pid, signal.SIGKILL)
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
+    assert clicks
     assert isinstance(errors[0], ServerUnreachableError)
     http_port, grpc_port = (int(u.rpartition(":")[2]) for u in (first.http_url, first.grpc_url))
     with start(http_port, grpc_port):

@@ -20,6 +20,8 @@ from triton_sam._common.bundle import bundled
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
 from triton_sam.wire.contract import MAX_OBJECTS, read_error
 
 POINT = [[200, 180]]
@@ -183,13 +185,21 @@ def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(session_s
     assert isinstance(read_error(caught.value), UnknownImageError)
 
 
-def test_two_requests_for_a_new_image_encode_it_once(session_server, transport):
-    content, before = colored(99), encoded(transport)
+@pytest.fixture
+def slow(service_triton):
+    """A transport to a server with the demo model, whose encoder takes long enough for other requests to come."""
+    transport = Transport(parse_url(service_triton.http_url))
+    yield transport
+    transport.close()
+
+
+def test_two_requests_for_a_new_image_encode_it_once(slow):
+    content, before = colored(99), encoded(slow)
     with ThreadPoolExecutor(6) as pool:
-        jobs = [pool.submit(upload, transport, content) for _ in range(6)]
+        jobs = [pool.submit(upload, slow, content) for _ in range(6)]
         ids = {bytes(job.result()["image_id"][0]) for job in jobs}
     assert len(ids) == 1
-    assert encoded(transport) == before + 1
+    assert encoded(slow) == before + 1
 
 
 @pytest.mark.slow
@@ -206,20 +216,20 @@ def test_sixteen_threads_on_more_images_than_the_cache_holds(session_server, ima
     assert figures["cache_bytes"] <= figures["cache_limit_bytes"]
 
 
-def test_clicks_do_not_wait_for_the_encoder(session_server, transport, picture):
-    image_id = upload(transport, picture)["image_id"]
+def test_clicks_do_not_wait_for_the_encoder(slow, picture):
+    image_id = upload(slow, picture)["image_id"]
     done = threading.Event()
 
     def encode_others():
         for number in range(40, 42):
-            upload(transport, colored(number))
+            upload(slow, colored(number))
         done.set()
 
     thread = threading.Thread(target=encode_others)
     thread.start()
     clicks = 0
     while not done.is_set():
-        transport.infer("sam2", {"image_id": image_id, **point_inputs()}, ["masks"])
+        slow.infer("sam2", {"image_id": image_id, **point_inputs()}, ["masks"])
         clicks += not done.is_set()
     thread.join()
     assert clicks >= 2

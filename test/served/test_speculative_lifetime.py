@@ -6,11 +6,11 @@ import os
 import signal
 import socket
 import threading
-import time
 
 import numpy as np
 import psutil
 import pytest
+from support.conditions import wait_until
 from support.speculation import LABELS, PATH, POINT, all_ended, speculate, until
 
 from triton_sam import (
@@ -112,11 +112,7 @@ def test_closing_ends_every_task_and_every_connection(sync):
 
     tasks = speculate(sync, scenario)
     assert all(task.cancelled() for _, task in tasks)
-    deadline = time.monotonic() + 5
-    while (connections() > before or threading.active_count() > threads) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert connections() <= before
-    assert threading.active_count() <= threads
+    wait_until(lambda: connections() <= before and threading.active_count() <= threads)
 
 
 def test_a_forgotten_client_closes_itself(sync):
@@ -127,10 +123,7 @@ def test_a_forgotten_client_closes_itself(sync):
     assert threading.active_count() > threads
     del client
     gc.collect()
-    deadline = time.monotonic() + 5
-    while threading.active_count() > threads and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert threading.active_count() <= threads
+    wait_until(lambda: threading.active_count() <= threads)
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -1,9 +1,9 @@
 """Fixtures of the tests of the session model and of the speculative client."""
 
 import gc
-import time
 
 import pytest
+from support.conditions import settled
 from support.session_requests import IMAGE_BYTES
 from support.session_server import IMAGES_IN_CACHE, serve
 
@@ -61,11 +61,7 @@ def computed(server, images):
             nonlocal own
             client.predict([[200, 180]])  # Triton decodes one after the other, so earlier decodes have ended now
             own += 1
-            counts = []
-            while len(counts) < 4 or len(set(counts[-4:])) > 1:  # Triton counts after it has answered
-                time.sleep(0.1)
-                counts.append(int(transport.statistics("sam2_decoder")["inference_count"]))
-            return counts[-1] - own
+            return settled(lambda: int(transport.statistics("sam2_decoder")["inference_count"])) - own
 
         yield read
     transport.close()

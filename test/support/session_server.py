@@ -1,8 +1,7 @@
 """A local server with the session model."""
 
-import time
-
 import pytest
+from support.conditions import settled
 
 IMAGES_IN_CACHE = 3
 
@@ -15,9 +14,5 @@ def serve(repository, http_port=0, **options):
 
 
 def encoded(transport):
-    """Return the number of images that the encoder has computed. Triton counts a moment after it has answered."""
-    counts = []
-    while len(counts) < 3 or len(set(counts[-3:])) > 1:
-        time.sleep(0.05)
-        counts.append(int(transport.statistics("sam2_encoder")["inference_count"]))
-    return counts[-1]
+    """Return the number of images that the encoder has computed."""
+    return settled(lambda: int(transport.statistics("sam2_encoder")["inference_count"]))

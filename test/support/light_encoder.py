@@ -38,8 +38,16 @@ def light_encoder() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
+def lighten(file: Path) -> None:
+    """Replace a SAM2 encoder by the light one. The file keeps what it says of its weights."""
+    light = light_encoder()
+    light.metadata_props.extend(onnx.load(file).metadata_props)
+    file.unlink()  # it may be a link to the file of the project
+    onnx.save(light, file)
+
+
 def light_repository(folder: Path) -> Path:
     """Fill a model repository with the project's SAM2 models, and this encoder in the place of theirs."""
     shutil.copytree(bundled("model_repository"), folder, ignore=shutil.ignore_patterns("sam1*", "sam3*", "[2-9]*"))
-    onnx.save(light_encoder(), folder / "sam2_encoder" / "1" / "model.onnx")
+    lighten(folder / "sam2_encoder" / "1" / "model.onnx")
     return folder

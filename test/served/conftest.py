@@ -39,7 +39,7 @@ def transport(session_server):
 
 
 @pytest.fixture(scope="module")
-def picture(images):
+def content(images):
     return (images / "shapes.jpg").read_bytes()
 
 

@@ -31,20 +31,20 @@ BOX = [90, 70, 310, 290]
 
 
 @pytest.fixture(scope="module")
-def picture(images):
+def image_path(images):
     return images / "shapes.jpg"
 
 
 @pytest.fixture(scope="module")
-def client(url, picture):
+def client(url, image_path):
     with SAM2TritonClient(url) as client:
-        client.set_image(picture)
+        client.set_image(image_path)
         yield client
 
 
-def test_readme_snippet(server, picture, tmp_path, monkeypatch):
+def test_readme_snippet(server, image_path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shutil.copy(picture, "image.jpg")
+    shutil.copy(image_path, "image.jpg")
     client = SAM2TritonClient(server.http_url.removeprefix("http://"), model_type="sam2")
     client.set_image("image.jpg")
     masks, iou = client.predict(point_coords=[[512, 512]], point_labels=[1])
@@ -73,12 +73,12 @@ def test_shapes_and_types(client, multimask, candidates):
         assert np.abs(masks).max() <= 32
 
 
-def test_both_protocols_and_all_sources_agree_bit_for_bit(server, picture):
+def test_both_protocols_and_all_sources_agree_bit_for_bit(server, image_path):
     answers = []
     calls = [
-        (server.http_url, picture),
-        (server.grpc_url, picture.read_bytes()),
-        (server.http_url, np.asarray(Image.open(picture))),
+        (server.http_url, image_path),
+        (server.grpc_url, image_path.read_bytes()),
+        (server.http_url, np.asarray(Image.open(image_path))),
     ]
     for address, source in calls:
         with SAM2TritonClient(address) as client:
@@ -104,8 +104,8 @@ def test_a_mask_input_changes_the_answer(client):
     assert np.abs(refined - first).max() > 1e-3
 
 
-def test_segment_is_the_full_size_image(client, picture):
-    with Image.open(picture) as image:
+def test_segment_is_the_full_size_image(client, image_path):
+    with Image.open(image_path) as image:
         size = image.size
     (segment,) = client.segment(POINT)
     assert segment.mask.shape == size[::-1]
@@ -161,7 +161,7 @@ def test_wrong_use_is_one_clear_error_and_the_image_stays(client):
         fresh.predict(POINT)
     before = client.image_embeddings
     with pytest.raises(ImageError):
-        client.set_image(b"not a picture")
+        client.set_image(b"not an image")
     assert client.image_embeddings is before
     with pytest.raises(PromptError, match="outside the image of 800x600"):
         client.predict([[801, 1]])
@@ -170,11 +170,11 @@ def test_wrong_use_is_one_clear_error_and_the_image_stays(client):
             SAM2TritonClient(**options)
 
 
-def test_a_model_that_is_not_loaded(url, picture):
+def test_a_model_that_is_not_loaded(url, image_path):
     with SAM2TritonClient(url, model_name="sam2.1_huge") as client:
         assert not client.is_ready()
         with pytest.raises(ModelNotReadyError, match=r"sam2\.1_huge_encoder"):
-            client.set_image(picture)
+            client.set_image(image_path)
 
 
 def test_models_and_readiness(client):
@@ -183,7 +183,7 @@ def test_models_and_readiness(client):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_server_that_dies_in_mid_request_and_comes_back(protocol, picture):
+def test_a_server_that_dies_in_mid_request_and_comes_back(protocol, image_path):
     local_server = pytest.importorskip("triton_sam.local_server")
 
     def start(http_port=0, grpc_port=0):
@@ -200,7 +200,7 @@ def test_a_server_that_dies_in_mid_request_and_comes_back(protocol, picture):
     with first:
         address = first.http_url if protocol == "http" else first.grpc_url
         client = SAM2TritonClient(address, retries=0, timeout=30)
-        client.set_image(picture)
+        client.set_image(image_path)
 
         def click_until_it_fails():
             try:

@@ -19,11 +19,11 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 
-def test_curl_gets_a_png(session_server, client, picture):
-    client.set_image(picture)
+def test_curl_gets_a_png(session_server, client, content):
+    client.set_image(content)
     expected = client.segment([[200, 180], [3, 4]], [1, 0], multimask_output=True)
     prompt = {"points": [[200, 180], [3, 4]], "labels": [1, 0], "multimask": True, "rle": True}
-    answer = ask(session_server, image_b64=base64.b64encode(picture).decode(), prompt_json=json.dumps(prompt))
+    answer = ask(session_server, image_b64=base64.b64encode(content).decode(), prompt_json=json.dumps(prompt))
     assert len(answer["masks"]) == 3
     assert answer["mask"]["score"] == max(mask["score"] for mask in answer["masks"])
     for mask, segment in zip(answer["masks"], expected, strict=True):
@@ -37,8 +37,8 @@ def test_curl_gets_a_png(session_server, client, picture):
     assert again["masks"] == answer["masks"]
 
 
-def test_curl_may_only_send_the_image(session_server, picture):
-    data_url = "data:image/jpeg;base64," + base64.encodebytes(picture).decode()
+def test_curl_may_only_send_the_image(session_server, content):
+    data_url = "data:image/jpeg;base64," + base64.encodebytes(content).decode()
     for inputs in ({}, {"prompt_json": '{"points": [], "boxes": []}'}):
         answer = ask(session_server, image_b64=data_url, **inputs)
         assert (answer["mask"], answer["masks"], answer["image_size"]) == (None, [], [800, 600])
@@ -63,8 +63,8 @@ def test_curl_may_only_send_the_image(session_server, picture):
         ("good", json.dumps({"points": [[1, 2]] * 10_000}), "BAD_PROMPT"),
     ],
 )
-def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
-    given = {"good": base64.b64encode(picture).decode()}.get(image, image)
+def test_curl_gets_errors_as_json(session_server, content, image, prompt, code):
+    given = {"good": base64.b64encode(content).decode()}.get(image, image)
     inputs = {"prompt_json": prompt} | ({} if given is None else {"image_b64": given})
     answer = ask(session_server, **inputs)
     assert list(answer) == ["error"]
@@ -92,10 +92,10 @@ def test_the_scripts_for_curl(session_server, images):
     assert json.loads(refused.stdout)["error"]["code"] == "BAD_IMAGE"
 
 
-def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, picture):
+def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, content):
     with SAM2TritonClient(session_server.http_url, embeddings="client") as client:
-        expected = client.encode(picture)
-    got = transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, [*expected, "image_size"])
+        expected = client.encode(content)
+    got = transport.infer("sam2_encoder_jpeg", {"encoded_image": text(content)}, [*expected, "image_size"])
     assert got["image_size"].tolist() == [800, 600]
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name], array)
@@ -106,7 +106,7 @@ def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transpo
 RESPONSE_CACHE = ["--cache-config=local,size=268435456"]
 
 
-def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(picture, tmp_path):
+def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(content, tmp_path):
     shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
     with (tmp_path / "sam2_encoder_jpeg" / "config.pbtxt").open("a") as config:
         config.write("response_cache { enable: true }\n")
@@ -114,7 +114,7 @@ def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document
         transport = Transport(parse_url(server.http_url))
         before = encoded(transport)  # the warm-up's
         first, again = (
-            transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, ["high_res_feats_1", "image_size"])
+            transport.infer("sam2_encoder_jpeg", {"encoded_image": text(content)}, ["high_res_feats_1", "image_size"])
             for _ in range(2)
         )
         assert encoded(transport) - before == 1
@@ -125,11 +125,11 @@ def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document
         np.testing.assert_array_equal(again[name], array)
 
 
-def test_who_asks_for_one_output_leaves_the_others_to_the_next(picture):
+def test_who_asks_for_one_output_leaves_the_others_to_the_next(content):
     """Triton's response cache knows no outputs: a model with it answers the second request without embeddings."""
     with serve(bundled("model_repository"), extra_args=RESPONSE_CACHE) as server:
-        transport, picture = Transport(parse_url(server.http_url)), text(picture)
-        transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size"])
-        whole = transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size", "image_embeddings"])
+        transport, content = Transport(parse_url(server.http_url)), text(content)
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": content}, ["image_size"])
+        whole = transport.infer("sam2_encoder_jpeg", {"encoded_image": content}, ["image_size", "image_embeddings"])
         transport.close()
     assert whole["image_embeddings"].shape == (1, 256, 64, 64)

@@ -32,14 +32,14 @@ pytestmark = pytest.mark.usefixtures("no_loose_ends")
 
 
 @pytest.fixture(scope="module")
-def picture(images):
+def image_path(images):
     return images / "shapes.jpg"
 
 
-def test_documented_use(server, picture, sync):
+def test_documented_use(server, image_path, sync):
     async def main():
         client = SpeculativeSAM2Client(server.http_url.removeprefix("http://"))
-        client.set_image(picture)  # the sync call inside of a loop, as documented
+        client.set_image(image_path)  # the sync call inside of a loop, as documented
         session_id = "user_session_1"
         tasks = await queue_multiple_requests(client, PATH, LABELS, session_id)
         client.cancel_session_requests(session_id)
@@ -67,7 +67,7 @@ def test_the_loop_goes_on_while_the_embeddings_of_a_large_prompt_are_fetched(ask
 
     async def main():
         async with SpeculativeSAM2Client("127.0.0.1:9", retries=0) as client:
-            client._embeddings = image
+            client.image_embeddings = image
             asyncio.get_running_loop().call_later(0.05, goes_on.set)
             if ask == "queue_multiple_requests":
                 ((_, task),) = await queue_multiple_requests(client, [points], [None], "s")

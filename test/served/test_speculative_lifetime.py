@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("no_loose_ends")
 
 
 @pytest.fixture(scope="module")
-def picture(images):
+def image_path(images):
     return images / "shapes.jpg"
 
 
@@ -127,7 +127,7 @@ def test_a_forgotten_client_closes_itself(sync):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
+def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, image_path):
     local_server = pytest.importorskip("triton_sam.local_server")
 
     def start(http_port=0, grpc_port=0):
@@ -144,7 +144,7 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
 
     with start() as first:
         client = SpeculativeSAM2Client(first.http_url if protocol == "http" else first.grpc_url, timeout=30)
-        client.set_image(picture)
+        client.set_image(image_path)
         errors = asyncio.run(until_it_dies(client, first.pid))
         ports = [int(address.rpartition(":")[2]) for address in (first.http_url, first.grpc_url)]
     assert errors
@@ -156,8 +156,8 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
 
 
 @pytest.mark.slow
-def test_the_stress_report_keeps_its_limits_on_counts(server, sync, picture):
-    rows = asyncio.run(stress(sync.url, None, picture, positions=30, sessions=4, repeat=1))
+def test_the_stress_report_keeps_its_limits_on_counts(server, sync, image_path):
+    rows = asyncio.run(stress(sync.url, None, image_path, positions=30, sessions=4, repeat=1))
     assert [(row.asked, row.sent, row.cancelled, row.computed) for row in rows if " in 2 s" not in row.scenario] == [
         (1, 1, 0, 1),
         (20, 20, 0, 20),  # a session model refuses more than 24 that wait

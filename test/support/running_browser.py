@@ -19,7 +19,7 @@ WIDE = {"width": 1280, "height": 800}
 
 
 class Page:
-    """A page with a picture, and what a test does with it."""
+    """A page with an image, and what a test does with it."""
 
     def __init__(self, page):
         self.page = page
@@ -55,7 +55,7 @@ class Page:
         return self.page.locator(".object .facts").all_inner_texts()
 
     def pixel(self, x, y):
-        """Colour of the canvas at a pixel of the picture."""
+        """Colour of the canvas at a pixel of the image."""
         return self.page.evaluate(
             """([x, y]) => { const c = document.getElementById("canvas"), f = c.getBoundingClientRect();
             const [px, py] = tritonSam.screenOf(x, y), r = c.width / f.width;

@@ -27,8 +27,8 @@ class RunningService:
     http: httpx.Client
 
     def upload(self, content: bytes, **query: str) -> dict:
-        """Upload a picture."""
-        answer = self.http.post("/v1/images", files={"image": ("picture", content)}, params=query)
+        """Upload an image."""
+        answer = self.http.post("/v1/images", files={"image": ("image", content)}, params=query)
         assert answer.status_code == 201, answer.text
         return answer.json()
 

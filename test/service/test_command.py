@@ -136,7 +136,7 @@ def test_a_taken_port_is_named():
 
 
 def test_users_who_click_at_a_time(service, images):
-    report = run_load(service.url, [images / "shapes.jpg", images / "coffee.jpg"], users=8, seconds=3)
+    report = run_load(service.url, [images / "shapes.jpg", images / "coffee.jpg"], users=8, seconds=1.5)
     assert report.failures == 0
     assert set(report.statuses) == {200}
     assert len(report.click_ms) >= 8

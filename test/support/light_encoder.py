@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,14 +28,14 @@ def light_encoder() -> onnx.ModelProto:
         mix = rng.normal(0, channels**-0.5, (channels, 3, 1, 1)).astype(np.float32)
         weights.append(numpy_helper.from_array(mix, f"{output.name}_mix"))
         pooled = f"{output.name}_pooled"
-        strides = {"kernel_shape": [square, square], "strides": [square, square]}
-        nodes.append(helper.make_node("AveragePool", [spec.inputs[0].name], [pooled], **strides))
+        pool: dict[str, Any] = {"kernel_shape": [square, square], "strides": [square, square]}
+        nodes.append(helper.make_node("AveragePool", [spec.inputs[0].name], [pooled], **pool))
         nodes.append(helper.make_node("Conv", [pooled, f"{output.name}_mix"], [output.name]))
-    values = [
+    inputs, outputs = (
         [helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape) for tensor in tensors]
         for tensors in (spec.inputs, spec.outputs)
-    ]
-    graph = helper.make_graph(nodes, "light_encoder", *values, weights)
+    )
+    graph = helper.make_graph(nodes, "light_encoder", inputs, outputs, weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 

@@ -284,14 +284,14 @@ def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
     assert_one_line_error(run(capsys, "setup", "sam1", "--standard-operators"), "is for sam2, not for sam1")
 
 
-def test_demo_on_a_server(capsys, server, tmp_path, monkeypatch):
+def test_demo_on_a_server(capsys, service_triton, tmp_path, monkeypatch):
     monkeypatch.setattr("triton_sam.commands.demo.CLICKS", 2)  # fewer repetitions for its median times
-    code, out, err = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path)
+    code, out, err = run(capsys, "demo", "--url", service_triton.http_url, "--out", tmp_path)
     assert code == 0, err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee_overlay.png", "shapes_overlay.png"]
     assert "IoU against the truth" in out
     assert "triton-sam setup sam2 base_plus" in out
-    code, out, _ = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path, "--json")
+    code, out, _ = run(capsys, "demo", "--url", service_triton.http_url, "--out", tmp_path, "--json")
     answer = json.loads(out)
     assert len([row for row in answer["objects"] if "iou" in row]) == 6
     assert answer["median_ms"]["later clicks"] > 0

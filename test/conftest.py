@@ -147,6 +147,6 @@ def page(browser, service):
 
 @pytest.fixture
 def shapes(page, images):
-    """That page with the demo picture open."""
+    """That page with the demo image open."""
     page.open(images / "shapes.jpg")
     return page

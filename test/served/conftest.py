@@ -1,24 +1,24 @@
 """Fixtures of the tests of the session model and of the speculative client."""
 
 import gc
-import shutil
-import time
 
 import pytest
+from support.conditions import settled
 from support.session_requests import IMAGE_BYTES
 from support.session_server import IMAGES_IN_CACHE, serve
 
 from triton_sam import SAM2TritonClient
-from triton_sam._common.bundle import bundled
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def session_server(tmp_path_factory):
-    """A server whose session model keeps three images."""
-    repository = tmp_path_factory.mktemp("session") / "models"
-    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    """A server whose session model keeps three images. Its encoder is quick: see support.light_encoder."""
+    pytest.importorskip("onnx")
+    from support.light_encoder import light_repository
+
+    repository = light_repository(tmp_path_factory.mktemp("session") / "models")
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES + 1)))
     with serve(repository) as running:
@@ -39,7 +39,7 @@ def transport(session_server):
 
 
 @pytest.fixture(scope="module")
-def picture(images):
+def content(images):
     return (images / "shapes.jpg").read_bytes()
 
 
@@ -51,18 +51,19 @@ def sync(url, images):
 
 
 @pytest.fixture(scope="module")
-def computed(server):
-    """Reads the server's own counter of decodes."""
-    transport = Transport(parse_url(server.http_url))
+def computed(server, images):
+    """Reads the server's own counter of decodes, without those that the reading takes."""
+    transport, own = Transport(parse_url(server.http_url)), 0
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
 
-    def read():
-        counts = [-1]
-        while len(counts) < 3 or counts[-1] != counts[-2]:  # Triton counts after it has answered
-            time.sleep(0.3)
-            counts.append(int(transport.statistics("sam2_decoder")["inference_count"]))
-        return counts[-1]
+        def read():
+            nonlocal own
+            client.predict([[200, 180]])  # Triton decodes one after the other, so earlier decodes have ended now
+            own += 1
+            return settled(lambda: int(transport.statistics("sam2_decoder")["inference_count"])) - own
 
-    yield read
+        yield read
     transport.close()
 
 

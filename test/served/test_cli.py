@@ -85,11 +85,13 @@ def test_predict_writes_mask_overlay_and_json(capsys, server, images, tmp_path):
     answer = json.loads(out)
     assert answer["image"] == {"width": 800, "height": 600}
     (found,) = answer["objects"]
-    pixels = np.asarray(Image.open(mask))
+    with Image.open(mask) as image:
+        pixels = np.asarray(image)
     assert set(np.unique(pixels)) <= {0, 255}
     np.testing.assert_array_equal(pixels > 0, rle_to_mask(found["rle"]))
     assert found["area"] == (pixels > 0).sum()
-    assert Image.open(overlay).size == (800, 600)
+    with Image.open(overlay) as image:
+        assert image.size == (800, 600)
     assert str(mask) in err
 
 
@@ -105,30 +107,30 @@ def test_predict_several_boxes_and_candidates(capsys, server, images, tmp_path):
 
 
 def test_users_mistakes_are_one_line(capsys, server, images, tmp_path):
-    picture, url = images / "shapes.jpg", ("--url", server.http_url)
+    path, url = images / "shapes.jpg", ("--url", server.http_url)
     (tmp_path / "empty.jpg").touch()
     (tmp_path / "page.jpg").write_text("<html>")
     point = ("--point", "1,1")
     for arguments, words in (
-        ((picture,), "the prompt is missing"),
+        ((path,), "the prompt is missing"),
         (("absent.jpg", *point), "no image at"),
         ((tmp_path / "empty.jpg", *point), "0 bytes"),
         ((tmp_path / "page.jpg", *point), "not an image"),
-        ((picture, "--point", "5000,1"), "outside the image of 800x600"),
-        ((picture, "--point", "nan,1"), "NaN"),
-        ((picture, "--box", "300,300,100,100"), "swapped corners"),
-        ((picture, "--box", "0,0,9,9", "--box", "9,9,20,20", *point), "several boxes"),
-        ((picture, *point, "--name", "nope"), "nope_encoder"),
-        ((picture, *point, "--out", tmp_path / "no" / "dir.png"), "dir.png"),
+        ((path, "--point", "5000,1"), "outside the image of 800x600"),
+        ((path, "--point", "nan,1"), "NaN"),
+        ((path, "--box", "300,300,100,100"), "swapped corners"),
+        ((path, "--box", "0,0,9,9", "--box", "9,9,20,20", *point), "several boxes"),
+        ((path, *point, "--name", "nope"), "nope_encoder"),
+        ((path, *point, "--out", tmp_path / "no" / "dir.png"), "dir.png"),
     ):
         assert_one_line_error(run(capsys, "predict", *arguments, *url), words)
-    assert_one_line_error(run(capsys, "predict", picture, *point, "--url", "ftp://x"), "scheme")
-    assert_one_line_error(run(capsys, "predict", picture, *point, "--url", "127.0.0.1:9"), "triton-sam serve")
+    assert_one_line_error(run(capsys, "predict", path, *point, "--url", "ftp://x"), "scheme")
+    assert_one_line_error(run(capsys, "predict", path, *point, "--url", "127.0.0.1:9"), "triton-sam serve")
 
 
 def test_predict_finds_mistakes_before_it_asks_a_server(capsys, images, tmp_path):
     """Nothing listens at the URL: what is told must not be that."""
-    picture, point = images / "shapes.jpg", ("--point", "200,180")
+    path, point = images / "shapes.jpg", ("--point", "200,180")
     mask = tmp_path / "mask.png"
     for arguments, words in (
         (("--point", "5000,1"), "outside the image of 800x600"),
@@ -140,7 +142,7 @@ def test_predict_finds_mistakes_before_it_asks_a_server(capsys, images, tmp_path
         ((*point, "--out", mask, "--overlay", tmp_path / ".." / tmp_path.name / "mask.png"), "both write"),
         (("--box", "0,0,9,9", "--box", "9,9,20,20", "--out", mask, "--overlay", tmp_path / "mask_1.png"), "both write"),
     ):
-        assert_one_line_error(run(capsys, "predict", picture, *arguments, "--url", "127.0.0.1:9"), words)
+        assert_one_line_error(run(capsys, "predict", path, *arguments, "--url", "127.0.0.1:9"), words)
     (tmp_path / "file").touch()
     assert_one_line_error(run(capsys, "demo", "--out", tmp_path / "file", "--url", "127.0.0.1:9"), "exists")
 
@@ -282,13 +284,14 @@ def test_setup_hands_on_the_standard_operators(capsys, monkeypatch, tmp_path):
     assert_one_line_error(run(capsys, "setup", "sam1", "--standard-operators"), "is for sam2, not for sam1")
 
 
-def test_demo_on_a_server(capsys, server, tmp_path):
-    code, out, err = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path)
+def test_demo_on_a_server(capsys, service_triton, tmp_path, monkeypatch):
+    monkeypatch.setattr("triton_sam.commands.demo.CLICKS", 2)  # fewer repetitions for its median times
+    code, out, err = run(capsys, "demo", "--url", service_triton.http_url, "--out", tmp_path)
     assert code == 0, err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["coffee_overlay.png", "shapes_overlay.png"]
     assert "IoU against the truth" in out
     assert "triton-sam setup sam2 base_plus" in out
-    code, out, _ = run(capsys, "demo", "--url", server.http_url, "--out", tmp_path, "--json")
+    code, out, _ = run(capsys, "demo", "--url", service_triton.http_url, "--out", tmp_path, "--json")
     answer = json.loads(out)
     assert len([row for row in answer["objects"] if "iou" in row]) == 6
     assert answer["median_ms"]["later clicks"] > 0
@@ -303,7 +306,8 @@ def test_the_installed_command_starts_its_own_server(images, tmp_path):
         env={**os.environ, "TRITON_URL": "127.0.0.1:9"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert Image.open(mask).size == (600, 400)
+    with Image.open(mask) as image:
+        assert image.size == (600, 400)
 
 
 def test_import_is_light():

@@ -1,16 +1,16 @@
 """The sync client against a real Triton that serves the default model, over both protocols."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.conditions import wait_until
 
 from triton_sam import (
     ConfigurationError,
@@ -31,20 +31,20 @@ BOX = [90, 70, 310, 290]
 
 
 @pytest.fixture(scope="module")
-def picture(images):
+def image_path(images):
     return images / "shapes.jpg"
 
 
 @pytest.fixture(scope="module")
-def client(url, picture):
+def client(url, image_path):
     with SAM2TritonClient(url) as client:
-        client.set_image(picture)
+        client.set_image(image_path)
         yield client
 
 
-def test_readme_snippet(server, picture, tmp_path, monkeypatch):
+def test_readme_snippet(server, image_path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shutil.copy(picture, "image.jpg")
+    shutil.copy(image_path, "image.jpg")
     client = SAM2TritonClient(server.http_url.removeprefix("http://"), model_type="sam2")
     client.set_image("image.jpg")
     masks, iou = client.predict(point_coords=[[512, 512]], point_labels=[1])
@@ -73,12 +73,12 @@ def test_shapes_and_types(client, multimask, candidates):
         assert np.abs(masks).max() <= 32
 
 
-def test_both_protocols_and_all_sources_agree_bit_for_bit(server, picture):
+def test_both_protocols_and_all_sources_agree_bit_for_bit(server, image_path):
     answers = []
     calls = [
-        (server.http_url, picture),
-        (server.grpc_url, picture.read_bytes()),
-        (server.http_url, np.asarray(Image.open(picture))),
+        (server.http_url, image_path),
+        (server.grpc_url, image_path.read_bytes()),
+        (server.http_url, np.asarray(Image.open(image_path))),
     ]
     for address, source in calls:
         with SAM2TritonClient(address) as client:
@@ -104,8 +104,9 @@ def test_a_mask_input_changes_the_answer(client):
     assert np.abs(refined - first).max() > 1e-3
 
 
-def test_segment_is_the_full_size_picture(client, picture):
-    size = Image.open(picture).size
+def test_segment_is_the_full_size_image(client, image_path):
+    with Image.open(image_path) as image:
+        size = image.size
     (segment,) = client.segment(POINT)
     assert segment.mask.shape == size[::-1]
     assert segment.mask.dtype == bool
@@ -160,7 +161,7 @@ def test_wrong_use_is_one_clear_error_and_the_image_stays(client):
         fresh.predict(POINT)
     before = client.image_embeddings
     with pytest.raises(ImageError):
-        client.set_image(b"not a picture")
+        client.set_image(b"not an image")
     assert client.image_embeddings is before
     with pytest.raises(PromptError, match="outside the image of 800x600"):
         client.predict([[801, 1]])
@@ -169,11 +170,11 @@ def test_wrong_use_is_one_clear_error_and_the_image_stays(client):
             SAM2TritonClient(**options)
 
 
-def test_a_model_that_is_not_loaded(url, picture):
+def test_a_model_that_is_not_loaded(url, image_path):
     with SAM2TritonClient(url, model_name="sam2.1_huge") as client:
         assert not client.is_ready()
         with pytest.raises(ModelNotReadyError, match=r"sam2\.1_huge_encoder"):
-            client.set_image(picture)
+            client.set_image(image_path)
 
 
 def test_models_and_readiness(client):
@@ -181,8 +182,8 @@ def test_models_and_readiness(client):
     assert {"sam2_encoder", "sam2_decoder"} <= set(client.models())
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_server_that_dies_in_mid_request_and_comes_back(protocol, picture):
+def test_a_server_that_dies_in_mid_request_and_comes_back(image_path):
+    """Each protocol has a client; both lose the same server, and find the next one at its ports."""
     local_server = pytest.importorskip("triton_sam.local_server")
 
     def start(http_port=0, grpc_port=0):
@@ -194,36 +195,34 @@ def test_a_server_that_dies_in_mid_request_and_comes_back(protocol, picture):
             metrics_port=0,
         )
 
-    errors = []
-    first = start()
-    with first:
-        address = first.http_url if protocol == "http" else first.grpc_url
-        client = SAM2TritonClient(address, retries=0, timeout=30)
-        client.set_image(picture)
+    def click_until_it_fails(client, clicks):
+        try:
+            while True:
+                clicks.append(client.predict(POINT))
+        except Exception as error:
+            return error
 
-        def click_until_it_fails():
-            try:
-                while True:
-                    client.predict(POINT)
-            except Exception as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=click_until_it_fails)
-        thread.start()
-        time.sleep(0.5)
-        os.kill(first.pid, signal.SIGKILL)
-        thread.join(20)
-        assert not thread.is_alive()
-    assert isinstance(errors[0], ServerUnreachableError)
-    http_port, grpc_port = (int(u.rpartition(":")[2]) for u in (first.http_url, first.grpc_url))
-    with start(http_port, grpc_port):
-        masks, _ = client.predict(POINT)
-    assert masks.shape == (1, 1, 256, 256)
-    client.close()
+    with contextlib.ExitStack() as stack:
+        with start() as first, ThreadPoolExecutor(2) as pool:
+            urls = (first.http_url, first.grpc_url)
+            clients = [stack.enter_context(SAM2TritonClient(url, retries=0, timeout=30)) for url in urls]
+            for client in clients:
+                client.set_image(image_path)
+            clicks = [[], []]
+            jobs = [pool.submit(click_until_it_fails, *each) for each in zip(clients, clicks, strict=True)]
+            wait_until(lambda: all(clicks) or any(job.done() for job in jobs))
+            os.kill(first.pid, signal.SIGKILL)
+            errors = [job.result(60) for job in jobs]
+        assert all(clicks)
+        assert [type(error) for error in errors] == [ServerUnreachableError] * 2
+        with start(*(int(url.rpartition(":")[2]) for url in urls)):
+            for client in clients:
+                masks, _ = client.predict(POINT)
+                assert masks.shape == (1, 1, 256, 256)
 
 
 def test_the_default_model_finds_the_objects_of_the_demo(server, images):
-    """Real masks against the truth. The bars are a tenth below what the model card states."""
+    """Real masks against the truth. The thresholds are a tenth below what the model card states."""
     (entry, *_) = json.loads((images / "demo.json").read_text())
     truth = np.asarray(Image.open(images / entry["truth"]))
     with SAM2TritonClient(server.http_url) as client:

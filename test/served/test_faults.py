@@ -20,7 +20,7 @@ from triton_sam.client.session_image import RemoteImage
 from triton_sam.errors import ServerError, ServerTimeoutError, ServerUnreachableError
 
 POINT = [[200, 180]]
-TIMEOUT = 1.0
+TIMEOUT = 0.6
 LATE = 0.5
 """Seconds by which a call may end after its timeout, not counting the time in which this process could not run."""
 PATIENCE = 120.0
@@ -145,7 +145,7 @@ def test_no_upload_outlives_its_timeout(make, proxy, content, place, mode):
 
 
 def test_repetitions_share_one_timeout(make, proxy, known):
-    """Each attempt breaks after 0.6 s. Five attempts with a timeout each would take more than 3 s."""
+    """Each attempt breaks after 0.4 s. Six attempts with a timeout each would take more than 2 s."""
     image, _ = known["server"]
     proxy.mode = "late_reset"
     client = make(proxy.url, timeout=TIMEOUT, retries=5, embeddings="server")
@@ -154,7 +154,7 @@ def test_repetitions_share_one_timeout(make, proxy, known):
 
 @pytest.mark.slow
 def test_a_lost_image_is_sent_again_within_the_same_timeout(make, proxy, known, content):
-    """Two answers take 0.6 s each: the error that the image is lost, and the answer after it."""
+    """Two answers take 0.4 s each: the error that the image is lost, and the answer after it."""
     image, expected = known["server"]
     lost = replace(image, remote=RemoteImage(content, "gone"))
     proxy.mode = "slow"

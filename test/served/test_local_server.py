@@ -197,6 +197,8 @@ def test_a_server_outlives_the_thread_that_started_it(scale_only: Path) -> None:
     server.stop()
 
 
+# Python 3.12 advises against this in a process with threads; a caller may do it all the same.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_does_not_stop_its_parents_server(scale_only: Path) -> None:
     with LocalServer(scale_only) as server:
         child = os.fork()

@@ -170,8 +170,8 @@ def test_the_service_takes_names_as_names(service, images: Path, name: str) -> N
     ):
         assert answer.status_code in (400, 404, 405, 415, 422) or answer.url.path == "/", answer.url
         assert "root:" not in answer.text
-    picture = (images / "shapes.jpg").read_bytes()
-    answer = service.http.post("/embedded_model", files={"image": picture}, data={"model_version": name})
+    content = (images / "shapes.jpg").read_bytes()
+    answer = service.http.post("/embedded_model", files={"image": content}, data={"model_version": name})
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_model")
     assert repr(name) in answer.json()["detail"]
 

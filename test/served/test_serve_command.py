@@ -85,7 +85,7 @@ def test_serve_stops_once_and_silently(scale_only: Path, number: signal.Signals)
     assert "HTTP     http://127.0.0.1:" in summary
     assert "READY    scale  CPU" in summary
     program.send_signal(number)
-    output, errors = program.communicate(timeout=10)
+    output, errors = program.communicate(timeout=60)
     assert (program.returncode, output, errors) == (0, "Stopped.\n", "")
     assert all_gone(processes, 0)
 
@@ -95,7 +95,7 @@ def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only: Path, tmp_pat
     log.write_text("of an earlier server\n")
     program, _, _ = serve_in_foreground(scale_only, verbose=True, log_file=str(log))
     program.send_signal(signal.SIGTERM)
-    _, errors = program.communicate(timeout=10)
+    _, errors = program.communicate(timeout=60)
     assert "successfully loaded 'scale'" in errors
     assert "of an earlier server" not in errors
     assert log.read_text() == "of an earlier server\n" + errors
@@ -142,7 +142,7 @@ def test_a_failed_start_prints_one_line_and_no_stopped_message(
 def test_serve_ends_with_1_when_the_server_dies(scale_only: Path) -> None:
     program, _, processes = serve_in_foreground(scale_only)
     next(process for process in processes if process.name() == "tritonserver").kill()
-    _, errors = program.communicate(timeout=10)
+    _, errors = program.communicate(timeout=60)
     assert program.returncode == 1
     assert "the server ended by itself" in errors
     assert all_gone(processes, 0)

@@ -21,11 +21,11 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 
-def test_curl_gets_a_png(session_server, client, picture):
-    client.set_image(picture)
+def test_curl_gets_a_png(session_server, client, content):
+    client.set_image(content)
     expected = client.segment([[200, 180], [3, 4]], [1, 0], multimask_output=True)
     prompt = {"points": [[200, 180], [3, 4]], "labels": [1, 0], "multimask": True, "rle": True}
-    answer = ask(session_server, image_b64=base64.b64encode(picture).decode(), prompt_json=json.dumps(prompt))
+    answer = ask(session_server, image_b64=base64.b64encode(content).decode(), prompt_json=json.dumps(prompt))
     assert len(answer["masks"]) == 3
     assert answer["mask"]["score"] == max(mask["score"] for mask in answer["masks"])
     for mask, segment in zip(answer["masks"], expected, strict=True):
@@ -39,8 +39,8 @@ def test_curl_gets_a_png(session_server, client, picture):
     assert again["masks"] == answer["masks"]
 
 
-def test_curl_may_only_send_the_image(session_server, picture):
-    data_url = "data:image/jpeg;base64," + base64.encodebytes(picture).decode()
+def test_curl_may_only_send_the_image(session_server, content):
+    data_url = "data:image/jpeg;base64," + base64.encodebytes(content).decode()
     for inputs in ({}, {"prompt_json": '{"points": [], "boxes": []}'}):
         answer = ask(session_server, image_b64=data_url, **inputs)
         assert (answer["mask"], answer["masks"], answer["image_size"]) == (None, [], [800, 600])
@@ -65,8 +65,8 @@ def test_curl_may_only_send_the_image(session_server, picture):
         ("good", json.dumps({"points": [[1, 2]] * 10_000}), "BAD_PROMPT"),
     ],
 )
-def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
-    given = {"good": base64.b64encode(picture).decode()}.get(image, image)
+def test_curl_gets_errors_as_json(session_server, content, image, prompt, code):
+    given = {"good": base64.b64encode(content).decode()}.get(image, image)
     inputs = {"prompt_json": prompt} | ({} if given is None else {"image_b64": given})
     answer = ask(session_server, **inputs)
     assert list(answer) == ["error"]
@@ -75,15 +75,15 @@ def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
     assert len(answer["error"]["message"]) <= 500
 
 
-def test_a_body_with_another_number_of_dimensions_is_refused_with_both_shapes(session_server, picture):
+def test_a_body_with_another_number_of_dimensions_is_refused_with_both_shapes(session_server, content):
     """Triton compares the number of dimensions before the session model sees the request."""
-    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": '{"points": [[200, 180]]}'}
+    inputs = {"image_b64": base64.b64encode(content).decode(), "prompt_json": '{"points": [[200, 180]]}'}
     error = post(session_server, shape=(1, 1), **inputs)["error"]
     assert "unexpected shape for input" in error
     assert "Expected [1], got [1,1]" in error
 
 
-def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, picture):
+def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, content):
     """The two lines of config.pbtxt are those that docs/reference/session-models.md gives."""
     shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
     config = tmp_path / "sam2" / "config.pbtxt"
@@ -94,9 +94,9 @@ def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, pictur
         written = written.replace(line, line.replace("[1]", "[1, 1]"))
     config.write_text(written)
     prompt = {"points": [[200, 180]]}
-    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": json.dumps(prompt)}
+    inputs = {"image_b64": base64.b64encode(content).decode(), "prompt_json": json.dumps(prompt)}
     with serve(tmp_path) as server, SAM2TritonClient(server.http_url) as client:
-        client.set_image(picture)
+        client.set_image(content)
         (expected,) = client.segment([[200, 180]])
         answer = json.loads(post(server, shape=(1, 1), **inputs)["result_json"])
         by_id = {"prompt_json": json.dumps({**prompt, "image_id": answer["image_id"]})}
@@ -107,9 +107,9 @@ def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, pictur
     np.testing.assert_array_equal(pixels > 0, expected.mask)
 
 
-def test_the_generate_extension_needs_no_shape(session_server, picture):
+def test_the_generate_extension_needs_no_shape(session_server, content):
     prompt = {"points": [[200, 180]]}
-    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": json.dumps(prompt)}
+    inputs = {"image_b64": base64.b64encode(content).decode(), "prompt_json": json.dumps(prompt)}
     request = urllib.request.Request(f"{session_server.http_url}/v2/models/sam2/generate", json.dumps(inputs).encode())
     answer = json.loads(json.loads(urllib.request.urlopen(request).read())["result_json"])
     assert answer["mask"] == ask(session_server, **inputs)["mask"]
@@ -135,7 +135,8 @@ def test_the_scripts_for_curl(session_server, images, tmp_path):
         assert done.returncode == 0, done.stderr
         mask = json.loads(done.stdout)["mask"]
         assert file.read_bytes() == base64.b64decode(mask["data"])
-        assert Image.open(file).size == (mask["width"], mask["height"])
+        with Image.open(file) as image:
+            assert image.size == (mask["width"], mask["height"])
         assert done.stderr == f"infer_example.sh: mask with score {mask['score']:.2f} written to {file}\n"
 
 
@@ -156,10 +157,10 @@ def test_the_script_for_curl_says_what_is_wrong_and_writes_no_mask(session_serve
     assert "cannot write /proc/none/x.png" in done.stderr
 
 
-def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, picture):
+def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, content):
     with SAM2TritonClient(session_server.http_url, embeddings="client") as client:
-        expected = client.encode(picture)
-    got = transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, [*expected, "image_size"])
+        expected = client.encode(content)
+    got = transport.infer("sam2_encoder_jpeg", {"encoded_image": text(content)}, [*expected, "image_size"])
     assert got["image_size"].tolist() == [800, 600]
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name], array)
@@ -170,7 +171,7 @@ def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transpo
 RESPONSE_CACHE = ["--cache-config=local,size=268435456"]
 
 
-def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(picture, tmp_path):
+def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(content, tmp_path):
     shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
     with (tmp_path / "sam2_encoder_jpeg" / "config.pbtxt").open("a") as config:
         config.write("response_cache { enable: true }\n")
@@ -178,7 +179,7 @@ def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document
         transport = Transport(parse_url(server.http_url))
         before = encoded(transport)  # the warm-up's
         first, again = (
-            transport.infer("sam2_encoder_jpeg", {"encoded_image": text(picture)}, ["high_res_feats_1", "image_size"])
+            transport.infer("sam2_encoder_jpeg", {"encoded_image": text(content)}, ["high_res_feats_1", "image_size"])
             for _ in range(2)
         )
         assert encoded(transport) - before == 1
@@ -189,11 +190,11 @@ def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document
         np.testing.assert_array_equal(again[name], array)
 
 
-def test_who_asks_for_one_output_leaves_the_others_to_the_next(picture):
+def test_who_asks_for_one_output_leaves_the_others_to_the_next(content):
     """Triton's response cache knows no outputs: a model with it answers the second request without embeddings."""
     with serve(bundled("model_repository"), extra_args=RESPONSE_CACHE) as server:
-        transport, picture = Transport(parse_url(server.http_url)), text(picture)
-        transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size"])
-        whole = transport.infer("sam2_encoder_jpeg", {"encoded_image": picture}, ["image_size", "image_embeddings"])
+        transport, content = Transport(parse_url(server.http_url)), text(content)
+        transport.infer("sam2_encoder_jpeg", {"encoded_image": content}, ["image_size"])
+        whole = transport.infer("sam2_encoder_jpeg", {"encoded_image": content}, ["image_size", "image_embeddings"])
         transport.close()
     assert whole["image_embeddings"].shape == (1, 256, 64, 64)

@@ -20,6 +20,8 @@ from triton_sam._common.bundle import bundled
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import ConfigurationError, ServerBusyError, UnknownImageError
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
 from triton_sam.wire.contract import MAX_OBJECTS, read_error
 
 POINT = [[200, 180]]
@@ -29,11 +31,11 @@ POINT = [[200, 180]]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_masks_are_those_of_encoder_and_decoder(session_server, picture, protocol):
+def test_masks_are_those_of_encoder_and_decoder(session_server, content, protocol):
     address = session_server.http_url if protocol == "http" else session_server.grpc_url
     with SAM2TritonClient(address, embeddings="client") as near, SAM2TritonClient(address) as far:
-        near.set_image(picture)
-        far.set_image(picture)
+        near.set_image(content)
+        far.set_image(content)
         assert isinstance(far.image_embeddings, SessionImage)
         assert not isinstance(near.image_embeddings, SessionImage)
         first, _ = near.predict(POINT)
@@ -57,15 +59,15 @@ def test_masks_are_those_of_encoder_and_decoder(session_server, picture, protoco
                     assert (got.logits is None) is not logits
 
 
-def test_more_than_one_request_may_carry_goes_through_the_decoder(client, picture):
-    client.set_image(picture)
+def test_more_than_one_request_may_carry_goes_through_the_decoder(client, content):
+    client.set_image(content)
     masks, _ = client.predict(box=[[1, 1, 50, 50]] * (MAX_OBJECTS + 1))
     assert len(masks) == MAX_OBJECTS + 1
 
 
-def test_embeddings_are_fetched_when_asked_for_and_can_be_saved(client, session_server, picture, tmp_path):
-    client.set_image(picture)
-    handle = client.encode(picture)
+def test_embeddings_are_fetched_when_asked_for_and_can_be_saved(client, session_server, content, tmp_path):
+    client.set_image(content)
+    handle = client.encode(content)
     handle.save(tmp_path / "image.npz")
     with SAM2TritonClient(session_server.http_url) as other:
         other.image_embeddings = ImageEmbeddings.load(tmp_path / "image.npz")
@@ -74,8 +76,8 @@ def test_embeddings_are_fetched_when_asked_for_and_can_be_saved(client, session_
     assert set(handle) == {"image_embeddings", "high_res_feats_0", "high_res_feats_1"}
 
 
-def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, transport, picture):
-    client.set_image(picture)
+def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, transport, content):
+    client.set_image(content)
     expected, _ = client.predict(POINT)
     for number in range(IMAGES_IN_CACHE):
         upload(transport, colored(number))
@@ -90,14 +92,14 @@ def test_an_evicted_image_is_sent_again_without_a_word(client, session_server, t
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_async_client_does_the_same(session_server, transport, client, picture, protocol):
-    client.set_image(picture)
+def test_the_async_client_does_the_same(session_server, transport, client, content, protocol):
+    client.set_image(content)
     expected, _ = client.predict(POINT)
 
     async def click():
         address = session_server.http_url if protocol == "http" else session_server.grpc_url
         async with SpeculativeSAM2Client(address) as fast:
-            await fast.set_image_async(picture)
+            await fast.set_image_async(content)
             assert isinstance(fast.image_embeddings, SessionImage)
             for number in range(IMAGES_IN_CACHE):
                 await asyncio.to_thread(upload, transport, colored(50 + number))
@@ -114,7 +116,7 @@ def test_errors_of_the_server_are_those_of_the_package(session_server, protocol)
     address = session_server.http_url if protocol == "http" else session_server.grpc_url
     with SAM2TritonClient(address) as client:
         with pytest.raises(ImageError, match="not an image"):
-            client.set_image(b"not a picture")
+            client.set_image(b"not an image")
         with pytest.raises(ConfigurationError, match="embeddings must be one of"):
             SAM2TritonClient(address, embeddings="cloud")
     with (
@@ -124,11 +126,11 @@ def test_errors_of_the_server_are_those_of_the_package(session_server, protocol)
         client.set_image(colored(1))
 
 
-def test_a_server_that_is_killed_between_two_clicks(picture):
+def test_a_server_that_is_killed_between_two_clicks(content):
     repository = bundled("model_repository")
     with serve(repository) as first:
         client = SAM2TritonClient(first.http_url)
-        client.set_image(picture)
+        client.set_image(content)
         expected, _ = client.predict(POINT)
         os.kill(first.pid, signal.SIGKILL)
     with serve(repository, http_port=int(first.http_url.rpartition(":")[2])):
@@ -139,22 +141,22 @@ def test_a_server_that_is_killed_between_two_clicks(picture):
 # Tensors
 
 
-def test_one_call_prefetch_and_id(transport, picture):
-    alone = upload(transport, picture)
+def test_one_call_prefetch_and_id(transport, content):
+    alone = upload(transport, content)
     assert alone["image_size"].tolist() == [800, 600]
     by_id = {"image_id": alone["image_id"], **point_inputs()}
     outputs = ["image_id", "masks", "iou_predictions"]
-    one_call = transport.infer("sam2", {"image": text(picture), **point_inputs()}, outputs)
+    one_call = transport.infer("sam2", {"image": text(content), **point_inputs()}, outputs)
     later = transport.infer("sam2", by_id, outputs)
     for name in outputs:
         np.testing.assert_array_equal(one_call[name], later[name])
 
 
 @pytest.mark.parametrize("multimask", [False, True])
-def test_full_size_masks_equal_those_made_by_the_client(client, transport, picture, multimask):
-    client.set_image(picture)
+def test_full_size_masks_equal_those_made_by_the_client(client, transport, content, multimask):
+    client.set_image(content)
     expected = client.segment(POINT, multimask_output=multimask)
-    common = {"image": text(picture), **point_inputs(), "multimask_output": np.array([multimask])}
+    common = {"image": text(content), **point_inputs(), "multimask_output": np.array([multimask])}
     for output_format in ("png", "rle"):
         inputs = {**common, "output_format": text(output_format.encode())}
         answers = transport.infer("sam2", inputs, ["encoded_masks"])["encoded_masks"]
@@ -183,13 +185,21 @@ def test_the_cache_stays_within_its_bound_and_keeps_what_was_used_last(session_s
     assert isinstance(read_error(caught.value), UnknownImageError)
 
 
-def test_two_requests_for_a_new_image_encode_it_once(session_server, transport):
-    content, before = colored(99), encoded(transport)
+@pytest.fixture
+def slow(service_triton):
+    """A transport to a server with the demo model, whose encoder takes long enough for other requests to come."""
+    transport = Transport(parse_url(service_triton.http_url))
+    yield transport
+    transport.close()
+
+
+def test_two_requests_for_a_new_image_encode_it_once(slow):
+    content, before = colored(99), encoded(slow)
     with ThreadPoolExecutor(6) as pool:
-        jobs = [pool.submit(upload, transport, content) for _ in range(6)]
+        jobs = [pool.submit(upload, slow, content) for _ in range(6)]
         ids = {bytes(job.result()["image_id"][0]) for job in jobs}
     assert len(ids) == 1
-    assert encoded(transport) == before + 1
+    assert encoded(slow) == before + 1
 
 
 @pytest.mark.slow
@@ -206,32 +216,32 @@ def test_sixteen_threads_on_more_images_than_the_cache_holds(session_server, ima
     assert figures["cache_bytes"] <= figures["cache_limit_bytes"]
 
 
-def test_clicks_do_not_wait_for_the_encoder(session_server, transport, picture):
-    image_id = upload(transport, picture)["image_id"]
+def test_clicks_do_not_wait_for_the_encoder(slow, content):
+    image_id = upload(slow, content)["image_id"]
     done = threading.Event()
 
     def encode_others():
         for number in range(40, 42):
-            upload(transport, colored(number))
+            upload(slow, colored(number))
         done.set()
 
     thread = threading.Thread(target=encode_others)
     thread.start()
     clicks = 0
     while not done.is_set():
-        transport.infer("sam2", {"image_id": image_id, **point_inputs()}, ["masks"])
+        slow.infer("sam2", {"image_id": image_id, **point_inputs()}, ["masks"])
         clicks += not done.is_set()
     thread.join()
     assert clicks >= 2
 
 
-def test_too_many_at_once_are_refused_at_once(tmp_path, picture):
+def test_too_many_at_once_are_refused_at_once(tmp_path, content):
     repository = tmp_path / "models"
     shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace('"24"', '"3"'))
     with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
-        client.set_image(picture)
+        client.set_image(content)
         expected, _ = client.predict(POINT)
 
         def click(_):
@@ -253,13 +263,13 @@ def test_too_many_at_once_are_refused_at_once(tmp_path, picture):
         assert counted["refusals_total"] == len(refused)
 
 
-def test_no_click_is_refused_because_of_uploads(tmp_path, picture):
+def test_no_click_is_refused_because_of_uploads(tmp_path, content):
     repository = tmp_path / "models"
     shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace('"24"', '"2"'))
     with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
-        client.set_image(picture)
+        client.set_image(content)
         expected, _ = client.predict(POINT)
         enough, refusals = threading.Event(), []
 
@@ -285,7 +295,7 @@ def test_no_click_is_refused_because_of_uploads(tmp_path, picture):
                 done.result()
 
 
-def test_figures_are_in_the_metrics(session_server, transport, picture):
+def test_figures_are_in_the_metrics(session_server, transport, content):
     before = metrics(session_server)
     upload(transport, colored(77))
     transport.infer("sam2", {"image": text(colored(77)), **point_inputs(3, 3)}, ["masks"])
@@ -330,9 +340,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_clear_error(transport, picture, name):
+def test_bad_input_is_one_clear_error(transport, content, name):
     inputs, message = BAD[name]
-    contents = {"good": picture, "truncated": picture[: len(picture) // 2]}
+    contents = {"good": content, "truncated": content[: len(content) // 2]}
     inputs = {k: text(contents[v]) if isinstance(v, str) else v for k, v in inputs.items()}
     if message is None:
         answer = transport.infer("sam2", inputs, ["result_json"])["result_json"][0]

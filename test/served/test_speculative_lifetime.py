@@ -1,16 +1,17 @@
 """The speculative client's errors and its end: wrong use, closing, servers that die, many requests."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
 import socket
 import threading
-import time
 
 import numpy as np
 import psutil
 import pytest
+from support.conditions import wait_until
 from support.speculation import LABELS, PATH, POINT, all_ended, speculate, until
 
 from triton_sam import (
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_loose_ends")
 
 
 @pytest.fixture(scope="module")
-def picture(images):
+def image_path(images):
     return images / "shapes.jpg"
 
 
@@ -112,11 +113,7 @@ def test_closing_ends_every_task_and_every_connection(sync):
 
     tasks = speculate(sync, scenario)
     assert all(task.cancelled() for _, task in tasks)
-    deadline = time.monotonic() + 5
-    while (connections() > before or threading.active_count() > threads) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert connections() <= before
-    assert threading.active_count() <= threads
+    wait_until(lambda: connections() <= before and threading.active_count() <= threads)
 
 
 def test_a_forgotten_client_closes_itself(sync):
@@ -127,14 +124,11 @@ def test_a_forgotten_client_closes_itself(sync):
     assert threading.active_count() > threads
     del client
     gc.collect()
-    deadline = time.monotonic() + 5
-    while threading.active_count() > threads and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert threading.active_count() <= threads
+    wait_until(lambda: threading.active_count() <= threads)
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
+def test_a_server_that_dies_in_mid_stream_and_comes_back(image_path):
+    """Each protocol has a client; both lose the same server, and find the next one at its ports."""
     local_server = pytest.importorskip("triton_sam.local_server")
 
     def start(http_port=0, grpc_port=0):
@@ -143,28 +137,33 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
             bundled("model_repository"), models=models, http_port=http_port, grpc_port=grpc_port
         )
 
-    async def until_it_dies(client, pid):
-        tasks = [await client.predict_async(point, session_id=f"session {n}") for n, point in enumerate(PATH[:10])]
-        await asyncio.wait([task for _, task in tasks], return_when=asyncio.FIRST_COMPLETED)
+    async def until_it_dies(clients, pid):
+        queued = [
+            [await client.predict_async(point, session_id=f"session {n}") for n, point in enumerate(PATH[:20])]
+            for client in clients
+        ]
+        for tasks in queued:
+            await asyncio.wait([task for _, task in tasks], return_when=asyncio.FIRST_COMPLETED)
         os.kill(pid, signal.SIGKILL)
-        return [error for error in [task.exception() for task in await all_ended(tasks)] if error is not None]
+        return [{type(task.exception()) for task in await all_ended(tasks)} for tasks in queued]
 
-    with start() as first:
-        client = SpeculativeSAM2Client(first.http_url if protocol == "http" else first.grpc_url, timeout=30)
-        client.set_image(picture)
-        errors = asyncio.run(until_it_dies(client, first.pid))
-        ports = [int(address.rpartition(":")[2]) for address in (first.http_url, first.grpc_url)]
-    assert errors
-    assert {type(error) for error in errors} == {ServerUnreachableError}
-    with start(*ports):
-        masks, _ = client.predict_sync(POINT)
-    assert masks.shape == (1, 1, 256, 256)
-    client.close()
+    with contextlib.ExitStack() as stack:
+        with start() as first:
+            urls = (first.http_url, first.grpc_url)
+            clients = [stack.enter_context(SpeculativeSAM2Client(url, timeout=30)) for url in urls]
+            for client in clients:
+                client.set_image(image_path)
+            outcomes = asyncio.run(until_it_dies(clients, first.pid))
+        assert outcomes == [{type(None), ServerUnreachableError}] * 2
+        with start(*(int(url.rpartition(":")[2]) for url in urls)):
+            for client in clients:
+                masks, _ = client.predict_sync(POINT)
+                assert masks.shape == (1, 1, 256, 256)
 
 
 @pytest.mark.slow
-def test_the_stress_report_keeps_its_limits_on_counts(server, sync, picture):
-    rows = asyncio.run(stress(sync.url, None, picture, positions=30, sessions=4, repeat=1))
+def test_the_stress_report_keeps_its_limits_on_counts(server, sync, image_path):
+    rows = asyncio.run(stress(sync.url, None, image_path, positions=30, sessions=4, repeat=1))
     assert [(row.asked, row.sent, row.cancelled, row.computed) for row in rows if " in 2 s" not in row.scenario] == [
         (1, 1, 0, 1),
         (20, 20, 0, 20),  # a session model refuses more than 24 that wait

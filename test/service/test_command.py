@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 pytest.importorskip("fastapi")
-from support.running_service import wait_until
+from support.conditions import wait_until
 
 from triton_sam._common.bundle import checkout
 from triton_sam.benchmark.service_load import Report, run_load
@@ -136,7 +136,7 @@ def test_a_taken_port_is_named():
 
 
 def test_users_who_click_at_a_time(service, images):
-    report = run_load(service.url, [images / "shapes.jpg", images / "coffee.jpg"], users=8, seconds=3)
+    report = run_load(service.url, [images / "shapes.jpg", images / "coffee.jpg"], users=8, seconds=1.5)
     assert report.failures == 0
     assert set(report.statuses) == {200}
     assert len(report.click_ms) >= 8

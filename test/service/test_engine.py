@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -14,7 +13,8 @@ from triton_sam.inputs.embeddings import ImageEmbeddings
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
-from support.running_service import running_service, wait_until
+from support.conditions import wait_until
+from support.running_service import running_service
 
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import Engine
@@ -49,19 +49,31 @@ def test_embeddings_are_made_anew_when_another_model_would_decode_them(service_t
 
 
 def test_a_triton_that_hangs_is_asked_once_for_all_and_health_waits_for_nothing(monkeypatch):
-    monkeypatch.setattr("triton_sam.service.engine.PROBE_TIMEOUT", 10.0)
+    """Triton takes the connections and does not answer, until the test hangs up: no timeout ends the wait before."""
+    monkeypatch.setattr("triton_sam.service.engine.PROBE_TIMEOUT", 300.0)
     monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with running_service(url) as service, ThreadPoolExecutor(10) as pool:
-            begun = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as triton, ThreadPoolExecutor(11) as pool:
+        triton.settimeout(60)
+        at_start = pool.submit(hang_up, triton)  # the service looks for models before it serves
+        with running_service(f"http://127.0.0.1:{triton.getsockname()[1]}") as service:
+            at_start.result(60)
             asked = [pool.submit(service.http.get, "/v1/models") for _ in range(10)]
-            wait_until(lambda: service.metric("triton_sam_service_requests_in_flight") > 5)
+            # The request for the metrics is one of those that are worked on.
+            wait_until(lambda: service.metric("triton_sam_service_requests_in_flight") == 11)
             answer = service.http.get("/health")
-            assert time.monotonic() - begun < 9
             assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
-            assert {one.result().status_code for one in asked} == {503}
-            assert time.monotonic() - begun < 30
+            assert not any(one.done() for one in asked)
+            hang_up(triton)
+            assert {one.result(60).status_code for one in asked} == {503}
+        triton.settimeout(0)
+        with pytest.raises(BlockingIOError):  # no other connection was made
+            triton.accept()
+
+
+def hang_up(server):
+    """Take a connection of a server's queue, and close it without an answer."""
+    connection, _ = server.accept()
+    connection.close()
 
 
 def test_methods_that_callers_make_up_are_counted_as_one():

@@ -13,7 +13,7 @@ from triton_sam.families import get_family
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
-from support.running_service import wait_until
+from support.conditions import wait_until
 
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import Pair, State

@@ -17,8 +17,8 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
+from support.conditions import settled, wait_until
 from support.running_browser import WIDE, Page
-from support.running_service import wait_until
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 NARROW = {"width": 390, "height": 844}
@@ -157,19 +157,18 @@ def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shape
 
     shapes.click(620, 420)  # a mask that refers to the point: the preview adds to it
     shapes.settled()
-    time.sleep(0.5)  # Triton counts after it has answered
-    before = decodes()
+    before = settled(decodes)
     for step in range(120):
         shapes.page.mouse.move(*shapes.at(100 + 4 * step, 120 + 2 * step))
     wait_until(lambda: _idle(service))
     shapes.wait("tritonSam.stats.hover.length > 0")
-    time.sleep(0.5)
+    settled(decodes)
     painted = shapes.page.evaluate("tritonSam.stats.hover.length")
     assert decodes() - before <= painted + 2
     assert shapes.page.evaluate("tritonSam.preview.path instanceof Path2D")
-    settled = decodes()
+    at_rest = decodes()
     time.sleep(1.0)
-    assert decodes() == settled
+    assert decodes() == at_rest
     shapes.page.mouse.move(5, 5)
     shapes.wait("tritonSam.preview === null")
     triton.close()

@@ -1,6 +1,7 @@
 """The page when Triton or the service goes away, and pages that need a token or another model."""
 
 import shutil
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -9,8 +10,9 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
+from support.conditions import wait_until
 from support.running_browser import WIDE, Page
-from support.running_service import running_service, wait_until
+from support.running_service import running_service
 
 from triton_sam._common.bundle import bundled
 from triton_sam.service.messages import VERSION
@@ -95,7 +97,8 @@ def test_triton_dies_and_comes_back(browser, images, tmp_path):
     """Banner while it is gone; then the same page, the same picture, and a mask, without a restart of anything else."""
     repository = bundled("model_repository")
     with LocalServer(repository, models=["sam2"]) as triton, running_service(triton.grpc_url) as service:
-        ports = {f"{name}_port": port for name, port in triton._ports.items()}
+        urls = {"http": triton.http_url, "grpc": triton.grpc_url, "metrics": triton.metrics_url}
+        ports = {f"{name}_port": urlsplit(url).port for name, url in urls.items()}
         context = browser.new_context(viewport=WIDE)
         page = Page(context.new_page())
         page.page.goto(service.url)

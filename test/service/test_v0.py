@@ -17,7 +17,7 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
-from support.running_service import wait_until
+from support.conditions import wait_until
 
 SIZE = {"img_x": "800", "img_y": "600"}
 

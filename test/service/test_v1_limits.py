@@ -18,7 +18,8 @@ from support.problems import problem
 from triton_sam.errors import ConfigurationError
 
 pytest.importorskip("fastapi")
-from support.running_service import running_service, wait_until
+from support.conditions import wait_until
+from support.running_service import running_service
 
 from triton_sam.service.engine import check_image
 from triton_sam.service.logs import LOGGER, JsonFormatter

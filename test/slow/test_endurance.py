@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import psutil
 import pytest
-from support.running_service import wait_until
+from support.conditions import wait_until
 from support.soak import CALL_TIMEOUT, FULL, draw_image, small_cache_server, total_memory  # noqa: F401 - a fixture
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client

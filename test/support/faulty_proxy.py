@@ -10,7 +10,7 @@ import threading
 import time
 
 FAULTS = ("refuse", "reset", "late_reset", "swallow", "silent", "dribble", "half_close")
-PAUSE = 0.6
+PAUSE = 0.4
 """Seconds that "slow" holds each answer back, and "late_reset" holds on before it breaks the connection."""
 
 
@@ -42,6 +42,8 @@ class FaultyProxy:
     def drop(self) -> None:
         """Break all connections."""
         for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads: until then, nothing is closed
             _reset(connection)
 
     def _accept(self) -> None:

@@ -74,7 +74,7 @@ def session() -> SessionModel:
     return SessionModel(ModelPair(get_family("sam2")), EmptyModels(), ImageCache(LIMIT), NoMetrics(), "weights")
 
 
-def picture(form: str = "PNG") -> bytes:
+def image_file(form: str = "PNG") -> bytes:
     """Return a small valid image, encoded in a format of Pillow."""
     buffer = io.BytesIO()
     Image.fromarray(np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)).save(buffer, form)
@@ -123,7 +123,7 @@ def once(data: bytes, model: SessionModel) -> str:
     return code(model.answer(tensors))
 
 
-GOOD_B64 = base64.b64encode(picture())
+GOOD_B64 = base64.b64encode(image_file())
 
 
 def main() -> None:

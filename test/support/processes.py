@@ -16,7 +16,7 @@ def family_of(pid: int) -> list[psutil.Process]:
     return [triton, triton.parent(), *triton.children(recursive=True)]
 
 
-def all_gone(processes: list[psutil.Process], seconds: float = 8.0) -> bool:
+def all_gone(processes: list[psutil.Process], seconds: float = 60.0) -> bool:
     """Wait until all processes have ended; return False if some still run after some seconds.
 
     A zombie counts as ended: its parent has not collected its exit status yet.

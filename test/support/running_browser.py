@@ -12,14 +12,14 @@ import pytest
 playwright = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
 
-from support.running_service import wait_until  # noqa: E402 - needs the service extra
+from support.conditions import wait_until  # noqa: E402 - needs the service extra
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE = {"width": 1280, "height": 800}
 
 
 class Page:
-    """A page with a picture, and what a test does with it."""
+    """A page with an image, and what a test does with it."""
 
     def __init__(self, page):
         self.page = page
@@ -55,7 +55,7 @@ class Page:
         return self.page.locator(".object .facts").all_inner_texts()
 
     def pixel(self, x, y):
-        """Colour of the canvas at a pixel of the picture."""
+        """Colour of the canvas at a pixel of the image."""
         return self.page.evaluate(
             """([x, y]) => { const c = document.getElementById("canvas"), f = c.getBoundingClientRect();
             const [px, py] = tritonSam.screenOf(x, y), r = c.width / f.width;

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from support.conditions import wait_until
 
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.service.app import create_app
 from triton_sam.service.settings import Settings
-
-PATIENCE = 60.0
 
 
 @dataclass
@@ -29,8 +27,8 @@ class RunningService:
     http: httpx.Client
 
     def upload(self, content: bytes, **query: str) -> dict:
-        """Upload a picture."""
-        answer = self.http.post("/v1/images", files={"image": ("picture", content)}, params=query)
+        """Upload an image."""
+        answer = self.http.post("/v1/images", files={"image": ("image", content)}, params=query)
         assert answer.status_code == 201, answer.text
         return answer.json()
 
@@ -38,14 +36,6 @@ class RunningService:
         """Return a figure of /metrics, summed over its labels."""
         lines = self.http.get("/metrics").text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
-
-
-def wait_until(what: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Wait until ``what()`` is true."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

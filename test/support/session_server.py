@@ -1,6 +1,7 @@
 """A local server with the session model."""
 
 import pytest
+from support.conditions import settled
 
 IMAGES_IN_CACHE = 3
 
@@ -13,4 +14,5 @@ def serve(repository, http_port=0, **options):
 
 
 def encoded(transport):
-    return int(transport.statistics("sam2_encoder")["inference_count"])
+    """Return the number of images that the encoder has computed."""
+    return settled(lambda: int(transport.statistics("sam2_encoder")["inference_count"]))

@@ -42,7 +42,7 @@ async def all_ended(tasks):
 
 
 async def until(condition):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.002)

@@ -45,9 +45,9 @@ FAMILIES = ("sam1", "sam2", "sam3")
 @settings(max_examples=60)
 def test_every_mode_and_size_becomes_the_encoders_input(mode, width, height, family):
     spec = get_family(family)
-    picture = open_image(Image.new(mode, (width, height)))
-    assert (picture.mode, picture.size) == ("RGB", (width, height))
-    tensor = encoder_input(picture, spec)
+    opened = open_image(Image.new(mode, (width, height)))
+    assert (opened.mode, opened.size) == ("RGB", (width, height))
+    tensor = encoder_input(opened, spec)
     low, high = spec.value_range
     assert tensor.shape == (1, 3, spec.image_size, spec.image_size)
     assert tensor.dtype == np.float32
@@ -62,7 +62,7 @@ def test_extreme_shapes(family, size):
 
 
 @given(st.sampled_from(range(1, 9)))
-def test_exif_turns_the_picture_and_its_bytes_alike(orientation):
+def test_exif_turns_the_image_and_its_bytes_alike(orientation):
     rng = np.random.default_rng(orientation)
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -76,18 +76,18 @@ def test_exif_turns_the_picture_and_its_bytes_alike(orientation):
 @given(st.binary(max_size=300))
 @example(b"\x89PNG\r\n\x1a\n")
 @example(b"GIF89a")
-def test_any_bytes_are_a_picture_or_an_image_error(content):
+def test_any_bytes_are_an_image_or_an_image_error(content):
     try:
-        picture = open_image(content)
+        opened = open_image(content)
     except ImageError as error:
         assert str(error)
     else:
-        assert picture.mode == "RGB"
+        assert opened.mode == "RGB"
 
 
 @given(st.data())
 @settings(max_examples=200)
-def test_damaged_files_are_a_picture_or_an_image_error(data):
+def test_damaged_files_are_an_image_or_an_image_error(data):
     form = data.draw(st.sampled_from(["PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF"]))
     buffer = io.BytesIO()
     Image.fromarray(np.arange(48 * 3, dtype=np.uint8).reshape(6, 8, 3)).save(buffer, form)
@@ -109,13 +109,13 @@ def test_an_animation_gives_its_first_frame():
 
 
 @given(hnp.arrays(st.sampled_from([np.uint8, np.uint16, np.float32, np.int64, np.bool_]), hnp.array_shapes(max_dims=4)))
-def test_any_array_is_a_picture_or_an_image_error(array):
+def test_any_array_is_an_image_or_an_image_error(array):
     try:
-        picture = open_image(array)
+        opened = open_image(array)
     except ImageError:
         assert array.dtype not in (np.uint8, np.uint16) or array.ndim not in (2, 3) or array.shape[-1] not in (1, 3, 4)
     else:
-        assert picture.size == (array.shape[1], array.shape[0])
+        assert opened.size == (array.shape[1], array.shape[0])
 
 
 # Prompts

@@ -213,7 +213,12 @@ class Dispatcher:
             self.change(lambda lanes: lanes.cancel(job.id) if lanes.get(job.id) is job else Step())
 
     async def _infer(self, request: Request, end: float | None) -> Tensors:
-        return await self._start(self._transport.in_time(self._ask(request), end))
+        return await self._start(self._ask_in_time(request, end))
+
+    async def _ask_in_time(self, request: Request, end: float | None) -> Tensors:
+        # The coroutine of the request is made here, once the task runs. Python warns of a coroutine that nobody awaits,
+        # which is what remains if a task is cancelled before it starts and had received the coroutine as an argument.
+        return await self._transport.in_time(self._ask(request), end)
 
     async def _ask(self, request: Request) -> Tensors:
         return await self._transport.infer(request.model, request.inputs, request.outputs)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from .._common.files import atomic_path
+from .._common.npz import write_npz
 from ..errors import InputError
 from ..families import get_family
 from ..families.base import FloatArray, Size
@@ -64,7 +65,7 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
             "image_size": np.array(self.image_size),
         }
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, **labels, **{f"tensor:{name}": array for name, array in self.tensors.items()})
+            write_npz(stream, labels | {f"tensor:{name}": array for name, array in self.tensors.items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ImageEmbeddings:

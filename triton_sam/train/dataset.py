@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._common.files import atomic_path
+from .._common.npz import write_npz
 from ..errors import ConfigurationError
 from ..scenes.canvas import Scene
 from ..scenes.scenes import HELD_OUT_SEED, generate_scene
@@ -55,13 +56,13 @@ def write_shard(path: Path, first_seed: int, size: int, difficulty: tuple[float,
         share = (seed * 0.6180339887) % 1  # multiples of the golden ratio are spread evenly
         scenes.append(generate_scene(seed, size, difficulty[0] + share * (difficulty[1] - difficulty[0])))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_path(path) as partial:
-        np.savez(
-            partial,
-            images=np.stack([scene.image for scene in scenes]),
-            labels=np.stack([scene.labels for scene in scenes]),
-            parts=np.stack([scene.parts for scene in scenes]),
-        )
+    with atomic_path(path) as partial, partial.open("wb") as stream:
+        arrays = {
+            "images": np.stack([scene.image for scene in scenes]),
+            "labels": np.stack([scene.labels for scene in scenes]),
+            "parts": np.stack([scene.parts for scene in scenes]),
+        }
+        write_npz(stream, arrays)
 
 
 def fill_cache(folder: Path, first_seed: int, shards: int, size: int, difficulty: tuple[float, float]) -> None:

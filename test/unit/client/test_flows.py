@@ -47,7 +47,7 @@ def fails(flow, kind, *answers):
 
 def make_click(image=None, **options):
     if image is None:
-        image = SessionImage("sam2", "sam2_encoder", (64, 48), {}, RemoteImage(b"picture", "id"))
+        image = SessionImage("sam2", "sam2_encoder", (64, 48), {}, RemoteImage(b"image", "id"))
     kind = SessionClick if isinstance(image, SessionImage) else EmbeddingsClick
     click = kind(PAIR, image, PAIR.prompts(image, [[3, 4]], None, None, None), **options)
     click.prepare()
@@ -148,7 +148,7 @@ def test_a_lost_image_is_sent_again_with_the_same_prompt():
     click = make_click()
     (masks, _), (first, again) = play(predict(click), refused("UNKNOWN_IMAGE_ID"), clicked(b"new id", value=3))
     assert masks.max() == 3
-    assert again.inputs["image"][0] == b"picture"
+    assert again.inputs["image"][0] == b"image"
     assert "image_id" not in again.inputs
     assert again.outputs == first.outputs
     np.testing.assert_array_equal(again.inputs["point_coords"], first.inputs["point_coords"])

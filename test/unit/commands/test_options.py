@@ -35,6 +35,6 @@ def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(monkeypatch, schem
 
 
 def test_a_local_server_and_a_url_are_one_too_many(capsys, images):
-    picture = str(images / "shapes.jpg")
-    assert main(["predict", picture, "--point", "200,180", "--local", "--url", "127.0.0.1:9"]) == 1
+    path = str(images / "shapes.jpg")
+    assert main(["predict", path, "--point", "200,180", "--local", "--url", "127.0.0.1:9"]) == 1
     assert capsys.readouterr().err == "triton-sam: error: give --url or --local, not both\n"

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.conditions import wait_until
 from support.file_server import (
     CONTENT,
     NAME,
@@ -148,11 +148,9 @@ def test_ctrl_c_keeps_the_part(server: Server, tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", program, tmp_path], stderr=subprocess.PIPE) as process:
         part = tmp_path / f"{NAME}.part"
-        deadline = time.monotonic() + 10
-        while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: part.exists() and part.stat().st_size)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
     assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.etag"]
     kept = part.stat().st_size
     assert 0 < kept < len(CONTENT)

@@ -78,13 +78,13 @@ def test_frame_is_the_official_one(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SHAPES)
 def test_encoder_input_is_the_official_one(size: tuple[int, int]) -> None:
-    picture = Image.fromarray(np.random.default_rng(1).integers(0, 256, (size[1], size[0], 3), np.uint8))
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 256, (size[1], size[0], 3), np.uint8))
     model = Sam(torch.nn.Identity(), torch.nn.Identity(), torch.nn.Identity())
     model.image_encoder.img_size = 1024
-    resized = ResizeLongestSide(1024).apply_image(np.asarray(picture))
+    resized = ResizeLongestSide(1024).apply_image(np.asarray(image))
     expected = model.preprocess(torch.from_numpy(resized).permute(2, 0, 1)[None].float()).numpy()
     mean = np.array(PIXEL_MEAN, np.float32).reshape(1, 3, 1, 1)
-    centred = encoder_input(picture, FAMILY) - mean
+    centred = encoder_input(image, FAMILY) - mean
     std = np.array([58.395, 57.12, 57.375], np.float32).reshape(1, 3, 1, 1) / np.float32(255)
     np.testing.assert_allclose(centred / std, expected, atol=1e-5)
     assert (centred[expected == 0] == 0).all()

@@ -83,9 +83,9 @@ def test_resize_equals_torch_to_the_bit(size: tuple[int, int]) -> None:
 
 @pytest.mark.skipif(NO_AVX2, reason="torch resizes bytes in floating point without AVX2")
 def test_encoder_input_is_the_official_one(images: Path) -> None:
-    picture = Image.open(images / "coffee.jpg").convert("RGB")
-    expected = Sam3ImageProcessor()(picture, return_tensors="pt")["pixel_values"].numpy()
-    np.testing.assert_allclose(encoder_input(picture, FAMILY), expected, atol=1e-6)
+    image = Image.open(images / "coffee.jpg").convert("RGB")
+    expected = Sam3ImageProcessor()(image, return_tensors="pt")["pixel_values"].numpy()
+    np.testing.assert_allclose(encoder_input(image, FAMILY), expected, atol=1e-6)
 
 
 def test_export_equals_the_official_model(reduced: FamilyExport, images: Path) -> None:

@@ -127,13 +127,13 @@ def test_a_segment_stands_for_the_first_unless_it_says_otherwise() -> None:
     segment = Segment(square(), 0.5, None)
     assert (segment.object_index, segment.candidate) == (0, 0)
     assert isinstance(segment.area, int)
-    picture = Image.new("RGB", (80, 60), (40, 40, 40))
-    assert segment.overlay(picture) == segment.overlay(picture, PALETTE[0], 0.5, outline=True)
-    assert segment.overlay(picture) != segment.overlay(picture, outline=False)
-    assert segment.overlay(picture, (1, 2, 3)) != segment.overlay(picture)
-    assert segment.overlay(picture, alpha=0.9) != segment.overlay(picture)
+    image = Image.new("RGB", (80, 60), (40, 40, 40))
+    assert segment.overlay(image) == segment.overlay(image, PALETTE[0], 0.5, outline=True)
+    assert segment.overlay(image) != segment.overlay(image, outline=False)
+    assert segment.overlay(image, (1, 2, 3)) != segment.overlay(image)
+    assert segment.overlay(image, alpha=0.9) != segment.overlay(image)
     later = Segment(square(), 0.5, None, object_index=len(PALETTE) + 2)
-    assert later.overlay(picture) == segment.overlay(picture, PALETTE[2])
+    assert later.overlay(image) == segment.overlay(image, PALETTE[2])
     assert segment.to_rle() == mask_to_rle(square(), compressed=True)
     assert isinstance(segment.to_rle()["counts"], str)
 
@@ -366,7 +366,7 @@ def test_overlay_leaves_out_what_is_far_outside() -> None:
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_overlay_lies_on_the_picture_that_the_client_segmented(orientation: int) -> None:
+def test_overlay_lies_on_the_image_that_the_client_segmented(orientation: int) -> None:
     """Not on the stored one, which may lie on its side, or have 16 bits."""
     exif = Image.Exif()
     exif[0x0112] = orientation

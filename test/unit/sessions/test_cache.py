@@ -47,7 +47,9 @@ def test_the_cache_never_exceeds_its_limit_in_threads():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(put, range(400)))
     assert max(worst) <= 1000
-    assert cache.nbytes == sum(image.nbytes for image in cache._images.values())
+    kept = [image for image in map(cache.get, map(str, range(50))) if image is not None]
+    assert len(kept) == len(cache)
+    assert cache.nbytes == sum(image.nbytes for image in kept)
 
 
 def test_a_cache_of_one_byte_holds_one():
@@ -133,7 +135,7 @@ def test_errors_keep_their_meaning_on_the_wire():
         assert type(read_error(InferenceError(error))) is kind
 
 
-@pytest.mark.parametrize("said", ["sam2 failed: BAD_IMAGE: no picture", "sam2 failed: out of order"])
+@pytest.mark.parametrize("said", ["sam2 failed: BAD_IMAGE: no image", "sam2 failed: out of order"])
 def test_an_error_is_not_its_own_cause(said):
     """Whoever follows the causes would never come to an end."""
     transport = FakeTransport(InferenceError(said))

@@ -15,19 +15,19 @@ pytest.importorskip("hypothesis")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from support.fuzzing import REFUSALS, code, once, picture, session, text
+from support.fuzzing import REFUSALS, code, image_file, once, session, text
 from support.strategies import anything
 
 from triton_sam.wire import contract
 
 MODEL = session()
-GOOD = picture()
-FORMS = [picture(form) for form in ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "TGA", "ICO", "PCX")]
+GOOD = image_file()
+FORMS = [image_file(form) for form in ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "TGA", "ICO", "PCX")]
 
 
 @st.composite
 def damaged(draw):
-    """A picture with some bytes changed, some left out, and something behind it."""
+    """An image with some bytes changed, some left out, and something behind it."""
     content = bytearray(draw(st.sampled_from(FORMS)))
     for _ in range(draw(st.integers(0, 6))):
         content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
@@ -52,7 +52,7 @@ def test_any_bytes_are_answered_or_refused(data):
 
 @given(images)
 @settings(max_examples=300)
-def test_any_picture_is_encoded_or_refused(content):
+def test_any_image_is_encoded_or_refused(content):
     assert code(MODEL.answer({"image": text(content)})) in ("", "BAD_IMAGE")
     encoded = {"image_b64": text(base64.b64encode(content))}
     assert code(MODEL.answer(encoded)) in ("", "BAD_IMAGE")
@@ -119,7 +119,7 @@ def test_no_request_has_touched_the_next():
     assert reply.tensors["masks"].shape == (1, 1, 256, 256)
 
 
-# The model that only opens pictures
+# The model that only opens images
 
 
 class Answer(SimpleNamespace):
@@ -151,7 +151,7 @@ def preprocess():
 
 @given(content=images)
 @settings(max_examples=100)
-def test_the_model_that_opens_pictures_answers_or_refuses(preprocess, content):
+def test_the_model_that_opens_images_answers_or_refuses(preprocess, content):
     tensor = SimpleNamespace(as_numpy=lambda: text(content))
     (answer,) = preprocess.execute([{"encoded_image": tensor}])
     if answer.error is None:

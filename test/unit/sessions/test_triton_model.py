@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from support.fuzzing import GOOD_B64, EmptyModels, NoMetrics, picture, text
+from support.fuzzing import GOOD_B64, EmptyModels, NoMetrics, image_file, text
 
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import PromptError
@@ -174,7 +174,7 @@ def model(module):
 )
 def test_nothing_is_sent_that_was_not_asked_for(model, wanted) -> None:
     """Triton 24.10 would drop the rest without holding Python's lock: heap damage."""
-    request = Request(wanted, image=text(picture()), **POINT)
+    request = Request(wanted, image=text(image_file()), **POINT)
     model.execute([request])
     assert list(request.answer().tensors) == sorted(
         wanted, key=["image_id", "image_size", "masks", "iou_predictions"].index
@@ -182,7 +182,7 @@ def test_nothing_is_sent_that_was_not_asked_for(model, wanted) -> None:
 
 
 def test_a_cancelled_request_is_not_computed(model) -> None:
-    request = Request(["masks"], cancelled=True, image=text(picture()), **POINT)
+    request = Request(["masks"], cancelled=True, image=text(image_file()), **POINT)
     model.execute([request])
     assert request.answer().error.code == "CANCELLED"
 
@@ -190,9 +190,9 @@ def test_a_cancelled_request_is_not_computed(model) -> None:
 @pytest.mark.parametrize(
     ("tensors", "code"),
     [
-        ({"image": text(b"no picture")}, "INVALID_ARG"),
+        ({"image": text(b"no image")}, "INVALID_ARG"),
         ({"image_id": text(b"unknown")}, "NOT_FOUND"),
-        ({"image": text(picture()), "boxes": np.float32([[5, 5, 1, 1]])}, "INVALID_ARG"),
+        ({"image": text(image_file()), "boxes": np.float32([[5, 5, 1, 1]])}, "INVALID_ARG"),
     ],
 )
 def test_what_is_refused_has_a_status(model, tensors, code) -> None:
@@ -202,7 +202,7 @@ def test_what_is_refused_has_a_status(model, tensors, code) -> None:
 
 
 def test_more_than_may_wait_is_refused_at_once(model) -> None:
-    model.execute([first := Request(["image_id"], image=text(picture()))])
+    model.execute([first := Request(["image_id"], image=text(image_file()))])
     image_id = first.answer().tensors["image_id"]
     Bls.gate.clear()
     waiting = [Request(["masks"], image_id=image_id, **POINT) for _ in range(2)]
@@ -220,10 +220,10 @@ def test_more_than_may_wait_is_refused_at_once(model) -> None:
 
 
 def test_images_that_wait_do_not_refuse_clicks(model) -> None:
-    model.execute([first := Request(["image_id"], image=text(picture()))])
+    model.execute([first := Request(["image_id"], image=text(image_file()))])
     image_id = first.answer().tensors["image_id"]
     Bls.gate.clear()
-    images = [Request(["image_id"], image=text(picture(form))) for form in ("BMP", "TIFF", "WEBP")]
+    images = [Request(["image_id"], image=text(image_file(form))) for form in ("BMP", "TIFF", "WEBP")]
     clicks = [Request(["masks"], image_id=image_id, **POINT) for _ in range(3)]
     model.execute([*images, *clicks])
     refused = [request.answer().error.code for request in (images[2], clicks[2])]
@@ -236,9 +236,9 @@ def test_images_that_wait_do_not_refuse_clicks(model) -> None:
 @pytest.mark.parametrize(
     ("wanted", "tensors", "message"),
     [
-        ("masks", {"image": text(picture())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
-        ("result_json", {"image": text(picture())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
-        ("encoded_masks", {"image": text(picture()), **POINT}, "BAD_REQUEST: .*, masks, iou_predictions$"),
+        ("masks", {"image": text(image_file())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
+        ("result_json", {"image": text(image_file())}, "BAD_REQUEST: .* request some of image_id, image_size$"),
+        ("encoded_masks", {"image": text(image_file()), **POINT}, "BAD_REQUEST: .*, masks, iou_predictions$"),
         ("masks", {"image_b64": text(GOOD_B64)}, "BAD_REQUEST: .* request some of image_id, image_size, result_json$"),
         ("image_id", {"image_b64": text(b"AA==")}, "BAD_IMAGE: the image"),
     ],
@@ -257,7 +257,7 @@ def test_an_answer_without_what_was_asked_for_is_an_error(model, monkeypatch, wa
     assert counts["failures"] == 1
 
 
-@pytest.mark.parametrize("tensors", [{"image": text(picture()), **POINT}, {"image_id": text(b"unknown")}])
+@pytest.mark.parametrize("tensors", [{"image": text(image_file()), **POINT}, {"image_id": text(b"unknown")}])
 def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monkeypatch) -> None:
     """Shared memory may be full of others' tensors; the client would wait for its whole timeout."""
     counts: dict[str, float] = {}
@@ -276,7 +276,7 @@ def test_an_answer_that_cannot_be_sent_is_a_failure_that_is(model, tensors, monk
 
 @pytest.mark.parametrize("form", ["png", "rle", "json"])
 def test_full_size_masks_are_made_and_encoded_one_by_one(form: str) -> None:
-    """Those of 64 objects on a picture of 100 megapixels would be 19 GB."""
+    """Those of 64 objects on an image of 100 megapixels would be 19 GB."""
     calls, count, side = ModelPair(get_family("sam2")), 32, 500
     prompts = check_prompts(None, None, [[0, 0, 9, 9]] * count, None, image_size=(side, side), mask_size=256)
     prediction = Prediction(np.zeros((count, 3, 8, 8), np.float32), np.zeros((count, 3), np.float32), prompts)
@@ -315,7 +315,7 @@ def test_sam3_needs_no_filling_up() -> None:
     models = Sam3Models()
     session = SessionModel(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
     points, labels = np.float32([[[1, 1], [0, 0]], [[2, 2], [3, 3]]]), np.float32([[1, -2], [1, 0]])
-    image = text(picture())
+    image = text(image_file())
     reply = session.answer({"image": image, "point_coords": points, "point_labels": labels})
     assert models.labels == [[[1]], [[1, 0]]]
     assert reply.tensors["masks"][:, 0, 0, 0].tolist() == [1, 2]

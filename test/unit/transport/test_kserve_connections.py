@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 from support.busy_machine import standstill
+from support.conditions import wait_until
 from support.socket_server import (
     DONE,
     LARGE,
@@ -98,7 +99,7 @@ def test_a_call_that_is_cancelled_ends_at_once_and_the_server_hears_of_it(serve)
         assert not thread.is_alive(), lost
         assert len(errors) == 1
         if serve is silent:
-            assert server.ended.wait(2)
+            assert server.ended.wait(60)
         server.ended.set()
         server._serve = always(DONE)
         assert infer(client)["y"].tolist() == [97, 98]
@@ -160,10 +161,7 @@ def test_an_event_loop_waits_for_calls_in_threads_which_end_with_it():
         threads = CallThreads()
         asyncio.run(ask(client_of(server), threads))
         threads.close()
-        deadline = time.monotonic() + 5
-        while call_threads() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert not call_threads()
+        wait_until(lambda: not call_threads())
 
 
 def test_a_coroutine_that_is_cancelled_closes_its_connection():

@@ -76,7 +76,7 @@ def listener(behave):
         thread.start()
         yield server.getsockname()[1], connections
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(60)
         for connection in connections:
             connection.close()
 
@@ -326,6 +326,7 @@ def test_timeouts_that_cannot_work(timeout):
         Transport(parse_url("localhost"), timeout=timeout)
 
 
+@pytest.mark.slow
 def test_no_client_rounds_its_timeout_up():
     """aiohttp does so for more than 5 seconds, to a whole one; of four clients in a second, some would notice."""
     timeout, late = 5.1, []

@@ -33,6 +33,8 @@ def serve(
     log_file: str | Path | None = None,
     startup_timeout: float = 300.0,
     admin: bool = False,
+    heal: bool = True,
+    verify: bool | None = None,
     extra_args: Sequence[str] = (),
     verbose: bool = False,
     quiet: bool = False,
@@ -48,7 +50,7 @@ def serve(
         output: stream for the summary; None means standard output.
 
     Returns:
-        The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself.
+        The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself and was not started again.
 
     Raises:
         SamError: the server cannot be started; see `LocalServer.start`.
@@ -66,6 +68,8 @@ def serve(
         log_file=log_file,
         startup_timeout=startup_timeout,
         admin=admin,
+        heal=heal,
+        verify=verify,
         extra_args=extra_args,
     )
     with _sigterm_as_ctrl_c(), _log_to_stderr(server) if verbose else contextlib.nullcontext():

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_TO_CONFIRM = 0.2
 SECONDS_BETWEEN_SCANS = 5.0
 """A scan reads the whole process table, to find the stubs of models that were loaded meanwhile."""
 SECONDS_TO_ANSWER = 1.0
@@ -75,6 +76,8 @@ class StubWatch:
         found = self._incomplete({stub.model for stub in gone}) if gone else ""
         confirmed = found if found == self._suspect else ""
         self._suspect = found
+        if found:
+            self._next_look = now + SECONDS_TO_CONFIRM
         if not found:
             self._stubs -= gone  # their models were unloaded, or have new processes
         return confirmed

@@ -55,11 +55,11 @@ PR_SET_CHILD_SUBREAPER = 36
 # 5 s and free nothing that the end of the processes does not free as well.
 DRAINED = b"All models are stopped, unloading models"
 SECONDS_TO_WRITE_ANSWERS = 0.05
-SECONDS_FOR_OTHER_MODELS = 1.0
+SECONDS_FOR_OTHER_MODELS = 0.5
 """Time for the running requests of other models, after one model was lost."""
 STATE_FILE = "state.json"
 RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
-"""The environment variable by which the session models learn the number of restarts, for their metrics."""
+"""The variable in which the session models find the number of restarts, for their metrics (sessions/metrics.py)."""
 STATUS_AFTER_GIVING_UP = 1
 
 STOP, RELOAD, ENDED = "stop", "reload", "ended"

@@ -55,6 +55,7 @@ class AsyncTransport:
         self._url = url
         self._timeout = timeout
         self._retries = retries
+        self._answered: set[str] = set()
         self._client = _connect(url, connections, request_headers(url, headers), certificates(ca_certs))
 
     async def in_time(self, call: Coroutine[Any, Any, Result], end: float | None = None) -> Result:
@@ -79,10 +80,11 @@ class AsyncTransport:
         Raises:
             ServerError: see triton_sam.errors.
         """
-        attempts = Attempts(self._retries)
+        attempts = Attempts(self._retries, has_answered=model in self._answered)
         while True:
             try:
                 arrays = await self._client.infer(model, inputs, outputs, Call(time.monotonic() + self._timeout))
+                self._answered.add(model)
                 return all_outputs(arrays, model, outputs)
             except Exception as error:  # noqa: BLE001 - pause_after() raises it again
                 pause = attempts.pause_after(error, map_error(error, self._url, model))

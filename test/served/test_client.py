@@ -191,7 +191,7 @@ def test_a_server_that_dies_in_mid_request_and_comes_back(protocol, picture):
             models=["sam2_encoder", "sam2_decoder"],
             http_port=http_port,
             grpc_port=grpc_port,
-            metrics_port=0,
+            heal=False,
         )
 
     errors = []

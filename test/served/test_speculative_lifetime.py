@@ -140,7 +140,7 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
     def start(http_port=0, grpc_port=0):
         models = ["sam2_encoder", "sam2_decoder"]
         return local_server.LocalServer(
-            bundled("model_repository"), models=models, http_port=http_port, grpc_port=grpc_port
+            bundled("model_repository"), models=models, http_port=http_port, grpc_port=grpc_port, heal=False
         )
 
     async def until_it_dies(client, pid):
@@ -150,7 +150,7 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(protocol, picture):
         return [error for error in [task.exception() for task in await all_ended(tasks)] if error is not None]
 
     with start() as first:
-        client = SpeculativeSAM2Client(first.http_url if protocol == "http" else first.grpc_url, timeout=30)
+        client = SpeculativeSAM2Client(first.http_url if protocol == "http" else first.grpc_url, timeout=30, retries=0)
         client.set_image(picture)
         errors = asyncio.run(until_it_dies(client, first.pid))
         ports = [int(address.rpartition(":")[2]) for address in (first.http_url, first.grpc_url)]

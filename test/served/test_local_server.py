@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from triton_sam.errors import (
     RepositoryError,
     ServerUnreachableError,
 )
-from triton_sam.local_server import LocalServer, installation
+from triton_sam.local_server import LocalServer, installation, supervisor
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.local_server.probe import last_errors, tidy_reason
 from triton_sam.repository import selection
@@ -285,6 +286,28 @@ def test_a_killed_model_is_there_again_on_the_same_ports(scale_only: Path) -> No
         lock = {name for name in old if name.endswith("lock")}
         assert segments_of_log(server.log) & old == lock
     assert segments_of_log(server.log) == set()
+
+
+def test_a_model_that_is_unloaded_or_reloaded_is_no_killed_one(scale_only: Path) -> None:
+    with LocalServer(scale_only, admin=True) as server:
+        transport = Transport(parse_url(server.http_url))
+        time.sleep(1)  # the supervisor has seen the process of the model
+        for action in ("unload", "load", "load"):
+            request = f"{server.http_url}/v2/repository/models/scale/{action}"
+            with urllib.request.urlopen(request, data=b"{}", timeout=60):
+                pass
+            time.sleep(1)
+        assert transport.ready_models() == {"scale": "1"}
+        assert server.restarts == 0
+        transport.close()
+
+
+def test_restarts_come_later_each_time_and_end() -> None:
+    restarts = supervisor.Restarts()
+    assert [restarts.next_pause(10) for _ in range(6)] == [0, 1, 2, 4, 8, None]
+    assert restarts.count == 5
+    restarts = supervisor.Restarts()
+    assert [restarts.next_pause(seconds) for seconds in (10, 10, 1000, 10)] == [0, 1, 0, 1]
 
 
 def test_a_killed_model_says_to_start_the_server_again() -> None:

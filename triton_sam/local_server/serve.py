@@ -79,7 +79,7 @@ def serve(
             server.start()
             started = True
             print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
-            server.wait()
+            _report_restarts(server)
             print(f"triton-sam: the server ended by itself: {_last_words(server)}", file=sys.stderr)
             return STATUS_AFTER_OWN_DEATH
         except KeyboardInterrupt:
@@ -110,6 +110,16 @@ def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
 def cpu_fallbacks(log: str) -> list[str]:
     """Return the backend's warnings about models that run on the CPU, although Triton reports a GPU for them."""
     return list(dict.fromkeys(re.findall(r'[^\s"]+ runs on the CPU: [^\n"]+', log)))
+
+
+def _report_restarts(server: LocalServer) -> None:
+    """Wait until the server ends, and print the supervisor's line for each restart."""
+    reported = 0
+    while server.wait(1.0) is None:
+        if server.restarts > reported:
+            reported = server.restarts
+            lines = [line for line in server.log.splitlines() if line.endswith(f"(restart {reported})")]
+            print(lines[-1] if lines else f"triton-sam: restart {reported}", file=sys.stderr, flush=True)
 
 
 def _last_words(server: LocalServer) -> str:

@@ -51,8 +51,10 @@ from triton_sam.local_server.stubs import StubWatch
 POLL_SECONDS = 0.25
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# Triton logs this after it has answered the last request. Its next steps (unloading models, joining threads) take 3 to
+# Triton logs the first when it begins to answer, so its end is a failed start before that, and a crash afterwards. It
+# logs the second after it has answered the last request. Its next steps (unloading models, joining threads) take 3 to
 # 5 s and free nothing that the end of the processes does not free as well.
+STARTED = b"Started HTTPService"
 DRAINED = b"All models are stopped, unloading models"
 SECONDS_TO_WRITE_ANSWERS = 0.05
 SECONDS_FOR_OTHER_MODELS = 0.5
@@ -110,13 +112,13 @@ class Output:
             os.set_blocking(self.pipe, False)
 
     def remember_place(self) -> None:
-        """Let was_drained() look only at later lines."""
+        """Let has_said() look only at later lines."""
         self._tail, self._begin = b"", size_of(self._log_file)
 
-    def was_drained(self) -> bool:
-        """Return whether tritonserver said that it has answered the last request."""
+    def has_said(self, words: bytes) -> bool:
+        """Return whether tritonserver wrote some words. Of a pipe, only the last 64 KiB are known."""
         self.copy()
-        return DRAINED in (self._tail if self.pipe is not None else read_from(self._log_file, self._begin))
+        return words in (self._tail if self.pipe is not None else read_from(self._log_file, self._begin))
 
     def copy(self) -> None:
         """Copy what is in the pipe to standard error."""
@@ -182,6 +184,7 @@ def supervise(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output) -> int:
     restarts = Restarts()
     was_up = False
     while True:
+        output.remember_place()
         try:
             server = start(job.command, libc, output, restarts.count)
         except OSError as error:
@@ -192,7 +195,7 @@ def supervise(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output) -> int:
         write_state(job, server.pid, restarts.count)
         say(job, {"pid": server.pid})
         reason = wait_for_an_end(server, job, watch, wakeup, output)
-        was_up |= watch.is_up
+        was_up = was_up or watch.is_up or output.has_said(STARTED)
         is_lost = reason not in (STOP, RELOAD, ENDED)
         end(server, output, min(job.grace_seconds, SECONDS_FOR_OTHER_MODELS) if is_lost else job.grace_seconds)
         status = server.returncode if server.returncode >= 0 else 128 - server.returncode
@@ -333,7 +336,7 @@ def end(server: subprocess.Popen[bytes], output: Output, grace_seconds: float) -
         server.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + grace_seconds
         while server.poll() is None and time.monotonic() < deadline:
-            if output.was_drained():
+            if output.has_said(DRAINED):
                 time.sleep(SECONDS_TO_WRITE_ANSWERS)
                 break
             time.sleep(0.01)

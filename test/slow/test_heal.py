@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from support.busy_machine import standstill
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
@@ -20,6 +19,8 @@ from triton_sam.local_server import LocalServer
 
 CLIENTS = 16
 SECONDS_TO_HEAL = 10.0
+"""Limit from the kill until every model is ready. On a machine so busy that the first start of the same server takes
+more than half of it, the limit is twice the time of that start."""
 PATIENCE = 60.0
 POINTS = [[[200, 180]], [[120, 90]], [[260, 60]], [[300, 200]]]
 MODELS = ["sam2_decoder", "sam2_encoder", "sam2", "sam2_preprocess"]
@@ -86,7 +87,9 @@ def content(images: Path) -> bytes:
 
 @pytest.fixture
 def server() -> Iterator[LocalServer]:
+    began = time.monotonic()
     with LocalServer(bundled("model_repository"), models=["sam2", "sam2_preprocess"]) as running:
+        running.seconds_to_start = time.monotonic() - began
         yield running
 
 
@@ -115,13 +118,12 @@ def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, content: byt
             clicker.start()
         wait_until(lambda: all(clicker.answers > 1 for clicker in clickers))
         pid = server.pid
-        lost = stack.enter_context(standstill())
         stub_of(server, model).kill()
         began = time.monotonic()
         wait_until(lambda: server.pid != pid)
         detected = time.monotonic() - began
         wait_until(lambda: {served.name for served in server.served_models()} >= set(MODELS))
-        healed, lost_here = time.monotonic() - began, lost[0]
+        healed = time.monotonic() - began
         before = [clicker.answers for clicker in clickers]
         wait_until(lambda: all(c.answers > count + 1 for c, count in zip(clickers, before, strict=True)))
         answered = time.monotonic() - began
@@ -129,9 +131,9 @@ def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, content: byt
     print(
         f"\n{model}: found after {detected:.1f} s, ready after {healed:.1f} s, all {CLIENTS} clients answered twice "
         f"after {answered:.1f} s, longest click {longest:.1f} s, {sum(c.answers for c in clickers)} clicks; "
-        f"{lost_here:.1f} s of the time until ready lost to others"
+        f"the first start took {server.seconds_to_start:.1f} s"
     )
     assert [error for clicker in clickers for error in clicker.errors] == []
     assert sum(clicker.wrong for clicker in clickers) == 0
-    assert healed <= SECONDS_TO_HEAL + lost_here
+    assert healed <= max(SECONDS_TO_HEAL, 2 * server.seconds_to_start)
     assert server.restarts == metric(server, "triton_sam_restarts_total") == 1

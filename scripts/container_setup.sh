@@ -70,4 +70,15 @@ else
     "${PYTHON:-python3}" -m triton_sam setup "$@"
 fi
 written=$(cd -- "$repository" && find . -name '*.onnx' -newer "$started" | sort | tr '\n' '\t')
-printf '%s\t%s\n' "$*" "$written" >>"$done_before"
+# An earlier setup that wrote one of these files is undone now, so its line goes.
+kept=$done_before.new
+while IFS=$'\t' read -r arguments list; do
+    replaced=0
+    IFS=$'\t' read -ra models <<<"$list"
+    for model in "${models[@]}"; do
+        [[ $'\t'$written == *$'\t'"$model"$'\t'* ]] && replaced=1
+    done
+    [[ $arguments == "$*" || $replaced == 1 ]] || printf '%s\t%s\n' "$arguments" "$list"
+done < <(cat "$done_before" 2>/dev/null) >"$kept"
+printf '%s\t%s\n' "$*" "$written" >>"$kept"
+mv "$kept" "$done_before"

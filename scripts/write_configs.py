@@ -2,8 +2,8 @@
 """Write the committed config.pbtxt files again: of the session models and of those that only encode compressed images.
 
 Run it after a change of triton_sam/wire/contract.py, of triton_sam/sessions/image/config.py, or of `config_for` in
-triton_sam/repository/config.py. It also writes those of
-the ONNX models whose graph lies in version 1; an export writes the others.
+triton_sam/repository/config.py, and after a change of the demo model. It also writes those of the ONNX models whose
+graph lies in version 1, and the hashes of these graphs; an export writes the others.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from triton_sam._common.files import atomic_write
 from triton_sam.families import FAMILIES, get_family
 from triton_sam.repository import CONFIG_NAME, config_for
+from triton_sam.repository.hashes import SUMS_NAME, read_sums, record_hashes, sha256_of
 from triton_sam.sessions.image.config import write_configs
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
@@ -20,11 +21,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
 
 def main() -> int:
     """Write the files and name those that are different now."""
-    changed = [*write_configs(REPOSITORY), *write_onnx_configs(REPOSITORY)]
+    changed = [*write_configs(REPOSITORY), *write_onnx_configs(REPOSITORY), *write_hashes(REPOSITORY)]
     for path in changed:
         print(f"wrote {path.relative_to(REPOSITORY.parent)}")
     if not changed:
-        print("every config.pbtxt is up to date")
+        print("every config.pbtxt and every hash is up to date")
     return 0
 
 
@@ -40,6 +41,20 @@ def write_onnx_configs(repository: Path) -> list[Path]:
                 if (folder / CONFIG_NAME).read_text(encoding="utf-8") != text:
                     atomic_write(folder / CONFIG_NAME, text.encode())
                     changed.append(folder / CONFIG_NAME)
+    return changed
+
+
+def write_hashes(repository: Path) -> list[Path]:
+    """Write the hashes of the committed graphs, those of version 1; return the files that are different now."""
+    changed = []
+    for family in map(get_family, FAMILIES):
+        for spec in family.models.values():
+            folder = repository / family.model_name(spec.role)
+            graph = folder / "1" / spec.filename
+            name = f"1/{graph.name}"
+            if graph.is_file() and read_sums(folder).get(name) != sha256_of(graph):
+                record_hashes([graph])
+                changed.append(folder / SUMS_NAME)
     return changed
 
 

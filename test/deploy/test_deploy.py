@@ -301,3 +301,30 @@ def test_the_export_image_fills_a_volume_once(tmp_path: Path) -> None:
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60)
     assert (models / "sam2" / "config.pbtxt").read_text() == "changed by hand"
     assert subprocess.run([*command[:2], "sam2"], capture_output=True, timeout=60, check=False).returncode == 2
+
+
+def test_a_setup_that_was_replaced_is_done_again(tmp_path: Path) -> None:
+    """Two sizes have the same places. After base_plus and large, the volume holds large, so base_plus is not there."""
+    program, models = tmp_path / "bin" / "triton-sam", tmp_path / "models"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\nfolder={models}/${{2}}_encoder/2\nmkdir -p $folder && echo "$3" > $folder/model.onnx\n'
+    )
+    program.chmod(0o755)
+    models.mkdir()
+    environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "TRITON_SAM_REPOSITORY": str(models)}
+
+    def set_up(*arguments: str) -> str:
+        command = ["bash", str(ROOT / "scripts" / "container_setup.sh"), *arguments]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, timeout=60, text=True)
+        said = "already" if "already" in done.stdout else "new"
+        return f"{said} {(models / f'{arguments[0]}_encoder' / '2' / 'model.onnx').read_text().strip()}"
+
+    assert set_up("sam2", "base_plus") == "new base_plus"
+    assert set_up("sam1", "vit_b") == "new vit_b"
+    assert set_up("sam2", "large") == "new large"
+    assert set_up("sam2", "large") == "already large"
+    assert set_up("sam2", "base_plus") == "new base_plus"
+    assert set_up("sam2", "base_plus") == "already base_plus"
+    assert set_up("sam1", "vit_b") == "already vit_b"
+    assert len((models / ".triton-sam-setup").read_text().splitlines()) == 2

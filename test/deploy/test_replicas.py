@@ -41,6 +41,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespa
             http_port=ports[3 * number],
             grpc_port=ports[3 * number + 1],
             metrics_port=ports[3 * number + 2],
+            heal=False,  # the test starts the killed server itself
         )
         for number in range(2)
     ]

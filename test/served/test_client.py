@@ -192,7 +192,7 @@ def test_a_server_that_dies_in_mid_request_and_comes_back(image_path):
             models=["sam2_encoder", "sam2_decoder"],
             http_port=http_port,
             grpc_port=grpc_port,
-            metrics_port=0,
+            heal=False,
         )
 
     def click_until_it_fails(client, clicks):

@@ -10,8 +10,10 @@ import socket
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.processes import all_gone, family_of, segments_of_log
 from support.tiny_models import ENSEMBLE, add_graph, config_of, write_model, write_repository
@@ -19,16 +21,18 @@ from support.tiny_models import ENSEMBLE, add_graph, config_of, write_model, wri
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import (
     ConfigurationError,
-    InferenceError,
     LocalServerError,
     MissingDependencyError,
     PortInUseError,
     RepositoryError,
+    ServerUnreachableError,
 )
-from triton_sam.local_server import LocalServer, installation, process
+from triton_sam.local_server import LocalServer, installation, process, supervisor
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.local_server.probe import last_errors, tidy_reason
 from triton_sam.repository import selection
+from triton_sam.transport import Transport
+from triton_sam.transport.url import parse_url
 
 psutil = pytest.importorskip("psutil")
 
@@ -288,20 +292,60 @@ def test_errors_of_a_log_come_before_everything_else() -> None:
     assert last_errors(log) == ["the disk is full"]
 
 
+def test_a_killed_model_is_there_again_on_the_same_ports(scale_only: Path) -> None:
+    """The client repeats its call meanwhile. Shared memory of the killed processes is removed."""
+    ones = np.ones((1, 2), np.float32)
+    with LocalServer(scale_only) as server:
+        transport = Transport(parse_url(server.http_url))
+        expected = transport.infer("scale", {"x": ones}, ["y"])["y"]
+        pid, old = server.pid, segments_of_log(server.log)
+        psutil.Process(server.pid).children()[0].kill()
+        np.testing.assert_array_equal(transport.infer("scale", {"x": ones}, ["y"])["y"], expected)
+        transport.close()
+        assert server.pid != pid
+        assert server.restarts == 1
+        assert "the process of model scale is gone" in server.log
+        lock = {name for name in old if name.endswith("lock")}
+        assert segments_of_log(server.log) & old == lock
+    assert segments_of_log(server.log) == set()
+
+
+def test_a_model_that_is_unloaded_or_reloaded_is_no_killed_one(scale_only: Path) -> None:
+    with LocalServer(scale_only, admin=True) as server:
+        transport = Transport(parse_url(server.http_url))
+        time.sleep(1)  # the supervisor has seen the process of the model
+        for action in ("unload", "load", "load"):
+            request = f"{server.http_url}/v2/repository/models/scale/{action}"
+            with urllib.request.urlopen(request, data=b"{}", timeout=60):
+                pass
+            time.sleep(1)
+        assert transport.ready_models() == {"scale": "1"}
+        assert server.restarts == 0
+        transport.close()
+
+
+def test_restarts_come_later_each_time_and_end() -> None:
+    restarts = supervisor.Restarts()
+    assert [restarts.next_pause(10) for _ in range(6)] == [0, 1, 2, 4, 8, None]
+    assert restarts.count == 5
+    restarts = supervisor.Restarts()
+    assert [restarts.next_pause(seconds) for seconds in (10, 10, 1000, 10)] == [0, 1, 0, 1]
+
+
 def test_a_killed_model_says_to_start_the_server_again() -> None:
     """The kernel kills a model when memory is short. Triton still reports the model as READY."""
     from triton_sam import SAM2TritonClient
 
     models = ["sam2_encoder", "sam2_decoder"]
     with (
-        LocalServer(bundled("model_repository"), models=models, http_port=0, grpc_port=0, metrics_port=0) as server,
-        SAM2TritonClient(server.http_url, timeout=60) as client,
+        LocalServer(bundled("model_repository"), models=models, heal=False) as server,
+        SAM2TritonClient(server.http_url, timeout=60, retries=0) as client,
     ):
         client.set_image(bundled("test/images/shapes.jpg"))
         client.predict([[200, 180]], [1])
         stubs = psutil.Process(server.pid).children(recursive=True)
         next(stub for stub in stubs if any("sam2_decoder" in word for word in stub.cmdline())).kill()
         for _ in range(2):
-            with pytest.raises(InferenceError, match=r"its process on the server is gone.*start the server again"):
+            with pytest.raises(ServerUnreachableError, match=r"its process .* is gone.*start any other server again"):
                 client.predict([[200, 180]], [1])
         client.encode(bundled("test/images/coffee.jpg"))  # the other models still work

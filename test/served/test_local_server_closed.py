@@ -86,7 +86,14 @@ def test_admin_requests_over_grpc_are_refused(closed: LocalServer) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_reload_says_what_to_do(closed: LocalServer, protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reload_from_another_machine_says_what_to_do(
+    closed: LocalServer,
+    protocol: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("triton_sam.local_server.control.SHARED_MEMORY", tmp_path)  # the server is not on this machine
     url = closed.http_url if protocol == "http" else closed.grpc_url
     assert main(["reload", "scale", "--url", url]) == 1
     error = capsys.readouterr().err

@@ -139,8 +139,18 @@ def test_a_failed_start_prints_one_line_and_no_stopped_message(
     assert said.err.count("\n") == 1
 
 
-def test_serve_ends_with_1_when_the_server_dies(scale_only: Path) -> None:
+def test_serve_goes_on_and_says_so_when_triton_dies(scale_only: Path) -> None:
     program, _, processes = serve_in_foreground(scale_only)
+    next(process for process in processes if process.name() == "tritonserver").kill()
+    line = program.stderr.readline()
+    assert line == "triton-sam: tritonserver ended (exit status 137): Triton starts again (restart 1)\n"
+    program.send_signal(signal.SIGTERM)
+    output, errors = program.communicate(timeout=60)
+    assert (program.returncode, output, errors) == (0, "Stopped.\n", "")
+
+
+def test_serve_ends_with_1_when_the_server_dies(scale_only: Path) -> None:
+    program, _, processes = serve_in_foreground(scale_only, heal=False)
     next(process for process in processes if process.name() == "tritonserver").kill()
     _, errors = program.communicate(timeout=60)
     assert program.returncode == 1

@@ -134,7 +134,7 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(image_path):
     def start(http_port=0, grpc_port=0):
         models = ["sam2_encoder", "sam2_decoder"]
         return local_server.LocalServer(
-            bundled("model_repository"), models=models, http_port=http_port, grpc_port=grpc_port
+            bundled("model_repository"), models=models, http_port=http_port, grpc_port=grpc_port, heal=False
         )
 
     async def until_it_dies(clients, pid):
@@ -150,7 +150,7 @@ def test_a_server_that_dies_in_mid_stream_and_comes_back(image_path):
     with contextlib.ExitStack() as stack:
         with start() as first:
             urls = (first.http_url, first.grpc_url)
-            clients = [stack.enter_context(SpeculativeSAM2Client(url, timeout=30)) for url in urls]
+            clients = [stack.enter_context(SpeculativeSAM2Client(url, timeout=30, retries=0)) for url in urls]
             for client in clients:
                 client.set_image(image_path)
             outcomes = asyncio.run(until_it_dies(clients, first.pid))

@@ -282,14 +282,20 @@ def test_container_starts_tritonserver_with_every_model_that_has_weights(tmp_pat
         done = subprocess.run(
             [*command, *more], env={**environment, **variables}, capture_output=True, text=True, timeout=60, check=True
         )
-        return done.stdout.splitlines()
+        return done.stderr.splitlines()
 
-    options = start("--", "--log-verbose=1", "--rate-limit=off")
-    assert options[:2] == [f"--model-repository={COMMITTED}", "--model-control-mode=explicit"]
+    options = start("--", "--log-verbose=1", "--rate-limit=off", TRITON_SAM_ADMIN="1")
+    assert {f"--model-repository={COMMITTED}", "--model-control-mode=explicit"} <= set(options)
     assert {"--load-model=sam2", "--load-model=sam2_encoder"} <= set(options)
     assert options[-2:] == ["--log-verbose=1", "--rate-limit=off"]
-    chosen = start(TRITON_SAM_MODELS="sam2_decoder")
+    chosen = start("--admin", TRITON_SAM_MODELS="sam2_decoder")
     assert [option for option in chosen if option.startswith("--load")] == ["--load-model=sam2_decoder"]
+    closed = start()
+    assert "--model-control-mode=none" in closed
+    assert not {f"--model-repository={COMMITTED}", "--load-model=sam2"} & set(closed)
+    own = start("--", "--model-control-mode=poll")
+    assert own.count("--model-control-mode=poll") == 1
+    assert not [option for option in own if option.startswith(("--load", "--model-control-mode=e"))]
 
 
 def test_container_without_tritonserver_says_what_to_do(

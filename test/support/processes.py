@@ -7,7 +7,7 @@ import time
 
 import psutil
 
-from triton_sam.local_server import supervisor
+from triton_sam.local_server import leftovers
 
 
 def family_of(pid: int) -> list[psutil.Process]:
@@ -31,14 +31,14 @@ def all_gone(processes: list[psutil.Process], seconds: float = 60.0) -> bool:
 
 def segments() -> set[str]:
     """Return the names of the shared memory segments of all local servers on this machine."""
-    return {path.name for path in supervisor.SHARED_MEMORY.glob(f"{supervisor.SHM_FAMILY}*")}
+    return {path.name for path in leftovers.SHARED_MEMORY.glob(f"{leftovers.SHM_FAMILY}*")}
 
 
 def segments_of_log(log: str) -> set[str]:
     """Return the segments of the server that wrote a log, since other servers may run on this machine."""
     identity = re.search(r"triton-sam-([0-9a-f]{8})", log)
     assert identity is not None, log
-    return {name for name in segments() if name.startswith(supervisor.SHM_FAMILY + identity[1])}
+    return {name for name in segments() if name.startswith(leftovers.SHM_FAMILY + identity[1])}
 
 
 def segments_of(pid: int) -> str:

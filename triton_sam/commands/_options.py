@@ -106,6 +106,18 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
 
 
+def add_no_verify(parser: argparse.ArgumentParser) -> None:
+    """Add --no-verify, whose value is None or False."""
+    parser.add_argument(
+        "--no-verify",
+        dest="verify",
+        action="store_const",
+        const=False,
+        default=None,
+        help="load models without comparing their files with SHA256SUMS (also: TRITON_SAM_VERIFY=0)",
+    )
+
+
 def repository(args: argparse.Namespace) -> Path:
     """Return the model repository of the command."""
     return args.model_repository if args.model_repository is not None else default_repository()

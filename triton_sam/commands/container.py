@@ -1,8 +1,10 @@
 """Start tritonserver with every model that has weights; the container of the Dockerfile runs this command.
 
-The process becomes `tritonserver`, so that signals reach the server. Options after `--` are passed on unchanged. The
-default control mode is explicit, so that a folder with only a config.pbtxt does not stop the server and so that
-`triton-sam reload` works.
+A small supervisor takes the place of this process. It passes SIGTERM on to tritonserver, keeps its exit status, and
+starts it again when it or the process of a model dies. Options after `--` are passed on unchanged.
+
+Nobody can load models over the network, since a request to load a model may bring a program along. After a change of
+the repository, run `triton-sam reload NAME` inside the container. TRITON_SAM_ADMIN=1 accepts such requests.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
 from pathlib import Path
 
 from ..errors import MissingDependencyError
+from ..repository.hashes import intact_models
 from ..repository.selection import select_models
 from . import _options
 
 MODELS_VARIABLE = "TRITON_SAM_MODELS"
+ADMIN_VARIABLE = "TRITON_SAM_ADMIN"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"load only these models and those they call (default: ${MODELS_VARIABLE}, separated by spaces, else all)",
     )
+    parser.add_argument(
+        "--admin",
+        action="store_true",
+        default=os.environ.get(ADMIN_VARIABLE) == "1",
+        help="allow clients to load models (triton-sam reload --url), share memory, and change traces and logging "
+        f"(also: {ADMIN_VARIABLE}=1)",
+    )
+    _options.add_no_verify(parser)
     _options.add_repository(parser)
     parser.add_argument(
         "options", nargs="*", metavar="-- OPTION", help="option for tritonserver, such as --log-verbose=1"
@@ -35,27 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. On success it does not return: the process becomes tritonserver."""
+    """Run the command. On success it does not return: the process becomes the supervisor of tritonserver."""
+    from ..local_server.contained import become_supervisor
+
     program = shutil.which("tritonserver")
     if program is None:
         raise MissingDependencyError(
             "no tritonserver on the PATH: this command is for NVIDIA's container; use `triton-sam serve` instead"
         )
-    command = [program, *server_options(_options.repository(args), args.models), *args.options]
-    print(" ".join(command), file=sys.stderr, flush=True)
-    os.execv(program, command)  # noqa: S606 - no shell is needed
-
-
-def server_options(repository: Path, models: list[str] | None) -> list[str]:
-    """Return tritonserver's options for a repository.
-
-    Raises:
-        RepositoryError: the repository or a model does not exist, or no model has weights.
-    """
-    wanted = models or os.environ.get(MODELS_VARIABLE, "").split() or None
-    chosen = select_models(repository, wanted)
-    return [
-        f"--model-repository={repository}",
-        "--model-control-mode=explicit",
-        *(f"--load-model={folder.name}" for folder in chosen),
-    ]
+    repository: Path = _options.repository(args)
+    wanted = args.models or os.environ.get(MODELS_VARIABLE, "").split() or None
+    folders = intact_models(select_models(repository, wanted), verify=args.verify)
+    become_supervisor(program, repository, folders, args.options, admin=args.admin, verify=args.verify)

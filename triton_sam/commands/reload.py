@@ -1,20 +1,27 @@
-"""Let a running server load models again, without a restart or an interruption.
+"""Let a running server load models again.
 
-A name is a model (`sam2_encoder`) or a variant (`sam2`: its encoder, its decoder, and the session model). Triton serves
-the old version until the new one is ready; if the new one does not load, the old one stays. A session model with a new
-encoder starts with an empty cache; the clients send their images again automatically. The server must accept requests
-to load models: start it with `triton-sam serve --admin` or, as in docker-compose.yml, with
---model-control-mode=explicit.
+A name is a model (`sam2_encoder`) or a variant (`sam2`: its encoder, its decoder, and the session model).
+
+A server that accepts requests to load models (`triton-sam serve --admin`, or a container with TRITON_SAM_ADMIN=1) does
+this without an interruption: Triton serves the old version until the new one is ready; if the new one does not load,
+the old one stays.
+
+Every other server is started again by its supervisor. This takes the seconds that its models need to load; clients
+repeat their requests meanwhile. Run the command as the server's user, on its machine or inside its container. Then it
+needs no rights on the network. It checks the files first, so that damaged ones stop nothing.
+
+A session model with a new encoder starts with an empty cache; the clients send their images again automatically.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ..errors import ConfigurationError
 from ..repository.names import pair_names
+from ..repository.selection import read_repository
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -37,7 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and print the name and the version of every loaded model."""
-    transport = Transport(parse_url(args.url), timeout=args.timeout, retries=0, **_options.access(args))
+    from ..local_server.control import find_closed_server
+
+    url = parse_url(args.url)
+    server = find_closed_server(int(url.address.rpartition(":")[2])) if url.is_local else None
+    if server is not None:
+        _options.say(args, "the server accepts no requests to load models, so it starts again ...")
+        wanted = _expand(args.names, read_repository(server.repository).keys())
+        versions = server.load_again(wanted, args.timeout)
+        for name in wanted:
+            print(f"{name} version {versions.get(name, '?')}")
+        return 0
+    transport = Transport(url, timeout=args.timeout, retries=0, **_options.access(args))
     try:
         for name in reload(transport, args.names):
             print(f"{name} version {transport.ready_models().get(name, '?')}")
@@ -67,7 +85,7 @@ def reload(transport: Transport, names: Sequence[str]) -> list[str]:
     return [*wanted, *stale]
 
 
-def _expand(names: Iterable[str], known: set[str]) -> list[str]:
+def _expand(names: Iterable[str], known: Collection[str]) -> list[str]:
     wanted: list[str] = []
     for name in names:
         found = [model for model in (*pair_names(name), name) if model in known]

@@ -1,6 +1,7 @@
 """Serve a model repository with a real Triton on this machine, without Docker.
 
-Ctrl-C stops it. The command runs the Triton in the nvidia-pytriton wheel, or another installation with --tritonserver.
+Ctrl-C stops it. When Triton or the process of a model dies, Triton starts again. The command runs the Triton in the
+nvidia-pytriton wheel, or another installation with --tritonserver.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="allow clients to load models (triton-sam reload), share memory, and change traces and logging",
     )
+    _options.add_no_verify(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's own log")
     _options.add_quiet(parser)
 
@@ -57,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         backend_directory=args.backend_directory,
         log_file=args.log_file,
         admin=args.admin,
+        verify=args.verify,
         verbose=args.verbose,
         quiet=args.quiet,
     )

@@ -12,22 +12,22 @@ from pathlib import Path
 from types import TracebackType
 
 from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
-from triton_sam.local_server import supervisor
+from triton_sam.local_server.closed import (
+    LINKS,
+    closed_options,
+    link_models,
+    shared_memory_options,
+    shm_prefix,
+)
 from triton_sam.local_server.installation import Triton, prepare_triton
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
+from triton_sam.repository.hashes import intact_models
 from triton_sam.repository.selection import ModelFolder, select_models
 
 POLL_SECONDS = 0.02
 PORT_ATTEMPTS = 3
-_ADMIN_PARTS = "shared-memory,trace,logging"
-_MAX_SHM_GROWTH = 64 << 20
-"""Largest number of bytes by which a model's shared-memory region grows at a time.
-
-Each growth maps the whole region again and keeps the old mappings. Triton's default of 1 MiB makes it grow for each
-image. With 64 MiB, an image is encoded 40 ms sooner (2 cores, built-in model), and after 40 images the server has a
-resident size of 860 MiB instead of 1,480 MiB."""
 
 
 class LocalServer:
@@ -59,6 +59,9 @@ class LocalServer:
         admin: accept requests that load and unload models (`triton-sam reload`), share memory, or change traces and
             logging. By default Triton refuses them, because a web page in a browser on this machine can send requests
             to loopback, and a request that loads a model may contain its files, that is, a program.
+        heal: start Triton again, on the same ports, when it dies after it was ready, or when the process of one of its
+            models dies. Clients repeat their requests meanwhile.
+        verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
         extra_args: further arguments for tritonserver.
     """
 
@@ -78,6 +81,8 @@ class LocalServer:
         startup_timeout: float = 300.0,
         stop_timeout: float = 1.0,
         admin: bool = False,
+        heal: bool = True,
+        verify: bool | None = None,
         extra_args: Sequence[str] = (),
     ) -> None:
         if isinstance(models, str):
@@ -93,6 +98,8 @@ class LocalServer:
         self._startup_timeout = startup_timeout
         self._stop_timeout = stop_timeout
         self._admin = admin
+        self._heal = heal
+        self._verify = verify
         self._extra_args = list(extra_args)
 
         self._ports: dict[str, int] = {}
@@ -128,7 +135,7 @@ class LocalServer:
         if self.is_alive():
             raise LocalServerError("this server runs already: stop it before you start it again")
         self.stop()  # removes the files of a server that ended by itself
-        folders = select_models(self.model_repository, self._models)
+        folders = intact_models(select_models(self.model_repository, self._models), verify=self._verify)
         for attempts_left in reversed(range(PORT_ATTEMPTS)):
             try:
                 self._start_once(folders)
@@ -169,8 +176,13 @@ class LocalServer:
 
     @property
     def pid(self) -> int | None:
-        """Process id of tritonserver; None before the first start."""
+        """Process id of tritonserver; None before the first start. It changes when Triton is started again."""
         return self._run.pid if self._run else None
+
+    @property
+    def restarts(self) -> int:
+        """How often Triton was started again since start(), because it or the process of one of its models died."""
+        return self._run.restarts if self._run else 0
 
     @property
     def http_url(self) -> str:
@@ -217,7 +229,7 @@ class LocalServer:
     def _start_once(self, folders: Sequence[ModelFolder]) -> None:
         address = resolve_host(self.host)
         self._ports = choose_ports(address, self._wanted_ports)
-        identity = f"triton-sam-{secrets.token_hex(4)}"
+        identity = secrets.token_hex(4)
         run_directory = Path(tempfile.mkdtemp(prefix="triton-sam-"))
         try:
             triton = prepare_triton(run_directory, self._tritonserver, self._backend_directory)
@@ -226,8 +238,16 @@ class LocalServer:
                 triton.environment,
                 run_directory=run_directory,
                 log_path=self._wanted_log or run_directory / "tritonserver.log",
-                shm_prefix=_shm_prefix(identity),
+                shm_prefix=shm_prefix(identity),
                 grace_seconds=self._stop_timeout,
+                address=(reachable_host(address), self._ports["http"]),
+                heal=self._heal,
+                facts={
+                    "repository": str(self.model_repository),
+                    "links": "" if self._admin else str(run_directory / LINKS),
+                    "ports": {"http": self._ports["http"], "grpc": self._ports["grpc"]},
+                    "verify": self._verify,
+                },
             )
             self._run.learn_pid()
             self._wait_until_ready(self._run, identity, [folder.name for folder in folders])
@@ -241,15 +261,14 @@ class LocalServer:
     ) -> list[str]:
         command = [
             str(triton.executable),
-            f"--id={identity}",
+            f"--id={_name(identity)}",
             f"--backend-directory={triton.backend_directory}",
             f"--cache-directory={triton.cache_directory}",
             *(self._admin_options(folders) if self._admin else self._closed_options(folders, run_directory)),
             # The server must stay alive after a model fails, because its repository index tells the reason.
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._stop_timeout))}",
-            f"--backend-config=python,shm-region-prefix-name={_shm_prefix(identity)}",
-            f"--backend-config=python,shm-growth-byte-size={_shm_growth()}",
+            *shared_memory_options(identity),
             f"--log-verbose={self._log_verbose}",
         ]
         for service, port in self._ports.items():
@@ -271,22 +290,8 @@ class LocalServer:
 
     def _closed_options(self, folders: Sequence[ModelFolder], run_directory: Path) -> list[str]:
         """Return the options with which Triton loads these models alone and refuses administrative requests."""
-        # Without model control Triton loads every model of its repository, so it gets a folder with links to the
-        # wanted models. (Restricting the API "model-repository" instead would also hide the list of models.)
-        repository = run_directory / "models"
-        repository.mkdir()
-        for folder in folders:
-            (repository / folder.name).symlink_to(folder.path)
-        # Nobody knows this random key, so nobody can use the restricted APIs. Triton accepts each of these options
-        # once only, so an option in extra_args replaces ours.
-        key = f"{_ADMIN_PARTS}:triton-sam={secrets.token_hex(16)}"
-        options = [f"--http-restricted-api={key}", f"--grpc-restricted-protocol={key}"]
-        given = {argument.partition("=")[0] for argument in self._extra_args}
-        return [
-            f"--model-repository={repository}",
-            "--model-control-mode=none",
-            *(option for option in options if option.partition("=")[0] not in given),
-        ]
+        link_models(run_directory / LINKS, [folder.path for folder in folders])
+        return closed_options(run_directory / LINKS, self._extra_args)
 
     def _wait_until_ready(self, run: SupervisedTriton, identity: str, wanted: Sequence[str]) -> None:
         probe = self._probe()
@@ -296,7 +301,7 @@ class LocalServer:
                 raise self._early_end(run)
             # Triton answers after all models are loaded or have failed. Its name distinguishes it from another server
             # that took the port at the last moment.
-            index = probe.index() if probe.server_name() == identity else None
+            index = probe.index() if probe.server_name() == _name(identity) else None
             if index is not None:
                 failures = failed_models(index, wanted)
                 if failures:
@@ -332,17 +337,12 @@ class LocalServer:
         return port
 
 
+def _name(identity: str) -> str:
+    return f"triton-sam-{identity}"
+
+
 def _describe(failures: dict[str, str]) -> str:
     return "; ".join(f"model {name!r} failed to load: {reason}" for name, reason in failures.items())
-
-
-def _shm_prefix(identity: str) -> str:
-    return f"{supervisor.SHM_FAMILY}{identity.rsplit('-', 1)[-1]}_"
-
-
-def _shm_growth() -> int:
-    """Return the number of bytes by which a model's shared memory grows: less where /dev/shm is small (containers)."""
-    return max(1 << 20, min(_MAX_SHM_GROWTH, shutil.disk_usage(supervisor.SHARED_MEMORY).total // 32))
 
 
 def _has_nvidia_gpu() -> bool:

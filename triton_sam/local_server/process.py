@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from triton_sam.errors import ConfigurationError, LocalServerError
 from triton_sam.local_server import supervisor
@@ -31,6 +31,9 @@ class SupervisedTriton:
         log_path: the file to which the output is appended. The output begins at the offset ``log_start``.
         shm_prefix: prefix of the names of the server's shared-memory segments.
         grace_seconds: seconds for which running requests may continue after stop().
+        address: host and port of the HTTP endpoint.
+        heal: whether the supervisor starts tritonserver again when it or one of its models dies.
+        facts: facts about the server for `triton-sam reload`.
 
     Raises:
         ConfigurationError: the log cannot be written.
@@ -45,9 +48,13 @@ class SupervisedTriton:
         log_path: Path,
         shm_prefix: str,
         grace_seconds: float,
+        address: tuple[str, int],
+        heal: bool = True,
+        facts: Mapping[str, object] | None = None,
     ) -> None:
         self.log_path = log_path
-        self.pid = 0
+        self._first_pid = 0
+        self._final_state: dict[str, Any] | None = None
         self._run_directory = run_directory
         self._grace_seconds = grace_seconds
         self._owner = os.getpid()
@@ -60,6 +67,9 @@ class SupervisedTriton:
             shm_prefix=shm_prefix,
             grace_seconds=grace_seconds,
             parent_pid=self._owner,
+            address=list(address),
+            heal=heal,
+            facts=dict(facts or {}),
         )
         # Closing this pipe stops the supervisor. Other programs that this one starts do not inherit the pipe, so they
         # do not keep the server alive.
@@ -88,7 +98,17 @@ class SupervisedTriton:
             answer = json.loads(answers.readline() or b'{"error": "the supervisor did not start"}')
         if "error" in answer:
             raise LocalServerError(str(answer["error"]) + self.log_excerpt())
-        self.pid = int(answer["pid"])
+        self._first_pid = int(answer["pid"])
+
+    @property
+    def pid(self) -> int:
+        """Process id of tritonserver. It changes when tritonserver is started again."""
+        return int(self._state().get("pid", self._first_pid))
+
+    @property
+    def restarts(self) -> int:
+        """How often tritonserver was started again after it or one of its models died."""
+        return int(self._state().get("restarts", 0))
 
     @property
     def exit_status(self) -> int | None:
@@ -110,7 +130,7 @@ class SupervisedTriton:
         if self.wait(self._grace_seconds + SECONDS_BEYOND_GRACE) is None:
             self._process.kill()
             self._process.wait()
-        self._final_log = self.log
+        self._final_log, self._final_state = self.log, self._state()
         shutil.rmtree(self._run_directory, ignore_errors=True)
 
     @property
@@ -131,6 +151,10 @@ class SupervisedTriton:
         lines = last_errors(self.log)
         return ": " + " / ".join(lines) if lines else ""
 
+    def _state(self) -> dict[str, Any]:
+        """Return what the supervisor says about tritonserver, also after its end; {} before its start."""
+        return read_state(self._run_directory) if self._final_state is None else self._final_state
+
     def _close_lifeline(self) -> None:
         """Close the pipe, unless an earlier stop() or another thread did so."""
         # pop() gives the descriptor to one thread alone. If two closed it, the second might close a file that a third
@@ -148,3 +172,12 @@ class SupervisedTriton:
             raise ConfigurationError(f"cannot write the log to {self.log_path}: {error.strerror}") from error
         self.log_start = log.seek(0, os.SEEK_END)
         return log
+
+
+def read_state(run_directory: Path) -> dict[str, Any]:
+    """Return the state file of a server; {} if there is none."""
+    try:
+        state = json.loads((run_directory / supervisor.STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}

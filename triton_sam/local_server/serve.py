@@ -33,6 +33,8 @@ def serve(
     log_file: str | Path | None = None,
     startup_timeout: float = 300.0,
     admin: bool = False,
+    heal: bool = True,
+    verify: bool | None = None,
     extra_args: Sequence[str] = (),
     verbose: bool = False,
     quiet: bool = False,
@@ -48,7 +50,7 @@ def serve(
         output: stream for the summary; None means standard output.
 
     Returns:
-        The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself.
+        The exit status: 0 after Ctrl-C or SIGTERM, 1 after the server ended by itself and was not started again.
 
     Raises:
         SamError: the server cannot be started; see `LocalServer.start`.
@@ -66,6 +68,8 @@ def serve(
         log_file=log_file,
         startup_timeout=startup_timeout,
         admin=admin,
+        heal=heal,
+        verify=verify,
         extra_args=extra_args,
     )
     with ends_by_interrupt(), _log_to_stderr(server) if verbose else contextlib.nullcontext():
@@ -75,7 +79,7 @@ def serve(
             server.start()
             started = True
             print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
-            server.wait()
+            _report_restarts(server)
             print(f"triton-sam: the server ended by itself: {_last_words(server)}", file=sys.stderr)
             return STATUS_AFTER_OWN_DEATH
         except KeyboardInterrupt:
@@ -106,6 +110,16 @@ def _summary(server: LocalServer, seconds: float, quiet: bool) -> str:
 def cpu_fallbacks(log: str) -> list[str]:
     """Return the backend's warnings about models that run on the CPU, although Triton reports a GPU for them."""
     return list(dict.fromkeys(re.findall(r'[^\s"]+ runs on the CPU: [^\n"]+', log)))
+
+
+def _report_restarts(server: LocalServer) -> None:
+    """Wait until the server ends, and print the supervisor's line for each restart."""
+    reported = 0
+    while server.wait(1.0) is None:
+        if server.restarts > reported:
+            reported = server.restarts
+            lines = [line for line in server.log.splitlines() if line.endswith(f"(restart {reported})")]
+            print(lines[-1] if lines else f"triton-sam: restart {reported}", file=sys.stderr, flush=True)
 
 
 def _last_words(server: LocalServer) -> str:

@@ -1,21 +1,25 @@
-"""The supervisor: a process between a Python program and its tritonserver, which ends both together.
+"""The supervisor: the parent process of a tritonserver, which starts it again when it or one of its models dies.
 
-It runs as a plain script with `python -I -S` (without site-packages, so that it starts in a few milliseconds) and must
-not import anything of this package. Its argument is one JSON object (see `Job`). It writes one JSON line to standard
-output, `{"pid": 123}` or `{"error": "..."}`. Its exit status is that of tritonserver (128 + N after signal N).
+It runs as a plain script with `python -I -S` (without site-packages, so that it starts in a few milliseconds). Its
+argument is one JSON object (see `Job`). For a program that started it, it writes one JSON line to standard output,
+`{"pid": 123}` or `{"error": "..."}`. Its exit status is that of tritonserver (128 + N after signal N).
 
 PR_SET_PDEATHSIG on tritonserver alone would not suffice. That signal is sent when the *thread* that forked ends, so a
 server that was started in a worker thread would end with the thread. It would also reach tritonserver alone, and not
 the stub processes that hold the models. The supervisor works as follows:
 
 - Its standard input is a pipe from the program, which closes when the program ends, even by SIGKILL. A forked child of
-  the program may hold the pipe open, so the supervisor watches the parent's process id as well.
+  the program may hold the pipe open, so the supervisor watches the parent's process id as well. In a container there
+  is no program: the supervisor is process 1, and a signal ends it.
 - tritonserver leads a process group, which is killed as a whole. The supervisor becomes the parent of orphaned stubs
   (PR_SET_CHILD_SUBREAPER) and ends when the last one has ended.
 - When the supervisor itself is killed, PR_SET_PDEATHSIG ends tritonserver (the supervisor has only the main thread),
   and the stubs end when they notice that tritonserver is gone.
 - The names of the shared-memory segments have a prefix that belongs to this server. The supervisor unlinks them at the
   end. If it is killed, a lock file beside them tells a later start that nobody uses them any more.
+- When a model loses its process (`stubs`), or tritonserver dies after it was up, the supervisor starts tritonserver
+  again, at once or after a pause (`Restarts`). SIGUSR1 does so too, for `triton-sam reload`. The file `state.json` in
+  the run's folder has the present process ids and the number of restarts.
 """
 
 from __future__ import annotations
@@ -30,21 +34,37 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+import types
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place of POSIX shared memory, not a temporary file
-SHM_FAMILY = "triton_sam_"
-LOCK_SUFFIX = "lock"
-SCRATCH = Path("/tmp")  # noqa: S108 - Triton's Python backend uses it, whatever TMPDIR says
-SECONDS_TO_LOAD_BACKEND = 5.0
+if __name__ == "__main__":
+    # Empty packages in place of the real ones, whose imports would take most of a second.
+    for _name, _folder in (("triton_sam", 1), ("triton_sam.local_server", 0)):
+        sys.modules[_name] = types.ModuleType(_name)
+        sys.modules[_name].__path__ = [str(Path(__file__).resolve().parents[_folder])]
+
+from triton_sam.local_server.leftovers import hold_lock, remove_scratch, remove_segments, remove_stale_servers
+from triton_sam.local_server.stubs import StubWatch
+
 POLL_SECONDS = 0.25
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# Triton logs this after it has answered the last request. Its next steps (unloading models, joining threads) take 3 to
+# Triton logs the first when it begins to answer, so its end is a failed start before that, and a crash afterwards. It
+# logs the second after it has answered the last request. Its next steps (unloading models, joining threads) take 3 to
 # 5 s and free nothing that the end of the processes does not free as well.
+STARTED = b"Started HTTPService"
 DRAINED = b"All models are stopped, unloading models"
 SECONDS_TO_WRITE_ANSWERS = 0.05
+SECONDS_FOR_OTHER_MODELS = 0.5
+"""Time for the running requests of other models, after one model was lost."""
+STATE_FILE = "state.json"
+RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
+"""The variable in which the session models find the number of restarts, for their metrics (sessions/metrics.py)."""
+STATUS_AFTER_GIVING_UP = 1
+
+STOP, RELOAD, ENDED = "stop", "reload", "ended"
 
 
 @dataclass(frozen=True)
@@ -53,11 +73,14 @@ class Job:
 
     Attributes:
         command: tritonserver and its arguments.
-        log_file: the file that tritonserver's output goes to.
+        log_file: the file that tritonserver's output goes to; "" if nobody can read it (in a container).
         run_directory: the folder to remove when the program has ended.
         shm_prefix: prefix of the names of the server's shared-memory segments.
         grace_seconds: seconds for which running requests may continue.
-        parent_pid: process id of the program.
+        parent_pid: process id of the program; 0 without one.
+        address: host and port of the HTTP endpoint.
+        heal: whether to start tritonserver again when it or one of its models dies.
+        facts: facts about the server that `triton-sam reload` needs; they are copied to the state file.
     """
 
     command: list[str]
@@ -66,38 +89,156 @@ class Job:
     shm_prefix: str
     grace_seconds: float
     parent_pid: int
+    address: list[Any]
+    heal: bool = True
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class Output:
+    """The output of tritonserver: either a file that is read here, or a pipe that is copied to standard error.
+
+    Args:
+        log_file: the file that is this process's standard error; "" for a pipe.
+    """
+
+    def __init__(self, log_file: str) -> None:
+        self._log_file = log_file
+        self._tail = b""
+        self._begin = 0
+        self.pipe: int | None = None
+        self.writer = 2
+        if not log_file:
+            self.pipe, self.writer = os.pipe()
+            os.set_blocking(self.pipe, False)
+
+    def remember_place(self) -> None:
+        """Let has_said() look only at later lines."""
+        self._tail, self._begin = b"", size_of(self._log_file)
+
+    def has_said(self, words: bytes) -> bool:
+        """Return whether tritonserver wrote some words. Of a pipe, only the last 64 KiB are known."""
+        self.copy()
+        return words in (self._tail if self.pipe is not None else read_from(self._log_file, self._begin))
+
+    def copy(self) -> None:
+        """Copy what is in the pipe to standard error."""
+        if self.pipe is not None:
+            with contextlib.suppress(OSError):  # the pipe is empty, or nobody reads standard error
+                while content := os.read(self.pipe, 1 << 16):
+                    self._tail = (self._tail + content)[-(1 << 16) :]
+                    os.write(2, content)
+
+
+class Restarts:
+    """Decides whether and when tritonserver starts again.
+
+    The first restart comes at once, and later ones after pauses that double. A server that dies again and again, each
+    time within `STABLE_SECONDS`, is given up, so that whoever started it (Docker, Kubernetes, a person) notices.
+    """
+
+    STABLE_SECONDS = 300.0
+    MOST_IN_A_ROW = 5
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._in_a_row = 0
+
+    def next_pause(self, seconds_up: float) -> float | None:
+        """Return the seconds to wait before the next start; None to give up.
+
+        Args:
+            seconds_up: seconds since the last start.
+        """
+        self._in_a_row = 1 if seconds_up >= self.STABLE_SECONDS else self._in_a_row + 1
+        if self._in_a_row > self.MOST_IN_A_ROW:
+            return None
+        self.count += 1
+        return 0.0 if self._in_a_row == 1 else 2.0 ** (self._in_a_row - 2)
 
 
 def main() -> int:
-    """Run tritonserver until it ends, or until the program that started this process ends."""
+    """Run tritonserver until it ends for good, or until the program that started this process ends."""
     job = Job(**json.loads(sys.argv[1]))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    wakeup = install_wakeup()
+    wakeup, output = install_wakeup(), Output(job.log_file)
     began = time.time()
     remove_stale_servers()
-    lock = hold_lock(job, began)
+    lock = hold_lock(job.shm_prefix, job.run_directory, began)
     try:
-        try:
-            server = start(job.command, libc)
-        except OSError as error:
-            say({"error": f"cannot run {job.command[0]}: {error.strerror}"})
-            return 127
-        say({"pid": server.pid})
-        wait_for_an_end(server, job.parent_pid, wakeup)
-        end(server, job)
+        status = supervise(job, libc, wakeup, output)
     finally:
         remove_segments(job.shm_prefix)
         remove_scratch(began)
         if lock is not None:
             os.close(lock)
-    if os.getppid() != job.parent_pid:  # a program that still runs reads the log before it removes the folder
+    if (
+        not job.parent_pid or os.getppid() != job.parent_pid
+    ):  # a program that still runs reads the log before it removes the folder
         shutil.rmtree(job.run_directory, ignore_errors=True)
-    return server.returncode if server.returncode >= 0 else 128 - server.returncode
+    return status
 
 
-def say(message: dict[str, object]) -> None:
-    """Write one line to the program, which may have ended already."""
+def supervise(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output) -> int:
+    """Start tritonserver, and start it again for as long as that is right. Return the exit status."""
+    restarts = Restarts()
+    was_up = False
+    while True:
+        output.remember_place()
+        try:
+            server = start(job.command, libc, output, restarts.count)
+        except OSError as error:
+            say(job, {"error": f"cannot run {job.command[0]}: {error.strerror}"})
+            return 127
+        started = time.monotonic()
+        watch = StubWatch(server.pid, (str(job.address[0]), int(job.address[1])))
+        write_state(job, server.pid, restarts.count)
+        say(job, {"pid": server.pid})
+        reason = wait_for_an_end(server, job, watch, wakeup, output)
+        was_up = was_up or watch.is_up or output.has_said(STARTED)
+        is_lost = reason not in (STOP, RELOAD, ENDED)
+        end(server, output, min(job.grace_seconds, SECONDS_FOR_OTHER_MODELS) if is_lost else job.grace_seconds)
+        status = server.returncode if server.returncode >= 0 else 128 - server.returncode
+        if reason == STOP:
+            return 0 if server.returncode == -signal.SIGTERM else status  # it was still starting
+        if reason == ENDED and not (job.heal and was_up and status):
+            return status
+        if reason == ENDED:
+            reason = f"tritonserver ended (exit status {status})"
+        pause = 0.0 if reason == RELOAD else restarts.next_pause(time.monotonic() - started)
+        if pause is None:
+            log(f"{reason}, and so often in a short time that it is not started again")
+            return status or STATUS_AFTER_GIVING_UP
+        remove_segments(job.shm_prefix, but_the_lock=True)
+        if reason == RELOAD:
+            log("Triton starts again, to load its models again")
+        else:
+            log(f"{reason}: Triton starts again{f' after {pause:g} s' if pause else ''} (restart {restarts.count})")
+        if must_stop_within(pause, job, wakeup, output):
+            return 0
+
+
+def log(text: str) -> None:
+    """Write one line to tritonserver's log."""
+    print(f"triton-sam: {text}", file=sys.stderr, flush=True)
+
+
+def write_state(job: Job, pid: int, restarts: int) -> None:
+    """Write the process ids and the number of restarts to the state file, atomically."""
+    path = Path(job.run_directory) / STATE_FILE
+    state = {**job.facts, "address": job.address, "supervisor": os.getpid(), "pid": pid, "restarts": restarts}
+    with contextlib.suppress(OSError):  # nobody but `triton-sam reload` and LocalServer.pid needs it
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+        temporary.replace(path)
+
+
+def say(job: Job, message: dict[str, object]) -> None:
+    """Write one line to the program, which may have ended already. Without a program, log an error."""
+    if not job.parent_pid:
+        if "error" in message:
+            log(str(message["error"]))
+        return
     try:
         print(json.dumps(message), flush=True)
     except OSError:
@@ -106,19 +247,19 @@ def say(message: dict[str, object]) -> None:
 
 
 def install_wakeup() -> int:
-    """Turn SIGTERM, SIGINT and SIGCHLD into bytes on a pipe, and return the reading end of the pipe."""
+    """Turn the signals that matter here into bytes on a pipe, and return the reading end of the pipe."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return reader
 
 
-def start(command: list[str], libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
-    """Start tritonserver as the leader of its own process group. Its output goes to this process's standard error."""
+def start(command: list[str], libc: ctypes.CDLL, output: Output, restarts: int) -> subprocess.Popen[bytes]:
+    """Start tritonserver as the leader of its own process group."""
     supervisor = os.getpid()
 
     def before_exec() -> None:
@@ -128,28 +269,74 @@ def start(command: list[str], libc: ctypes.CDLL) -> subprocess.Popen[bytes]:
             os._exit(1)
 
     # preexec_fn is safe here: the supervisor has only one thread, so no lock is held that the child would wait for.
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, stderr=2, preexec_fn=before_exec)  # noqa: PLW1509
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output.writer,
+        stderr=output.writer,
+        preexec_fn=before_exec,  # noqa: PLW1509
+        env={**os.environ, RESTARTS_VARIABLE: str(restarts)},
+    )
 
 
-def wait_for_an_end(server: subprocess.Popen[bytes], parent_pid: int, wakeup: int) -> None:
-    """Block until the server ends, the program ends or closes the pipe, or SIGTERM or SIGINT arrives."""
-    stop_signals = {signal.SIGTERM, signal.SIGINT}
-    while server.poll() is None and os.getppid() == parent_pid:
-        readable, _, _ = select.select([0, wakeup], [], [], POLL_SECONDS)
-        if wakeup in readable and stop_signals.intersection(os.read(wakeup, 64)):
-            return
-        if 0 in readable and not os.read(0, 64):
-            return
+def wait_for_an_end(server: subprocess.Popen[bytes], job: Job, watch: StubWatch, wakeup: int, output: Output) -> str:
+    """Block until the server should not go on as it is.
+
+    Returns:
+        ENDED, RELOAD after SIGUSR1, a sentence about a model that lost its process, or STOP: the program has ended or
+        has closed the pipe, or SIGTERM or SIGINT arrived.
+    """
+    while server.poll() is None:
+        asked = next_order(POLL_SECONDS, job, wakeup, output)
+        if asked:
+            return asked
+        reap_others(server.pid)
+        lost = watch.lost_model()
+        if lost and job.heal:
+            return f"the process of model {lost} is gone, perhaps for lack of memory"
+    return ENDED
 
 
-def end(server: subprocess.Popen[bytes], job: Job) -> None:
+def must_stop_within(seconds: float, job: Job, wakeup: int, output: Output) -> bool:
+    """Wait, and return whether an order to stop came meanwhile."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if next_order(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())), job, wakeup, output) == STOP:
+            return True
+    return False
+
+
+def next_order(seconds: float, job: Job, wakeup: int, output: Output) -> str:
+    """Wait at most some seconds for a signal or for the end of the program. Return STOP, RELOAD, or "" for neither."""
+    if job.parent_pid and os.getppid() != job.parent_pid:
+        return STOP
+    sources = [wakeup, *([0] if job.parent_pid else []), *([] if output.pipe is None else [output.pipe])]
+    readable, _, _ = select.select(sources, [], [], seconds)
+    output.copy()
+    signals = set(os.read(wakeup, 64)) if wakeup in readable else set()
+    if signals & {signal.SIGTERM, signal.SIGINT} or (0 in readable and not os.read(0, 64)):
+        return STOP
+    return RELOAD if signal.SIGUSR1 in signals else ""
+
+
+def reap_others(server_pid: int) -> None:
+    """Collect orphans that have ended. As process 1 of a container, this process inherits every orphan."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None or found.si_pid == server_pid:
+                return
+            os.waitpid(found.si_pid, 0)
+
+
+def end(server: subprocess.Popen[bytes], output: Output, grace_seconds: float) -> None:
     """Let running requests finish, then kill the process group and wait until its last process has ended."""
     if server.poll() is None:
-        offset = size_of(job.log_file)
+        output.remember_place()
         server.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + job.grace_seconds
+        deadline = time.monotonic() + grace_seconds
         while server.poll() is None and time.monotonic() < deadline:
-            if DRAINED in read_from(job.log_file, offset):
+            if output.has_said(DRAINED):
                 time.sleep(SECONDS_TO_WRITE_ANSWERS)
                 break
             time.sleep(0.01)
@@ -157,6 +344,7 @@ def end(server: subprocess.Popen[bytes], job: Job) -> None:
     stopped_here = server.poll() is None
     kill_group(server.pid)
     server.wait()
+    output.copy()
     if stopped_here:
         server.returncode = 0
     reap_orphans(server.pid)
@@ -179,71 +367,6 @@ def reap_orphans(group: int, seconds: float = 5.0) -> None:
         if pid == 0:
             kill_group(group)
             time.sleep(0.005)
-
-
-def hold_lock(job: Job, began: float) -> int | None:
-    """Create a lock file beside the shared-memory segments, and hold its lock until this process ends.
-
-    The file lists what else must be removed. A later start reads it when nobody holds the lock any more.
-
-    Returns:
-        The descriptor of the file; None where /dev/shm does not exist.
-    """
-    import fcntl  # here: Windows, where nothing of this runs, must be able to import this module
-
-    path = SHARED_MEMORY / f"{job.shm_prefix}{LOCK_SUFFIX}"
-    try:
-        while True:
-            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
-                os.write(descriptor, json.dumps({"run_directory": job.run_directory, "began": began}).encode())
-                return descriptor
-            os.close(descriptor)  # another start removed the file before it was locked, so create it again
-    except OSError:
-        return None
-
-
-def remove_stale_servers() -> None:
-    """Remove the files and segments of servers whose supervisor was killed, that is, whose lock nobody holds."""
-    import fcntl  # see hold_lock()
-
-    for lock in SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}"):
-        try:
-            descriptor = os.open(lock, os.O_RDWR)
-        except OSError:
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError when that server is alive
-            if os.fstat(descriptor).st_uid == os.getuid():  # other users must not tell this process what to remove
-                owner = json.loads(os.read(descriptor, 4096))
-                shutil.rmtree(owner["run_directory"], ignore_errors=True)
-                remove_scratch(owner["began"])
-                remove_segments(lock.name[: -len(LOCK_SUFFIX)])
-        except (OSError, ValueError, KeyError):
-            pass
-        finally:
-            os.close(descriptor)
-
-
-def remove_segments(prefix: str) -> None:
-    """Unlink every segment of one server, and its lock file."""
-    for segment in SHARED_MEMORY.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):
-            segment.unlink()
-
-
-def remove_scratch(began: float) -> None:
-    """Remove the empty folder that a killed Python backend leaves behind.
-
-    The backend creates the folder at its start, and fills it only for models with a packed Python environment. The name
-    of the folder does not identify the server, but the time of its creation does. A folder in use is not empty.
-    """
-    for folder in SCRATCH.glob("python_env_*"):
-        with contextlib.suppress(OSError):
-            found = folder.stat()
-            if found.st_uid == os.getuid() and began <= found.st_mtime <= began + SECONDS_TO_LOAD_BACKEND:
-                folder.rmdir()
 
 
 def size_of(path: str) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from ..families.sam2 import Sam2
 from .config import parse_config
 from .names import CONFIG_NAME, NAME, pair_names
 from .onnx_header import read_metadata
+
+logger = logging.getLogger(__name__)
 
 REPOSITORY_VARIABLE = "TRITON_SAM_REPOSITORY"
 """The environment variable with the path of the model repository."""
@@ -88,8 +92,36 @@ def list_models(repository: Path) -> list[RepositoryModel]:
     """
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give --model-repository, or export a model")
-    folders = sorted(path for path in repository.iterdir() if path.is_dir() and NAME.fullmatch(path.name))
+    folders = readable_folders(path for path in subfolders(repository) if NAME.fullmatch(path.name))
     return [_inspect(folder) for folder in folders]
+
+
+def subfolders(repository: Path) -> list[Path]:
+    """Return the folders in a repository, sorted by name.
+
+    Raises:
+        RepositoryError: this user may not read the repository.
+    """
+    try:
+        return sorted(path for path in repository.iterdir() if path.is_dir())
+    except OSError as error:
+        raise RepositoryError(f"the model repository {repository} cannot be read: {error.strerror}") from error
+
+
+def readable_folders(folders: Iterable[Path]) -> list[Path]:
+    """Return the folders that this user may read, with their version folders, and log one line for each other one.
+
+    A disk of its own has a folder `lost+found`, which root alone may read.
+    """
+    found = []
+    for folder in folders:
+        try:
+            weights_in(folder)
+        except OSError as error:
+            logger.warning("%s is left out: it cannot be read (%s)", error.filename or folder, error.strerror)
+        else:
+            found.append(folder)
+    return found
 
 
 def _inspect(folder: Path) -> RepositoryModel:

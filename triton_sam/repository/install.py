@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .._common.files import locked
 from .folder import version_folders
+from .hashes import forget_hashes, record_hashes
 
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
 """Suffixes of external data: that of our own exports, and that of the published SAM3 files."""
@@ -43,6 +44,8 @@ def staging(folder: Path) -> Iterator[Path]:
 def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
     """Move finished files to their places. If a move fails, undo the moves before it.
 
+    The hashes of all files in version folders are recorded (see `hashes`).
+
     A lock lets only one process do this at a time. Otherwise, two concurrent exports could install the encoder of one
     and the decoder of the other.
 
@@ -52,9 +55,13 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
         repository: the folder that contains all places; it must exist.
 
     Raises:
-        OSError: a move failed; all places are as they were before.
+        OSError: a move failed; all places are as they were before, but their hashes may be forgotten. Or the hashes of
+            the installed files could not be written.
     """
+    weights = [place for _, place in moves if place.parent.name.isdecimal()]
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
+        # An interruption leaves files without a hash, which a server loads, and not files with a wrong one.
+        forget_hashes(weights)
         for finished, place in moves:
             if finished == place:
                 continue
@@ -65,6 +72,7 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
             _flush_folder(folder)
         undo.pop_all()
         remove_stale_data([place for _, place in moves])
+        record_hashes(weights)
 
 
 def remove_stale_data(places: Iterable[Path]) -> None:

@@ -15,10 +15,12 @@ from ..errors import RepositoryError
 from ..families import family_of_name, roles, split_model_name
 from ..families.sam2 import Sam2
 from .config import parse_config
-from .folder import version_folders, weights_in
+from .folder import readable_folders, subfolders, version_folders, weights_in
 from .names import CONFIG_NAME
 
 logger = logging.getLogger(__name__)
+
+NO_WEIGHTS = "it has no weights"
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,15 @@ class ModelFolder:
 
 
 def read_repository(repository: Path) -> dict[str, ModelFolder]:
-    """Return the model folders of a repository by name.
+    """Return the model folders of a repository by name. Those that this user may not read are left out with a warning.
 
     Raises:
-        RepositoryError: the repository does not exist or is not a folder.
+        RepositoryError: the repository does not exist or is not a folder, or it cannot be read.
     """
     if not repository.is_dir():
         raise RepositoryError(f"no model repository at {repository}: give one with --model-repository DIR")
-    folders = (path for path in sorted(repository.iterdir()) if path.is_dir() and not path.name.startswith("."))
-    models = map(_read_folder, folders)
+    folders = (path for path in subfolders(repository) if not path.name.startswith("."))
+    models = [_read_folder(path) for path in readable_folders(folders)]
     return {model.name: model for model in models if model.has_config or model.versions}
 
 
@@ -128,16 +130,32 @@ def unloadable(models: Mapping[str, ModelFolder]) -> dict[str, str]:
 
     Either a model has no weights, or it calls a model that cannot be loaded.
     """
-    reasons = {name: "it has no weights" for name, model in models.items() if not model.has_weights}
+    reasons = {name: NO_WEIGHTS for name, model in models.items() if not model.has_weights}
+    return without_dependents(models, reasons)
+
+
+def without_dependents(models: Mapping[str, ModelFolder], reasons: Mapping[str, str]) -> dict[str, str]:
+    """Return the models that cannot be loaded, each with the reason: those given, and those that call them.
+
+    Args:
+        models: all models by name.
+        reasons: why some of them cannot be loaded, by name.
+    """
+    found = dict(reasons)
     previous = -1
     # Repeat, because each model that cannot be loaded may be one that others call, such as an alias of an alias.
-    while previous < len(reasons):
-        previous = len(reasons)
-        for name in sorted(models.keys() - reasons.keys()):
-            missing = models[name].dependencies(models) - (models.keys() - reasons.keys())
+    while previous < len(found):
+        previous = len(found)
+        for name in sorted(models.keys() - found.keys()):
+            missing = models[name].dependencies(models) - (models.keys() - found.keys())
             if missing:
-                reasons[name] = f"it calls {', '.join(sorted(missing))}, which has no weights here"
-    return reasons
+                found[name] = f"it calls {', '.join(sorted(missing))}, which {_why(missing, found)}"
+    return found
+
+
+def _why(missing: Iterable[str], reasons: Mapping[str, str]) -> str:
+    weightless = all(reasons.get(name, NO_WEIGHTS) == NO_WEIGHTS for name in missing)
+    return "has no weights here" if weightless else "cannot be loaded"
 
 
 def _all_loadable(repository: Path, models: dict[str, ModelFolder]) -> list[ModelFolder]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
+"""The environment variable in which the supervisor of Triton says how often it has started Triton again."""
 PREFIX = "triton_sam_"
 COUNTERS = {
     "cache_hits": "Requests whose image was in the cache",
@@ -15,6 +17,7 @@ COUNTERS = {
     "decode_seconds": "Time spent on decoding prompts, from the cached embeddings to logits",
     "failures": "Requests answered with an error",
     "refusals": "Requests refused because too many waited already",
+    "restarts": "How often Triton was started again, because it or the process of one of its models had died",
 }
 GAUGES = {
     "cache_bytes": "Bytes of embeddings in the cache",
@@ -39,9 +42,10 @@ class TritonMetrics:
     Args:
         pb_utils: Triton's module ``triton_python_backend_utils``.
         model: name of the model, which is the label of its metrics.
+        restarts: how often Triton was started again so far. Every session model of a server reports this number.
     """
 
-    def __init__(self, pb_utils: Any, model: str) -> None:
+    def __init__(self, pb_utils: Any, model: str, restarts: int = 0) -> None:
         kinds = pb_utils.MetricFamily
         # Triton drops a family as soon as nothing refers to it.
         self._families: list[Any] = []
@@ -51,6 +55,7 @@ class TritonMetrics:
                 family = kinds(name=f"{PREFIX}{name}{ending}", description=description, kind=kind)
                 self._families.append(family)
                 self._metrics[name] = family.Metric(labels={"model": model})
+        self.add("restarts", restarts)
 
     def add(self, name: str, value: float = 1.0) -> None:
         """See Metrics."""

@@ -56,6 +56,7 @@ class AsyncTransport:
         self._url = url
         self._timeout = timeout
         self._retries = retries
+        self._answered: set[str] = set()
         self._client = _connect(url, connections, request_headers(url, headers), certificates(ca_certs))
 
     async def in_time(self, call: Coroutine[Any, Any, Result], end: float | None = None) -> Result:
@@ -86,11 +87,13 @@ class AsyncTransport:
     async def _infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str]
     ) -> dict[str, npt.NDArray[Any]]:
-        attempts = Attempts(self._retries)
+        attempts = Attempts(self._retries, has_answered=model in self._answered)
         while True:
             try:
                 call = Call(time.monotonic() + self._timeout, headers)
-                return all_outputs(await self._client.infer(model, inputs, outputs, call), model, outputs)
+                arrays = await self._client.infer(model, inputs, outputs, call)
+                self._answered.add(model)
+                return all_outputs(arrays, model, outputs)
             except Exception as error:  # noqa: BLE001 - pause_after() raises it again
                 pause = attempts.pause_after(error, map_error(error, self._url, model))
             # The pause needs no deadline: in_time() limits the time of the whole call.

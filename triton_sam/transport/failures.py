@@ -59,9 +59,9 @@ def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None
             f"{url} has no model {model!r} ready: see `triton-sam models --url {url}` for what it has ({message})"
         )
     if _PROCESS_IS_GONE in message:
-        return InferenceError(
-            f"{model} failed: its process on the server is gone, perhaps for lack of memory, and Triton does not "
-            f"restart it: start the server again ({message})"
+        return ServerUnreachableError(
+            f"{model} cannot answer: its process on {url} is gone, perhaps for lack of memory. `triton-sam serve` and "
+            f"the container start Triton again by themselves; start any other server again ({message})"
         )
     return None
 
@@ -80,8 +80,8 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ServerBusyError(f"{url} is busy: {message}")
     if "explicit model load" in message:
         return InferenceError(
-            f"{url} takes no requests to load models: start it with `triton-sam serve --admin`, or tritonserver with "
-            "--model-control-mode=explicit"
+            f"{url} takes no requests to load models: run `triton-sam reload` on its machine or inside its container, "
+            "or start it with `triton-sam serve --admin`, or its container with TRITON_SAM_ADMIN=1"
         )
     is_foreign = NO_TRITON in message
     words = f"HTTP status {status}" if is_foreign else message

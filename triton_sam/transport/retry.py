@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import math
+import time
 
 from .._common.backoff import spread
-from ..errors import SamError, ServerUnreachableError
+from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 
 RETRY_PAUSE = 0.2
 """Seconds before the first repetition of a call. The pause doubles with each further repetition."""
+MAX_PAUSE = 1.0
+"""Seconds that a pause lasts at most."""
+RESTART_SECONDS = 30.0
+"""Seconds for which a call waits for a server that starts again. The timeout of the call may be shorter."""
 
 
 class Attempts:
     """Counts the attempts of one call.
 
-    A call is repeated only if the connection could not be made or broke. A server that refused a request would refuse
-    it again, and after a timeout no time is left.
+    A call is repeated only if the connection could not be made or broke, or if the process of the model is gone. A
+    server that refused a request would refuse it again, and after a timeout no time is left.
+
+    A server that has answered before may be starting again: its supervisor does this when a model dies. So its calls
+    are repeated for `RESTART_SECONDS`, however often that is.
 
     Args:
-        retries: maximum number of attempts after the first one.
+        retries: maximum number of attempts after the first one; 0: never repeat.
+        has_answered: whether the server has answered before, for this model.
     """
 
-    def __init__(self, retries: int) -> None:
+    def __init__(self, retries: int, *, has_answered: bool = False) -> None:
         self._left = retries
         self._pause = RETRY_PAUSE
+        self._may_wait = has_answered and retries > 0
+        self._patient_until: float | None = None
 
     def pause_after(self, error: BaseException, meant: SamError | None, seconds_left: float = math.inf) -> float:
         """Return the seconds to wait before the next attempt.
@@ -38,10 +49,15 @@ class Attempts:
         """
         if meant is None:
             raise error
-        may_help = isinstance(meant, ServerUnreachableError) and self._left > 0
+        if self._patient_until is None:
+            self._patient_until = time.monotonic() + (RESTART_SECONDS if self._may_wait else 0.0)
+        # A server that ends says for a moment that its models are not ready.
+        may_restart = self._may_wait and time.monotonic() < self._patient_until
+        may_help = isinstance(meant, ServerUnreachableError) and (self._left > 0 or may_restart)
+        may_help |= isinstance(meant, ModelNotReadyError) and may_restart
         pause = spread(self._pause) if may_help else math.inf
         if pause >= seconds_left:
             raise meant from (None if meant is error else error)
         self._left -= 1
-        self._pause *= 2
+        self._pause = min(2 * self._pause, MAX_PAUSE)
         return pause

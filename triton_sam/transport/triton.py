@@ -32,6 +32,7 @@ class Transport:
         url: parsed URL.
         timeout: seconds that one call may take, including its repetitions and the pauses before them.
         retries: how often a call is repeated if the connection cannot be made or breaks, as far as the timeout allows.
+            If the model has answered before, calls are repeated for 30 s, because the server may be starting again.
             Calls with side effects on the server, and calls that reached the timeout, are never repeated.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
@@ -55,6 +56,7 @@ class Transport:
         self._retries = retries
         self._client = _connect(url, request_headers(url, headers), certificates(ca_certs))
         self._ends = threading.local()
+        self._answered: set[str | None] = set()
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[None]:
@@ -141,10 +143,13 @@ class Transport:
         headers: Mapping[str, str] | None = None,
     ) -> Result:
         with self.one_call():
-            end, attempts = self._ends.end, Attempts(self._retries if retries is None else retries)
+            end = self._ends.end
+            attempts = Attempts(self._retries if retries is None else retries, has_answered=model in self._answered)
             while True:
                 try:
-                    return ask(Call(end, headers))
+                    answer = ask(Call(end, headers))
+                    self._answered.add(model)
+                    return answer
                 except Exception as error:  # noqa: BLE001 - pause_after() raises it again
                     pause = attempts.pause_after(error, map_error(error, self.url, model), end - time.monotonic())
                 time.sleep(pause)

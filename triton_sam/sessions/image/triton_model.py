@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import shutil
 import threading
@@ -35,7 +36,7 @@ from ...families.base import Family, FloatArray
 from ...wire import contract
 from ...wire.pair import ModelPair
 from ..cache import ImageCache
-from ..metrics import TritonMetrics
+from ..metrics import RESTARTS_VARIABLE, TritonMetrics
 from .answers import write_json_error
 from .requests import wants_json
 from .session import NoRoomError, Reply, SessionModel
@@ -65,7 +66,7 @@ class TritonPythonModel:
             ModelPair(family, variant_of(encoder)),
             self._networks,
             cache,
-            TritonMetrics(pb_utils, args["model_name"]),
+            TritonMetrics(pb_utils, args["model_name"], int(os.environ.get(RESTARTS_VARIABLE, "0"))),
             weights_identity(Path(args["model_repository"]).parent / encoder),
         )
         threads = _number(parameters, "threads", contract.DEFAULT_THREADS)

@@ -1,0 +1,89 @@
+"""Ask whether every model that a server serves works, by a real request to each.
+
+Triton before 26.04 reports a model as ready although its process was killed. So this command encodes a small image and
+clicks on it, with each model pair and with each session model. It exits with 0 if all of them answer in time, else
+with 1. A session model keeps one image more for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import numpy as np
+from PIL import Image
+
+from ..client.base import EmbeddingsPlace
+from ..client.server_models import ServerModels, sort_models
+from ..client.sync import SamTritonClient
+from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
+from ..transport.triton import Transport
+from ..transport.url import parse_url
+from . import _options
+
+SIDE = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="time limit for each request (default: 10; the first request after a start may take longer)",
+    )
+    _options.add_access(parser)
+    _options.add_url(parser)
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and print one line for each model pair and session model."""
+    models = _served(args)
+    failed = 0
+    for family, variants in models.variants.items():
+        for variant in variants:
+            failed += not _works(args, family, variant, "client")
+            if variant in models:
+                failed += not _works(args, family, variant, "server")
+    return 1 if failed else 0
+
+
+def _served(args: argparse.Namespace) -> ServerModels:
+    url = parse_url(args.url)
+    transport = Transport(url, timeout=args.timeout, retries=0, **_options.access(args))
+    try:
+        if not transport.is_ready():
+            raise ServerUnreachableError(f"{url} is not ready, or nothing answers there")
+        models = sort_models(transport.ready_models(), transport.model_config)
+    finally:
+        transport.close()
+    if not models.variants:
+        raise ModelNotReadyError(f"{url} has no model pair ready")
+    return models
+
+
+def _works(args: argparse.Namespace, family: str, variant: str, place: EmbeddingsPlace) -> bool:
+    """Encode an image and click on it; print the result."""
+    subject = f"model pair {variant}" if place == "client" else f"session model {variant}"
+    try:
+        with SamTritonClient(
+            args.url,
+            family,
+            model_name=variant,
+            timeout=args.timeout,
+            retries=0,
+            embeddings=place,
+            **_options.access(args),
+        ) as client:
+            # The encoder gets a new image each time. The session model gets the same one, which its cache then has.
+            seed = int.from_bytes(os.urandom(4), "big") if place == "client" else 0
+            pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+            client.set_image(Image.fromarray(pixels))
+            client.predict([[SIDE // 2, SIDE // 2]], [1])
+    except SamError as error:
+        print(f"{subject}: {error}")
+        return False
+    _options.say(args, f"{subject}: works")
+    return True

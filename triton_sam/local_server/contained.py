@@ -1,0 +1,86 @@
+"""Run the tritonserver of a container under the supervisor, for `triton-sam container`."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from triton_sam.local_server import supervisor
+from triton_sam.local_server.closed import LINKS, closed_options, link_models, shared_memory_options, shm_prefix
+from triton_sam.repository.selection import ModelFolder
+
+GRACE_SECONDS = 35.0
+"""Seconds for which Triton may finish its requests. Triton itself stops after 30 s by default."""
+DEFAULT_PORTS = {"http": 8000, "grpc": 8001}
+CONTROL_MODE = "--model-control-mode"
+
+
+def become_supervisor(
+    program: str,
+    repository: Path,
+    folders: Sequence[ModelFolder],
+    options: Sequence[str],
+    *,
+    admin: bool = False,
+    verify: bool | None = None,
+) -> NoReturn:
+    """Replace this process by the supervisor, which starts tritonserver and starts it again when a model dies.
+
+    Args:
+        program: path of tritonserver.
+        repository: the model repository.
+        folders: the models to load.
+        options: further options of tritonserver. With a control mode among them, the user decides about requests that
+            load models.
+        admin: accept requests that load and unload models, share memory, and change traces and logging.
+        verify: see intact_models(); `triton-sam reload` does the same again.
+    """
+    run_directory = Path(tempfile.mkdtemp(prefix="triton-sam-"))
+    identity = secrets.token_hex(4)
+    links = run_directory / LINKS
+    is_open = admin or option(options, CONTROL_MODE) is not None
+    if is_open:
+        control = [f"--model-repository={repository}"]
+        control += [] if option(options, CONTROL_MODE) is not None else [f"{CONTROL_MODE}=explicit"]
+        if option([*options, *control], CONTROL_MODE) == "explicit":
+            control += [f"--load-model={folder.name}" for folder in folders]
+    else:
+        link_models(links, [folder.path for folder in folders])
+        control = closed_options(links, options)
+    ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
+    host = option(options, "--http-address") or "0.0.0.0"  # noqa: S104 - Triton's default
+    job = supervisor.Job(
+        command=[program, *control, *shared_memory_options(identity), *options],
+        log_file="",
+        run_directory=str(run_directory),
+        shm_prefix=shm_prefix(identity),
+        grace_seconds=GRACE_SECONDS,
+        parent_pid=0,
+        address=["127.0.0.1" if host == "0.0.0.0" else host, ports["http"]],  # noqa: S104 - compared, not bound
+        facts={
+            "repository": str(repository.absolute()),
+            "links": "" if is_open else str(links),
+            "ports": ports,
+            "verify": verify,
+        },
+    )
+    sys.stderr.write(" ".join(job.command) + "\n")
+    sys.stderr.flush()
+    # A fresh interpreter without site-packages, so that little memory is used beside Triton.
+    os.execv(sys.executable, [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(vars(job))])  # noqa: S606
+
+
+def option(options: Sequence[str], name: str) -> str | None:
+    """Return the value of an option, written as `--name=value` or as two words; None without it."""
+    value = None
+    for index, word in enumerate(options):
+        given, equals, text = word.partition("=")
+        if given == name:
+            value = text if equals else "".join(options[index + 1 : index + 2])
+    return value

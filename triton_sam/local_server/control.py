@@ -1,0 +1,115 @@
+"""Start a supervised server of this machine again, so that it loads its models anew: `triton-sam reload` from inside.
+
+A server that accepts no requests to load models can only load them when it starts. Its supervisor does that on SIGUSR1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triton_sam.errors import LocalServerError, RepositoryError, ServerTimeoutError
+from triton_sam.local_server.closed import link_models
+from triton_sam.local_server.leftovers import LOCK_SUFFIX, SHARED_MEMORY, SHM_FAMILY
+from triton_sam.local_server.probe import Probe, failed_models
+from triton_sam.local_server.process import read_state
+from triton_sam.repository.hashes import damaged_models
+from triton_sam.repository.selection import select_models
+
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class SupervisedServer:
+    """A server of this user on this machine that accepts no requests to load models.
+
+    Args:
+        run_directory: the folder of the run.
+        state: the content of its state file when the server was found.
+    """
+
+    run_directory: Path
+    state: dict[str, Any]
+
+    @property
+    def repository(self) -> Path:
+        """The model repository."""
+        return Path(self.state["repository"])
+
+    def load_again(self, names: Sequence[str], timeout: float) -> dict[str, str]:
+        """Start the server again with the models that it has and these, and wait until all are ready.
+
+        The files are checked first: a model without weights or with damaged ones stops nothing.
+
+        Args:
+            names: names of the models; those that they call are loaded, too.
+            timeout: seconds to wait.
+
+        Returns:
+            The versions of all models by name.
+
+        Raises:
+            RepositoryError: a model has no weights, or its files differ from their hashes. The server runs on.
+            LocalServerError: a model does not load, or the server ended.
+            ServerTimeoutError: the models are not ready yet.
+        """
+        links = Path(self.state["links"])
+        served = sorted(path.name for path in links.iterdir())
+        folders = select_models(self.repository, [*served, *names])
+        damage = damaged_models(folders, verify=self.state.get("verify"))
+        if damage:
+            raise RepositoryError("; ".join(f"{name}: {reason}" for name, reason in sorted(damage.items())))
+        link_models(links, [folder.path for folder in folders])
+        wanted = [folder.name for folder in folders]
+        os.kill(self.state["supervisor"], signal.SIGUSR1)
+        return self._wait_until_ready(wanted, time.monotonic() + timeout)
+
+    def _wait_until_ready(self, wanted: Sequence[str], deadline: float) -> dict[str, str]:
+        host, port = self.state["address"]
+        probe = Probe(str(host), int(port))
+        while time.monotonic() < deadline:
+            if not _is_alive(self.state["supervisor"]):
+                raise LocalServerError("the server ended while it started again: see its log")
+            state = read_state(self.run_directory)
+            if state.get("restarts", 0) > self.state["restarts"]:
+                raise LocalServerError("Triton ended while it loaded the models: see the server's log")
+            index = probe.index() if state.get("pid", self.state["pid"]) != self.state["pid"] else None
+            if index is not None:
+                for name, reason in failed_models(index, wanted).items():
+                    raise LocalServerError(f"model {name!r} failed to load: {reason}")
+                return {row["name"]: row.get("version", "") for row in index if row.get("state") == "READY"}
+            time.sleep(POLL_SECONDS)
+        raise ServerTimeoutError("the server has not loaded its models in time; it goes on loading them")
+
+
+def find_closed_server(port: int) -> SupervisedServer | None:
+    """Return the server of this user that listens on a port of this machine and accepts no requests to load models.
+
+    Args:
+        port: port of the HTTP or the gRPC endpoint.
+    """
+    for lock in sorted(SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}")):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            if lock.stat().st_uid == os.getuid():
+                run_directory = Path(json.loads(lock.read_text())["run_directory"])
+                state = read_state(run_directory)
+                if port in state.get("ports", {}).values() and state.get("links") and _is_alive(state["supervisor"]):
+                    return SupervisedServer(run_directory, state)
+    return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,85 @@
+"""Files that a server leaves outside its own folder: shared memory, its lock, and a scratch folder of Triton.
+
+The supervisor removes them at the end. This file imports nothing but the standard library (see supervisor.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the place of POSIX shared memory, not a temporary file
+SHM_FAMILY = "triton_sam_"
+LOCK_SUFFIX = "lock"
+SCRATCH = Path("/tmp")  # noqa: S108 - Triton's Python backend uses it, whatever TMPDIR says
+SECONDS_TO_LOAD_BACKEND = 5.0
+
+
+def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
+    """Create a lock file beside the shared-memory segments, and hold its lock until this process ends.
+
+    The file lists what else must be removed. A later start reads it when nobody holds the lock any more.
+
+    Returns:
+        The descriptor of the file; None where /dev/shm does not exist.
+    """
+    import fcntl  # here: Windows, where nothing of this runs, must be able to import this module
+
+    path = SHARED_MEMORY / f"{shm_prefix}{LOCK_SUFFIX}"
+    try:
+        while True:
+            descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino:
+                os.write(descriptor, json.dumps({"run_directory": run_directory, "began": began}).encode())
+                return descriptor
+            os.close(descriptor)  # another start removed the file before it was locked, so create it again
+    except OSError:
+        return None
+
+
+def remove_stale_servers() -> None:
+    """Remove the files and segments of servers whose supervisor was killed, that is, whose lock nobody holds."""
+    import fcntl  # see hold_lock()
+
+    for lock in SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}"):
+        try:
+            descriptor = os.open(lock, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises OSError when that server is alive
+            if os.fstat(descriptor).st_uid == os.getuid():  # other users must not tell this process what to remove
+                owner = json.loads(os.read(descriptor, 4096))
+                shutil.rmtree(owner["run_directory"], ignore_errors=True)
+                remove_scratch(owner["began"])
+                remove_segments(lock.name[: -len(LOCK_SUFFIX)])
+        except (OSError, ValueError, KeyError):
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def remove_segments(prefix: str, *, but_the_lock: bool = False) -> None:
+    """Unlink every segment of one server, and its lock file unless the server starts again."""
+    for segment in SHARED_MEMORY.glob(f"{prefix}*"):
+        if but_the_lock and segment.name == prefix + LOCK_SUFFIX:
+            continue
+        with contextlib.suppress(OSError):
+            segment.unlink()
+
+
+def remove_scratch(began: float) -> None:
+    """Remove the empty folder that a killed Python backend leaves behind.
+
+    The backend creates the folder at its start, and fills it only for models with a packed Python environment. The name
+    of the folder does not identify the server, but the time of its creation does. A folder in use is not empty.
+    """
+    for folder in SCRATCH.glob("python_env_*"):
+        with contextlib.suppress(OSError):
+            found = folder.stat()
+            if found.st_uid == os.getuid() and began <= found.st_mtime <= began + SECONDS_TO_LOAD_BACKEND:
+                folder.rmdir()

@@ -1,0 +1,156 @@
+"""Watch the processes of models, because a Triton before 26.04 reports a model as ready after its process was killed.
+
+Triton runs each instance of a Python model, and of a Python-based backend, in a stub process. The kernel may kill one
+when memory is short. Triton then answers every request to the model with an error, for good. Models of other backends
+live in tritonserver itself, and end with it.
+
+A stub is also gone after its model was unloaded, so the watch asks Triton whether it still reports the model as ready.
+This file imports nothing but the standard library (see supervisor.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_TO_CONFIRM = 0.2
+SECONDS_BETWEEN_SCANS = 5.0
+"""A scan reads the whole process table, to find the stubs of models that were loaded meanwhile."""
+SECONDS_TO_ANSWER = 1.0
+PROCESSES = Path("/proc")
+STUB = b"triton_python_backend_stub"
+
+
+@dataclass(frozen=True)
+class Stub:
+    """A stub process, and the name of its model."""
+
+    pid: int
+    model: str
+
+
+class StubWatch:
+    """Finds models that Triton reports as ready although one of their processes is gone.
+
+    Args:
+        server_pid: process id of tritonserver.
+        address: host and port of its HTTP endpoint.
+
+    Attributes:
+        is_up: whether Triton has answered, which it does after all models are loaded or have failed.
+    """
+
+    def __init__(self, server_pid: int, address: tuple[str, int]) -> None:
+        self.is_up = False
+        self._server_pid = server_pid
+        self._address = address
+        self._stubs: set[Stub] = set()
+        self._most: dict[str, int] = {}
+        self._suspect = ""
+        self._next_look = self._next_scan = 0.0
+
+    def lost_model(self) -> str:
+        """Return the name of a model that lost a process; "" if there is none, or if it is not time to look yet.
+
+        A model must be found twice in a row.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return ""
+        self._next_look = now + SECONDS_BETWEEN_LOOKS
+        if now >= self._next_scan:
+            # While models load, scan at each look, so that a stub is known before it can be lost.
+            self._next_scan = now + (SECONDS_BETWEEN_SCANS if self.is_up else 0.0)
+            self._stubs |= find_stubs(self._server_pid)
+            self._most = {
+                model: max(count, self._most.get(model, 0)) for model, count in count_by_model(self._stubs).items()
+            }
+        if not self.is_up:
+            self.is_up = self._ask("GET", "/v2/health/live") is not None
+            return ""
+        gone = {stub for stub in self._stubs if not is_child(stub.pid, self._server_pid)}
+        found = self._incomplete({stub.model for stub in gone}) if gone else ""
+        confirmed = found if found == self._suspect else ""
+        self._suspect = found
+        if found:
+            self._next_look = now + SECONDS_TO_CONFIRM
+        if not found:
+            self._stubs -= gone  # their models were unloaded, or have new processes
+        return confirmed
+
+    def _incomplete(self, models: set[str]) -> str:
+        """Return one of these models that Triton reports as ready, but that has fewer processes than instances."""
+        ready = self._ready_models()
+        living = count_by_model(find_stubs(self._server_pid))
+        for model in sorted(models if ready is None else models & ready):
+            if living.get(model, 0) < self._instances(model):
+                return model
+        return ""
+
+    def _ready_models(self) -> set[str] | None:
+        """Return the models that Triton reports as ready; None when it refuses to say so, since a key may be needed.
+
+        While it does not answer, nothing is known, so no model counts as ready.
+        """
+        answer = self._ask("POST", "/v2/repository/index")
+        if isinstance(answer, list):
+            return {str(row["name"]) for row in answer if row.get("state") == "READY"}
+        return set() if answer is None else None
+
+    def _instances(self, model: str) -> int:
+        config = self._ask("GET", f"/v2/models/{model}/config")
+        groups = config.get("instance_group") if isinstance(config, dict) else None
+        if not groups:
+            return self._most.get(model, 1)
+        return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
+
+    def _ask(self, method: str, path: str) -> Any:
+        """Return the JSON of an answer, {} for an answer without JSON, or None without an answer."""
+        import http.client  # here: it is not needed before tritonserver has started
+
+        connection = http.client.HTTPConnection(*self._address, timeout=SECONDS_TO_ANSWER)
+        try:
+            connection.request(method, path)
+            text = connection.getresponse().read()
+        except (OSError, http.client.HTTPException):
+            return None
+        finally:
+            connection.close()
+        try:
+            return json.loads(text)
+        except ValueError:
+            return {}
+
+
+def count_by_model(stubs: set[Stub]) -> dict[str, int]:
+    """Return the number of stubs of each model."""
+    models = [stub.model for stub in stubs]
+    return {model: models.count(model) for model in models}
+
+
+def find_stubs(server_pid: int) -> set[Stub]:
+    """Return the living stub processes of a tritonserver."""
+    found = set()
+    for folder in PROCESSES.iterdir():
+        if folder.name.isdecimal() and is_child(int(folder.name), server_pid):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:  # it has ended
+                continue
+            # The second word is the file of the model: REPOSITORY/MODEL/VERSION/FILE.
+            if words[0].endswith(STUB) and len(words) > 1 and words[1].count(b"/") >= 3:
+                found.add(Stub(int(folder.name), words[1].decode(errors="replace").split("/")[-3]))
+    return found
+
+
+def is_child(pid: int, parent: int) -> bool:
+    """Return whether a process lives and is a child of `parent`. A zombie has ended."""
+    try:
+        fields = (PROCESSES / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in "ZX" and int(fields[1]) == parent

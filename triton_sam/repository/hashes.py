@@ -1,0 +1,168 @@
+"""The SHA-256 of each weight file, written when it is installed and checked before a server loads it.
+
+`SHA256SUMS` in the folder of a model has one line for each file, `HASH  1/model.onnx`, so that the program
+`sha256sum -c SHA256SUMS` in that folder checks it too. Triton ignores it.
+
+The hashes protect against damage: a disk that loses bits, a copy that ended early, a file of another model. They do not
+protect against a person who can write to the repository, because that person can also write new hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .._common.files import atomic_write
+from ..errors import RepositoryError
+from .folder import version_folders
+from .selection import ModelFolder, without_dependents
+
+logger = logging.getLogger(__name__)
+
+SUMS_NAME = "SHA256SUMS"
+VERIFY_VARIABLE = "TRITON_SAM_VERIFY"
+"""The environment variable that switches the check off if it is 0."""
+_LINE = re.compile(r"(?P<hash>[0-9a-f]{64}) [ *](?P<file>\S.*)")
+_BLOCK = 1 << 20
+_THREADS = 4
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_sums(folder: Path) -> dict[str, str]:
+    """Return the hashes of a model's files by their path in the folder, such as `1/model.onnx`.
+
+    Raises:
+        RepositoryError: a line of the file is not a hash and a path, or the file cannot be read.
+    """
+    path = folder / SUMS_NAME
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise RepositoryError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    found = [_LINE.fullmatch(line) for line in lines if line.strip()]
+    if None in found:
+        raise RepositoryError(f"{path} has a line that is not a SHA-256 and a path: remove it")
+    return {match["file"]: match["hash"] for match in found if match}
+
+
+def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
+    """Write the hashes of a model's files, sorted by path; without hashes, remove the file."""
+    if sums:
+        text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+        atomic_write(folder / SUMS_NAME, text.encode())
+    else:
+        (folder / SUMS_NAME).unlink(missing_ok=True)
+
+
+def forget_hashes(files: Iterable[Path]) -> None:
+    """Remove the hashes of files that will be replaced.
+
+    Args:
+        files: paths of the form MODEL/VERSION/FILE.
+    """
+    for folder, names in _by_model(files).items():
+        before = _readable_sums(folder)
+        after = {name: digest for name, digest in before.items() if name not in names}
+        if after != before:
+            write_sums(folder, after)
+
+
+def record_hashes(files: Iterable[Path]) -> None:
+    """Write the hashes of files that were installed, and drop those of files that no longer exist.
+
+    Args:
+        files: paths of the form MODEL/VERSION/FILE.
+    """
+    for folder, names in _by_model(files).items():
+        sums = {name: digest for name, digest in _readable_sums(folder).items() if (folder / name).is_file()}
+        write_sums(folder, {**sums, **{name: sha256_of(folder / name) for name in names}})
+
+
+def intact_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) -> list[ModelFolder]:
+    """Return the models that are not damaged and call no damaged one, and log one line for each that is left out.
+
+    Args:
+        chosen: the models to load.
+        verify: see damaged_models().
+
+    Raises:
+        RepositoryError: no model is left.
+    """
+    damage = damaged_models(chosen, verify=verify)
+    reasons = without_dependents({model.name: model for model in chosen}, damage) if damage else {}
+    intact = [model for model in chosen if model.name not in reasons]
+    lines = [f"{name} is left out: {reason}" for name, reason in sorted(reasons.items())]
+    if lines and not intact:
+        raise RepositoryError("no model is left to load: " + "; ".join(lines))
+    for line in lines:
+        logger.warning("%s", line)
+    return intact
+
+
+def damaged_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None) -> dict[str, str]:
+    """Return the models whose files do not have the recorded hashes, each with the difference and advice.
+
+    Only the newest version counts, because Triton loads it. A file without a recorded hash is not checked.
+
+    Args:
+        chosen: models.
+        verify: False skips the check; None skips it if $TRITON_SAM_VERIFY is 0.
+    """
+    if not (os.environ.get(VERIFY_VARIABLE, "1") != "0" if verify is None else verify):
+        return {}
+    with ThreadPoolExecutor(_THREADS) as pool:  # hashlib releases Python's lock
+        found = pool.map(lambda model: (model.name, _damage(model.path)), chosen)
+    advice = f"export or download it again, or delete its line in {SUMS_NAME} if you changed it on purpose"
+    return {name: f"{problem}: {advice}" for name, problem in found if problem}
+
+
+def _damage(folder: Path) -> str:
+    """Return the difference between the newest version of a model and its hashes; "" if there is none."""
+    versions = version_folders(folder)
+    if not versions:
+        return ""
+    try:
+        sums = read_sums(folder)
+        for name, expected in sums.items():
+            if name.split("/")[0] != versions[-1].name:
+                continue
+            if not (folder / name).is_file():
+                return f"{name} is missing"
+            if sha256_of(folder / name) != expected:
+                return f"{name} is not the file that was installed (its SHA-256 differs)"
+    except RepositoryError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename or folder} cannot be read ({error.strerror})"
+    return ""
+
+
+def _by_model(files: Iterable[Path]) -> dict[Path, Collection[str]]:
+    """Return the names VERSION/FILE by the folder of the model."""
+    found: dict[Path, set[str]] = {}
+    for file in files:
+        found.setdefault(file.parent.parent, set()).add(f"{file.parent.name}/{file.name}")
+    return dict(found)
+
+
+def _readable_sums(folder: Path) -> dict[str, str]:
+    """Return the hashes as read_sums() does, but none if the file is damaged, since it is about to be replaced."""
+    try:
+        return read_sums(folder)
+    except RepositoryError:
+        return {}

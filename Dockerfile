@@ -35,6 +35,21 @@ EXPOSE 8080
 ENTRYPOINT ["triton-sam"]
 CMD ["service", "--host", "0.0.0.0", "--port", "8080", "--url", "grpc://triton:8001"]
 
+FROM python:${PYTHON_TAG} AS cpu
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+WORKDIR /opt/triton-sam
+COPY . .
+RUN pip install --constraint constraints.txt ".[local]" \
+    && useradd --uid 1000 --create-home sam \
+    && install --directory --owner=1000 --group=1000 /models
+USER 1000:1000
+WORKDIR /tmp
+ENV TRITON_SAM_REPOSITORY=/models
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://localhost:8000/v2/health/ready', timeout=4)"]
+CMD ["triton-sam", "serve", "--host", "0.0.0.0", "--verbose"]
+
 FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG} AS triton
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_BREAK_SYSTEM_PACKAGES=1
 WORKDIR /opt/triton-sam

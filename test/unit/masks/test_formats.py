@@ -70,7 +70,7 @@ def test_a_new_format_is_offered_at_every_door() -> None:
     assert lines[2:] == ["[0, 0, 3, 2] True"] or "without the service" in done.stderr
 
 
-def test_doors() -> None:
+def test_interfaces() -> None:
     assert tuple(formats_of("session model")) == ("rle", "png")
     assert tuple(formats_of("service")) == tuple(formats_of("client")) == ("rle", "polygons", "geojson", "png")
     assert contract.output_formats() == ("logits", "rle", "png")

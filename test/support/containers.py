@@ -1,7 +1,7 @@
 """Run the containers of the compose file with Podman, on a machine that cannot pull images.
 
-The base images are stand-ins from Debian's packages and PyPI (see `standins/Containerfile`). The Dockerfile, the compose
-file and the scripts are the real ones. Podman needs root here, because debootstrap does.
+The base images are stand-ins from Debian's packages and PyPI (see `standins/Containerfile`). The Dockerfile, the
+compose file and the scripts are the real ones. Podman needs root here, because debootstrap does.
 """
 
 from __future__ import annotations

@@ -4,15 +4,19 @@
 #   export   downloads official checkpoints and exports them, for hosts without Python: docs/how-to/deploy.md
 #   service  the REST service and its web page
 # No build machine has run these images on a GPU yet.
-ARG TRITON_TAG=25.01-py3
+# An image by its digest: --build-arg TRITON_TAG=26.08-py3@sha256:...
+ARG TRITON_TAG=26.08-py3
 ARG PYTHON_TAG=3.11-slim-bookworm
 
 FROM python:${PYTHON_TAG} AS export
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 SAM2_BUILD_CUDA=0
+# The export runs on the CPU. This index has PyTorch's wheels without CUDA, whose versions (2.15.0+cpu) rank above those
+# of the same number (2.15.0) with gigabytes of CUDA libraries.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /opt/triton-sam
 COPY . .
 # The user has the uid 1000 of Triton's container, so that both may write to the same volume.
-RUN pip install --constraint constraints.txt ".[export]" \
+RUN pip install --constraint constraints.txt --extra-index-url "$TORCH_INDEX" ".[export]" \
     && useradd --uid 1000 --create-home sam \
     && install --directory --owner=1000 --group=1000 /models /checkpoints
 USER 1000:1000
@@ -54,15 +58,17 @@ FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG} AS triton
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_BREAK_SYSTEM_PACKAGES=1
 WORKDIR /opt/triton-sam
 COPY . .
-# The numpy of the image stays, because the image's Python backend was built against it.
+# The numpy of the image stays, because the image's Python backend was built against it. NVIDIA installs numpy<2.
 RUN numpy=$(python3 -c 'import numpy; print(numpy.__version__)') \
-    && python3 -m pip install "numpy==$numpy" . \
+    && sed "s/^numpy==.*/numpy==$numpy/" constraints.txt >/tmp/constraints.txt \
+    && python3 -m pip install --constraint /tmp/constraints.txt . \
     && install --directory --owner=1000 --group=1000 /var/cache/triton-sam /models
 # This is the user triton-server of NVIDIA's image.
 USER 1000:1000
 WORKDIR /tmp
 ENV TRITON_SAM_REPOSITORY=/models
 EXPOSE 8000 8001 8002
-HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
-    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://localhost:8000/v2/health/ready', timeout=4)"]
+HEALTHCHECK --interval=10s --timeout=10s --start-period=300s --retries=3 \
+    CMD ["python3", "/opt/triton-sam/scripts/model_health.py"]
+# NVIDIA's entry point stays: it checks driver and shared memory, and starts this command.
 CMD ["triton-sam", "container"]

@@ -4,13 +4,16 @@ set -euo pipefail
 
 usage() {
     cat <<'HELP'
-usage: [TRITON_TAG=25.01-py3] [TARGET=triton] scripts/build_image.sh [IMAGE]
+usage: [TRITON_TAG=TAG] [TARGET=triton] scripts/build_image.sh [IMAGE]
 
-Builds IMAGE (default: triton-sam:$TRITON_TAG) from NVIDIA's nvcr.io/nvidia/tritonserver:$TRITON_TAG and this package.
-After that, scripts/run_triton.sh uses it.
+Builds IMAGE (default: triton-sam:$TRITON_TAG) from NVIDIA's nvcr.io/nvidia/tritonserver:$TRITON_TAG and this package, with
+docker or podman. scripts/run_triton.sh does this by itself when the image is missing. After a change of the package, run
+this script again.
 
-  TARGET   stage of the Dockerfile: triton, export (downloads and exports checkpoints) or service (REST and web page).
-           The default names of the last two are triton-sam-export:latest and triton-sam-service:latest.
+  TRITON_TAG        release of Triton (default: the one in the Dockerfile)
+  TARGET            stage of the Dockerfile: triton, export (downloads and exports checkpoints) or service (REST and web
+                    page). The default names of the last two are triton-sam-export:latest and triton-sam-service:latest.
+  CONTAINER_ENGINE  docker or podman (default: the one that answers)
 HELP
 }
 
@@ -21,7 +24,9 @@ case "${1:-}" in
         ;;
 esac
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-tag=${TRITON_TAG:-25.01-py3}
+# shellcheck source=/dev/null
+source "$root/scripts/lib/containers.sh"
+tag=$(triton_tag "$root")
 target=${TARGET:-triton}
 case "$target" in
     triton) image=triton-sam:$tag ;;
@@ -31,8 +36,8 @@ case "$target" in
         exit 2
         ;;
 esac
-if ! docker info >/dev/null 2>&1; then
-    echo "build_image.sh: no Docker daemon answers: start one, or use scripts/run_triton.sh without Docker" >&2
+if ! engine=$(container_engine); then
+    echo "build_image.sh: neither docker nor podman answers: start one, or use scripts/run_triton.sh without a container" >&2
     exit 1
 fi
-exec docker build --build-arg "TRITON_TAG=$tag" --target "$target" --tag "${1:-$image}" "$root"
+exec "$engine" build --build-arg "TRITON_TAG=$tag" --target "$target" --tag "${1:-$image}" "$root"

@@ -1,21 +1,26 @@
 #!/usr/bin/env bash
-# Send an image and a prompt with curl, and print the mask.
+# Send an image and a prompt with curl, print the answer, and write the mask to a file.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
-usage: scripts/infer_example.sh HOST PORT IMAGE_B64_OR_FILE PROMPT_JSON
+usage: scripts/infer_example.sh [HOST [PORT [IMAGE_B64_OR_FILE PROMPT_JSON]]]
 
-Posts an image (a file, or base64 text) and a prompt to /v2/models/sam2/infer and prints the result_json of the answer:
-{"mask": {"data": base64 PNG, "width", "height", "score"}, "masks": [...], "image_id", "image_size", "timings"}, or
-{"error": {"code", "message"}} with exit status 1. Example:
+Posts an image (a file, or base64 text) and a prompt to /v2/models/sam2/infer, prints the result_json of the answer, and
+writes its mask to a PNG file. Without arguments it asks localhost, port 8000, for the ball in test/images/shapes.jpg.
+This is the same:
 
   scripts/infer_example.sh localhost 8000 test/images/shapes.jpg '{"points": [[200, 180]], "labels": [1]}'
 
 PROMPT_JSON: {"points": [[x, y], ...], "labels": [1 or 0, ...], "boxes": [[x1, y1, x2, y2], ...], "multimask": true,
-"rle": true}, where each key is optional. Instead of an image, you may pass "" and the {"image_id": ...} of an earlier
-answer.
+"rle": true}, where each key is optional. Without points and boxes, the server encodes the image, and there is no mask.
+Instead of an image, you may pass "" and the {"image_id": ...} of an earlier answer.
 
+result_json is {"mask": {"data": base64 PNG, "width", "height", "score"}, "masks": [...], "image_id", "image_size",
+"timings"}. If the server refuses the request, for example because "AA==" is no image, it is {"error": {"code",
+"message"}}: then the script also prints the error, writes no file, and exits with status 1.
+
+  OUT            file for the mask (default: test/output/mask.png of this project)
   MODEL          the model to call (default: sam2)
 HELP
 }
@@ -26,18 +31,21 @@ case "${1:-}" in
         exit 0
         ;;
 esac
-if [[ $# -ne 4 ]]; then
+if [[ $# -gt 4 || $# -eq 3 ]]; then
     usage >&2
     exit 2
 fi
-url=http://$1:$2/v2/models/${MODEL:-sam2}/infer
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+url=http://${1:-localhost}:${2:-8000}/v2/models/${MODEL:-sam2}/infer
+image=${3-$root/test/images/shapes.jpg}
+prompt=${4-'{"points": [[200, 180]], "labels": [1]}'}
+export OUT=${OUT:-$root/test/output/mask.png}
 
-# Python writes and reads the JSON. The body goes through a pipe, because an image is too long for a command line.
-export IMAGE=$3 PROMPT=$4
+# Python writes and reads the JSON. The image goes through pipes, because it may be too long for a command line.
 body() {
-    python3 -c '
+    printf '%s\n%s' "${prompt//$'\n'/ }" "$image" | python3 -c '
 import base64, json, os, sys
-image, prompt = os.environ["IMAGE"], os.environ["PROMPT"]
+prompt, image = sys.stdin.readline().rstrip("\n"), sys.stdin.read()
 if len(image) < 4096 and os.path.isfile(image):
     with open(image, "rb") as file:
         image = base64.b64encode(file.read()).decode()
@@ -53,7 +61,7 @@ request=$(body)
 printf '%s' "$request" |
     curl --silent --show-error --max-time 300 --header "Content-Type: application/json" --data-binary @- "$url" |
     python3 -c '
-import json, sys
+import base64, json, os, sys
 text = sys.stdin.read()
 if not text:
     sys.exit(1)  # curl has printed the reason
@@ -64,5 +72,19 @@ except ValueError:
 if not isinstance(answer, dict) or "outputs" not in answer:
     sys.exit("infer_example.sh: " + str(answer.get("error", answer) if isinstance(answer, dict) else answer))
 result = answer["outputs"][0]["data"][0]
-print(result)
-sys.exit("error" in json.loads(result))'
+print(result, flush=True)
+result = json.loads(result)
+if "error" in result:
+    error = result["error"]
+    sys.exit("infer_example.sh: " + error["code"] + ": " + error["message"])
+if result["mask"] is None:
+    sys.exit(0)  # the image was encoded, and there was no prompt
+path = os.environ["OUT"]
+try:
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(base64.b64decode(result["mask"]["data"]))
+except OSError as error:
+    sys.exit(f"infer_example.sh: cannot write {path}: {error.strerror}")
+score = result["mask"]["score"]
+print(f"infer_example.sh: mask with score {score:.2f} written to {path}", file=sys.stderr)'

@@ -1,4 +1,5 @@
-"""Check the files of a deployment: compose file, Dockerfile, manifests, monitoring, nginx and scripts.
+"""Check the files of a deployment: compose file, Dockerfile, manifests, Helm chart, monitoring, nginx and
+scripts.
 
 Each check uses the official program or schema for its files. A check whose program is missing is skipped, and prints
 how to install the program; with --strict it fails instead. `pixi run lint-deploy` runs this script.
@@ -7,6 +8,7 @@ how to install the program; with --strict it fails instead. `pixi run lint-deplo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import shutil
@@ -26,7 +28,24 @@ CUSTOM_RESOURCES = {
     "ScaledObject": "scaledobject_v1alpha1",
     "ServiceMonitor": "servicemonitor_v1",
     "InferenceService": "inferenceservice_v1beta1",
+    "PrometheusRule": "prometheusrule_v1",
+    "Gateway": "gateway_v1",
+    "HTTPRoute": "httproute_v1",
+    "GRPCRoute": "grpcroute_v1",
+    "Route": "route_v1",
 }
+RULE = "deploy/kubernetes/overlays/autoscaled/prometheus-rule.yaml"
+RULE_HEAD = """# Written from deploy/monitoring/rules.yml: python scripts/lint_deploy.py --write
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: triton-sam
+  labels:
+    app.kubernetes.io/name: triton-sam
+    # The chart kube-prometheus-stack selects by the name of its own release.
+    release: kube-prometheus-stack
+spec:
+"""
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -108,12 +127,13 @@ def dockerfile() -> Iterable[str]:
 
 def shell() -> Iterable[str]:
     """Yield shellcheck's complaints about the shell scripts."""
-    scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").glob("*.sh"))]
+    scripts = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "scripts").rglob("*.sh"))]
     yield from complaints("shellcheck", [*scripts, ".ci/run"], "apt install shellcheck")
 
 
 def kubernetes() -> Iterable[str]:
     """Yield the faults of the rendered manifests, by the schemas of Kubernetes and of the custom resources."""
+    from support.helm import MissingProgramError, program
     from support.manifests import load, render
 
     for overlay in sorted((KUBERNETES / "overlays").iterdir()):
@@ -121,8 +141,8 @@ def kubernetes() -> Iterable[str]:
             yield from (f"{overlay.name}: {fault}" for one in render(overlay) for fault in manifest_errors(one))
         except ValueError as error:
             yield str(error)
-        if shutil.which("kubectl"):
-            fault = error_of(["kubectl", "kustomize", str(overlay)])
+        with contextlib.suppress(MissingProgramError):
+            fault = error_of([program("kubectl"), "kustomize", str(overlay)])
             if fault is not None:
                 yield f"kubectl kustomize {overlay.name}: {fault}"
     for path in sorted((KUBERNETES / "kserve").glob("*.yaml")):
@@ -133,6 +153,8 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
     """Yield the faults of one manifest."""
     kind = manifest["kind"]
     label = f"{kind} {manifest['metadata']['name']}"
+    if kind == "PrometheusRule":
+        return  # prometheus_rule compares it with a file that promtool checks
     if kind in CUSTOM_RESOURCES:
         yield from (f"{label}: {one}" for one in schema_errors(manifest, f"{CUSTOM_RESOURCES[kind]}.json"))
         if kind != "InferenceService":
@@ -149,6 +171,69 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
         kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
     except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
         yield f"{label}: {getattr(error, 'message', error)}"
+
+
+def helm() -> Iterable[str]:
+    """Yield the faults of the Helm chart: by `helm lint`, and of what it renders for each file of values."""
+    from support.helm import CHART, MissingProgramError, program, template, value_files
+
+    from scripts import chart_values
+
+    if chart_values.renewed() != (CHART / "README.md").read_text(encoding="utf-8"):
+        yield "the table of values in its README is old: run `python scripts/chart_values.py`"
+    try:
+        files = [f"--values={path}" for path in value_files()]
+        for options in [[], *([one] for one in files)]:
+            fault = error_of([program("helm"), "lint", "--strict", "--quiet", str(CHART), *options])
+            if fault is not None:
+                yield f"helm lint {' '.join(options)}: {fault}"
+    except MissingProgramError as error:
+        raise SkippedError(str(error)) from None
+    for path in value_files():
+        try:
+            yield from (f"{path.name}: {fault}" for one in template(path) for fault in manifest_errors(one))
+        except ValueError as error:
+            yield f"{path.name}: {error}"
+
+
+def prometheus_rule(root: Path = ROOT) -> Iterable[str]:
+    """Yield a fault if the alerts in Kubernetes are not those of the compose file."""
+    path = root / RULE
+    if path.read_text(encoding="utf-8") != rule_manifest(root):
+        yield f"{RULE} is not what deploy/monitoring/rules.yml says: run python scripts/lint_deploy.py --write"
+
+
+def rule_manifest(root: Path) -> str:
+    """Return the alerts of deploy/monitoring/rules.yml as a PrometheusRule."""
+    groups = (root / "deploy/monitoring/rules.yml").read_text(encoding="utf-8").partition("\ngroups:\n")[2]
+    return RULE_HEAD + "".join(f"  {line}\n" if line else "\n" for line in ["groups:", *groups.splitlines()])
+
+
+def releases(root: Path = ROOT) -> Iterable[str]:
+    """Yield a fault for every file that names another release of Triton as its default than the Dockerfile."""
+    (tag,) = re.findall(r"(?m)^ARG TRITON_TAG=(\S+)$", (root / "Dockerfile").read_text(encoding="utf-8"))
+    names = [".env.example", "docker-compose.yml", "scripts/build_image.sh", "scripts/run_triton.sh"]
+    names += [str(path.relative_to(root)) for path in sorted((root / "deploy/kubernetes").rglob("*.yaml"))]
+    for name in names:
+        found = set(re.findall(r"\b\d\d\.\d\d-py3\b", (root / name).read_text(encoding="utf-8")))
+        if found - {tag}:
+            yield f"{name} names {', '.join(sorted(found - {tag}))}, but the Dockerfile {tag}"
+
+
+def build_context(root: Path = ROOT) -> Iterable[str]:
+    """Yield files of the model repository that are not committed but enter images or the wheel, and missing ones."""
+    from support.build_files import bundled_in_wheel, committed, is_ignored
+
+    wanted = committed(root, "model_repository")
+    if wanted is None:
+        raise SkippedError("this check needs git, and a clone of the repository")
+    ignore_file = (root / ".dockerignore").read_text(encoding="utf-8")
+    present = {path.relative_to(root).as_posix() for path in (root / "model_repository").rglob("*") if path.is_file()}
+    context = {path for path in present | wanted if not is_ignored(path, ignore_file)}
+    wheel = {path for path in bundled_in_wheel(root) if path.startswith("model_repository")}
+    for place, found in ((".dockerignore", context), ("the wheel's table in pyproject.toml", wheel)):
+        yield from (f"{place} lets {path} in, which is not committed" for path in sorted(found - wanted))
+        yield from (f"{place} leaves out {path}" for path in sorted(wanted - found))
 
 
 def prometheus() -> Iterable[str]:
@@ -242,7 +327,8 @@ def model_configs() -> Iterable[str]:
 
 
 CHECKS: tuple[Callable[[], Iterable[str]], ...] = (
-    compose, dockerfile, shell, kubernetes, prometheus, grafana, nginx, pixi, model_configs,
+    compose, dockerfile, shell, kubernetes, helm, prometheus_rule, releases, build_context, prometheus, grafana, nginx,
+    pixi, model_configs,
 )  # fmt: skip
 
 
@@ -292,7 +378,10 @@ def main() -> int:
         "checks", nargs="*", metavar="CHECK", help=f"checks to run, from {', '.join(names)} (default: all)"
     )
     parser.add_argument("--strict", action="store_true", help="fail when a check cannot run on this machine")
+    parser.add_argument("--write", action="store_true", help=f"first write {RULE} anew")
     args = parser.parse_args()
+    if args.write:
+        (ROOT / RULE).write_text(rule_manifest(ROOT), encoding="utf-8")
     unknown = set(args.checks) - set(names)
     if unknown:
         parser.error(f"there is no check {min(unknown)}: choose from {', '.join(names)}")

@@ -9,11 +9,13 @@ usage: scripts/make_certificates.sh [--directory DIR] NAME [NAME ...]
 Writes the files that nginx needs to serve the host names or IP addresses into DIR (default: deploy/nginx/tls of this
 repository):
 
-  ca.crt, ca.key           the authority; clients need ca.crt:  SAM2TritonClient("https://NAME:8443", ca_certs="ca.crt")
+  ca.crt                   the authority, which clients need: SAM2TritonClient("https://NAME:8443", ca_certs="ca.crt")
   server.crt, server.key   the certificate for the names; you may replace them by those of a public authority
   tokens.map               the accepted tokens, one on each line; the script creates and prints a first token
 
-The script keeps existing files. Delete server.crt to get a certificate for other names, or tokens.map for another token.
+The key of the authority, ca.key, is written to DIR-authority, which no container may read, because its owner can make
+certificates for every name. The script keeps existing files. Delete server.crt to get a certificate for other names, or
+tokens.map for another token.
 HELP
 }
 
@@ -48,8 +50,15 @@ fi
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 directory=${directory:-$root/deploy/nginx/tls}
 mkdir -p "$directory"
-cd "$directory"
 umask 077
+directory=$(cd -- "$directory" && pwd)
+authority=$directory-authority
+mkdir -p "$authority"
+# Earlier versions of this script wrote the key beside the certificates.
+for name in ca.key ca.srl; do
+    [[ ! -e $directory/$name ]] || mv "$directory/$name" "$authority/$name"
+done
+cd "$directory"
 
 alternatives=
 for name in "${names[@]}"; do
@@ -59,7 +68,7 @@ for name in "${names[@]}"; do
 done
 
 if [[ ! -s ca.crt ]]; then
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 -keyout ca.key -out ca.crt \
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 -keyout "$authority/ca.key" -out ca.crt \
         -subj "/CN=triton-sam certificate authority" -addext basicConstraints=critical,CA:TRUE \
         -addext keyUsage=critical,keyCertSign,cRLSign 2>/dev/null
     chmod 644 ca.crt
@@ -69,15 +78,18 @@ if [[ ! -s server.crt ]]; then
         -subj "/CN=${names[0]}" 2>/dev/null
     printf 'subjectAltName=%s\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\nkeyUsage=digitalSignature\n%s\n' \
         "$alternatives" authorityKeyIdentifier=keyid >server.ext
-    openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 825 -sha256 -extfile server.ext \
-        -out server.crt 2>/dev/null
+    openssl x509 -req -in server.csr -CA ca.crt -CAkey "$authority/ca.key" -CAcreateserial \
+        -CAserial "$authority/ca.srl" -days 825 -sha256 -extfile server.ext -out server.crt 2>/dev/null
     rm server.csr server.ext
     chmod 644 server.crt
 fi
 if [[ ! -s tokens.map ]]; then
     token=$(openssl rand -hex 24)
-    printf '# "value of the header Authorization" owner;   for a password: "Basic BASE64_OF_USER:PASSWORD" owner;\n"Bearer %s" first;\n' \
-        "$token" >tokens.map
+    {
+        echo '# One line for each token: "~^Bearer TOKEN$" owner; and for a password: "~^Basic \QBASE64_OF_USER:PASSWORD\E$" owner;'
+        echo '# The sign ~ makes nginx distinguish capitals, and text between \Q and \E is taken as it is.'
+        printf '"~^Bearer %s$" first;\n' "$token"
+    } >tokens.map
     echo "token: $token"
 fi
 echo "certificates for ${names[*]}: $PWD"

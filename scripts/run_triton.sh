@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# Serve a model repository with Triton, in Docker where it runs, otherwise with the local server.
+# Serve a model repository with Triton, in a container where docker or podman runs, otherwise with the local server.
 set -euo pipefail
 
 usage() {
     cat <<'HELP'
-usage: [HTTP_PORT=8000] [GRPC_PORT=8001] [METRICS_PORT=8002] [TRITON_TAG=25.01-py3] scripts/run_triton.sh [MODEL_REPOSITORY]
+usage: [HTTP_PORT=8000] [GRPC_PORT=8001] [METRICS_PORT=8002] [TRITON_TAG=TAG] scripts/run_triton.sh [MODEL_REPOSITORY]
 
-Serves MODEL_REPOSITORY (default: model_repository of this project) until Ctrl-C. Uses NVIDIA's container where a Docker
-daemon runs, otherwise the Triton of the nvidia-pytriton wheel (pip install -c constraints.txt -e ".[local]").
+Serves MODEL_REPOSITORY until Ctrl-C. The default is ./models if that folder holds models, otherwise model_repository of
+this project. Where docker or podman answers, the script runs NVIDIA's container with this package, and builds the image
+if it is missing (see scripts/build_image.sh). Elsewhere it runs `triton-sam serve`, and first installs what that needs
+into .venv of this project.
 
-  BIND_ADDRESS   address to listen on (default: 127.0.0.1, for this host only, because Triton has no passwords)
-  TRITON_IMAGE   container image (default: triton-sam:$TRITON_TAG of scripts/build_image.sh, which the session models
-                 need; where it does not exist, NVIDIA's image, which serves encoders and decoders alone)
-  SHM_SIZE       shared memory of the container (default: 1g); on a CPU it holds the cached embeddings
-  TRITON_LOCAL=1 do not use Docker
-  PYTHON         interpreter for the local server (default: python3)
+  BIND_ADDRESS      address to listen on (default: 127.0.0.1, for this host only, because Triton has no passwords;
+                    0.0.0.0 lets everybody in whom the firewall lets through)
+  TRITON_TAG        release of Triton (default: the one in the Dockerfile)
+  TRITON_IMAGE      another image; NVIDIA's own, nvcr.io/nvidia/tritonserver:TAG, serves encoders and decoders alone
+  CONTAINER_NAME    name of the container, for example for `docker logs` (default: sam2-triton-server)
+  CONTAINER_ENGINE  docker or podman (default: the one that answers)
+  SHM_SIZE          shared memory of the container (default: 1g); on a CPU it holds the cached embeddings
+  TRITON_LOCAL=1    do not use a container
+  PYTHON            interpreter for the local server, with the extra `local` (default: one that has it)
 HELP
 }
 
@@ -31,7 +36,15 @@ case "${1:-}" in
 esac
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
-repository=${1:-$root/model_repository}
+# shellcheck source=/dev/null
+source "$root/scripts/lib/containers.sh"
+repository=${1:-}
+if [[ -z $repository ]]; then
+    repository=$root/model_repository
+    if compgen -G './models/*/config.pbtxt' >/dev/null; then
+        repository=./models
+    fi
+fi
 if [[ ! -d $repository ]]; then
     echo "run_triton.sh: there is no model repository at $repository" >&2
     exit 1
@@ -39,31 +52,101 @@ fi
 repository=$(cd -- "$repository" && pwd)
 http_port=${HTTP_PORT:-8000} grpc_port=${GRPC_PORT:-8001} metrics_port=${METRICS_PORT:-8002}
 address=${BIND_ADDRESS:-127.0.0.1}
-tag=${TRITON_TAG:-25.01-py3}
 
-if [[ ${TRITON_LOCAL:-0} == 1 ]] || ! docker info >/dev/null 2>&1; then
+# Whether an interpreter has what `triton-sam serve` needs.
+can_serve() {
+    PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}" "$1" - >/dev/null 2>&1 <<'PYTHON'
+import onnxruntime
+from triton_sam.local_server.installation import find_libpython, find_wheel
+find_wheel()
+find_libpython()
+PYTHON
+}
+
+# Print an interpreter that can serve. If there is none, make the environment .venv.
+local_python() {
+    local candidate install='pip install -c constraints.txt -e ".[local]"'
+    for candidate in python3 "$root/.venv/bin/python"; do
+        if can_serve "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    if [[ -e $root/.venv ]]; then
+        echo "run_triton.sh: the local server is not installed: (cd $root && . .venv/bin/activate && $install)" >&2
+        return 1
+    fi
+    if python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' 2>/dev/null; then
+        candidate=(python3 -m venv "$root/.venv")
+    elif command -v uv >/dev/null 2>&1; then
+        candidate=(uv venv --quiet --seed --python 3.12 "$root/.venv")
+    else
+        echo "run_triton.sh: the local server needs Python 3.10, 3.11 or 3.12: see $root/docs/how-to/install.md" >&2
+        return 1
+    fi
+    echo "run_triton.sh: installing the local server into $root/.venv" >&2
+    if ! { "${candidate[@]}" && cd -- "$root" && .venv/bin/python -m pip install --quiet -c constraints.txt -e '.[local]'; } >&2; then
+        rm -rf "$root/.venv" # otherwise the next start would take half an environment for a whole one
+        echo "run_triton.sh: this failed: (cd $root && ${candidate[*]} && . .venv/bin/activate && $install)" >&2
+        return 1
+    fi
+    echo "$root/.venv/bin/python"
+}
+
+if [[ ${TRITON_LOCAL:-0} == 1 ]]; then
+    engine=''
+elif ! engine=$(container_engine); then
+    echo "run_triton.sh: neither docker nor podman answers: serving without a container, with \`triton-sam serve\`" >&2
+fi
+echo "run_triton.sh: serving $repository at http://$address:$http_port" >&2
+if [[ -z $engine ]]; then
+    python=${PYTHON:-$(local_python)}
     export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
-    exec "${PYTHON:-python3}" -m triton_sam serve --model-repository "$repository" --host "$address" \
+    exec "$python" -m triton_sam serve --model-repository "$repository" --host "$address" \
         --http-port "$http_port" --grpc-port "$grpc_port" --metrics-port "$metrics_port"
 fi
 
+# Whether a model needs this package in the image: a session model, or an ensemble that calls one of our Python models.
+needs_package() {
+    grep -qs "triton_sam" "$1"/*/model.py || grep -qs '_preprocess"' "$1/config.pbtxt"
+}
+
+tag=$(triton_tag "$root")
 image=${TRITON_IMAGE:-}
 if [[ -z $image ]]; then
     image=nvcr.io/nvidia/tritonserver:$tag
-    docker image inspect "triton-sam:$tag" >/dev/null 2>&1 && image=triton-sam:$tag
+    for folder in "$repository"/*/; do
+        if needs_package "${folder%/}"; then
+            image=triton-sam:$tag
+            break
+        fi
+    done
+    if [[ $image == triton-sam:* ]] && ! "$engine" image inspect "$image" >/dev/null 2>&1; then
+        echo "run_triton.sh: building $image, which the session models need" >&2
+        if ! CONTAINER_ENGINE=$engine "$root/scripts/build_image.sh" "$image" >&2; then
+            echo "run_triton.sh: $image could not be built. TRITON_LOCAL=1 serves without a container, and" \
+                "TRITON_IMAGE=nvcr.io/nvidia/tritonserver:$tag serves encoders and decoders alone" >&2
+            exit 1
+        fi
+    fi
+fi
+name=${CONTAINER_NAME:-sam2-triton-server}
+if "$engine" container inspect "$name" >/dev/null 2>&1; then
+    echo "run_triton.sh: there is a container $name already: end it with \`$engine stop $name\`, or set CONTAINER_NAME" >&2
+    exit 1
 fi
 
 # Load only models that can work: Triton stops at a folder without weights, and at a model whose Python package is missing.
 loads=()
 for folder in "$repository"/*/; do
-    name=$(basename "$folder")
+    model=$(basename "$folder")
     weights=$(find "$folder" -mindepth 2 -maxdepth 2 -type f ! -name '.*' | head -n 1)
     config=$folder/config.pbtxt
     if grep -qs 'platform: *"ensemble"' "$config"; then
         weights=ensemble
     fi
-    if [[ $image == nvcr.io/* ]] && { grep -qs "triton_sam" "$folder"/*/model.py || grep -qs "_preprocess\"" "$config"; }; then
-        echo "run_triton.sh: $name is left out, because it needs the image of scripts/build_image.sh" >&2
+    if [[ $image == nvcr.io/* ]] && needs_package "${folder%/}"; then
+        echo "run_triton.sh: $model is left out, because it needs the image of scripts/build_image.sh" >&2
         continue
     fi
     # A session model names its encoder in a parameter. Without the encoder's weights it cannot work.
@@ -71,14 +154,15 @@ for folder in "$repository"/*/; do
     if [[ -n $encoder && -z $(find "$repository/$encoder" -mindepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1) ]]; then
         continue
     fi
-    [[ -n $weights ]] && loads+=("--load-model=$name")
+    [[ -n $weights ]] && loads+=("--load-model=$model")
 done
 
 gpus=()
 if command -v nvidia-smi >/dev/null 2>&1; then
     gpus=(--gpus all)
+    [[ $(basename "$engine") == podman ]] && gpus=(--device nvidia.com/gpu=all) # a CDI device, see docs/how-to/deploy.md
 fi
-exec docker run --rm "${gpus[@]}" --shm-size "${SHM_SIZE:-1g}" \
+exec "$engine" run --rm --name "$name" "${gpus[@]}" --shm-size "${SHM_SIZE:-1g}" \
     -p "$address:$http_port:8000" -p "$address:$grpc_port:8001" -p "$address:$metrics_port:8002" \
     -v "$repository:/models:ro" "$image" \
     tritonserver --model-repository=/models --model-control-mode=explicit "${loads[@]}"

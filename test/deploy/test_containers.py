@@ -16,6 +16,7 @@ yaml = pytest.importorskip("yaml")
 from support import manifests  # noqa: E402
 
 ROOT = checkout()
+HEALTH = "/opt/triton-sam/scripts/model_health.py"
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
 
 
@@ -54,7 +55,7 @@ def test_every_service_has_volumes_for_the_files_that_it_writes() -> None:
 
 def pods() -> Iterator[tuple[str, dict]]:
     """Yield every pod that the manifests describe, with the name of its overlay."""
-    for overlay in ("single-gpu", "autoscaled"):
+    for overlay in ("single-gpu", "autoscaled", "openshift"):
         for manifest in manifests.render(ROOT / "deploy/kubernetes/overlays" / overlay):
             if manifest["kind"] == "Deployment":
                 yield overlay, manifest["spec"]["template"]["spec"]
@@ -72,7 +73,9 @@ def test_pods(place: str, pod: dict) -> None:
     for container in [*pod["containers"], *pod.get("initContainers", [])]:
         own = {**shared, **container["securityContext"]}
         assert own["runAsNonRoot"] is True
-        assert own["runAsUser"] == 1000
+        # OpenShift chooses the user, and refuses a pod that names one.
+        assert own.get("runAsUser") == (None if place == "openshift" else 1000)
+        assert not (place == "openshift" and {"runAsGroup", "fsGroup"} & set(own))
         assert own["readOnlyRootFilesystem"] is True
         assert own["allowPrivilegeEscalation"] is False
         assert own["capabilities"] == {"drop": ["ALL"]}
@@ -83,6 +86,35 @@ def test_pods(place: str, pod: dict) -> None:
         if "limits" in container["resources"] and "nvidia.com/gpu" in container["resources"]["limits"]:
             assert mounts["/models"]["readOnly"] is True
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+
+
+@pytest.mark.parametrize(("place", "pod"), PODS, ids=[place for place, _ in PODS])
+def test_pods_are_alive_while_every_model_works(place: str, pod: dict) -> None:
+    (triton,) = pod["containers"]
+    # A command would replace NVIDIA's entry point.
+    assert "command" not in triton
+    assert triton["args"][:3] == ["triton-sam", "container", "--"]
+    assert triton["livenessProbe"]["exec"]["command"] == ["python3", HEALTH, "--live"]
+    assert {triton[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe")} == {"/v2/health/ready"}
+    # Shorter than this, and Kubernetes would end a server that starts again by itself.
+    assert triton["livenessProbe"]["periodSeconds"] * triton["livenessProbe"]["failureThreshold"] >= 120
+
+
+def test_containers_are_healthy_while_every_model_works() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert f'CMD ["python3", "{HEALTH}"]' in dockerfile
+    assert re.search(r"(?m)^WORKDIR /opt/triton-sam\nCOPY \. \.$", dockerfile)
+    for name in ("triton", "triton-cpu", "triton-second"):
+        assert SERVICES[name]["healthcheck"]["test"] == ["CMD", "python3", HEALTH]
+
+
+def test_options_of_triton_that_every_deployment_has() -> None:
+    """The pool of GPU memory holds the default cache of one session model, 512 MiB, and 256 MB for requests."""
+    compose = [option for option in SERVICES["triton"]["command"] if option.startswith("--")][1:]
+    compose = [option.replace("${CUDA_POOL_BYTES:-805306368}", "805306368") for option in compose]
+    assert compose[0] == f"--cuda-memory-pool-byte-size=0:{(512 + 256) << 20}"
+    for _, pod in PODS:
+        assert pod["containers"][0]["args"][3:] == compose
 
 
 def test_no_port_is_open_to_the_world_by_default() -> None:

@@ -14,13 +14,17 @@ from types import ModuleType
 import pytest
 
 from triton_sam._common.bundle import checkout
+from triton_sam.cli import build_parser
 from triton_sam.download import catalogue as checkpoints
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("jsonschema")
-from support import manifests  # noqa: E402
+from support import helm, manifests  # noqa: E402
 
 ROOT = checkout()
+AUTOSCALED = ROOT / "deploy/kubernetes/overlays/autoscaled"
+DEPLOY_PAGE = ROOT / "docs/how-to/deploy.md"
+KSERVE = ROOT / "deploy/kubernetes/kserve"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,10 @@ def lint() -> ModuleType:
     return module
 
 
-CHECKS = ["compose", "dockerfile", "shell", "kubernetes", "prometheus", "grafana", "nginx", "pixi", "model_configs"]
+CHECKS = [
+    *("compose", "dockerfile", "shell", "kubernetes", "helm", "prometheus_rule", "releases", "build_context"),
+    *("prometheus", "grafana", "nginx", "pixi", "model_configs"),
+]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -76,7 +83,8 @@ def broken_compose(tmp_path: Path, old: str, new: str) -> Path:
         ("target: service", "target: nowhere", "no stage nowhere"),
         ("monitoring/rules.yml", "monitoring/rulez.yml", "does not exist"),
         ("SHM_SIZE:-1gb", "SHM_SIZE:-2gb", "SHM_SIZE"),
-        ("nginx:1.27-alpine", "nginx", "no tag"),
+        ("${NGINX_IMAGE:-nginx:1.30-alpine}", "nginx", "no tag"),
+        ("NGINX_IMAGE:-nginx:1.30", "NGINX_IMAGE:-nginx:1.31", "NGINX_IMAGE is"),
         ("${UID:-1000}", "${UID:-0}", "UID is '0' by default"),
     ],
 )
@@ -124,30 +132,116 @@ def test_faults_in_manifests_are_found(lint: ModuleType) -> None:
     assert any("minReplicas" in fault for fault in lint.manifest_errors(service))
 
 
+def test_other_faults_between_files_are_found(lint: ModuleType, tmp_path: Path) -> None:
+    for name in ("docker-compose.yml", ".env.example", "Dockerfile", ".dockerignore", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("deploy", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    assert list(lint.releases(tmp_path)) == list(lint.prometheus_rule(tmp_path)) == []
+    compose, rules = tmp_path / "docker-compose.yml", tmp_path / "deploy/monitoring/rules.yml"
+    compose.write_text(compose.read_text().replace("26.08-py3", "25.01-py3", 1))
+    rules.write_text(rules.read_text().replace("for: 5m", "for: 6m", 1))
+    assert [fault.split()[0] for fault in lint.releases(tmp_path)] == ["docker-compose.yml"]
+    assert ["--write" in fault for fault in lint.prometheus_rule(tmp_path)] == [True]
+
+
 def test_the_rendered_manifests_have_the_documented_parts() -> None:
     single = {
         one["kind"] + "/" + one["metadata"]["name"]: one
         for one in manifests.render(ROOT / "deploy/kubernetes/overlays/single-gpu")
     }
     pod = single["Deployment/triton-sam"]["spec"]["template"]["spec"]
-    (triton,), (setup,) = pod["containers"], pod["initContainers"]
+    (triton,), (setup, config) = pod["containers"], pod["initContainers"]
     assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(triton)
     assert triton["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert triton["image"] == "registry.example.org/triton-sam:25.01-py3"
+    assert triton["image"] == "registry.example.org/triton-sam:26.08-py3"
     assert setup["args"] == ["sam2", "base_plus"]
+    # The models of the export get their settings, by arguments that the command takes.
+    assert config["command"] == ["triton-sam", "config"]
+    build_parser().parse_args(["config", *config["args"]])
+    claims = {volume["name"]: volume.get("persistentVolumeClaim", {}).get("claimName") for volume in pod["volumes"]}
+    assert claims["engines"] == "triton-sam-engines"
+    assert {f"PersistentVolumeClaim/{name}" for name in claims.values() if name} <= set(single)
+    assert [one["key"] for one in pod["tolerations"]] == ["nvidia.com/gpu"]
     assert single["Service/triton-sam-pods"]["spec"]["clusterIP"] == "None"
     assert {"PodDisruptionBudget/triton-sam", "NetworkPolicy/triton-sam"} <= set(single)
     autoscaled = {one["kind"]: one for one in manifests.render(ROOT / "deploy/kubernetes/overlays/autoscaled")}
     assert "replicas" not in autoscaled["Deployment"]["spec"]
-    assert autoscaled["PersistentVolumeClaim"]["spec"]["accessModes"] == ["ReadWriteMany"]
-    assert {"ScaledObject", "ServiceMonitor"} <= set(autoscaled)
+    volumes = [one for one in manifests.render(AUTOSCALED) if one["kind"] == "PersistentVolumeClaim"]
+    assert [one["spec"]["accessModes"] for one in volumes] == [["ReadWriteMany"]] * 2
+    assert {"ScaledObject", "ServiceMonitor", "PrometheusRule"} <= set(autoscaled)
+    assert {autoscaled[kind]["metadata"]["labels"]["release"] for kind in ("ServiceMonitor", "PrometheusRule")} == {
+        "kube-prometheus-stack"
+    }
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
-@pytest.mark.parametrize("overlay", ["single-gpu", "autoscaled"])
+def policies() -> list[dict]:
+    own = [one for one in manifests.render(AUTOSCALED) if one["kind"] == "NetworkPolicy"]
+    return [*own, *manifests.load(KSERVE / "network-policy.yaml")]
+
+
+def test_a_client_needs_a_label_that_an_administrator_sets() -> None:
+    """A pod can label itself, but not its namespace."""
+    assert len(policies()) == 2
+    for policy in policies():
+        clients, _ = policy["spec"]["ingress"]
+        (source,) = clients["from"]
+        assert source["namespaceSelector"]["matchLabels"] == {"triton-sam/clients": "true"}
+        assert source["podSelector"]["matchLabels"] == {"triton-sam/client": "true"}
+
+
+def test_kserve_publishes_nothing_outside_of_the_cluster() -> None:
+    (service,) = manifests.load(KSERVE / "inference-service.yaml")
+    assert service["metadata"]["labels"]["networking.kserve.io/visibility"] == "cluster-local"
+    selected = policies()[1]["spec"]["podSelector"]["matchLabels"]
+    assert selected == {"serving.kserve.io/inferenceservice": service["metadata"]["name"]}
+    (container,) = service["spec"]["predictor"]["containers"]
+    assert [port["containerPort"] for port in container["ports"]] == [8001, 8000, 8002]
+    # KEDA alone decides on the number of pods, by the same query as without KServe.
+    assert service["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "external"
+    assert not {"minReplicas", "maxReplicas", "scaleMetric", "scaleTarget"} & set(service["spec"]["predictor"])
+    (scaled,) = manifests.load(KSERVE / "scaled-object.yaml")
+    (own,) = manifests.load(AUTOSCALED / "scaled-object.yaml")
+    assert scaled["spec"].pop("scaleTargetRef") == {"name": f"{service['metadata']['name']}-predictor"}
+    own["spec"].pop("scaleTargetRef")
+    assert scaled["spec"] == own["spec"]
+    claims = {volume["persistentVolumeClaim"]["claimName"] for volume in service["spec"]["predictor"]["volumes"][:2]}
+    assert claims == {"triton-sam-models", "triton-sam-engines"}
+
+
+def test_the_patch_of_the_documents_fits_the_deployment(lint: ModuleType, tmp_path: Path) -> None:
+    (patch,) = re.findall(r"```yaml\n(patches:.*?)```", DEPLOY_PAGE.read_text(), re.DOTALL)
+    overlay = tmp_path / "overlays" / "own"
+    shutil.copytree(ROOT / "deploy/kubernetes", tmp_path, dirs_exist_ok=True)
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(f"resources: [../single-gpu]\n{patch}")
+    (deployment,) = [one for one in manifests.render(overlay) if one["kind"] == "Deployment"]
+    pod = deployment["spec"]["template"]["spec"]
+    assert (pod["runtimeClassName"], list(pod["nodeSelector"])) == ("nvidia", ["nvidia.com/gpu.product"])
+    try:
+        assert list(lint.manifest_errors(deployment)) == []
+    except lint.SkippedError as reason:
+        pytest.skip(str(reason))
+
+
+def test_the_documents_know_the_default_release() -> None:
+    (tag,) = re.findall(r"(?m)^ARG TRITON_TAG=(\S+)$", (ROOT / "Dockerfile").read_text())
+    text = DEPLOY_PAGE.read_text()
+    assert f"| `{tag}` (default) |" in text
+    assert f"{tag.removesuffix('-py3')} unless you set it" in text
+    alerts = re.findall(r"(?m)^\| `([A-Z][a-z]\w+)` \|", text)
+    rules = yaml.safe_load((ROOT / "deploy/monitoring/rules.yml").read_text())["groups"]
+    assert alerts == [rule["alert"] for group in rules for rule in group["rules"] if "alert" in rule]
+
+
+@pytest.mark.parametrize("overlay", ["single-gpu", "autoscaled", "openshift"])
 def test_our_rendering_equals_that_of_kustomize(overlay: str) -> None:
     folder = ROOT / "deploy/kubernetes/overlays" / overlay
-    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, timeout=120, check=True)
+    try:
+        kubectl = helm.program("kubectl")
+    except helm.MissingProgramError as reason:
+        pytest.skip(str(reason))
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, timeout=120, check=True)
 
     def key(manifest: dict) -> tuple[str, str]:
         return manifest["kind"], manifest["metadata"]["name"]

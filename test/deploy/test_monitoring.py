@@ -7,12 +7,14 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.nginx_proxy import free_ports
 
@@ -83,6 +85,37 @@ def test_every_query_names_metrics_that_the_server_reports(monitored) -> None:
     assert len(queried) > 30
 
 
+def test_an_image_that_the_server_lost_is_no_failure(monitored) -> None:
+    """The alert TritonFails counts failures of session models, so their own answers must not be failures."""
+    from tritonclient.http import InferenceServerClient, InferInput
+    from tritonclient.utils import InferenceServerException
+
+    client = InferenceServerClient(monitored.http_url.removeprefix("http://"))
+    image_id, coords, labels = (
+        InferInput("image_id", [1], "BYTES"),
+        *(InferInput(name, shape, "FP32") for name, shape in (("point_coords", [1, 1, 2]), ("point_labels", [1, 1]))),
+    )
+    image_id.set_data_from_numpy(np.array([b"0" * 64], dtype=object))
+    coords.set_data_from_numpy(np.zeros((1, 1, 2), np.float32))
+    labels.set_data_from_numpy(np.ones((1, 1), np.float32))
+    with pytest.raises(InferenceServerException, match="UNKNOWN_IMAGE_ID"):
+        client.infer("sam2", [image_id, coords, labels])
+    client.close()
+    with urllib.request.urlopen(monitored.metrics_url, timeout=60) as answer:
+        failures = re.findall(
+            r'nv_inference_request_failure\{model="sam2",reason="(\w+)".*\} (\d+)', answer.read().decode()
+        )
+    assert set(dict(failures).values()) <= {"0"}
+
+
+def test_a_server_whose_models_work_is_healthy(monitored) -> None:
+    port = monitored.http_url.rpartition(":")[2]
+    for options in ([], ["--live"]):
+        command = [sys.executable, ROOT / "scripts" / "model_health.py", "127.0.0.1", port, *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_metrics_of_gpus_are_those_of_triton() -> None:
     """A server without a GPU does not report them, but its program contains their names."""
     spec = importlib.util.find_spec("pytriton")
@@ -148,7 +181,7 @@ def test_prometheus_scrapes_the_server_with_our_configuration(monitored, tmp_pat
         rules = wait_for(
             "rules", lambda data: all(rule["health"] == "ok" for group in data["groups"] for rule in group["rules"])
         )
-        assert sum(len(group["rules"]) for group in rules["groups"]) == 9
+        assert sum(len(group["rules"]) for group in rules["groups"]) == 11
     finally:
         process.terminate()
         process.wait(30)

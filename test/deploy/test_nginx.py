@@ -205,3 +205,20 @@ def test_certificates_stay_when_the_script_runs_again(front) -> None:
     subprocess.run(["bash", script, "--directory", front.tls, "elsewhere"], check=True, capture_output=True, timeout=60)
     assert {path.name: path.read_bytes() for path in front.tls.iterdir()} == before
     assert (front.tls / "server.key").stat().st_mode & 0o077 == 0
+
+
+def test_the_key_of_the_authority_is_not_where_nginx_reads(tmp_path: Path) -> None:
+    tls, key = tmp_path / "tls", tmp_path / "tls-authority" / "ca.key"
+    make_tls(tls)
+    assert {path.name for path in tls.iterdir()} == {"ca.crt", "server.crt", "server.key", "tokens.map"}
+    assert key.stat().st_mode & 0o077 == 0
+    # The script once wrote the key beside the certificates: it moves the key away, and goes on using it.
+    before = key.read_bytes()
+    key.rename(tls / "ca.key")
+    (tls / "server.crt").unlink()
+    script = bundled("scripts/make_certificates.sh")
+    subprocess.run(["bash", script, "--directory", tls, "elsewhere"], check=True, capture_output=True, timeout=60)
+    assert not (tls / "ca.key").exists()
+    assert key.read_bytes() == before
+    check = ["openssl", "verify", "-CAfile", tls / "ca.crt", tls / "server.crt"]
+    assert subprocess.run(check, capture_output=True, timeout=60, check=False).returncode == 0

@@ -35,6 +35,14 @@ def test_pixi_manifest_fits_the_schema():
     assert errors == []
 
 
+def test_every_package_of_the_checkout_is_installed():
+    """`triton_sam2` is the first name of the package."""
+    packages = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+    targets = PYPROJECT["tool"]["hatch"]["build"]["targets"]
+    assert packages == targets["wheel"]["packages"] == ["triton_sam", "triton_sam2"]
+    assert set(packages) <= set(targets["sdist"]["include"])
+
+
 def test_pixi_schema_is_really_applied():
     schema = json.loads((DATA / "pixi-schema.json").read_text(encoding="utf-8"))
     broken = {**PIXI, "tasks": {"demo": {"command": "triton-sam demo"}}}
@@ -46,6 +54,7 @@ demo serve doctor test lint lint-deploy format typecheck download-tiny download-
 clone-sam2 export-sam2 export-onnx setup setup-sam2 test-sam2 setup-sam1 setup-sam3 setup-all download-sam1-h
 download-sam1-l download-sam1-b download-sam3-onnx hf-login clone-sam1 export-sam1 export-sam3 test-sam1 test-sam3
 test-speculative speculative service evaluate benchmark-sam1 benchmark-sam2 benchmark-sam3 benchmark-load
+install-sam1 install-sam2 benchmark-sam2-both benchmark-sam3-both
 """
 """The tasks that the first README named. test_documents.py checks the names in today's documents."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -18,7 +17,29 @@ ROOT = checkout()
 if ROOT is None:
     pytest.skip("scripts are in the checkout only", allow_module_level=True)
 
+TAG = re.search(r"(?m)^ARG TRITON_TAG=(.+)$", (ROOT / "Dockerfile").read_text())[1]
 MODELS = ("sam1_encoder", "sam2", "sam2_encoder", "sam2_decoder", "sam2_encoder_jpeg", "sam2_preprocess")
+
+
+NOTHING_THERE = "[[ $1 != image && $1 != container ]]"
+"""A container program that runs, but has no images and no containers."""
+
+
+def fresh_clone(folder: Path) -> Path:
+    """Return a folder with the files that the scripts need, and no environment."""
+    clone = folder / "clone"
+    shutil.copytree(ROOT / "scripts", clone / "scripts")
+    for name in ("Dockerfile", "constraints.txt"):
+        shutil.copy(ROOT / name, clone)
+    return clone
+
+
+def tools(folder: Path) -> Path:
+    """Return a folder with the programs that the scripts call, but no uv."""
+    (folder / "tools").mkdir()
+    for name in ("bash", "basename", "cat", "cp", "dirname", "head", "mkdir", "rm", "sed", "touch"):
+        (folder / "tools" / name).symlink_to(shutil.which(name))
+    return folder / "tools"
 
 
 class Machine:
@@ -28,6 +49,7 @@ class Machine:
         self.programs, self.calls = folder / "bin", folder / "calls"
         self.programs.mkdir()
         self.python = self.add("standin-python")
+        self.add("podman", "exit 1")  # there may be a real one in /usr/bin
 
     def add(self, name: str, body: str = "") -> Path:
         program = self.programs / name
@@ -35,11 +57,16 @@ class Machine:
         program.chmod(0o755)
         return program
 
-    def run(self, script: str, *arguments: object, **variables: object) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, *arguments: object, root: Path = ROOT, folder: Path = ROOT, **variables: object
+    ) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": f"{self.programs}:/usr/bin:/bin", "PYTHON": str(self.python), "HOME": os.environ["HOME"]}
-        environment.update({name: str(value) for name, value in variables.items()})
-        command = ["bash", str(ROOT / "scripts" / script), *map(str, arguments)]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        environment.update({name: str(value) for name, value in variables.items() if value is not None})
+        environment = {name: value for name, value in environment.items() if variables.get(name, "") is not None}
+        command = ["bash", str(root / "scripts" / script), *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
 
     def last_call(self) -> str:
         return self.calls.read_text().splitlines()[-1]
@@ -62,31 +89,123 @@ def models(tmp_path: Path) -> Path:
 class TestRunTriton:
     def test_docker_gets_the_models_that_it_can_load(self, machine, models):
         """NVIDIA's own image lacks the package of the session models."""
-        machine.add("docker", "[[ $1 != image ]]")  # no image of scripts/build_image.sh
-        done = machine.run("run_triton.sh", models, HTTP_PORT=8100, BIND_ADDRESS="0.0.0.0")
+        machine.add("docker", NOTHING_THERE)
+        image = f"nvcr.io/nvidia/tritonserver:{TAG}"
+        done = machine.run("run_triton.sh", models, HTTP_PORT=8100, BIND_ADDRESS="0.0.0.0", TRITON_IMAGE=image)
         assert done.returncode == 0, done.stderr
         call = machine.last_call()
-        assert call.startswith("docker run --rm ")
+        assert call.startswith("docker run --rm --name sam2-triton-server ")
         assert f"-p 0.0.0.0:8100:8000 -p 0.0.0.0:8001:8001 -p 0.0.0.0:8002:8002 -v {models}:/models:ro nvcr.io/" in call
         assert call.endswith("--load-model=sam2_decoder --load-model=sam2_encoder")
         assert "sam2 is left out, because it needs the image of scripts/build_image.sh" in done.stderr
 
     def test_the_image_of_the_project_loads_the_session_model_too(self, machine, models):
-        machine.add("docker")
+        machine.add("docker", "[[ $1 != container ]]")
         assert machine.run("run_triton.sh", models).returncode == 0
         call = machine.last_call()
-        assert " triton-sam:25.01-py3 tritonserver " in call
+        assert f" triton-sam:{TAG} tritonserver " in call
         loaded = {word.partition("=")[2] for word in call.split() if word.startswith("--load-model=")}
         assert loaded == set(MODELS) - {"sam1_encoder"}
+        assert "docker build" not in machine.calls.read_text()
+
+    @pytest.mark.parametrize("engine", ["docker", "podman"])
+    def test_the_first_start_builds_the_image_so_that_the_session_model_is_served(self, machine, models, engine):
+        machine.add("docker", "exit 1")
+        machine.add(engine, NOTHING_THERE)
+        done = machine.run("run_triton.sh", models, TRITON_TAG="30.01-py3", CONTAINER_NAME="mine")
+        assert done.returncode == 0, done.stderr
+        build, run = [line for line in machine.calls.read_text().splitlines() if " build " in line or " run " in line]
+        tag = "--build-arg TRITON_TAG=30.01-py3 --target triton --tag triton-sam:30.01-py3"
+        assert build == f"{engine} build {tag} {ROOT}"
+        assert run.startswith(f"{engine} run --rm --name mine ")
+        assert "--load-model=sam2 " in run
+        assert "building triton-sam:30.01-py3" in done.stderr
+
+    def test_an_image_that_cannot_be_built_ends_in_a_line_that_says_what_to_do(self, machine, models):
+        machine.add("docker", f"[[ $1 != build ]] && {NOTHING_THERE}")
+        done = machine.run("run_triton.sh", models)
+        assert done.returncode == 1
+        assert "TRITON_LOCAL=1 serves without a container" in done.stderr.splitlines()[-1]
+        assert "docker run" not in machine.calls.read_text()
+
+    def test_a_repository_without_session_models_needs_no_image_of_ours(self, machine, models):
+        machine.add("docker", NOTHING_THERE)
+        for name in ("sam2", "sam2_preprocess", "sam2_encoder_jpeg"):
+            shutil.rmtree(models / name)
+        assert machine.run("run_triton.sh", models).returncode == 0
+        assert f"nvcr.io/nvidia/tritonserver:{TAG}" in machine.last_call()
+
+    def test_a_container_of_that_name_is_reported(self, machine, models):
+        machine.add("docker")
+        done = machine.run("run_triton.sh", models)
+        assert done.returncode == 1
+        assert "there is a container sam2-triton-server already: end it with `docker stop" in done.stderr
+
+    @pytest.mark.parametrize(("engine", "gpu"), [("docker", "--gpus all"), ("podman", "--device nvidia.com/gpu=all")])
+    def test_a_container_gets_the_gpus(self, machine, models, engine, gpu):
+        machine.add("docker", "exit 1")
+        machine.add(engine, "[[ $1 != container ]]")
+        machine.add("nvidia-smi")
+        assert machine.run("run_triton.sh", models).returncode == 0
+        assert f" {gpu} " in machine.last_call()
+
+    def test_models_of_the_working_directory_come_before_those_of_the_project(self, machine, models):
+        machine.add("docker", "exit 1")
+        assert machine.run("run_triton.sh", folder=models.parent).returncode == 0
+        assert f"--model-repository {models} " in machine.last_call()
+        shutil.rmtree(models)
+        models.mkdir()
+        assert machine.run("run_triton.sh", folder=models.parent).returncode == 0
+        assert f"--model-repository {ROOT / 'model_repository'} " in machine.last_call()
 
     @pytest.mark.parametrize("variables", [{"TRITON_LOCAL": 1}, {}])
     def test_the_local_server_stands_in_for_docker(self, machine, models, variables):
         machine.add("docker", "exit $([[ -n ${TRITON_LOCAL:-} ]] && echo 0 || echo 1)")  # there is one, or none runs
-        assert machine.run("run_triton.sh", models, METRICS_PORT=9002, **variables).returncode == 0
+        done = machine.run("run_triton.sh", models, METRICS_PORT=9002, **variables)
+        assert done.returncode == 0
+        assert ("neither docker nor podman answers" in done.stderr) == (not variables)
         assert machine.last_call() == (
             f"standin-python -m triton_sam serve --model-repository {models} --host 127.0.0.1 "
             "--http-port 8000 --grpc-port 8001 --metrics-port 9002"
         )
+
+    def test_the_environment_of_the_local_server_is_made_in_a_fresh_clone(self, machine, models, tmp_path):
+        clone = fresh_clone(tmp_path)
+        machine.add("docker", "exit 1")
+        # The stand-in can serve once pip of the new environment has run. It answers as `python3 -m venv` does.
+        made = 'mkdir -p "${@: -1}/bin" && cp "$0" "${@: -1}/bin/python"'
+        mark = tmp_path / "installed"
+        cases = f'"- ") test -e {mark};; "-m venv") {made};; "-m pip") touch {mark};;'
+        machine.add("python3", f'case "$1 $2" in {cases} esac')
+        done = machine.run("run_triton.sh", models, root=clone, PYTHON=None)
+        assert done.returncode == 0, done.stderr
+        calls = machine.calls.read_text()
+        assert f"python3 -m venv {clone}/.venv\n" in calls
+        assert "python -m pip install --quiet -c constraints.txt -e .[local]\n" in calls
+        assert machine.last_call().startswith(f"python -m triton_sam serve --model-repository {models} ")
+        assert f"installing the local server into {clone}/.venv" in done.stderr
+
+    def test_an_environment_of_the_user_is_not_changed(self, machine, models, tmp_path):
+        clone = fresh_clone(tmp_path)
+        machine.add("docker", "exit 1")
+        machine.add("python3", "[[ $1 != - ]]")
+        (clone / ".venv").mkdir()
+        done = machine.run("run_triton.sh", models, root=clone, PYTHON=None)
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].endswith('pip install -c constraints.txt -e ".[local]")')
+        assert list((clone / ".venv").iterdir()) == []
+
+    @pytest.mark.parametrize(("step", "words"), [("venv", "this failed: "), ("-c", "needs Python 3.10, 3.11 or 3.12")])
+    def test_an_environment_that_cannot_be_made_leaves_no_half(self, machine, models, tmp_path, step, words):
+        clone = fresh_clone(tmp_path)
+        machine.add("docker", "exit 1")
+        machine.add("python3", f'[[ $1 != - && "$*" != *{step}* ]]')
+        done = machine.run(
+            "run_triton.sh", models, root=clone, PYTHON=None, PATH=f"{machine.programs}:{tools(tmp_path)}"
+        )
+        assert done.returncode == 1
+        assert words in done.stderr.splitlines()[-1]
+        assert not (clone / ".venv").exists()
 
     def test_a_missing_repository_and_unknown_options_are_one_line(self, machine, tmp_path):
         done = machine.run("run_triton.sh", tmp_path / "none")
@@ -98,42 +217,83 @@ class TestRunTriton:
 
 
 class TestRunTritonCustom:
-    def test_a_checkpoint_is_exported_then_served(self, machine, models, tmp_path):
+    @pytest.fixture
+    def checkpoint(self, tmp_path: Path) -> Path:
+        (tmp_path / "sam2_hiera_large.pt").write_bytes(b"weights")
+        return tmp_path / "sam2_hiera_large.pt"
+
+    def test_a_checkpoint_is_exported_then_served(self, machine, models, checkpoint):
         machine.add("docker", "exit 1")
-        checkpoint = tmp_path / "sam2_hiera_large.pt"
-        checkpoint.write_bytes(b"weights")
         shutil.rmtree(models / "sam2")
         done = machine.run(
             "run_triton_custom.sh", models, SAM2_CHECKPOINT=checkpoint, SAM2_MODEL_CFG="sam2_hiera_l.yaml"
         )
         assert done.returncode == 0, done.stderr
-        _, export, serve = [line for line in machine.calls.read_text().splitlines() if line.startswith("standin")]
+        export, serve = [line for line in machine.calls.read_text().splitlines() if line.startswith("standin")]
         script = ROOT / "scripts" / "export_sam2_to_onnx.py"
         options = f"--checkpoint {checkpoint} --output-dir {models} --model-cfg sam2_hiera_l.yaml"
         assert export == f"standin-python {script} {options}"
         assert serve.startswith("standin-python -m triton_sam serve ")
         assert (models / "sam2" / "config.pbtxt").is_file()
 
-    def test_a_checkpoint_that_was_exported_is_not_exported_again(self, machine, models, tmp_path):
+    @pytest.mark.parametrize(
+        ("engine", "user", "mapping"), [("docker", 1000, ""), ("podman", 1000, " --userns keep-id"), ("podman", 0, "")]
+    )
+    def test_a_host_without_python_exports_in_the_image(self, machine, models, checkpoint, engine, user, mapping):
+        machine.add("id", f"echo {user}")
         machine.add("docker", "exit 1")
-        checkpoint = tmp_path / "sam2_hiera_large.pt"
-        checkpoint.write_bytes(b"weights")
-        # The stand-in gives the answer that the script's Python code would give.
-        machine.add("standin-python", f"[[ $1 == - ]] && echo {hashlib.sha256(b'weights').hexdigest()}; true")
-        done = machine.run("run_triton_custom.sh", models, SAM2_CHECKPOINT=checkpoint)
+        machine.add("python3", "exit 1")
+        machine.add(engine, NOTHING_THERE)
+        clone = fresh_clone(models.parent)
+        done = machine.run("run_triton_custom.sh", models, root=clone, SAM2_CHECKPOINT=checkpoint, PYTHON=None)
         assert done.returncode == 0, done.stderr
-        assert "holds this checkpoint already" in done.stdout
-        assert "export_sam2_to_onnx" not in machine.calls.read_text()
-        assert machine.last_call().startswith("standin-python -m triton_sam serve ")
+        calls = [line for line in machine.calls.read_text().splitlines() if re.search(" (build|run) ", line)]
+        assert calls[0] == (
+            f"{engine} build --build-arg TRITON_TAG={TAG} --target export --tag triton-sam-export:latest {clone}"
+        )
+        assert f" -v {models}:/models -v {checkpoint}:/checkpoints/{checkpoint.name}:ro " in calls[1]
+        assert f" --user {user}:{user} " in calls[1]
+        assert f":ro{mapping} --entrypoint" in calls[1]
+        command = f"export sam2 --checkpoint /checkpoints/{checkpoint.name} --model-repository /models"
+        assert calls[1].endswith(f"--entrypoint triton-sam triton-sam-export:latest {command}")
+        assert calls[-1].startswith(f"{engine} run --rm --name sam2-triton-server ")
 
-    def test_the_real_package_tells_which_checkpoint_was_exported(self, machine, tmp_path):
+    def test_the_image_gets_a_configuration_file_of_the_host(self, machine, models, checkpoint, tmp_path):
+        machine.add("docker", "[[ $1 != container ]]")
+        machine.add("python3", "exit 1")
+        (tmp_path / "mine.yaml").touch()
+        given = {"SAM2_CHECKPOINT": checkpoint, "SAM2_MODEL_CFG": tmp_path / "mine.yaml", "PYTHON": None}
+        done = machine.run("run_triton_custom.sh", models, root=fresh_clone(tmp_path), **given)
+        assert done.returncode == 0, done.stderr
+        (call,) = [line for line in machine.calls.read_text().splitlines() if "--entrypoint" in line]
+        assert f" -v {tmp_path}/mine.yaml:/checkpoints/mine.yaml:ro " in call
+        assert call.endswith("--model-cfg /checkpoints/mine.yaml")
+
+    @pytest.mark.parametrize("variables", [{"TRITON_LOCAL": 1}, {}])
+    def test_nothing_that_can_export_is_one_line(self, machine, models, checkpoint, variables):
+        machine.add("docker", "exit 0" if variables else "exit 1")  # there is one that is not wanted, or none runs
+        machine.add("python3", "exit 1")
+        given = {"SAM2_CHECKPOINT": checkpoint, "PYTHON": None, **variables}
+        done = machine.run("run_triton_custom.sh", models, root=fresh_clone(models.parent), **given)
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert "start docker or podman, or run (cd" in line
+
+    def test_a_checkpoint_that_was_exported_is_not_exported_again(self, machine, tmp_path):
         """The built-in model pair was exported from this checkpoint, so there is nothing to export."""
         machine.add("docker", "exit 1")
-        machine.add("standin-python", f'[[ $1 == - ]] && exec {sys.executable} "$@"; true')
         shutil.copytree(bundled("model_repository"), tmp_path / "models", ignore=shutil.ignore_patterns("[2-9]*"))
         checkpoint = ROOT / "checkpoints" / "sam2.1_hiera_micro.pt"
         done = machine.run("run_triton_custom.sh", tmp_path / "models", SAM2_CHECKPOINT=checkpoint)
-        assert "holds this checkpoint already" in done.stdout, done.stderr
+        assert done.returncode == 0, done.stderr
+        assert "holds this checkpoint already" in done.stdout
+        assert machine.calls.read_text().count("standin-python") == 1
+        # The newest version counts: this one was exported from other weights.
+        (tmp_path / "models" / "sam2_encoder" / "10").mkdir()
+        (tmp_path / "models" / "sam2_encoder" / "10" / "model.onnx").write_bytes(b"other")
+        done = machine.run("run_triton_custom.sh", tmp_path / "models", SAM2_CHECKPOINT=checkpoint)
+        assert "already" not in done.stdout
+        assert "export_sam2_to_onnx" in machine.calls.read_text()
 
     @pytest.mark.parametrize(("checkpoint", "code"), [("", 2), ("relative.pt", 2), ("/no/such.pt", 1)])
     def test_a_checkpoint_must_be_named_in_full_and_exist(self, machine, checkpoint, code):

@@ -2,11 +2,16 @@
 
 import contextlib
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from triton_sam import SAM2TritonClient, SamError
+from triton_sam.masks import overlay
+
+OUTPUT = Path(__file__).parents[1] / "output"
+"""The folder in which people look at the masks of this test."""
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +38,13 @@ def test_a_click_gives_three_candidates(client):
     assert iou.shape == (1, 3)
 
 
-def test_a_box_gives_a_full_size_mask(client):
-    (segment,) = client.segment(box=[90, 70, 310, 290])
+def test_a_box_gives_a_full_size_mask_to_look_at(client, images):
+    box = [90, 70, 310, 290]
+    (segment,) = client.segment(box=box)
     assert segment.mask.shape == (600, 800)
-    assert segment.to_png().startswith(b"\x89PNG")
+    segment.to_png(OUTPUT / "test_basic_mask.png")
+    overlay(images / "shapes.jpg", [segment.mask], boxes=[box]).save(OUTPUT / "test_basic_overlay.png")
+    assert (OUTPUT / "test_basic_mask.png").read_bytes() == segment.to_png()
 
 
 def test_the_same_click_twice_gives_the_same_mask(client):

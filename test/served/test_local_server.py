@@ -25,7 +25,7 @@ from triton_sam.errors import (
     PortInUseError,
     RepositoryError,
 )
-from triton_sam.local_server import LocalServer, installation
+from triton_sam.local_server import LocalServer, installation, process
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.local_server.probe import last_errors, tidy_reason
 from triton_sam.repository import selection
@@ -207,6 +207,26 @@ def test_a_forked_child_does_not_stop_its_parents_server(scale_only: Path) -> No
         time.sleep(0.3)
         assert server.is_alive()
         assert server.log_path.exists()
+
+
+def test_two_threads_that_stop_a_server_close_its_pipe_once(scale_only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor that is closed twice may by then belong to a file that a third thread has opened."""
+    closed, close, server = [], os.close, LocalServer(scale_only)
+
+    def watched_close(descriptor: int) -> None:
+        closed.append(descriptor)
+        if len(closed) == 1:  # another thread stops the server before this one has closed the descriptor
+            other = threading.Thread(target=server._run._close_lifeline)
+            other.start()
+            other.join()
+            monkeypatch.undo()
+        close(descriptor)
+
+    with server:
+        monkeypatch.setattr(process.os, "close", watched_close)
+        server.stop()
+    assert len(closed) == 1
+    assert not server.is_alive()
 
 
 # --- choosing an installation of Triton

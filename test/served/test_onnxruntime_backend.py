@@ -27,8 +27,11 @@ from support.tiny_models import (
     write_repository,
 )
 
+from triton_sam._common.bundle import bundled
 from triton_sam.errors import LocalServerError
 from triton_sam.local_server import LocalServer, installation
+from triton_sam.repository.accelerators import Tuning, tune
+from triton_sam.repository.config import parse_config
 
 needs_no_gpu = pytest.mark.skipif(any(Path("/dev").glob("nvidia[0-9]*")), reason="this machine has a GPU")
 
@@ -211,6 +214,22 @@ def test_names_of_a_config_and_of_the_graph(backend: ModuleType, inputs: str, ou
     expected = nullcontext() if words is None else pytest.raises(backend.pb_utils.TritonModelException, match=words)
     with expected:
         backend.check_names(config, {"x"}, {"scale"}, {"y"})
+
+
+def test_the_memory_limit_of_triton_sam_config_reaches_cuda(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No GPU is needed: the providers of ONNX Runtime are those of a machine with CUDA."""
+    cuda = SimpleNamespace(get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(backend, "import_onnxruntime", lambda: cuda)
+    text = (bundled("model_repository") / "sam2_encoder" / "config.pbtxt").read_text()
+    config = parse_config(tune(text, Tuning("cuda", "cuda", memory_limit=3 << 30)))
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    instance = {"model_instance_kind": "GPU", "model_instance_device_id": "1"}
+    assert backend.choose_providers(instance, parameters) == [
+        ("CUDAExecutionProvider", {"device_id": 1, "gpu_mem_limit": 3 << 30}),
+        "CPUExecutionProvider",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,10 @@ def test_placement_of_models() -> None:
     assert (placement(gpu).on_gpu, placement(gpu).on_cpu, placement(gpu).computes) == (True, False, True)
     cpu = placement({"backend": "python", "instance_group": [{"kind": "KIND_CPU", "count": 1}]})
     assert (cpu.on_gpu, cpu.on_cpu, cpu.computes) == (False, True, False)
-    assert placement({"platform": "ensemble"}).text == "unknown device"
+    assert placement({"platform": "ensemble"}).text == "ensemble"
+    steps = {"step": [{"model_name": "sam2_encoder"}]}
+    alias = placement({"platform": "ensemble", "ensemble_scheduling": steps})
+    assert (alias.text, alias.on_gpu, alias.on_cpu) == ("ensemble of sam2_encoder", False, False)
 
 
 def test_a_silent_fallback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

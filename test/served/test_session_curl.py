@@ -3,13 +3,15 @@
 import base64
 import io
 import json
+import os
 import shutil
 import subprocess
+import urllib.request
 
 import numpy as np
 import pytest
 from PIL import Image
-from support.session_requests import ask, colored, text
+from support.session_requests import ask, colored, post, text
 from support.session_server import encoded, serve
 
 from triton_sam import SAM2TritonClient, SamError
@@ -73,23 +75,85 @@ def test_curl_gets_errors_as_json(session_server, picture, image, prompt, code):
     assert len(answer["error"]["message"]) <= 500
 
 
-def script(name, *arguments):
+def test_a_body_with_another_number_of_dimensions_is_refused_with_both_shapes(session_server, picture):
+    """Triton compares the number of dimensions before the session model sees the request."""
+    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": '{"points": [[200, 180]]}'}
+    error = post(session_server, shape=(1, 1), **inputs)["error"]
+    assert "unexpected shape for input" in error
+    assert "Expected [1], got [1,1]" in error
+
+
+def test_bodies_with_a_batch_dimension_where_the_config_says_so(tmp_path, picture):
+    """The two lines of config.pbtxt are those that docs/reference/session-models.md gives."""
+    shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
+    config = tmp_path / "sam2" / "config.pbtxt"
+    written = config.read_text()
+    for name in ("image_b64", "prompt_json"):
+        line = f'{{ name: "{name}", data_type: TYPE_STRING, dims: [1], optional: true }}'
+        assert line in written
+        written = written.replace(line, line.replace("[1]", "[1, 1]"))
+    config.write_text(written)
+    prompt = {"points": [[200, 180]]}
+    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": json.dumps(prompt)}
+    with serve(tmp_path) as server, SAM2TritonClient(server.http_url) as client:
+        client.set_image(picture)
+        (expected,) = client.segment([[200, 180]])
+        answer = json.loads(post(server, shape=(1, 1), **inputs)["result_json"])
+        by_id = {"prompt_json": json.dumps({**prompt, "image_id": answer["image_id"]})}
+        again = json.loads(post(server, shape=(1, 1), **by_id)["result_json"])
+        assert "Expected [1,1], got [1]" in post(server, **inputs)["error"]
+    assert again["masks"] == answer["masks"]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["mask"]["data"]))))
+    np.testing.assert_array_equal(pixels > 0, expected.mask)
+
+
+def test_the_generate_extension_needs_no_shape(session_server, picture):
+    prompt = {"points": [[200, 180]]}
+    inputs = {"image_b64": base64.b64encode(picture).decode(), "prompt_json": json.dumps(prompt)}
+    request = urllib.request.Request(f"{session_server.http_url}/v2/models/sam2/generate", json.dumps(inputs).encode())
+    answer = json.loads(json.loads(urllib.request.urlopen(request).read())["result_json"])
+    assert answer["mask"] == ask(session_server, **inputs)["mask"]
+
+
+def script(name, *arguments, **variables):
     command = ["bash", str(bundled("scripts") / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_scripts_for_curl(session_server, images):
+def test_the_scripts_for_curl(session_server, images, tmp_path):
     host, _, port = session_server.http_url.removeprefix("http://").partition(":")
     health = script("health_check.sh", host, port)
     assert health.returncode == 0
     assert "sam2_decoder" in health.stdout
     assert script("health_check.sh", host, "9").returncode == 1
-    done = script("infer_example.sh", host, port, str(images / "shapes.jpg"), '{"points": [[200, 180]], "labels": [1]}')
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["mask"]["width"] == 800
-    refused = script("infer_example.sh", host, port, "AA==", '{"points":[],"boxes":[]}')
+    prompt = '{"points": [[200, 180]],\n "labels": [1]}'
+    large = base64.b64encode((images / "coffee.jpg").read_bytes()).decode()
+    for number, given in enumerate([(), (str(images / "shapes.jpg"), prompt), (large, prompt)]):
+        file = tmp_path / "new" / f"{number}.png"
+        done = script("infer_example.sh", host, port, *given, OUT=str(file))
+        assert done.returncode == 0, done.stderr
+        mask = json.loads(done.stdout)["mask"]
+        assert file.read_bytes() == base64.b64decode(mask["data"])
+        assert Image.open(file).size == (mask["width"], mask["height"])
+        assert done.stderr == f"infer_example.sh: mask with score {mask['score']:.2f} written to {file}\n"
+
+
+def test_the_script_for_curl_says_what_is_wrong_and_writes_no_mask(session_server, images, tmp_path):
+    host, _, port = session_server.http_url.removeprefix("http://").partition(":")
+    refused = script("infer_example.sh", host, port, "AA==", '{"points":[],"boxes":[]}', OUT=str(tmp_path / "x.png"))
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["error"]["code"] == "BAD_IMAGE"
+    assert refused.stderr.startswith("infer_example.sh: BAD_IMAGE: ")
+    assert "neither a file nor base64" in script("infer_example.sh", host, port, "%%%", "{}").stderr
+    uploaded = script("infer_example.sh", host, port, str(images / "shapes.jpg"), "{}", OUT=str(tmp_path / "x.png"))
+    assert (uploaded.returncode, uploaded.stderr) == (0, "")
+    assert json.loads(uploaded.stdout)["mask"] is None
+    assert list(tmp_path.iterdir()) == []
+    point = '{"points": [[200, 180]]}'
+    done = script("infer_example.sh", host, port, str(images / "shapes.jpg"), point, OUT="/proc/none/x.png")
+    assert done.returncode == 1
+    assert "cannot write /proc/none/x.png" in done.stderr
 
 
 def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transport, picture):

@@ -253,6 +253,38 @@ def test_too_many_at_once_are_refused_at_once(tmp_path, picture):
         assert counted["refusals_total"] == len(refused)
 
 
+def test_no_click_is_refused_because_of_uploads(tmp_path, picture):
+    repository = tmp_path / "models"
+    shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
+    config = repository / "sam2" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"24"', '"2"'))
+    with serve(repository) as server, SAM2TritonClient(server.http_url) as client:
+        client.set_image(picture)
+        expected, _ = client.predict(POINT)
+        enough, refusals = threading.Event(), []
+
+        def upload_others(number):
+            with SAM2TritonClient(server.http_url) as other:
+                while not enough.is_set():
+                    try:
+                        other.set_image(colored(number))
+                    except ServerBusyError as error:
+                        refusals.append(error)
+                        enough.wait(0.05)
+
+        with ThreadPoolExecutor(8) as pool:
+            uploads = [pool.submit(upload_others, number) for number in range(8)]
+            try:
+                while len(refusals) < 8:
+                    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+                for _ in range(8):
+                    np.testing.assert_array_equal(client.predict(POINT)[0], expected)
+            finally:
+                enough.set()
+            for done in uploads:
+                done.result()
+
+
 def test_figures_are_in_the_metrics(session_server, transport, picture):
     before = metrics(session_server)
     upload(transport, colored(77))

@@ -54,7 +54,7 @@ def test_tensorrt_profiles_cover_every_input_and_the_shapes_that_clients_send() 
         config = parse_config(tune(committed(f"{family}_decoder"), FULL))
         found = accelerators(config)
         assert list(found) == ["tensorrt", "cuda"]  # CUDA runs the nodes that TensorRT cannot run
-        assert (found["cuda"]["use_tf32"], found["cuda"]["gpu_mem_limit"]) == ("0", str(1 << 30))
+        assert found["cuda"]["use_tf32"] == "0"
         for bound, prompts, points in (("min", 1, 1), ("max", 16, 16)):
             profile = dict(part.split(":") for part in found["tensorrt"][f"trt_profile_{bound}_shapes"].split(","))
             assert list(profile) == [tensor.name for tensor in config.input]
@@ -79,10 +79,56 @@ TENSORRT_KEYS = {
 def test_only_parameters_that_the_backend_reads() -> None:
     found = accelerators(parse_config(tune(committed("sam2_encoder"), FULL)))
     assert set(found["tensorrt"]) <= TENSORRT_KEYS
-    assert set(found["cuda"]) <= {
-        *("cudnn_conv_algo_search", "cudnn_conv_use_max_workspace", "arena_extend_strategy"),
-        *("use_tf32", "gpu_mem_limit"),
+    assert set(found["cuda"]) <= {"cudnn_conv_use_max_workspace", "use_tf32"}
+
+
+def cuda_options_of_the_backend(text: str) -> dict[str, str]:
+    """Return the options that NVIDIA's ONNX Runtime backend gives to the CUDA provider, in the order of its code.
+
+    The code is src/onnxruntime.cc of onnxruntime_backend: lines 719 to 848 in the branch r25.01, and 752 to 881 in
+    r26.05. The C++ code reads the accelerator first and the `parameters` of the model second.
+    """
+    config = parse_config(text)
+    options: dict[str, str] = {}
+    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
+        if accelerator.name == "cuda":
+            options.update({key: value for key, value in accelerator.parameters.items() if key and value})
+    given = {key: value.string_value for key, value in config.parameters.items()}
+    # Triton writes `parameters` into the JSON of every model, also when it is empty, so this part always runs.
+    searches = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
+    options["cudnn_conv_algo_search"] = searches[int(given.get("cudnn_conv_algo_search", "0"))]
+    options["gpu_mem_limit"] = given.get("gpu_mem_limit", str((1 << 64) - 1))
+    strategies = ("kNextPowerOfTwo", "kSameAsRequested")
+    options["arena_extend_strategy"] = strategies[int(given.get("arena_extend_strategy", "0"))]
+    options["do_copy_in_default_stream"] = given.get("do_copy_in_default_stream", "1")
+    return options
+
+
+@pytest.mark.parametrize("model", ["sam1_encoder", "sam2_encoder", "sam2_decoder", "sam3_decoder"])
+@pytest.mark.parametrize("accelerator", ["cuda", "tensorrt"])
+def test_the_settings_of_cuda_reach_onnx_runtime(model: str, accelerator: str) -> None:
+    options = cuda_options_of_the_backend(
+        tune(committed(model), Tuning(accelerator, accelerator, memory_limit=3 << 30))
+    )
+    assert options == {
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "cudnn_conv_use_max_workspace": "1",
+        "arena_extend_strategy": "kSameAsRequested",
+        "gpu_mem_limit": str(3 << 30),
+        "use_tf32": "1",
+        "do_copy_in_default_stream": "1",
     }
+    plain = cuda_options_of_the_backend(tune(committed(model), Tuning(accelerator, accelerator, tf32=False)))
+    assert (plain["gpu_mem_limit"], plain["use_tf32"]) == (str((1 << 64) - 1), "0")
+
+
+def test_the_backend_overwrites_the_accelerator() -> None:
+    """Why the settings are `parameters` of the model: in the accelerator they would have no effect."""
+    ignored = """optimization { execution_accelerators { gpu_execution_accelerator [ { name: "cuda"
+      parameters { key: "cudnn_conv_algo_search" value: "HEURISTIC" }
+      parameters { key: "gpu_mem_limit" value: "1024" } } ] } }"""
+    options = cuda_options_of_the_backend(committed("sam2_encoder") + ignored)
+    assert (options["cudnn_conv_algo_search"], options["gpu_mem_limit"]) == ("EXHAUSTIVE", str((1 << 64) - 1))
 
 
 @pytest.mark.parametrize("wrong", [{"instances": 0}, {"gpus": (0, 0)}, {"gpus": (-1,)}, {"memory_limit": -1}])

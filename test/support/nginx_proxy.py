@@ -20,6 +20,19 @@ from triton_sam._common.bundle import checkout
 
 ROOT = checkout() or Path.cwd()  # the proxy is tested in a checkout alone
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+
+
+def nginx_version() -> tuple[int, ...]:
+    """Return the version of the nginx program, (0,) without one."""
+    if NGINX is None:
+        return (0,)
+    text = subprocess.run([NGINX, "-v"], capture_output=True, text=True, timeout=60, check=False).stderr
+    found = re.search(r"nginx/([\d.]+)", text)
+    return tuple(map(int, found[1].split("."))) if found else (0,)
+
+
+RESOLVES = nginx_version() >= (1, 27, 3)
+"""Whether this nginx has `resolve`, as the image of docker-compose.yml does. Debian's nginx is older."""
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="no nginx program (Debian: apt install nginx-light)")
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl program")
 
@@ -51,9 +64,15 @@ def make_tls(folder: Path) -> str:
 
 
 def configure(
-    folder: Path, tls: Path, ports: tuple[int, int], http: Sequence[str], grpc: Sequence[str], sticky: bool = True
+    folder: Path,
+    tls: Path,
+    ports: tuple[int, int],
+    http: Sequence[str],
+    grpc: Sequence[str],
+    sticky: bool = True,
+    name_server: str = "127.0.0.1",
 ) -> Path:
-    """Copy deploy/nginx's files with other ports, places and servers; nothing else is changed.
+    """Copy deploy/nginx's files with other ports, places and servers, and without directives that an old nginx lacks.
 
     Args:
         folder: for the copies, and for what nginx writes.
@@ -62,6 +81,7 @@ def configure(
         http: host:port of the servers' HTTP endpoints.
         grpc: host:port of their gRPC endpoints.
         sticky: False takes the hash out, which leaves plain round-robin.
+        name_server: asked for the addresses of servers that are given by name, address:port.
 
     Returns:
         The main configuration file.
@@ -85,6 +105,13 @@ def configure(
         line = re.search(rf"( *server )triton:{port}(.*)", upstreams)
         assert line is not None, upstreams
         upstreams = upstreams.replace(line[0], "\n".join(f"{line[1]}{address}{line[2]}" for address in addresses))
+    if nginx_version() < (1, 25, 1):
+        text = re.sub(r"( ssl);\n *http2 on;", r"\1 http2;", text)
+    if not RESOLVES:
+        upstreams = upstreams.replace(" resolve ", " ")
+    resolver = (ROOT / "deploy" / "nginx" / "resolver.conf.template").read_text()
+    assert "${NGINX_LOCAL_RESOLVERS}" in resolver
+    (folder / "resolver.conf").write_text(resolver.replace("${NGINX_LOCAL_RESOLVERS}", name_server))
     if not sticky:
         upstreams = re.sub(r"(?m)^ *hash .*\n", "", upstreams)
     (folder / "upstreams.conf").write_text(upstreams)
@@ -94,12 +121,17 @@ def configure(
 
 @contextlib.contextmanager
 def proxy(
-    folder: Path, tls: Path, http: Sequence[str], grpc: Sequence[str], sticky: bool = True
+    folder: Path,
+    tls: Path,
+    http: Sequence[str],
+    grpc: Sequence[str],
+    sticky: bool = True,
+    name_server: str = "127.0.0.1",
 ) -> Iterator[SimpleNamespace]:
     """Run nginx with the files of configure()."""
     assert NGINX is not None, "the test lacks needs_nginx"
     https_port, grpcs_port = free_ports(2)
-    path = configure(folder, tls, (https_port, grpcs_port), http, grpc, sticky)
+    path = configure(folder, tls, (https_port, grpcs_port), http, grpc, sticky, name_server)
     with (folder / "nginx.out").open("w") as output:
         process = subprocess.Popen([NGINX, "-c", path, "-e", folder / "error.log"], stdout=output, stderr=output)
     try:

@@ -61,9 +61,9 @@ def bomb():
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
 
 
-def post(server, **inputs):
+def post(server, *, shape=(1,), **inputs):
     """What curl does: JSON in, status and JSON out."""
-    tensors = [{"name": k, "shape": [1], "datatype": "BYTES", "data": [v]} for k, v in inputs.items()]
+    tensors = [{"name": k, "shape": shape, "datatype": "BYTES", "data": [v]} for k, v in inputs.items()]
     request = urllib.request.Request(
         f"{server.http_url}/v2/models/sam2/infer", json.dumps({"inputs": tensors}).encode()
     )

@@ -47,7 +47,7 @@ class ClientContender:
 
     def encode(self, content: bytes) -> object:
         """See Contender."""
-        return self._client.set_image(content)  # type: ignore[func-returns-value]
+        return self._client.set_image(content)
 
     def click(self, point: Point) -> object:
         """See Contender."""

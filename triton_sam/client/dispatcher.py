@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
+import os
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,11 +31,13 @@ SECONDS_TO_CLOSE = 5.0
 class Work(Generic[Outcome]):
     """One prediction: its flow, and the future that receives the result.
 
-    The steps of the flow run on the event loop, so they must be quick.
+    The steps of the flow run on the event loop, so they must be quick. They run in the context of the caller, where
+    OpenTelemetry keeps the current span.
     """
 
     flow: Flow[Outcome]
     future: concurrent.futures.Future[Outcome] = field(default_factory=concurrent.futures.Future)
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
     task: asyncio.Task[None] | None = None
 
 
@@ -53,6 +57,7 @@ class Dispatcher:
         self._loop = IO_LOOP.acquire()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closing: concurrent.futures.Future[None] | None = None
+        self._process_id = os.getpid()
 
     def submit(
         self, works: Sequence[Work[Outcome]], lane: str | None, request_id: str | None = None
@@ -61,8 +66,9 @@ class Dispatcher:
 
         Raises:
             InputError: an earlier request with this id has not ended yet.
-            ConfigurationError: the client is closed.
+            ConfigurationError: the client is closed, or it belongs to the parent of this process.
         """
+        self._check_process()
         with self._lock:
             self._check_open()
             if request_id is not None and self._lanes.get(request_id) is not None:
@@ -86,14 +92,20 @@ class Dispatcher:
             end: time of the monotonic clock, in seconds, at which it must have ended; None: the timeout of a call.
 
         Raises:
-            ConfigurationError: the client is closed.
+            ConfigurationError: the client is closed, or it belongs to the parent of this process.
         """
+        self._check_process()
         with self._lock:
             self._check_open()
             return asyncio.run_coroutine_threadsafe(self._infer(request, end), self._loop)
 
     def change(self, act: Callable[[Lanes[Work[Any]]], Step[Work[Any]]]) -> int:
-        """Change the lanes; return the number of requests that the change cancelled."""
+        """Change the lanes; return the number of requests that the change cancelled.
+
+        Raises:
+            ConfigurationError: the client belongs to the parent of this process.
+        """
+        self._check_process()
         with self._lock:
             step = act(self._lanes)
         self._carry_out(step)
@@ -101,17 +113,26 @@ class Dispatcher:
 
     def counts(self, lane: str) -> dict[str, int]:
         """See Lanes.counts()."""
+        self._check_process()
         with self._lock:
             return self._lanes.counts(lane)
 
     @property
     def sent(self) -> int:
         """Number of requests that have been started so far."""
+        self._check_process()
         with self._lock:
             return self._lanes.sent
 
     def close(self) -> concurrent.futures.Future[None]:
-        """Cancel all requests and close the connections. The future ends when this is done. Repeated calls are safe."""
+        """Cancel all requests and close the connections. The future ends when this is done. Repeated calls are safe.
+
+        In a forked child this does nothing, because requests and connections are those of its parent.
+        """
+        if self._is_inherited:
+            done: concurrent.futures.Future[None] = concurrent.futures.Future()
+            done.set_result(None)
+            return done
         with self._lock:
             if self._closing is not None:
                 return self._closing
@@ -126,6 +147,20 @@ class Dispatcher:
         if not IO_LOOP.is_current_thread():
             with contextlib.suppress(concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
                 closing.result(SECONDS_TO_CLOSE)
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that made the client.
+
+        The thread of the loop does not exist in a child, and the lock may be held by a thread that does not either.
+        """
+        return os.getpid() != self._process_id
+
+    def _check_process(self) -> None:
+        if self._is_inherited:
+            raise ConfigurationError(
+                "this client belongs to the process that made it: make a new client in this process"
+            )
 
     def _check_open(self) -> None:
         if self._closing is not None:
@@ -144,7 +179,7 @@ class Dispatcher:
                 job.work.task.cancel()
         for job in step.start:
             if job.state is State.RUNNING:  # otherwise it was cancelled in the meantime
-                job.work.task = self._start(self._send(job))
+                job.work.task = job.work.context.run(self._start, self._send(job))
 
     def _start(self, call: Coroutine[Any, Any, Outcome]) -> asyncio.Task[Outcome]:
         task = self._loop.create_task(call)
@@ -174,7 +209,7 @@ class Dispatcher:
             self._carry_out(step)
 
     def _forward_cancel(self, job: Job[Work[Any]], future: concurrent.futures.Future[Any]) -> None:
-        if future.cancelled():
+        if future.cancelled() and not self._is_inherited:
             self.change(lambda lanes: lanes.cancel(job.id) if lanes.get(job.id) is job else Step())
 
     async def _infer(self, request: Request, end: float | None) -> Tensors:

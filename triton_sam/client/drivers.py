@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
+from .._common.tracing import span
 from ..errors import ServerError
 from ..transport.base import Tensors
 from ..wire.pair import Request
@@ -59,15 +61,21 @@ def carry(flow: Flow[Result], send: Callable[[Request], Tensors]) -> Result:
         send: sends a request and returns the answer.
     """
     steps = Steps(flow)
-    request = steps.begin()
-    while request is not None:
-        try:
-            outputs = send(request)
-        except ServerError as error:
-            request = steps.failed(error)
-        else:
-            request = steps.answered(outputs)
+    with _span(flow):
+        request = steps.begin()
+        while request is not None:
+            try:
+                outputs = send(request)
+            except ServerError as error:
+                request = steps.failed(error)
+            else:
+                request = steps.answered(outputs)
     return steps.result
+
+
+def _span(flow: Flow[Any]) -> AbstractContextManager[object]:
+    """Open the span of a flow. Its name is that of the function that wrote the flow, such as `triton_sam.encode`."""
+    return span(f"triton_sam.{getattr(flow, '__name__', 'flow')}")
 
 
 async def at_once(step: Callable[..., Request | None], /, *arguments: Any) -> Request | None:
@@ -86,12 +94,13 @@ async def carry_async(
         run_step: runs the code of the flow between two requests.
     """
     steps = Steps(flow)
-    request = await run_step(steps.begin)
-    while request is not None:
-        try:
-            outputs = await send(request)
-        except ServerError as error:
-            request = await run_step(steps.failed, error)
-        else:
-            request = await run_step(steps.answered, outputs)
+    with _span(flow):
+        request = await run_step(steps.begin)
+        while request is not None:
+            try:
+                outputs = await send(request)
+            except ServerError as error:
+                request = await run_step(steps.failed, error)
+            else:
+                request = await run_step(steps.answered, outputs)
     return steps.result

@@ -10,8 +10,10 @@ from ..errors import PromptError
 from .dispatcher import Work
 from .flows import predict
 from .speculative import Queued, Result, SpeculativeSAM2Client
+from .spellings import also_spelled
 
 
+@also_spelled(point_coords_list="coords_list", point_labels_list="labels_list")
 async def queue_multiple_requests(
     client: SpeculativeSAM2Client, coords_list: Sequence[Any], labels_list: Sequence[Any], session_id: str
 ) -> list[Queued]:
@@ -19,8 +21,9 @@ async def queue_multiple_requests(
 
     Args:
         client: the client, after set_image().
-        coords_list: points of each position, in the form that predict_async() takes.
-        labels_list: labels of each position.
+        coords_list: points of each position, in the form that predict_async() takes. ``point_coords_list`` is a second
+            spelling.
+        labels_list: labels of each position. ``point_labels_list`` is a second spelling.
         session_id: the lane of the predictions.
 
     Returns:

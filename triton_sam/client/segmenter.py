@@ -11,7 +11,7 @@ from ..masks.segment import Segment
 class Segmenter(Protocol):
     """The object that is measured or compared: a SAM2TritonClient, or any object with the same two methods."""
 
-    def set_image(self, image: ImageSource) -> None:
+    def set_image(self, image: ImageSource) -> object:
         """Make an image the current one."""
 
     def segment(

@@ -26,6 +26,7 @@ from .dispatcher import Dispatcher, Work
 from .drivers import carry, carry_async
 from .flows import ask, predict
 from .lanes import Job, Lanes
+from .spellings import also_spelled, check_image_size, timeout_in_second_place
 
 Result = tuple[FloatArray, FloatArray]
 """(masks, iou) as SAM2TritonClient.predict() returns them."""
@@ -41,7 +42,8 @@ class SpeculativeSAM2Client(ClientCore):
     CancelledError. A prediction that was already sent continues, so that masks keep coming while the mouse moves. If
     you cancel it, it is cancelled on the wire, and the newest prediction is sent at once. Lanes take turns.
 
-    All I/O runs in a separate thread, so that you can use a client from any thread and any event loop.
+    All I/O runs in a separate thread, so that you can use a client from any thread and any event loop. A forked child
+    process does not have that thread: make a new client there, because that of the parent raises ConfigurationError.
 
     Examples:
         >>> async with SpeculativeSAM2Client("localhost:8000") as client:
@@ -75,6 +77,8 @@ class SpeculativeSAM2Client(ClientCore):
         ConfigurationError: an argument is invalid. The constructor opens no connection.
     """
 
+    @timeout_in_second_place
+    @also_spelled(ConfigurationError, triton_url="url")
     def __init__(
         self,
         url: str | None = None,
@@ -115,24 +119,35 @@ class SpeculativeSAM2Client(ClientCore):
         """Number of predictions sent to the server so far. Replaced predictions that were never sent do not count."""
         return self._dispatcher.sent
 
-    def set_image(self, image: ImageSource) -> None:
+    @also_spelled(image_path="image")
+    def set_image(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
         """Encode an image and make it the current one of all lanes. After an error, the earlier image stays current.
 
         This method blocks. Inside an event loop, use set_image_async() instead.
 
         Args:
-            image: path, encoded bytes, Pillow image or uint8 RGB array (H,W,3).
+            image: path, encoded bytes, Pillow image or uint8 RGB array (H,W,3). ``image_path`` is a second spelling.
+            image_size: side of the encoder's input in pixels. Leave it out: the client knows it.
+
+        Returns:
+            The embeddings, as in ``image_embeddings``.
 
         Raises:
+            ConfigurationError: the encoder takes another image_size.
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
+        check_image_size(image_size, self.family)
         send = self._sender(time.monotonic() + self._timeout)
-        self._embeddings = carry(self._flows.encode(image, self._encode_here), send)
+        self._embeddings = embeddings = carry(self._flows.encode(image, self._encode_here), send)
+        return embeddings
 
-    async def set_image_async(self, image: ImageSource) -> None:
+    @also_spelled(image_path="image")
+    async def set_image_async(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
         """Encode an image and make it the current one of all lanes. See set_image()."""
-        self._embeddings = await self.encode_async(image)
+        check_image_size(image_size, self.family)
+        self._embeddings = embeddings = await self.encode_async(image)
+        return embeddings
 
     async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image without making it the current one. Pass the result to ``predict_async(..., image=...)``.
@@ -151,6 +166,7 @@ class SpeculativeSAM2Client(ClientCore):
         # In a thread, since a step may have to prepare an image, which would block the loop for too long.
         return await carry_async(self._flows.encode(image, self._encode_here), send, asyncio.to_thread)
 
+    @also_spelled(point_coords="coords", point_labels="labels")
     async def segment_async(
         self,
         coords: Any = None,
@@ -173,6 +189,7 @@ class SpeculativeSAM2Client(ClientCore):
         outputs = await asyncio.wrap_future(work.future)
         return await asyncio.to_thread(click.segments, outputs)
 
+    @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(
         self,
         coords: Any = None,
@@ -191,8 +208,9 @@ class SpeculativeSAM2Client(ClientCore):
 
         Args:
             coords: (N,2) points of one object, (P,N,2) of several, or P lists of different length; x, y in pixels of
-                the original image.
-            labels: (N,) or (P,N): 1 foreground, 0 background, -2 no point. None: all foreground.
+                the original image. ``point_coords`` is a second spelling.
+            labels: (N,) or (P,N): 1 foreground, 0 background, -2 no point. None: all foreground. ``point_labels`` is a
+                second spelling.
             session_id: name of the lane. None: the prediction belongs to no lane, and no other one replaces it.
             request_id: an id for cancel_request(); None: the client generates one.
             box: (4,) or (P,4) as x1,y1,x2,y2 in pixels of the original image.
@@ -214,6 +232,7 @@ class SpeculativeSAM2Client(ClientCore):
         (job,) = self._dispatcher.submit([Work(predict(click))], session_id, request_id)
         return self._queued(job)
 
+    @also_spelled(point_coords="coords", point_labels="labels")
     def predict_sync(
         self,
         coords: Any = None,

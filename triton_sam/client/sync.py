@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from ..errors import ConfigurationError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -19,6 +20,7 @@ from .clicks import Click
 from .drivers import carry
 from .flows import ask
 from .server_models import ServerModels, sort_models
+from .spellings import also_spelled, check_image_size
 
 
 class SamTritonClient(ClientCore):
@@ -56,6 +58,7 @@ class SamTritonClient(ClientCore):
         ConfigurationError: an argument is invalid. The constructor opens no connection.
     """
 
+    @also_spelled(ConfigurationError, triton_url="url")
     def __init__(
         self,
         url: str | None = None,
@@ -87,9 +90,23 @@ class SamTritonClient(ClientCore):
         with self._transport.one_call():
             return carry(self._flows.encode(image, self._encode_here), self._send)
 
-    def set_image(self, image: ImageSource) -> None:
-        """Encode an image and make it the current one, see encode(). After an error, the earlier image stays."""
-        self._embeddings = self.encode(image)
+    @also_spelled(image_path="image")
+    def set_image(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
+        """Encode an image and make it the current one, see encode(). After an error, the earlier image stays.
+
+        Args:
+            image: see encode(). ``image_path`` is a second spelling.
+            image_size: side of the encoder's input in pixels. Leave it out: the client knows it.
+
+        Returns:
+            The embeddings, as in ``image_embeddings``.
+
+        Raises:
+            ConfigurationError: the encoder takes another image_size.
+        """
+        check_image_size(image_size, self.family)
+        self._embeddings = embeddings = self.encode(image)
+        return embeddings
 
     def predict(
         self,

@@ -45,6 +45,9 @@ def placement(config: Mapping[str, Any]) -> Placement:
     groups = config.get("instance_group", [])
     kinds = [str(group.get("kind", "KIND_AUTO")).removeprefix("KIND_") for group in groups]
     parts = []
+    if config.get("platform") == "ensemble":  # it has no instances: the models that it calls have
+        called = [str(step.get("model_name")) for step in config.get("ensemble_scheduling", {}).get("step", [])]
+        parts.append("ensemble of " + ", ".join(dict.fromkeys(called)) if called else "ensemble")
     for group, kind in zip(groups, kinds, strict=True):
         gpus = ",".join(map(str, group.get("gpus", [])))
         parts.append(f"{group.get('count', 1)} instance(s) on {kind}{' ' + gpus if gpus else ''}")

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from .._common.signals import ends_by_interrupt
 from ..export import registry
 from ..export.settings import PRECISIONS, Settings
 from ..families import FAMILIES
@@ -74,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
         progress=not args.quiet,
         options=_families.exporter_options(args, "export"),
     )
-    for path in registry.export(args.family, settings).files.values():
+    with ends_by_interrupt():  # an export that is stopped leaves no files behind
+        exported = registry.export(args.family, settings)
+    for path in exported.files.values():
         print(path)
     return 0
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from ..errors import ServerError
 from ..repository.folder import RepositoryModel, list_models
-from ..repository.selection import read_repository, unloadable
+from ..repository.selection import ModelFolder, read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -48,9 +48,10 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"repository": str(folder), "models": listed, "ready": ready}, default=str))
         return 0
     print(f"repository {folder}")
-    reasons = unloadable(read_repository(folder))
+    folders = read_repository(folder)
+    reasons = unloadable(folders)
     for model in models:
-        print(f"  {model.name:28} {_state(model, reasons.get(model.name))}")
+        print(f"  {model.name:28} {_state(model, folders.get(model.name), reasons.get(model.name))}")
     if ready is None:
         print(f"server {transport.url}: no answer")
         return 0
@@ -60,11 +61,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _state(model: RepositoryModel, reason: str | None) -> str:
+def _state(model: RepositoryModel, folder: ModelFolder | None, reason: str | None) -> str:
     if model.problem:
         return model.problem
     if reason is not None:
         return f"left out: {reason}"
     facts = [model.metadata.get(f"triton_sam.{key}", "") for key in ("config", "checkpoint", "precision")]
     details = ", ".join(dict.fromkeys(fact for fact in facts if fact))
+    if folder is not None and folder.is_ensemble:  # such as an alias
+        details = f"ensemble of {', '.join(sorted(folder.dependencies(())))}"
     return f"version {', '.join(map(str, model.versions))}" + (f" ({details})" if details else "")

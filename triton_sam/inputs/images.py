@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,12 @@ ImageSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 """The formats, in Pillow's names, that servers accept from any client. Pillow's other decoders are rarely used, and the
 decoder for EPS starts a program, so only the user's own process opens files in those formats."""
+
+MAX_DEEP_PIXELS = 100_000_000
+"""Maximum number of pixels of a file with more than 8 bits for each grey value. Decoding it takes up to 4 bytes a pixel
+besides the 4 bytes of the RGB image. Pillow's own limit holds for all files: 179 million pixels."""
+_BLOCK_PIXELS = 1 << 22
+"""Number of pixels that are converted at a time, so that the converted values take little memory."""
 
 _UPRIGHT_OPERATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -65,7 +72,10 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
     try:
         if image.width == 0 or image.height == 0:
             raise ImageError("the image has no pixels")
-        return _to_rgb(_upright(image))
+        image = _upright(image)
+        if _is_deep(image):
+            image = Image.fromarray(_stretch(_BlocksOfImage(image)))  # this frees the image of more bits
+        return _to_rgb(image)
     except ImageError:
         raise
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
@@ -129,9 +139,9 @@ def _resize(image: Image.Image, size: Size, family: Family) -> Iterator[npt.NDAr
     elif family.resampling == "pillow":
         yield from np.asarray(image.resize(size, Image.Resampling.BILINEAR)).transpose(2, 0, 1)
     else:
-        for band in image.split():
+        for channel in range(3):  # one by one, since the floats of a band take as much memory as the image
             # Applied to a float band, Pillow's filter gives the same result as torchvision's Resize of a float tensor.
-            yield np.asarray(band.convert("F").resize(size, Image.Resampling.BILINEAR))
+            yield np.asarray(image.getchannel(channel).convert("F").resize(size, Image.Resampling.BILINEAR))
 
 
 def _in_known_format(content: bytes) -> bytes:
@@ -171,8 +181,15 @@ def _decode(
         raise ImageError(_unsupported_source(source))
     try:
         with Image.open(stream, formats=formats) as image:
+            if _is_deep(image) and image.width * image.height > MAX_DEEP_PIXELS:
+                raise ImageError(
+                    f"{_describe(source)} is too large: {image.width} x {image.height} pixels of more than 8 bits; at "
+                    f"most {MAX_DEEP_PIXELS} are possible: scale the values to 8 bits first"
+                )
             image.load()
             return image
+    except ImageError:
+        raise
     except Image.DecompressionBombError as error:
         raise ImageError(f"{_describe(source)} is too large: {error}") from error
     except UnidentifiedImageError as error:
@@ -204,7 +221,7 @@ def _from_array(array: npt.NDArray[np.generic]) -> Image.Image:
     if array.ndim == 3:
         array = array[:, :, :3]
     if array.dtype == np.uint16:
-        array = _stretch(array)
+        array = _stretch(_BlocksOfArray(array))
     elif array.dtype != np.uint8:
         raise ImageError(f"an image array must be uint8 or uint16, not {array.dtype}: scale it to 0..255 first")
     return Image.fromarray(np.ascontiguousarray(array)).convert("RGB")
@@ -231,24 +248,70 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        return Image.fromarray(_stretch(np.asarray(image))).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
         # Converting straight to RGB makes Pillow warn about palettes with an alpha value for each entry.
         return image.convert("RGBA").convert("RGB")
     return image.convert("RGB")
 
 
-def _stretch(array: npt.NDArray[np.generic]) -> npt.NDArray[np.uint8]:
-    """Scale the values from minimum..maximum to 0..255; NaN and infinity count as the minimum."""
-    values = array.astype(np.float32)
-    finite = np.isfinite(values)
-    if not finite.any():
+def _is_deep(image: Image.Image) -> bool:
+    """Return whether the pixels are grey values of more than 8 bits."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+class _BlocksOfImage:
+    """The rows of a grey Pillow image as arrays, of which only one block exists at a time."""
+
+    def __init__(self, image: Image.Image) -> None:
+        self.shape: tuple[int, ...] = (image.height, image.width)
+        self._image = image
+
+    def rows(self, top: int, bottom: int) -> npt.NDArray[np.generic]:
+        """Return some rows."""
+        return np.asarray(self._image.crop((0, top, self._image.width, bottom)))
+
+
+class _BlocksOfArray:
+    """The rows of an array (H,W) or (H,W,C)."""
+
+    def __init__(self, array: npt.NDArray[np.generic]) -> None:
+        self.shape = array.shape
+        self._array = array
+
+    def rows(self, top: int, bottom: int) -> npt.NDArray[np.generic]:
+        """Return some rows."""
+        return self._array[top:bottom]
+
+
+def _row_blocks(width: int, height: int) -> Iterator[tuple[int, int]]:
+    """Yield the first row of each block of rows, and the row behind its last."""
+    rows = max(1, _BLOCK_PIXELS // width)
+    for top in range(0, height, rows):
+        yield top, min(top + rows, height)
+
+
+def _stretch(source: _BlocksOfImage | _BlocksOfArray) -> npt.NDArray[np.uint8]:
+    """Scale the values from minimum..maximum to 0..255; NaN and infinity count as the minimum.
+
+    The values are floats only within one block of rows.
+    """
+    height, width = source.shape[0], math.prod(source.shape[1:])
+    low, high = np.float32(np.inf), np.float32(-np.inf)
+    for top, bottom in _row_blocks(width, height):
+        values = source.rows(top, bottom).astype(np.float32)
+        finite = np.isfinite(values)
+        low = min(low, values.min(where=finite, initial=np.inf))
+        high = max(high, values.max(where=finite, initial=-np.inf))
+    if high < low:
         raise ImageError("the image has no finite pixel value: every pixel is NaN or infinite")
-    low, high = values[finite].min(), values[finite].max()
-    values = np.where(finite, values, low)
     scale = 255.0 / (high - low) if high > low else 0.0
-    stretched: npt.NDArray[np.uint8] = np.rint((values - low) * scale).astype(np.uint8)
+    stretched = np.empty(source.shape, np.uint8)
+    for top, bottom in _row_blocks(width, height):
+        values = source.rows(top, bottom).astype(np.float32)
+        values[~np.isfinite(values)] = low
+        values -= low
+        values *= scale
+        stretched[top:bottom] = np.rint(values, out=values).astype(np.uint8)
     return stretched
 
 

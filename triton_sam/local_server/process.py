@@ -64,7 +64,8 @@ class SupervisedTriton:
         # Closing this pipe stops the supervisor. Other programs that this one starts do not inherit the pipe, so they
         # do not keep the server alive.
         reader, lifeline_end = os.pipe()
-        self._lifeline: int | None = lifeline_end
+        self._lifelines = [lifeline_end]
+        """The descriptor, until one thread takes it out to close it."""
         with os.fdopen(reader, "rb") as lifeline, self._open_log() as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(vars(job))],
@@ -131,10 +132,11 @@ class SupervisedTriton:
         return ": " + " / ".join(lines) if lines else ""
 
     def _close_lifeline(self) -> None:
-        """Close the pipe, unless an earlier stop() did so before it was interrupted."""
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+        """Close the pipe, unless an earlier stop() or another thread did so."""
+        # pop() gives the descriptor to one thread alone. If two closed it, the second might close a file that a third
+        # thread has just opened, which gets the same number.
+        with contextlib.suppress(IndexError):
+            os.close(self._lifelines.pop())
 
     def _open_log(self) -> IO[bytes]:
         try:

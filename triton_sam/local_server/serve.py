@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TextIO
 
+from triton_sam._common.signals import ends_by_interrupt
 from triton_sam.local_server.launcher import LocalServer
 from triton_sam.local_server.probe import last_errors
 
@@ -68,7 +68,7 @@ def serve(
         admin=admin,
         extra_args=extra_args,
     )
-    with _sigterm_as_ctrl_c(), _log_to_stderr(server) if verbose else contextlib.nullcontext():
+    with ends_by_interrupt(), _log_to_stderr(server) if verbose else contextlib.nullcontext():
         started = False
         try:
             began = time.monotonic()
@@ -110,23 +110,6 @@ def cpu_fallbacks(log: str) -> list[str]:
 
 def _last_words(server: LocalServer) -> str:
     return " / ".join(last_errors(server.log)) or "its log is empty"
-
-
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may change signal handlers
-        return
-    # SIGINT needs a handler as well, because a shell starts background jobs with SIGINT ignored.
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

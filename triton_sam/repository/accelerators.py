@@ -151,28 +151,40 @@ def _session_instances(tuning: Tuning) -> str:
 
 
 def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning, fp16: bool) -> list[str]:
-    cuda = _cuda(tuning)
-    accelerators = [("tensorrt", _tensorrt(config, tuning, fp16))] if accelerator == "tensorrt" else []
-    if accelerator != "none":  # with TensorRT too, CUDA runs the operators that TensorRT does not support
-        accelerators.append(("cuda", cuda))
-    if not accelerators:
+    if accelerator == "none":
         return []
+    accelerators = [("tensorrt", _tensorrt(config, tuning, fp16))] if accelerator == "tensorrt" else []
+    # With TensorRT too, CUDA runs the operators that TensorRT does not support.
+    accelerators.append(("cuda", _cuda(tuning)))
     lines = ["optimization { execution_accelerators { gpu_execution_accelerator ["]
     for name, parameters in accelerators:
         rows = [f'    parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items()]
         lines += [f'  {{ name: "{name}"', *rows, "  }" + ("" if name == "cuda" else ",")]
-    return [*lines, "] } }"]
+    lines += ["] } }", "# The backend reads these three here alone: it overwrites them in the accelerator above."]
+    lines += [
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+        for key, value in _cuda_parameters(tuning).items()
+    ]
+    return lines
 
 
 def _cuda(tuning: Tuning) -> dict[str, str]:
-    """Return the options of ONNX Runtime's CUDA provider, which the backend passes on unchanged."""
+    """Return the options of ONNX Runtime's CUDA provider that the backend passes on from the accelerator, unchanged."""
+    return {"cudnn_conv_use_max_workspace": "1", "use_tf32": "1" if tuning.tf32 else "0"}
+
+
+def _cuda_parameters(tuning: Tuning) -> dict[str, str]:
+    """Return the options of the CUDA provider that the backend reads from the `parameters` of the model alone.
+
+    NVIDIA's backend (src/onnxruntime.cc, the same in 25.01 and 26.05) first copies the parameters of the accelerator,
+    and then sets these options from the `parameters` of the model. An option that is missing there gets the default of
+    the backend, whatever the accelerator says. Two of them are numbers there.
+    """
     parameters = {
-        # The default, EXHAUSTIVE, measures every algorithm when a shape occurs for the first time.
-        "cudnn_conv_algo_search": "HEURISTIC",
-        "cudnn_conv_use_max_workspace": "1",
-        # The arena grows by the requested size and not to the next power of two, since several instances share a GPU.
-        "arena_extend_strategy": "kSameAsRequested",
-        "use_tf32": "1" if tuning.tf32 else "0",
+        # HEURISTIC. The default, EXHAUSTIVE, measures every algorithm when a shape occurs for the first time.
+        "cudnn_conv_algo_search": "1",
+        # kSameAsRequested. The default takes the next power of two, and several instances share a GPU.
+        "arena_extend_strategy": "1",
     }
     return {**parameters, **({"gpu_mem_limit": str(tuning.memory_limit)} if tuning.memory_limit else {})}
 

@@ -31,7 +31,11 @@ def staging(folder: Path) -> Iterator[Path]:
     made = _make(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".export-", dir=folder, ignore_cleanup_errors=True) as temporary:
-            yield Path(temporary)
+            try:
+                yield Path(temporary)
+            finally:
+                # Once here and once at the end of the context: an interruption in the middle of one leaves the other.
+                shutil.rmtree(temporary, ignore_errors=True)
     finally:
         _remove_empty(made)
 
@@ -105,6 +109,7 @@ def _back_up(place: Path, finished: Path) -> Path | None:
     if not place.exists():
         return None
     backup = finished.with_name(finished.name + ".old")
+    backup.unlink(missing_ok=True)  # an installation that was killed may have left one
     try:
         backup.hardlink_to(place)
     except OSError:  # the file system has no hard links
@@ -117,6 +122,9 @@ def _restore(backup: Path | None, place: Path) -> None:
         place.unlink(missing_ok=True)
     else:
         backup.replace(place)
+        # The system does not rename a hard link onto the file that it links to, which is still in its place if the
+        # move itself failed.
+        backup.unlink(missing_ok=True)
 
 
 def _make(folder: Path) -> list[Path]:

@@ -37,7 +37,7 @@ class ImageCache:
     """Keeps the most recently used images, at most ``limit`` bytes of embeddings. Thread-safe.
 
     Args:
-        limit: maximum size in bytes; shrink() lowers it.
+        limit: maximum size in bytes; lower_limit() lowers it.
     """
 
     def __init__(self, limit: int) -> None:
@@ -77,18 +77,19 @@ class ImageCache:
         with self._lock:
             return self._images.put(image.image_id, image, image.nbytes)
 
-    def shrink(self) -> int:
-        """Evict the least recently used image, and lower the limit to the size of the remaining images.
+    def evict_oldest(self, keep: int = 0) -> int:
+        """Evict the least recently used image, unless the cache holds at most ``keep`` bytes.
 
         Returns:
-            The number of evicted images: 1, or 0 if the cache was empty.
+            The size of the evicted image in bytes; 0 if none was evicted.
         """
         with self._lock:
-            if not len(self._images):
-                return 0
-            gone = self._images.remove_oldest()
-            self._images.limit = max(self._images.nbytes, gone)
-            return 1
+            return self._images.remove_oldest() if self._images.nbytes > keep else 0
+
+    def lower_limit(self, least: int) -> None:
+        """Lower the limit to the current size, but not below ``least`` bytes. It never rises."""
+        with self._lock:
+            self._images.limit = min(self._images.limit, max(self._images.nbytes, least))
 
 
 class SingleFlight(Generic[Key, Value]):

@@ -17,6 +17,7 @@ from .options import certificates, check_times, request_headers
 from .protocols import AsyncProtocolClient
 from .retry import Attempts
 from .timed_sockets import Call
+from .triton import inference_span
 from .url import ServerUrl
 
 Result = TypeVar("Result")
@@ -79,11 +80,17 @@ class AsyncTransport:
         Raises:
             ServerError: see triton_sam.errors.
         """
+        with inference_span(model) as headers:
+            return await self._infer(model, inputs, outputs, headers)
+
+    async def _infer(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str]
+    ) -> dict[str, npt.NDArray[Any]]:
         attempts = Attempts(self._retries)
         while True:
             try:
-                arrays = await self._client.infer(model, inputs, outputs, Call(time.monotonic() + self._timeout))
-                return all_outputs(arrays, model, outputs)
+                call = Call(time.monotonic() + self._timeout, headers)
+                return all_outputs(await self._client.infer(model, inputs, outputs, call), model, outputs)
             except Exception as error:  # noqa: BLE001 - pause_after() raises it again
                 pause = attempts.pause_after(error, map_error(error, self._url, model))
             # The pause needs no deadline: in_time() limits the time of the whole call.

@@ -47,7 +47,7 @@ class AsyncGrpcClient:
                 model,
                 [self._inputs.get(name, array) for name, array in inputs.items()],
                 outputs=[tritonclient.grpc.aio.InferRequestedOutput(name) for name in outputs],
-                headers=dict(self._headers),  # tritonclient adds its own to them
+                headers={**self._headers, **call.headers},  # tritonclient adds its own to them
                 client_timeout=call.left(),
             )
         except Exception as error:

@@ -112,7 +112,7 @@ class GrpcClient:
             raise
 
     def _options(self, call: Call) -> dict[str, Any]:
-        return {"headers": dict(self._headers) or None, "client_timeout": call.left()}
+        return {"headers": {**self._headers, **call.headers} or None, "client_timeout": call.left()}
 
     def _infer_in_time(self, client: Any, model: str, given: list[Any], wanted: list[Any], call: Call) -> Any:
         """Run an inference that ends at its timeout even if gRPC does not.

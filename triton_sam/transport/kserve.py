@@ -124,7 +124,7 @@ class KServeClient:
         self, method: str, path: str, body: Body, call: Call, headers: Mapping[str, str] | None = None
     ) -> Iterator[urllib3.BaseHTTPResponse]:
         every = urllib3.HTTPHeaderDict(self._headers)
-        every.update(headers or {})
+        every.update({**call.headers, **(headers or {})})
         with self._pool.request(method, path, every, body, call) as answer:
             if answer.status != 200:
                 raise _error(answer.status, answer.read())

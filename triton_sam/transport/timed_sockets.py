@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 CONNECT_TIMEOUT = 10.0
@@ -28,9 +28,11 @@ class Call:
 
     Args:
         end: deadline as a time of the monotonic clock, seconds.
+        headers: further headers of its requests, for example those that continue a trace.
     """
 
-    def __init__(self, end: float) -> None:
+    def __init__(self, end: float, headers: Mapping[str, str] | None = None) -> None:
+        self.headers: Mapping[str, str] = headers or {}
         self._end = end
         self._cancelled = False
         self._socket: TimedSocket | None = None

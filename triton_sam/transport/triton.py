@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
+from .._common.tracing import span
 from ..errors import ServerError
 from .base import Tensors
 from .failures import all_outputs, map_error
@@ -79,7 +80,8 @@ class Transport:
             ServerError: see triton_sam.errors.
         """
         given = {name: self._input(name, array) for name, array in inputs.items()}
-        arrays = self._call(lambda call: self._client.infer(model, given, outputs, call), model)
+        with inference_span(model) as headers:
+            arrays = self._call(lambda call: self._client.infer(model, given, outputs, call), model, headers=headers)
         return all_outputs(arrays, model, outputs)
 
     def is_ready(self) -> bool:
@@ -131,15 +133,26 @@ class Transport:
     def _input(self, name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any] | SharedTensor:  # noqa: ARG002
         return array
 
-    def _call(self, ask: Callable[[Call], Result], model: str | None, retries: int | None = None) -> Result:
+    def _call(
+        self,
+        ask: Callable[[Call], Result],
+        model: str | None,
+        retries: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Result:
         with self.one_call():
             end, attempts = self._ends.end, Attempts(self._retries if retries is None else retries)
             while True:
                 try:
-                    return ask(Call(end))
+                    return ask(Call(end, headers))
                 except Exception as error:  # noqa: BLE001 - pause_after() raises it again
                     pause = attempts.pause_after(error, map_error(error, self.url, model), end - time.monotonic())
                 time.sleep(pause)
+
+
+def inference_span(model: str) -> contextlib.AbstractContextManager[dict[str, str]]:
+    """Open the span of one inference, with its repetitions; yield the headers that continue the trace in Triton."""
+    return span(f"infer {model}", {"triton_sam.model": model}, is_request=True)
 
 
 def _connect(url: ServerUrl, headers: Mapping[str, str], ca_certs: str | None) -> ProtocolClient:

@@ -161,7 +161,7 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
         Parameter(
             "max_pending",
             str(DEFAULT_MAX_PENDING),
-            "Requests that may be under way or wait; more are refused at once (BUSY).",
+            "Clicks that may be under way or wait, and besides as many requests with an image; more are refused.",
         ),
     )
 

@@ -272,6 +272,21 @@ def test_the_configuration_follows_the_file_name(name: str, config: str) -> None
     assert named.read_bytes() == sam2_model.find_config(guessed).read_bytes()
 
 
+def test_a_path_into_a_clone_stands_for_the_configuration_of_the_package(tmp_path: Path, monkeypatch) -> None:
+    """The first README gave --model-cfg as a path into sam2_repo, which the export does not need any more."""
+    monkeypatch.chdir(tmp_path)
+    name = "configs/sam2.1/sam2.1_hiera_b+.yaml"
+    for clone in (Path("sam2_repo"), tmp_path / "sam2_repo"):
+        assert sam2_model.find_config(clone / "sam2" / name) == sam2_model.find_config(name)
+    mine = tmp_path / "sam2_repo" / "sam2" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("model: {}")
+    assert sam2_model.find_config(f"sam2_repo/sam2/{name}").read_text() == "model: {}"  # the clone itself comes first
+    for unknown in ("sam2_repo/sam2/configs/none.yaml", f"elsewhere/{name}"):
+        with pytest.raises(ConfigurationError, match="no model configuration"):
+            sam2_model.find_config(unknown)
+
+
 @pytest.mark.parametrize("name", ["mine.pt", "sam2_hiera_micro.pt"])
 def test_a_file_name_that_tells_no_size_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="give --model-cfg"):

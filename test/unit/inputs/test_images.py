@@ -1,6 +1,8 @@
 """Images are opened from every source and become the encoder's input."""
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -70,6 +72,80 @@ def test_16_bit_values_are_stretched_from_their_own_range(tmp_path):
         grey = np.asarray(open_image(source))[:, :, 0]
         assert (grey.min(), grey.max()) == (0, 255)
         assert (np.diff(grey.ravel().astype(int)) >= 0).all()
+
+
+def stretched_at_once(values: np.ndarray) -> np.ndarray:
+    """Stretch all values at a time, as a reference for the blocks of rows."""
+    values = values.astype(np.float32)
+    finite = np.isfinite(values)
+    low, high = values[finite].min(), values[finite].max()
+    scale = 255.0 / (high - low) if high > low else 0.0
+    return np.rint((np.where(finite, values, low) - low) * scale).astype(np.uint8)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 20, 100])
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_blocks_of_rows_change_no_value(monkeypatch, kind, rows):
+    monkeypatch.setattr("triton_sam.inputs.images._BLOCK_PIXELS", rows * 30)
+    values = RNG.normal(1000, 300, (20, 30)).clip(0).astype(kind)
+    if kind is np.float32:
+        values[3, 4:7], values[19, 0] = np.nan, -np.inf
+    expected = stretched_at_once(values)
+    for channel in np.asarray(open_image(Image.fromarray(values))).transpose(2, 0, 1):
+        np.testing.assert_array_equal(channel, expected)
+    if kind is np.uint16:
+        colours = np.dstack([values, values * 2, values // 3])
+        np.testing.assert_array_equal(np.asarray(open_image(colours)), stretched_at_once(colours))
+
+
+MEMORY = """
+import io, sys
+import numpy as np
+from PIL import Image
+from triton_sam.families import get_family
+from triton_sam.inputs.images import encoder_input, open_image
+
+def highest():
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) >> 10
+
+stream = io.BytesIO()
+black = Image.fromarray(np.zeros((1, 1), np.dtype(sys.argv[1]))).resize((4000, 4000))
+black.save(stream, "TIFF", compression="packbits")
+del black
+encoder_input(open_image(np.zeros((9, 9), np.uint16)), get_family("sam2"))
+before = highest()
+opened = open_image(stream.getvalue())
+print(highest() - before)
+encoder_input(opened, get_family("sam2"))
+print(highest() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory is read from /proc")
+@pytest.mark.parametrize("kind", ["uint16", "float32"])
+def test_an_image_of_more_bits_takes_little_memory(kind):
+    """16 megapixels take 61 MiB as RGB, and as much as floats, which are needed of one band at a time."""
+    done = subprocess.run([sys.executable, "-c", MEMORY, kind], capture_output=True, text=True, check=True)
+    opened, as_input = map(int, done.stdout.split())
+    assert opened < 130
+    assert as_input < 190
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_a_file_of_more_bits_has_a_lower_limit_of_pixels(monkeypatch, kind):
+    """It is refused before it is decoded."""
+    monkeypatch.setattr("triton_sam.inputs.images.MAX_DEEP_PIXELS", 600)
+    content = encoded(Image.fromarray(np.ones((20, 30), kind)), "TIFF")
+    assert open_image(content).size == (30, 20)
+    large = Image.fromarray(np.ones((20, 31), kind))
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail("it was decoded"))
+    with pytest.raises(ImageError, match=r"too large: 31 x 20 pixels of more than 8 bits; at most 600 .* 8 bits first"):
+        open_image(encoded(large, "TIFF"))
+    monkeypatch.undo()
+    monkeypatch.setattr("triton_sam.inputs.images.MAX_DEEP_PIXELS", 600)
+    assert open_image(large).size == (31, 20)  # it is in the memory of the caller already
+    assert open_image(encoded(Image.fromarray(np.ones((20, 31), np.uint8)))).size == (31, 20)
 
 
 @pytest.mark.filterwarnings("error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,12 @@ def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: py
     config = parse_config((repository / "other_encoder" / "config.pbtxt").read_text())
     assert config.ensemble_scheduling.step[0].model_name == "my_sam_encoder"
     assert [tensor.name for tensor in (*config.input, *config.output)] == ["x", "y"]
+
+
+def test_models_says_that_an_alias_is_an_ensemble(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert alias(repository, "my_sam", "--of", "sam2") == 0
+    assert main(["models", "--model-repository", str(repository)]) == 0
+    assert re.search(r"my_sam_encoder +version 1 \(ensemble of sam2_encoder\)\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +112,7 @@ def test_a_target_without_weights_is_refused_also_without_the_command(repository
         write_alias(repository, Alias("x", "empty_encoder"))
 
 
-def test_a_local_server_answers_under_all_names(tmp_path: Path) -> None:
+def test_a_local_server_answers_under_all_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     from support.tiny_models import add_graph, config_of, write_model
@@ -124,3 +131,9 @@ def test_a_local_server_answers_under_all_names(tmp_path: Path) -> None:
             answer = transport.infer(f"{name}_encoder", {"x": np.zeros((1, 4), np.float32)}, ["y"])
             assert answer["y"].tolist() == [[0, 1, 2, 3]]
         transport.close()
+        for url in (server.http_url, server.grpc_url):
+            capsys.readouterr()
+            assert main(["doctor", "--url", url, "--model-repository", str(tmp_path)]) == 0
+            report = capsys.readouterr().out
+            assert re.search(r"ok +model other_encoder +ensemble of my_sam_encoder\n", report)
+            assert re.search(r"ok +model sam2_encoder +1 instance\(s\) on ", report)

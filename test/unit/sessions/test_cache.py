@@ -146,15 +146,19 @@ def test_an_error_is_not_its_own_cause(said):
     assert caught.value.__cause__ is not caught.value
 
 
-def test_a_cache_that_shrinks_keeps_what_was_used_last():
+def test_what_was_used_last_is_evicted_last():
     cache = ImageCache(100)
     for name in "abc":
         cache.put(held(name, 30))
     cache.get("a")
-    assert cache.shrink() == 1
-    assert (cache.limit, cache.nbytes, cache.get("b")) == (60, 60, None)
+    assert (cache.evict_oldest(90), cache.evict_oldest(89)) == (0, 30)
+    assert (cache.limit, cache.nbytes, cache.get("b")) == (100, 60, None)
+    cache.lower_limit(30)
+    assert cache.limit == 60
     assert cache.put(held("d", 30)) == 1  # c
     assert cache.get("a").image_id == "a"
-    assert [cache.shrink(), cache.shrink(), cache.shrink()] == [1, 1, 0]
-    assert (cache.limit, cache.nbytes, len(cache)) == (30, 0, 0)  # room for one is left
+    assert [cache.evict_oldest() for _ in range(3)] == [30, 30, 0]
+    for least in (30, 70):
+        cache.lower_limit(least)
+        assert (cache.limit, cache.nbytes, len(cache)) == (30, 0, 0)  # room for one is left, and it never rises
     assert cache.put(held("e", 30)) == 0

@@ -202,8 +202,10 @@ def test_what_is_refused_has_a_status(model, tensors, code) -> None:
 
 
 def test_more_than_may_wait_is_refused_at_once(model) -> None:
+    model.execute([first := Request(["image_id"], image=text(picture()))])
+    image_id = first.answer().tensors["image_id"]
     Bls.gate.clear()
-    waiting = [Request(["image_id"], image=text(picture(form))) for form in ("PNG", "BMP")]
+    waiting = [Request(["masks"], image_id=image_id, **POINT) for _ in range(2)]
     model.execute(waiting)
     late, as_json = Request(["masks"], image_id=text(b"x")), Request(["result_json"], prompt_json=text(b"{}"))
     unread = Request(["masks"], prompt_json=text(b"{}"))
@@ -214,6 +216,20 @@ def test_more_than_may_wait_is_refused_at_once(model) -> None:
     assert not any(request.sent for request in waiting)
     Bls.gate.set()
     for request in waiting:
+        assert request.answer().error is None
+
+
+def test_images_that_wait_do_not_refuse_clicks(model) -> None:
+    model.execute([first := Request(["image_id"], image=text(picture()))])
+    image_id = first.answer().tensors["image_id"]
+    Bls.gate.clear()
+    images = [Request(["image_id"], image=text(picture(form))) for form in ("BMP", "TIFF", "WEBP")]
+    clicks = [Request(["masks"], image_id=image_id, **POINT) for _ in range(3)]
+    model.execute([*images, *clicks])
+    refused = [request.answer().error.code for request in (images[2], clicks[2])]
+    assert refused == ["BUSY", "BUSY"]
+    Bls.gate.set()
+    for request in (*images[:2], *clicks[:2]):
         assert request.answer().error is None
 
 

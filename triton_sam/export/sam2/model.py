@@ -66,14 +66,19 @@ def find_config(model_cfg: str | Path) -> Path:
 
     Args:
         model_cfg: path of a file, or the name of a configuration in the `sam2` package (with or without its folder) or
-            in OWN_CONFIGS. The suffix .yaml is optional.
+            in OWN_CONFIGS. The suffix .yaml is optional. A path into a clone of Meta's repository that does not exist,
+            such as sam2_repo/sam2/configs/sam2.1/sam2.1_hiera_b+.yaml, stands for the same file in the package.
 
     Raises:
         ConfigurationError: there is no such file.
     """
     package = Path(sam2.__path__[0])
     folders = (Path(), package, OWN_CONFIGS, *(package / folder for folder in _FOLDERS))
-    for candidate in (folder / model_cfg for folder in folders):
+    candidates = [folder / model_cfg for folder in folders]
+    before, clone, name = Path(model_cfg).as_posix().rpartition("/sam2/configs/")
+    if clone and before:
+        candidates.append(package / "configs" / name)
+    for candidate in candidates:
         named = candidate if candidate.suffix == ".yaml" else candidate.with_name(candidate.name + ".yaml")
         if named.is_file():
             return named

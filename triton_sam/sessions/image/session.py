@@ -98,6 +98,8 @@ class SessionModel:
         self._identity = identity.encode()
         self._flights: SingleFlight[str, HeldImage] = SingleFlight()
         self._encoders = threading.BoundedSemaphore(PARALLEL_ENCODES)
+        self._floors: dict[str, int] = {}
+        """Bytes in the cache below which calls that run out of memory may not evict images, by step."""
         metrics.set("cache_limit_bytes", cache.limit)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]]) -> Reply:
@@ -108,7 +110,7 @@ class SessionModel:
                 self._answer(read_request(tensors), reply)
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
             reply.counts["failures"] += 1
-            reply.error = error
+            reply.error = error.with_traceback(None)  # which refers to this reply, and to the image
             reply.tensors = write_json_error(error) if wants_json(tensors) else {}
         return reply
 
@@ -168,38 +170,73 @@ class SessionModel:
             size = opened.size
             del opened
             with reply.timed("encode"):
-                embeddings = self._with_room(lambda: self._models.encode({spec.name: pixels}), reply)
+                embeddings = self._with_room("encode", lambda: self._models.encode({spec.name: pixels}), reply)
         image = HeldImage(image_id, size, self._pair.family.embeddings(embeddings), self._models.nbytes(embeddings))
         reply.counts["cache_evictions"] += self.cache.put(image)
         reply.counts.update(encodes=1, encode_seconds=reply.seconds["open"] + reply.seconds["encode"])
         return image
 
-    def _with_room(self, call: Callable[[], Result], reply: Reply) -> Result:
-        """Call a model. If memory runs out, evict images and permanently lower the limit of the cache, then repeat."""
+    def _with_room(self, step: str, call: Callable[[], Result], reply: Reply, keep: int = 0) -> Result:
+        """Call a model. If memory runs out, evict images one by one and repeat.
+
+        If that helps, the cache was too large, and its limit stays lower. If it does not help, memory lacks for another
+        reason: the limit stays as it was, and so does half of the images, until a call of this step succeeds.
+
+        Args:
+            step: name of the call.
+            call: calls the model.
+            reply: counts the evictions.
+            keep: bytes of images that stay in any case.
+
+        Raises:
+            NoRoomError: memory still lacks.
+        """
+        evicted = 0
         while True:
             try:
-                return call()
+                result = call()
             except NoRoomError:
-                gone = self.cache.shrink()
-                if not gone:
+                floor = self._floors.setdefault(step, self.cache.nbytes // 2)
+                evicted = self.cache.evict_oldest(max(floor, keep))
+                if not evicted:
                     raise
-                reply.counts["cache_evictions"] += gone
+                reply.counts["cache_evictions"] += 1
+            else:
+                self._floors.pop(step, None)
+                if evicted:
+                    self.cache.lower_limit(evicted)
+                return result
 
     def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
         family = self._pair.family
         prompts = request.prompts(image.image_size, family.mask_size)
-        wanted = tuple(family.requested_outputs(request.multimask_output))
-
-        def decode(part: Prompts) -> Prediction:
-            masks = self._with_room(lambda: self._models.decode(image.tensors, part.tensors(family), wanted), reply)
-            return self._pair.read_masks(masks, part, request.multimask_output)
-
         # A single object needs no padding, which this decoder would not mask out.
         alone = prompts.has_padding and not family.masks_out_padding
         with reply.timed("decode"):
-            answers = [decode(part) for part in prompts.parts(1 if alone else self._models.objects_at_a_time)]
+            parts = prompts.parts(1 if alone else self._models.objects_at_a_time)
+            answers = [each for part in parts for each in self._decode_part(image, part, request, reply)]
         reply.counts.update(decodes=1, decode_seconds=reply.seconds["decode"])
         if len(answers) == 1:
             return answers[0]
         logits, scores = (np.concatenate([getattr(each, name) for each in answers]) for name in ("logits", "scores"))
         return Prediction(logits, scores, prompts)
+
+    def _decode_part(self, image: HeldImage, part: Prompts, request: SessionRequest, reply: Reply) -> list[Prediction]:
+        """Decode some objects in one call, or in several calls if the memory does not suffice for one.
+
+        This is a method because a function that calls itself would keep the memory of the image until Python looks for
+        circular references.
+        """
+        if len(part) == 1:  # evicting the image of this request would free nothing
+            return [self._with_room("decode", lambda: self._call_decoder(image, part, request), reply, image.nbytes)]
+        with contextlib.suppress(NoRoomError):
+            return [self._call_decoder(image, part, request)]
+        # Fewer objects take less memory, and no image has to go.
+        halves = part.parts((len(part) + 1) // 2)
+        return [each for half in halves for each in self._decode_part(image, half, request, reply)]
+
+    def _call_decoder(self, image: HeldImage, part: Prompts, request: SessionRequest) -> Prediction:
+        family = self._pair.family
+        wanted = tuple(family.requested_outputs(request.multimask_output))
+        masks = self._models.decode(image.tensors, part.tensors(family), wanted)
+        return self._pair.read_masks(masks, part, request.multimask_output)

@@ -66,9 +66,9 @@ class TritonPythonModel:
             weights_identity(Path(args["model_repository"]).parent / encoder),
         )
         threads = _number(parameters, "threads", contract.DEFAULT_THREADS)
-        self._clicks = ThreadPoolExecutor(threads, "click")
-        self._images = ThreadPoolExecutor(threads, "image")
-        self._places = threading.BoundedSemaphore(_number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING))
+        pending = _number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING)
+        self._clicks = _Pool("click", threads, pending)
+        self._images = _Pool("image", threads, pending)
         self._refused = self._refused_reported = 0
         self._report_waits = threading.Event()
         # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
@@ -79,13 +79,13 @@ class TritonPythonModel:
         for request in requests:
             inputs = {tensor.name(): tensor for tensor in request.inputs()}
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
-            if not self._places.acquire(blocking=False):
+            brings_image = contract.IMAGE in inputs or contract.IMAGE_B64 in inputs
+            pool = self._images if brings_image else self._clicks
+            if not pool.places.acquire(blocking=False):
                 self._refuse(inputs, sender, wanted)
                 continue
             tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
-            brings_image = contract.IMAGE in tensors or contract.IMAGE_B64 in tensors
-            pool = self._images if brings_image else self._clicks
-            pool.submit(self._serve, tensors, sender, wanted)
+            pool.threads.submit(self._serve, pool, tensors, sender, wanted)
 
     def _refuse(self, inputs: Container[str], sender: Any, wanted: Container[str]) -> None:
         """Answer at once that too many requests wait, instead of letting the queue grow.
@@ -108,17 +108,17 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Wait for the running requests."""
-        for pool in (self._clicks, self._images, self._reports):
-            pool.shutdown(cancel_futures=True)
+        for threads in (self._clicks.threads, self._images.threads, self._reports):
+            threads.shutdown(cancel_futures=True)
 
-    def _serve(self, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
+    def _serve(self, pool: _Pool, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
         try:
             if sender.is_cancelled():
                 sender.send(_failure("the request was cancelled", pb_utils.TritonError.CANCELLED), flags=FINAL)
                 return
             reply = self._model.answer(tensors)
         finally:
-            self._places.release()
+            pool.places.release()
         self._send(reply, sender, wanted)
         self._submit_report(self._model.report, reply)
 
@@ -134,6 +134,22 @@ class TritonPythonModel:
     def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the server stops, and the metrics end with it
             self._reports.submit(report, *arguments)
+
+
+class _Pool:
+    """The threads for one kind of requests, and the places of those that run or wait.
+
+    Clicks and images have a pool each, so that clicks are never refused because of uploads.
+
+    Args:
+        name: prefix of the names of the threads.
+        threads: number of requests that run at a time.
+        pending: number of requests that may run or wait.
+    """
+
+    def __init__(self, name: str, threads: int, pending: int) -> None:
+        self.threads = ThreadPoolExecutor(threads, name)
+        self.places = threading.BoundedSemaphore(pending)
 
 
 class BlsModels:

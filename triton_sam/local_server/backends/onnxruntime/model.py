@@ -2,7 +2,7 @@
 
 It reads the same model repositories as Triton's own C++ backend of that name. It supports `default_model_filename`,
 optional inputs (overridable initializers of the graph), `instance_group`, and the parameters `intra_op_thread_count`,
-`inter_op_thread_count`, `execution_mode` and `cuda_mem_limit`. A parameter whose key starts with "session." is passed
+`inter_op_thread_count`, `execution_mode` and `gpu_mem_limit`. A parameter whose key starts with "session." is passed
 to ONNX Runtime's session options unchanged. The backend answers the requests of a batch one by one. It computes the
 requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them without computing.
 
@@ -237,8 +237,9 @@ def choose_providers(args: Mapping[str, str], parameters: Mapping[str, str]) -> 
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # pip packages of CUDA and cuDNN are not on the library path
     options: dict[str, Any] = {"device_id": int(args["model_instance_device_id"])}
-    if number(parameters, "cuda_mem_limit"):
-        options["gpu_mem_limit"] = number(parameters, "cuda_mem_limit")
+    # The name in NVIDIA's backend, which `triton-sam config --gpu-memory-limit` writes, and an older name of this one.
+    if limit := number(parameters, "gpu_mem_limit") or number(parameters, "cuda_mem_limit"):
+        options["gpu_mem_limit"] = limit
     return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
 
 

@@ -1,0 +1,221 @@
+"""The values of the Helm chart: what they do, which are refused, and where they are described."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import build_parser
+from triton_sam.commands.container import MODELS_VARIABLE, server_options
+from triton_sam.families import FAMILIES
+
+yaml = pytest.importorskip("yaml")
+from support import helm  # noqa: E402
+from support.chart import CASES, ROOT, by_kind, containers, pods, script, triton  # noqa: E402
+
+PRESETS = yaml.safe_load((helm.CHART / "files/presets.yaml").read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def program() -> str:
+    """Return the path of helm; skip the tests of this file without one."""
+    try:
+        return helm.program("helm")
+    except helm.MissingProgramError as reason:
+        pytest.skip(str(reason))
+
+
+# --- models and resources
+
+
+def test_presets_cover_every_official_size() -> None:
+    sizes = {name: {size.name for size in family.sizes if size.official} for name, family in FAMILIES.items()}
+    sizes["sam3"] = {*FAMILIES["sam3"].hub.precisions, "checkpoint"}  # what `triton-sam setup sam3` takes
+    assert {name: set(PRESETS[name]) for name in sizes} == sizes
+    table = (ROOT / "docs/reference/models.md").read_text()
+    rows = re.findall(r"(?m)^\| SAM(\d)\S* \| (\w+) \|(?: [^|]+ \|){2} (\d+) \|", table)
+    assert len(rows) == 7
+    for digit, size, megabytes in rows:
+        preset = PRESETS[f"sam{digit}"][size]
+        assert preset["memory"] >= 2 * int(megabytes) / 1.048576 or preset["memory"] >= 512 > 2 * int(megabytes)
+        assert preset["gpuMemory"] >= int(megabytes) + 512
+
+
+def mebi(quantity: str) -> int:
+    return int(quantity.removesuffix("Mi"))
+
+
+def test_resources_follow_family_and_size() -> None:
+    minimal, families = triton("minimal")["resources"], triton("families")["resources"]
+    assert "nvidia.com/gpu" not in minimal["limits"]
+    assert families["limits"]["nvidia.com/gpu"] == "1"
+    added = sum(PRESETS[family][size]["memory"] for family, size in
+                (("sam1", "vit_h"), ("sam2", "base_plus"), ("sam2", "large")))  # fmt: skip
+    server = PRESETS["server"]
+    shared = server["sharedMemory"] + 3 * server["sharedMemoryEach"]
+    assert mebi(families["requests"]["memory"]) == server["memory"] + added + shared
+    for case in CASES:
+        (shm,) = (one for one in pods(case)["sam-triton-sam"][1]["volumes"] if one["name"] == "shm")
+        assert shm["emptyDir"]["medium"] == "Memory"
+        assert mebi(shm["emptyDir"]["sizeLimit"]) < mebi(triton(case)["resources"]["requests"]["memory"])
+    # On a processor /dev/shm also holds the session cache, whose size stands in config.pbtxt.
+    values = yaml.safe_load((helm.CHART / "values.yaml").read_text())
+    config = (ROOT / "model_repository/sam2/config.pbtxt").read_text()
+    assert f'string_value: "{values["sessionCacheMiB"] << 20}"' in config
+    (shm,) = (one for one in pods("minimal")["sam-triton-sam"][1]["volumes"] if one["name"] == "shm")
+    assert mebi(shm["emptyDir"]["sizeLimit"]) == server["sharedMemory"] + server["sharedMemoryEach"] + 512
+
+
+def test_nodes_are_chosen_by_their_gpu() -> None:
+    def expressions(case: str) -> dict[str, list[str]]:
+        affinity = pods(case)["sam-triton-sam"][1]["affinity"]["nodeAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        return {one["key"]: [one["operator"], *one["values"]] for one in term["matchExpressions"]}
+
+    assert expressions("openshift") == {"nvidia.com/gpu.product": ["In", "NVIDIA-L4", "NVIDIA-A10"]}
+    sizes = (PRESETS["sam1"]["vit_h"], PRESETS["sam2"]["base_plus"], PRESETS["sam2"]["large"])
+    needed = PRESETS["server"]["gpuMemory"] + sum(size["gpuMemory"] for size in sizes)
+    assert expressions("families")["nvidia.com/gpu.memory"] == ["Gt", str(needed - 1)]
+    assert "podAntiAffinity" in pods("s3")["sam-triton-sam"][1]["affinity"]
+    assert "affinity" not in pods("minimal")["sam-triton-sam"][1]
+    assert pods("openshift")["sam-triton-sam"][1]["runtimeClassName"] == "nvidia"
+    assert pods("full")["sam-triton-sam"][1]["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def test_the_server_loads_the_models_of_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    def variables(case: str) -> dict[str, str]:
+        return {one["name"]: one["value"] for one in triton(case)["env"]}
+
+    assert variables("families")[MODELS_VARIABLE] == "sam1 sam2 sam2.1_large_encoder sam2.1_large_decoder"
+    assert triton("families")["livenessProbe"]["httpGet"]["path"] == "/v2/models/sam1/ready"
+    monkeypatch.setenv(MODELS_VARIABLE, variables("minimal")[MODELS_VARIABLE])
+    options = server_options(bundled("model_repository"), None)  # the folder that the image has
+    loaded = {option.partition("=")[2] for option in options if option.startswith("--load-model")}
+    assert loaded == {"sam2", "sam2_encoder", "sam2_decoder"}
+    assert variables("minimal")["TRITON_SAM_REPOSITORY"] == "/opt/triton-sam/model_repository"
+
+
+def test_every_command_line_is_one_that_the_programs_know() -> None:
+    parser = build_parser()
+    for case in CASES:
+        for name, (_, spec) in pods(case).items():
+            for container in containers(spec):
+                arguments = [*container.get("command", []), *container.get("args", [])]
+                if container["name"].startswith("export"):
+                    arguments = ["triton-sam", "setup", *arguments]
+                if arguments[0] == "triton-sam":
+                    assert parser.parse_args(arguments[1:]).command == arguments[1], name
+    setups = [one["args"] for one in pods("families")["sam-triton-sam"][1]["initContainers"]]
+    assert setups == [
+        ["sam1", "vit_h"],
+        ["sam2", "base_plus", "--precision=fp16"],
+        ["sam2", "large", "--name=sam2.1_large"],
+    ]
+
+
+def test_a_bucket_is_copied_before_settings_and_server() -> None:
+    sync, config = pods("s3")["sam-triton-sam"][1]["initContainers"]
+    assert sync["args"][:3] == ["sync", ":s3:my-bucket/models/2026-11", "/models"]
+    assert {"name": "RCLONE_S3_ENDPOINT", "value": "https://minio.example.org:9000"} in sync["env"]
+    assert sync["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+    assert [*config["command"], *config["args"]] == [
+        *("triton-sam", "config", "sam2", "--accelerator", "tensorrt", "--gpus", "0"),
+    ]
+    (sync,) = pods("full")["sam-triton-sam"][1]["initContainers"]
+    assert sync["args"][1] == ":gcs:my-bucket/models"
+    (account,) = by_kind("full", "ServiceAccount")
+    assert "iam.gke.io/gcp-service-account" in account["metadata"]["annotations"]
+
+
+def test_a_token_guards_the_rest_service() -> None:
+    def token(case: str) -> dict:
+        (rest,) = pods(case)["sam-triton-sam-rest"][1]["containers"]
+        (found,) = (one for one in rest["env"] if one["name"] == "TRITON_SAM_TOKEN")
+        return found["valueFrom"]["secretKeyRef"]
+
+    assert token("openshift") == {"name": "sam-token", "key": "token"}
+    (secret,) = by_kind("full", "Secret")
+    assert token("full") == {"name": secret["metadata"]["name"], "key": "token"}
+    assert secret["stringData"] == {"token": "secret"}
+
+
+# --- wrong values
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("gpu.count=none", "at '/gpu/count': got string, want integer"),
+        ("gpu.cuont=2", "at '/gpu': additional properties 'cuont' not allowed"),
+        ("models[0].size=huge", "at '/models/0': missing property 'family'"),
+        ("models[0].family=sam2,models[0].size=vit_h", "must be one of 'tiny', 'small', 'base_plus', 'large'"),
+        ("modelStore.type=nfs", "at '/modelStore/type': value must be one of 'pvc', 's3', 'gcs', 'image'"),
+        ("modelStore.type=s3", "modelStore.type s3 needs modelStore.bucket.path"),
+        ("modelStore.pvc.size=big", "at '/modelStore/pvc/size': 'big' does not match"),
+        ("replicas=2", "several pods need a volume for all"),
+        ("autoscaling.enabled=true,engineCache.type=pvc,modelStore.type=image", "several pods need an engine cache"),
+        ("rest.enabled=true", "rest.enabled needs a token"),
+        ("ingress.enabled=true,rest.enabled=true,rest.token.open=true", "needs ingress.host and, for TLS"),
+        ("gateway.enabled=true", "gateway.enabled needs gateway.parentRefs"),
+        ("gateway.canary.weight=101", "at '/gateway/canary/weight': maximum: got 101, want 100"),
+        ("gateway.canary.weight=5", "gateway.canary.weight needs gateway.canary.release"),
+        ("openshift.route.enabled=true", "openshift.route leads to the REST service, which does not run"),
+        ("openshift.route.target=grafana", "must be one of 'rest', 'triton'"),
+    ],
+)
+def test_a_wrong_value_is_one_clear_error(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        helm.template(setting)
+    assert str(caught.value).count("Error") == 1
+
+
+def test_values_that_would_block_or_repeat_are_refused(tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    for text, message in (
+        ("models: [{family: sam2, size: tiny}, {family: sam2, size: large}]", 'two models are served as "sam2"'),
+        ("models: []", "minItems: got 0, want 1"),
+        ("modelStore: {type: image}\nmodels: [{family: sam2, size: tiny, config: [--gpus, '0']}]", "can be written"),
+        ("gateway: {enabled: true, target: triton, parentRefs: [{name: edge}]}", "networkPolicy.gatewayNamespaces"),
+        ("autoscaling: {enabled: true, minReplicas: 9}\nmodelStore: {type: image}", "autoscaling.minReplicas"),
+    ):
+        values.write_text(text)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            helm.template(values)
+
+
+# --- the chart itself
+
+
+def test_the_readme_describes_every_value(tmp_path: Path) -> None:
+    module = script("chart_values")
+    assert module.renewed() == (helm.CHART / "README.md").read_text()
+    text = (helm.CHART / "values.yaml").read_text()
+    (tmp_path / "values.yaml").write_text(text + "surprise: {deep: 1}\n")
+    with pytest.raises(ValueError, match=r"surprise\.deep has no description"):
+        module.table(tmp_path)
+    known = module.descriptions(text)
+    schema = json.loads((helm.CHART / "values.schema.json").read_text())
+    for path in known:  # the schema knows every value, because it allows no others
+        assert path.split(".")[0] in schema["properties"]
+    assert "Access modes" in known["modelStore.pvc.accessModes"]
+
+
+def test_the_notes_say_what_to_do_next(program: str) -> None:
+    def notes(case: str) -> str:
+        command = [program, "install", "sam", helm.CHART, "--dry-run=client", "--namespace", "vision"]
+        done = subprocess.run(
+            [*command, f"--values={helm.CHART / 'ci' / f'{case}-values.yaml'}"],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        return done.stdout.partition("NOTES:")[2]
+
+    assert "helm -n vision test sam" in notes("openshift")
+    assert "service/sam-triton-sam-rest 8080" in notes("openshift")
+    assert "Triton knows no users" in notes("s3")
+    assert "Triton knows no users" not in notes("openshift")
+    assert "images.registry is still the example" in notes("minimal")

@@ -1,0 +1,110 @@
+"""The servers behind nginx: one that is busy stays in use, and one that gets another address is found again."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.backends import answering, naming
+from support.nginx_proxy import RESOLVES, free_ports, make_tls, needs_nginx, needs_openssl, proxy
+
+pytestmark = [needs_nginx, needs_openssl]
+INFER = "/v2/models/sam2/infer"
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """Return a folder with certificates, and its token."""
+    folder = tmp_path_factory.mktemp("tls")
+    return folder, make_tls(folder)
+
+
+def caller(https: str, tls: tuple[Path, str]) -> Callable[[str, str], int]:
+    """Return a function that sends a request through the proxy, and returns the status of the answer."""
+    folder, token = tls
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+
+    def call(method: str, path: str, header: str = f"Bearer {token}") -> int:
+        connection = http.client.HTTPSConnection(https.removeprefix("https://"), context=context, timeout=30)
+        connection.request(method, path, headers={"Authorization": header})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    return call
+
+
+def test_a_busy_server_keeps_its_clients(tls, tmp_path: Path) -> None:
+    """BUSY is status 503. The next server does not have the images of these clients."""
+    here = ("127.0.0.1", 0)
+    with answering(here, {INFER: 503}) as (first, one), answering(here, {INFER: 503}) as (second, other):
+        servers = [f"127.0.0.1:{first}", f"127.0.0.1:{second}"]
+        with proxy(tmp_path, tls[0], servers, servers) as running:
+            call = caller(running.https, tls)
+            assert [call("POST", INFER) for _ in range(6)] == [503] * 6
+            assert sorted([len(one), len(other)]) == [0, 6]
+            assert call("GET", "/v2") == 200
+
+
+def test_a_dead_server_is_left_out(tls, tmp_path: Path) -> None:
+    with answering(("127.0.0.1", 0), {}) as (port, seen):
+        servers = [f"127.0.0.1:{port}", f"127.0.0.1:{free_ports(1)[0]}"]
+        with proxy(tmp_path, tls[0], servers, servers, sticky=False) as running:
+            call = caller(running.https, tls)
+            assert [call("POST", INFER) for _ in range(6)] == [200] * 6
+            assert len(seen) == 6
+
+
+def test_capitals_of_a_token_count(tls, tmp_path: Path) -> None:
+    folder, token = tls
+    (folder / "tokens.map").write_text(
+        (folder / "tokens.map").read_text() + '"~^Basic \\QdXNlcjpwYXNz+/=\\E$" second;\n'
+    )
+    with (
+        answering(("127.0.0.1", 0), {}) as (port, _),
+        proxy(tmp_path, folder, [f"127.0.0.1:{port}"], [f"127.0.0.1:{port}"]) as running,
+    ):
+        call = caller(running.https, tls)
+        assert call("GET", "/v2") == 200
+        assert call("GET", "/v2", "Basic dXNlcjpwYXNz+/=") == 200
+        wrong = [
+            f"Bearer {token.upper()}",
+            "Basic DXNLCJPWYXNZ+/=",
+            "Basic dXNlcjpwYXNz//=",
+            f"Bearer {token}x",
+            "Bearer ",
+        ]
+        assert token.upper() != token
+        assert [call("GET", "/v2", header) for header in wrong] == [401] * len(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RESOLVES, reason="this nginx is older than 1.27.3")
+def test_a_server_with_a_new_address_is_found_again(tls, tmp_path: Path) -> None:
+    """A container that starts again may get another address."""
+    (port,) = free_ports(1)
+    address = ["127.0.0.2"]
+    with naming(lambda: address[0]) as name_server, contextlib.ExitStack() as before:
+        before.enter_context(answering(("127.0.0.2", port), {}))
+        servers = [f"triton:{port}"]
+        with proxy(tmp_path, tls[0], servers, servers, name_server=name_server) as running:
+            call = caller(running.https, tls)
+
+            def wait_for_an_answer(limit: float) -> None:
+                deadline = time.monotonic() + limit
+                while call("GET", "/v2") != 200:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+
+            wait_for_an_answer(15)
+            before.close()
+            assert call("GET", "/v2") == 502
+            address[0] = "127.0.0.3"
+            with answering(("127.0.0.3", port), {}) as (_, seen):
+                wait_for_an_answer(15)
+                assert seen

@@ -1,0 +1,115 @@
+"""A trace of OpenTelemetry goes from a program through the clients into Triton, and on to the models behind it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from support.trace_collector import Collector, Span, collector
+
+from triton_sam._common.bundle import bundled, checkout
+
+pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="no exporter of OpenTelemetry")
+
+PROGRAM = """
+import asyncio, sys
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+
+collector, http, grpc, image, rounds = sys.argv[1:]
+provider = TracerProvider(resource=Resource.create({"service.name": "program"}))
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(collector + "/v1/traces")))
+trace.set_tracer_provider(provider)
+tracer = trace.get_tracer("program")
+
+async def speculate():
+    async with SpeculativeSAM2Client(grpc, embeddings="server") as client:
+        with tracer.start_as_current_span("async work"):
+            await client.set_image_async(image)
+            await client.segment_async([[200, 180]], [1])
+
+for _ in range(int(rounds)):
+    for url in (http, grpc):
+        with SAM2TritonClient(url, embeddings="server") as client, tracer.start_as_current_span("work over " + url[:4]):
+            client.set_image(image)
+            client.predict([[200, 180]], [1])
+    asyncio.run(speculate())
+provider.shutdown()
+"""
+ROUNDS = 6
+"""Triton 2.51 loses some of the spans that it exports, on a busy machine up to a third. So the program works several
+times, and the tests look for complete traces."""
+
+
+@pytest.fixture(scope="module")
+def traced() -> Iterator[Collector]:
+    """Run a server that sends its traces to a collector, and the program; yield the collector."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    pytest.importorskip("onnxruntime")
+    with collector() as running:
+        options = [
+            "--trace-config=mode=opentelemetry",
+            f"--trace-config=opentelemetry,url={running.url}/v1/traces",
+            "--trace-config=opentelemetry,bsp_schedule_delay=200",
+            "--trace-config=rate=0",
+            "--trace-config=level=TIMESTAMPS",
+        ]
+        with local_server.LocalServer(bundled("model_repository"), models=["sam2"], extra_args=options) as server:
+            image = checkout() / "test/images/shapes.jpg"
+            command = [
+                sys.executable,
+                "-c",
+                PROGRAM,
+                running.url,
+                server.http_url,
+                server.grpc_url,
+                str(image),
+                str(ROUNDS),
+            ]
+            subprocess.run(command, check=True, timeout=120)
+            yield running
+
+
+@pytest.mark.parametrize("work", ["work over http", "work over grpc", "async work"])
+def test_a_trace_goes_through_client_and_triton(traced: Collector, work: str) -> None:
+    """Triton's spans of the session model are below the client's inference, which is below the work of the program."""
+    ways = {
+        tuple(ancestor.name for ancestor in traced.ancestors(span))
+        for span in traced.wait_for(lambda spans: bool(_complete(spans, work)))
+        if span in _complete(traced.spans, work)
+    }
+    assert ways == {
+        ("InferRequest", "infer sam2", "triton_sam.encode", work),
+        ("InferRequest", "infer sam2", "triton_sam.ask", work),
+    }
+
+
+def test_a_program_without_opentelemetry_does_not_import_it() -> None:
+    program = (
+        "import sys, triton_sam.transport.triton as t; span = t.inference_span('m')\n"
+        "with span as headers: assert headers == {}\n"
+        "assert not any(name.startswith('opentelemetry') for name in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def _inferences(spans: list[Span], model: str) -> list[Span]:
+    """Return Triton's spans of whole requests to a model."""
+    return [span for span in spans if span.attributes.get("triton.model_name") == model]
+
+
+def _complete(spans: list[Span], work: str) -> list[Span]:
+    """Return the spans of the session model in one trace that has the spans of the image and of the click."""
+    for program in (span for span in spans if span.name == work):
+        requests = {span.id for span in spans if span.name == "InferRequest" and span.trace == program.trace}
+        served = [span for span in _inferences(spans, "sam2") if span.parent in requests]
+        if len(served) == 2:
+            return served
+    return []

@@ -1,0 +1,171 @@
+"""New weights on a running server, as docs/how-to/kubernetes.md describes it: canary, roll-out, roll-back, alias."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from triton_sam import SAM2TritonClient
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
+from triton_sam.transport.onnx import OnnxTransport
+
+pytestmark = [pytest.mark.slow, pytest.mark.export]
+ROLES = ("encoder", "decoder")
+POLICY = "version_policy { specific { versions: [1] } }\n"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Iterator[SimpleNamespace]:
+    """Yield a server with the demo model, a variant of other weights, and the alias `stable`; and their answers."""
+    pytest.importorskip("sam2")
+    local_server = pytest.importorskip("triton_sam.local_server")
+    repository = tmp_path_factory.mktemp("repository")
+    for name in ("sam2", "sam2_encoder", "sam2_decoder"):
+        shutil.copytree(
+            bundled("model_repository") / name, repository / name, ignore=shutil.ignore_patterns("[2-9]*", "__py*")
+        )
+    given = ["--model-repository", str(repository), "--quiet"]
+    assert main(["export", "sam2", "--random", "7", "--size", "micro", "--name", "sam2.1_next", *given]) == 0
+    assert main(["alias", "stable", "--of", "sam2", *given]) == 0
+    expected = [answer_of_files(repository, variant, images) for variant in ("sam2", "sam2.1_next")]
+    assert np.abs(expected[0] - expected[1]).max() > 1  # otherwise this test could not tell them apart
+    models = ["sam2", *(f"{variant}_{role}" for variant in ("sam2.1_next", "stable") for role in ROLES)]
+    with local_server.LocalServer(repository, models=models, admin=True) as server:
+        yield SimpleNamespace(url=server.http_url, repository=repository, expected=expected, options=given)
+
+
+def answer_of_files(repository: Path, variant: str, images: Path) -> np.ndarray:
+    """Return the logits of one click, computed from the files without a server."""
+    files = {f"sam2_{role}": repository / f"{variant}_{role}" / "1" / "model.onnx" for role in ROLES}
+    with SAM2TritonClient("localhost", embeddings="client", transport=OnnxTransport(files)) as client:
+        client.set_image(images / "shapes.jpg")
+        return click(client)
+
+
+def click(client: SAM2TritonClient) -> np.ndarray:
+    return client.predict([[200, 180]], [1])[0]
+
+
+def model_of(answer: np.ndarray, running: SimpleNamespace) -> int:
+    """Return 1 for an answer of the demo model, 2 for one of the other weights, 0 for neither."""
+    close = [np.allclose(answer, expected, atol=1e-2) for expected in running.expected]
+    return close.index(True) + 1 if any(close) else 0
+
+
+def asked(running: SimpleNamespace, images: Path, name: str | None = None) -> int:
+    """Return which model answers a new client."""
+    with SAM2TritonClient(running.url, model_name=name, timeout=120) as client:
+        client.set_image(images / "shapes.jpg")
+        return model_of(click(client), running)
+
+
+def reload(running: SimpleNamespace, name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Run `triton-sam reload`, and return the version of every loaded model."""
+    capsys.readouterr()
+    assert main(["reload", name, "--url", running.url]) == 0
+    return dict(line.split(" version ") for line in capsys.readouterr().out.splitlines())
+
+
+def promote(running: SimpleNamespace) -> None:
+    """Copy the weights of the variant to version 2 of the default models."""
+    for role in ROLES:
+        source, folder = running.repository / f"sam2.1_next_{role}" / "1", running.repository / f"sam2_{role}"
+        shutil.copytree(source, folder / "new")
+        (folder / "new").rename(folder / "2")
+
+
+def demote(running: SimpleNamespace) -> None:
+    for role in ROLES:
+        shutil.rmtree(running.repository / f"sam2_{role}" / "2")
+
+
+@contextlib.contextmanager
+def clicking(running: SimpleNamespace, images: Path) -> Iterator[list[int]]:
+    """Click all the time; the list tells which model answered each click."""
+    answered: list[int] = []
+    done = threading.Event()
+
+    def run() -> None:
+        with SAM2TritonClient(running.url, timeout=120) as client:
+            client.set_image(images / "shapes.jpg")
+            while not done.is_set():
+                answered.append(model_of(click(client), running))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield answered
+    finally:
+        done.set()
+        thread.join(240)
+
+
+def test_roll_out_and_roll_back(running, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # A variant beside the default is the canary: clients that name it get it.
+    assert [asked(running, images, name) for name in (None, "sam2.1_next")] == [1, 2]
+    with SAM2TritonClient(running.url, timeout=120) as client:
+        client.set_image(images / "shapes.jpg")
+        assert model_of(click(client), running) == 1
+        promote(running)
+        assert model_of(click(client), running) == 1  # nothing changes before the reload
+        with clicking(running, images) as answered:
+            versions = reload(running, "sam2", capsys)
+            before, count = list(answered), len(answered)
+            assert model_of(click(client), running) == 2  # the client sent the image again
+        assert versions == {"sam2_encoder": "2", "sam2_decoder": "2", "sam2": "1"}
+        assert set(answered[count + 1 :]) <= {2}
+        with capsys.disabled():
+            print("answers during the reload:", before, "and after it:", answered[count:])
+        demote(running)
+        assert reload(running, "sam2", capsys)["sam2_decoder"] == "1"
+        assert model_of(click(client), running) == 1
+    assert asked(running, images) == 1
+
+
+def test_roll_back_without_removing_files(running, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    configs = [running.repository / f"sam2_{role}" / "config.pbtxt" for role in ROLES]
+    texts = [path.read_text() for path in configs]
+    promote(running)
+    try:
+        assert reload(running, "sam2", capsys)["sam2_encoder"] == "2"
+        assert asked(running, images) == 2
+        for path, text in zip(configs, texts, strict=True):
+            path.write_text(text + POLICY)
+        assert reload(running, "sam2", capsys)["sam2_encoder"] == "1"
+        assert asked(running, images) == 1
+        for path, text in zip(configs, texts, strict=True):
+            path.write_text(text)
+        assert reload(running, "sam2", capsys)["sam2_encoder"] == "2"
+        assert asked(running, images) == 2
+    finally:
+        for path, text in zip(configs, texts, strict=True):
+            path.write_text(text)
+        demote(running)
+        reload(running, "sam2", capsys)
+    assert asked(running, images) == 1
+
+
+def test_an_alias_moves_between_variants(running, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(running, images, "stable") == 1
+    for variant, model in (("sam2.1_next", 2), ("sam2", 1)):
+        assert main(["alias", "stable", "--of", variant, *running.options]) == 0
+        assert reload(running, "stable", capsys) == {"stable_encoder": "1", "stable_decoder": "1"}
+        assert asked(running, images, "stable") == model
+
+
+def test_the_click_of_helm_test_reaches_a_server(running, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The pod of `helm test` runs this command; only the address and the folder of the image differ."""
+    yaml = pytest.importorskip("yaml")
+    values = yaml.safe_load((Path(__file__).parents[2] / "deploy/helm/triton-sam/values.yaml").read_text())
+    image = images / Path(values["test"]["image"]).name
+    options = ["--model=sam2", "--name=sam2", f"--point={values['test']['point']}", "--timeout=300", "--json"]
+    assert main(["predict", str(image), *options, f"--url={running.url}"]) == 0
+    assert '"score"' in capsys.readouterr().out

@@ -1,0 +1,49 @@
+"""The files that enter the images and the wheel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path, PurePosixPath
+
+
+def committed(root: Path, folder: str) -> set[str] | None:
+    """Return the committed files of a folder, or None where git or the repository is missing."""
+    try:
+        done = subprocess.run(
+            ["git", "ls-files", "-z", folder], cwd=root, capture_output=True, text=True, timeout=60, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return set(done.stdout.split("\0")) - {""}
+
+
+def is_ignored(path: str, ignore_file: str) -> bool:
+    """Return whether `docker build` leaves a file out, by the rules of a .dockerignore.
+
+    The last line that matches the file or one of its folders decides, and `!` takes back.
+    https://docs.docker.com/build/concepts/context/#dockerignore-files
+    """
+    ignored = False
+    places = [path, *map(str, PurePosixPath(path).parents)]
+    for line in ignore_file.splitlines():
+        pattern = line.strip()
+        if not pattern or pattern.startswith("#"):
+            continue
+        expression = _expression(pattern.removeprefix("!").strip("/"))
+        if any(expression.fullmatch(place) for place in places):
+            ignored = not pattern.startswith("!")
+    return ignored
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    parts = re.split(r"(\*\*/|\*\*|\*|\?)", pattern)
+    meanings = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return re.compile("".join(meanings.get(part) or re.escape(part) for part in parts))
+
+
+def bundled_in_wheel(root: Path) -> dict[str, str]:
+    """Return the table of pyproject.toml with the files that the wheel takes from outside of the package."""
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    table = text.partition("[tool.hatch.build.targets.wheel.force-include]\n")[2].partition("\n[")[0]
+    return dict(re.findall(r'(?m)^"([^"]+)" = "([^"]+)"$', table))

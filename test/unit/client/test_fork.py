@@ -1,0 +1,137 @@
+"""A forked child that uses the client of its parent gets an error, and cannot disturb the parent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from support.fake_transport import NEVER, AsyncFakeTransport, clicked, uploaded
+
+from triton_sam import SpeculativeSAM2Client
+from triton_sam.errors import ConfigurationError
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+]
+PIXELS = np.zeros((48, 64, 3), np.uint8)
+POINT = [[3, 4]]
+REFUSED = b"this client belongs to the process that made it: make a new client in this process"
+
+
+def in_a_child(act: Callable[[], object]) -> bytes:
+    """Return the error that ``act`` raises in a forked child, or b"nothing"; fail if it does not end."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        answer = b"nothing"
+        try:
+            act()
+        except BaseException as error:
+            answer = str(error).encode() if isinstance(error, ConfigurationError) else repr(error).encode()
+        os.write(writer, answer)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answers:
+        answer = answers.read()
+    assert os.waitpid(child, 0)[1] == 0, "the child did not end by itself"
+    return answer
+
+
+@pytest.fixture
+def client():
+    transport = AsyncFakeTransport(uploaded(), clicked(value=1.0), clicked(value=2.0))
+    with SpeculativeSAM2Client("localhost:1", transport=transport) as client:
+        client.set_image(PIXELS)
+        client.predict_sync(POINT)
+        yield client
+
+
+def queue(client: SpeculativeSAM2Client) -> None:
+    async def main() -> None:
+        await client.predict_async(POINT)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda client: client.predict_sync(POINT),
+        lambda client: client.set_image(PIXELS),
+        queue,
+        lambda client: client.cancel_request("any"),
+        lambda client: client.cancel_session_requests("any"),
+        lambda client: client.get_session_status("any"),
+        lambda client: client.cleanup_session("any"),
+        lambda client: client.requests_sent,
+    ],
+)
+def test_a_child_is_told_to_make_a_client_of_its_own(client, act) -> None:
+    """The thread that sends the requests does not exist in the child: each call waited for ever."""
+    assert in_a_child(lambda: act(client)) == REFUSED
+    assert (client.predict_sync(POINT)[0] == 2.0).all()
+
+
+def test_the_end_of_a_child_does_not_close_the_clients_of_its_parent(client) -> None:
+    def leave() -> None:
+        client.close()
+        asyncio.run(client.aclose())
+        client._dispatcher.close_when_forgotten()
+
+    assert in_a_child(leave) == b"nothing"
+    assert (client.predict_sync(POINT)[0] == 2.0).all()
+
+
+def test_a_fork_while_another_thread_holds_the_lock(client) -> None:
+    """The lock stays held in the child for ever."""
+    dispatcher = client._dispatcher
+    with dispatcher._lock:  # re-entrant, but this thread stands for another one
+
+        class HeldLock:
+            def __enter__(self) -> None:
+                signal.pause()
+
+            def __exit__(self, *_: object) -> None: ...
+
+        def act() -> None:
+            dispatcher._lock = HeldLock()
+            client.close()
+            with contextlib.suppress(ConfigurationError):
+                client.cleanup_session("any")
+            client.predict_sync(POINT)
+
+        assert in_a_child(act) == REFUSED
+
+
+def test_a_child_can_make_a_client_of_its_own(client) -> None:
+    def act() -> None:
+        with SpeculativeSAM2Client("localhost:1", transport=AsyncFakeTransport(uploaded(), clicked(value=5.0))) as own:
+            own.set_image(PIXELS)
+            assert (own.predict_sync(POINT)[0] == 5.0).all()
+
+    assert in_a_child(act) == b"nothing"
+
+
+def test_a_request_under_way_stays_that_of_the_parent() -> None:
+    transport = AsyncFakeTransport(uploaded(), NEVER)
+
+    async def main() -> None:
+        async with SpeculativeSAM2Client("localhost:1", transport=transport) as client:
+            await client.set_image_async(PIXELS)
+            _, task = await client.predict_async(POINT)
+            await asyncio.sleep(0)
+            assert client.requests_sent == 1
+            assert in_a_child(client.close) == b"nothing"
+            assert not task.done()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())

@@ -1,0 +1,44 @@
+"""Spans of OpenTelemetry, for programs that use it.
+
+The program decides where its traces go: it sets up OpenTelemetry's SDK. A program that never imports OpenTelemetry pays
+nothing, because this module does not import it either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+
+from .._version import __version__
+
+_API = "opentelemetry.trace"
+
+
+@contextlib.contextmanager
+def span(
+    name: str, attributes: Mapping[str, str] | None = None, *, is_request: bool = False
+) -> Iterator[dict[str, str]]:
+    """Open a span around the block, below the current span. An exception of the block is recorded and raised.
+
+    Args:
+        name: of the span.
+        attributes: of the span.
+        is_request: whether the block sends a request to a server.
+
+    Yields:
+        The headers that continue the trace on the server (`traceparent` and others, by W3C Trace Context). They are
+        empty if the program does not use OpenTelemetry, or records no trace now.
+    """
+    if _API not in sys.modules:
+        yield {}
+        return
+    from opentelemetry import propagate, trace
+
+    kind = trace.SpanKind.CLIENT if is_request else trace.SpanKind.INTERNAL
+    tracer = trace.get_tracer("triton_sam", __version__)
+    with tracer.start_as_current_span(name, kind=kind, attributes=dict(attributes or {})):
+        headers: dict[str, str] = {}
+        if is_request:
+            propagate.inject(headers)
+        yield headers

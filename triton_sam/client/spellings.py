@@ -1,0 +1,94 @@
+"""Second spellings of parameters: the names that the clients of the first versions of this project had.
+
+docs/compatibility.md lists them. Type checkers know the first spelling alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+from ..errors import ConfigurationError, InputError
+from ..families.base import Family
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def also_spelled(
+    error: type[ConfigurationError | InputError] = InputError, /, **others: str
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator that lets callers write other names for keyword arguments.
+
+    Args:
+        error: class of the error if a call has both spellings of one parameter.
+        others: the second spellings, each with the name of its parameter, for example ``triton_url="url"``.
+    """
+
+    def decorate(call: Callable[P, R]) -> Callable[P, R]:
+        places = {name: place for place, name in enumerate(inspect.signature(call).parameters)}
+
+        def rename(args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+            if others.keys().isdisjoint(given):
+                return given
+            for other, name in others.items():
+                if other in given:
+                    if name in given or len(args) > places[name]:
+                        raise error(f"{name} and {other} are the same parameter: give one of them")
+                    given[name] = given.pop(other)
+            return given
+
+        @functools.wraps(call)
+        def spelled(*args: P.args, **kwargs: P.kwargs) -> R:
+            return call(*args, **rename(args, kwargs))
+
+        @functools.wraps(call)
+        async def spelled_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return await cast(Awaitable[Any], call(*args, **rename(args, kwargs)))
+
+        # An async function stays one, so that its errors come when the caller awaits it.
+        return cast(Callable[P, R], spelled_async) if inspect.iscoroutinefunction(call) else spelled
+
+    return decorate
+
+
+def timeout_in_second_place(call: Callable[P, None]) -> Callable[P, None]:
+    """Decorate a constructor (url, model_type, ...): a number in the place of the family is the timeout in seconds.
+
+    The first speculative client was ``SpeculativeSAM2Client(url, timeout)``.
+
+    Raises:
+        ConfigurationError: (by the constructor) the call has a second timeout.
+    """
+
+    @functools.wraps(call)
+    def constructor(*args: P.args, **kwargs: P.kwargs) -> None:
+        positional: tuple[Any, ...] = args
+        keywords: dict[str, Any] = kwargs
+        own, url, second = (*positional[:3], None, None, None)[:3]
+        if isinstance(second, (int, float)) and not isinstance(second, bool):
+            if "timeout" in keywords:
+                raise ConfigurationError(f"{second} in second place is a timeout already: leave out timeout")
+            return call(*(own, url), **{**keywords, "timeout": float(second)})
+        return call(*args, **kwargs)
+
+    return constructor
+
+
+def check_image_size(image_size: int | None, family: Family) -> None:
+    """Check the argument ``image_size`` of the first clients, which resized an image to a side of the caller's choice.
+
+    Args:
+        image_size: side of the encoder's input in pixels; None for the side of the family.
+        family: the family of the client.
+
+    Raises:
+        ConfigurationError: the encoder takes another size.
+    """
+    if image_size not in (None, family.image_size):
+        raise ConfigurationError(
+            f"image_size={image_size}: the encoder of {family.label} takes {family.image_size} pixels, and the client "
+            "resizes every image by itself: leave out image_size"
+        )

@@ -1,8 +1,9 @@
 # syntax=docker/dockerfile:1
-# Three images from one source. docker-compose.yml and scripts/build_image.sh name the target that they build.
+# Four images from one source. docker-compose.yml and scripts/build_image.sh name the target that they build.
 #   triton   NVIDIA's Triton with the light core of triton_sam, which the session models (sam2, ...) need. The default.
 #   export   downloads official checkpoints and exports them, for hosts without Python: docs/how-to/deploy.md
 #   service  the REST service and its web page
+#   cpu      the Triton of the local server with its backend, for hosts without a GPU
 # No build machine has run these images on a GPU yet.
 # An image by its digest: --build-arg TRITON_TAG=26.08-py3@sha256:...
 ARG TRITON_TAG=26.08-py3
@@ -50,8 +51,8 @@ USER 1000:1000
 WORKDIR /tmp
 ENV TRITON_SAM_REPOSITORY=/models
 EXPOSE 8000 8001 8002
-HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://localhost:8000/v2/health/ready', timeout=4)"]
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
+    CMD ["python3", "/opt/triton-sam/scripts/model_health.py"]
 CMD ["triton-sam", "serve", "--host", "0.0.0.0", "--verbose"]
 
 FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG} AS triton

@@ -1,8 +1,9 @@
 # syntax=docker/dockerfile:1
-# Three images from one source. docker-compose.yml and scripts/build_image.sh name the target that they build.
+# Four images from one source. docker-compose.yml and scripts/build_image.sh name the target that they build.
 #   triton   NVIDIA's Triton with the light core of triton_sam, which the session models (sam2, ...) need. The default.
 #   export   downloads official checkpoints and exports them, for hosts without Python: docs/how-to/deploy.md
 #   service  the REST service and its web page
+#   cpu      the Triton of the local server with its backend, for hosts without a GPU
 # No build machine has run these images on a GPU yet.
 # An image by its digest: --build-arg TRITON_TAG=26.08-py3@sha256:...
 ARG TRITON_TAG=26.08-py3
@@ -38,6 +39,21 @@ WORKDIR /home/sam
 EXPOSE 8080
 ENTRYPOINT ["triton-sam"]
 CMD ["service", "--host", "0.0.0.0", "--port", "8080", "--url", "grpc://triton:8001"]
+
+FROM python:${PYTHON_TAG} AS cpu
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
+WORKDIR /opt/triton-sam
+COPY . .
+RUN pip install --constraint constraints.txt ".[local]" \
+    && useradd --uid 1000 --create-home sam \
+    && install --directory --owner=1000 --group=1000 /models
+USER 1000:1000
+WORKDIR /tmp
+ENV TRITON_SAM_REPOSITORY=/models
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
+    CMD ["python3", "/opt/triton-sam/scripts/model_health.py"]
+CMD ["triton-sam", "serve", "--host", "0.0.0.0", "--verbose"]
 
 FROM nvcr.io/nvidia/tritonserver:${TRITON_TAG} AS triton
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_BREAK_SYSTEM_PACKAGES=1

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 TOLERANCE = 0.5
 """Default for the maximum distance, in pixels, between a polygon and the exact outline."""
 
-Door = Literal["session model", "service", "client"]
+Interface = Literal["session model", "service", "client"]
 """An interface that offers formats: ``output_format`` of a session model, ``format`` of ``/v1``, `Segment.encode`."""
-EVERYWHERE: frozenset[Door] = frozenset(("session model", "service", "client"))
+EVERYWHERE: frozenset[Interface] = frozenset(("session model", "service", "client"))
 
 
 @dataclass(frozen=True)
@@ -39,25 +39,23 @@ class Format:
     Args:
         name: the name by which callers request it.
         media_type: media type of its files, as in the headers Accept and Content-Type.
-        ending: suffix of its file names.
         meaning: one line for the API description of the service.
         value: type of the encoded mask: bytes for binary formats, else the type of the JSON value.
         encode: encodes one mask; its second argument is the tolerance of polygons in pixels. None if the format cannot
             represent a single mask.
         document: encodes all masks of an answer as one file. None if the format has no such file.
         decode: decodes the bytes of one encoded mask, for clients that request this format from a server.
-        doors: the interfaces that offer it.
+        interfaces: the interfaces that offer it.
     """
 
     name: str
     media_type: str
-    ending: str
     meaning: str
     value: Any
     encode: Callable[[Segment, float], Any] | None = None
     document: Callable[[Sequence[Segment], float], Any] | None = None
     decode: Callable[[bytes], BoolArray] | None = None
-    doors: frozenset[Door] = EVERYWHERE
+    interfaces: frozenset[Interface] = EVERYWHERE
 
     @property
     def is_binary(self) -> bool:
@@ -108,21 +106,21 @@ class Format:
         return self.decode(content)
 
 
-def find_format(name: str, door: Door) -> Format:
+def find_format(name: str, interface: Interface) -> Format:
     """Return the format of a name.
 
     Raises:
         InputError: the name is unknown, or this interface does not offer the format.
     """
-    known = formats_of(door)
+    known = formats_of(interface)
     if name not in known:
         raise InputError(f"there is no format {name[:40]!r} here: give one of {', '.join(known)}")
     return known[name]
 
 
-def formats_of(door: Door) -> dict[str, Format]:
+def formats_of(interface: Interface) -> dict[str, Format]:
     """Return the formats that an interface offers, by name, in the order of the table."""
-    return {name: form for name, form in FORMATS.items() if door in form.doors}
+    return {name: form for name, form in FORMATS.items() if interface in form.interfaces}
 
 
 def feature_collection(segments: Sequence[Segment], tolerance: float) -> dict[str, Any]:
@@ -192,7 +190,6 @@ _ROWS = (
     Format(
         "rle",
         media_type="application/json",
-        ending=".json",
         meaning="COCO run-length encoding.",
         value=Rle,
         encode=_rle,
@@ -201,25 +198,22 @@ _ROWS = (
     Format(
         "polygons",
         media_type="application/json",
-        ending=".json",
         meaning="COCO rings; holes are filled.",
         value=list[list[float]],
         encode=_polygons,
-        doors=frozenset(("service", "client")),
+        interfaces=frozenset(("service", "client")),
     ),
     Format(
         "geojson",
         media_type="application/geo+json",
-        ending=".geojson",
         meaning="A FeatureCollection of all masks; holes are inner rings.",
         value=dict[str, Any],
         document=feature_collection,
-        doors=frozenset(("service", "client")),
+        interfaces=frozenset(("service", "client")),
     ),
     Format(
         "png",
         media_type="image/png",
-        ending=".png",
         meaning="Base64 PNG, 255 inside.",
         value=bytes,
         encode=_png,

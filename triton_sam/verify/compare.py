@@ -35,7 +35,7 @@ class Thresholds:
 
 
 THRESHOLDS = {"fp32": Thresholds(0.9999, 1e-3), "fp16": Thresholds(0.99, None), "int8": Thresholds(0.98, None)}
-"""Thresholds by precision. Below fp32, only the masks are checked."""
+"""Thresholds by precision. For precisions below fp32, the comparison checks only the masks."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Row:
     pixels: int
 
     def passes(self, thresholds: Thresholds) -> bool:
-        """Whether the row is within the thresholds; NaN never is.
+        """Return whether the row meets the thresholds. NaN never does.
 
-        Where logits are judged, one pixel may differ: where its logit is all but 0, rounding decides about it, and in a
-        mask of less than 10,000 pixels it alone takes the IoU below 0.9999.
+        If the thresholds have a limit for logits, one pixel may differ. Rounding decides about a pixel whose logit is
+        almost 0, and in a mask of fewer than 10,000 pixels this pixel alone brings the IoU below 0.9999.
         """
         if thresholds.logit is None:
             return self.iou > thresholds.iou
@@ -72,7 +72,7 @@ class Row:
 
 
 class OnnxClient(SAM2TritonClient):
-    """The client with ONNX Runtime in this process in place of a server: same preparation, same reading.
+    """The client with ONNX Runtime in this process instead of a server. It prepares and reads tensors as a client does.
 
     Args:
         models: ONNX files by role, "encoder" and "decoder".
@@ -86,31 +86,31 @@ class OnnxClient(SAM2TritonClient):
     def __init__(self, models: Mapping[str, Path], model_type: str = "sam2") -> None:
         pair = ModelPair(get_family(model_type))
         transport = OnnxTransport({pair.encoder: models["encoder"], pair.decoder: models["decoder"]})
-        # No server is asked. Without a URL, that of the environment would have to be one that works.
+        # The client sends no request. Without this URL, it would read the one of the environment, which may be wrong.
         super().__init__("localhost", model_type, embeddings="client", transport=transport)
 
 
 def verify(reference: Reference, image: ImageSource, clients: Mapping[str, Segmenter]) -> list[Row]:
-    """Compare clients with an official predictor, for every kind of prompt, single mask and multimask.
+    """Compare clients with an official predictor: every kind of prompt, with a single mask and with multimasks.
 
     Args:
         reference: the official predictor with the weights that the clients serve.
-        image: any image.
-        clients: runner name -> client.
+        image: the image to compare on, in any form that open_image() takes.
+        clients: the clients by the name of their runner.
 
     Returns:
-        One row for each prompt, kind of output and client.
+        One row for each prompt, output ("single" or "multimask") and client.
 
     Raises:
         ImageError: the image cannot be used.
         ServerError: a served client failed.
     """
-    picture = open_image(image)
-    reference.set_image(picture)
+    opened = open_image(image)
+    reference.set_image(opened)
     for client in clients.values():
-        client.set_image(picture)
+        client.set_image(opened)
     rows = []
-    for title, prompt in _prompts(picture.size, _first_answer(reference, picture.size)).items():
+    for title, prompt in _prompts(opened.size, _first_answer(reference, opened.size)).items():
         for output in ("single", "multimask"):
             multimask = output == "multimask"
             expected = reference.answer(prompt, multimask)
@@ -126,14 +126,14 @@ def verify_sam2(model: Any, image: ImageSource, clients: Mapping[str, Segmenter]
 
     Args:
         model: the official torch model (SAM2Base) with the weights that the clients serve.
-        image: any image.
-        clients: runner name -> client.
+        image: the image to compare on, in any form that open_image() takes.
+        clients: the clients by the name of their runner.
     """
     return verify(Sam2Reference(model), image, clients)
 
 
 def format_table(rows: Sequence[Row], thresholds: Thresholds) -> str:
-    """Return the rows as aligned plain text, a verdict at the end of each."""
+    """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
     head = ("runner", "prompt", "output", "max |logit diff|", "mask IoU", "score diff", "")
     lines = [head] + [
         (
@@ -154,7 +154,7 @@ def format_table(rows: Sequence[Row], thresholds: Thresholds) -> str:
 
 
 def _first_answer(reference: Reference, size: Size) -> FloatArray | None:
-    """Return the (1,h,w) logits of a first click, to refine; None for a family that takes no mask."""
+    """Return the logits (1,h,w) of a first click, for prompts that refine it; None if the family takes no mask."""
     if not reference.family.takes_mask:
         return None
     click = {"point_coords": _at(size, [(0.28, 0.31)]), "point_labels": [1]}

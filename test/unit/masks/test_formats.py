@@ -1,4 +1,4 @@
-"""The table of formats: every door reads it, so that a new format is one row and one function."""
+"""The table of formats: every interface reads it, so that a new format is one row and one function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def box(segment, tolerance):
     return list(segment.box)
 
 formats.FORMATS["box"] = formats.Format(
-    "box", media_type="application/x-box", ending=".json", meaning="x1, y1, x2, y2", value=list[int], encode=box
+    "box", media_type="application/x-box", meaning="x1, y1, x2, y2", value=list[int], encode=box
 )
 
 from triton_sam.inputs.prompts import check_prompts
@@ -61,7 +61,7 @@ def segment(index: int = 0, candidate: int = 0, score: float = 0.5) -> Segment:
     return Segment(mask, score, None, index, candidate)
 
 
-def test_a_new_format_is_offered_at_every_door() -> None:
+def test_a_new_format_is_offered_at_every_interface() -> None:
     command = [sys.executable, "-c", NEW_FORMAT]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode in (0, 1), done.stderr
@@ -70,7 +70,7 @@ def test_a_new_format_is_offered_at_every_door() -> None:
     assert lines[2:] == ["[0, 0, 3, 2] True"] or "without the service" in done.stderr
 
 
-def test_doors() -> None:
+def test_interfaces() -> None:
     assert tuple(formats_of("session model")) == ("rle", "png")
     assert tuple(formats_of("service")) == tuple(formats_of("client")) == ("rle", "polygons", "geojson", "png")
     assert contract.output_formats() == ("logits", "rle", "png")

@@ -1,0 +1,357 @@
+"""The containers of the compose file, built from the Dockerfile and run with Podman.
+
+The base images are stand-ins (see `support/containers.py`). They show nothing of a GPU, of NVIDIA's own image with its
+C++ backend, of Grafana, and of health checks by a timer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support import containers
+from support.nginx_proxy import free_ports, make_tls
+
+from triton_sam import SAM2TritonClient
+from triton_sam._common.bundle import checkout
+from triton_sam.errors import SamError
+
+yaml = pytest.importorskip("yaml")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(containers.missing()), reason=containers.missing() or "-")]
+
+IMAGE = checkout() / "test/images/shapes.jpg"
+POINTS = np.array([[200.0, 180.0]])
+TOKEN = "a-token-of-the-service"
+PROFILES = ("--profile", "service", "--profile", "tls", "--profile", "monitoring", "--profile", "second")
+STARTED = ("triton", "service", "nginx", "prometheus")
+OTHER_TAG = "26.99-py3"
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """Build every image, start the compose file with its profiles, and yield how to reach it."""
+    with containers.podman(tmp_path_factory.mktemp("podman"), f"sam{uuid.uuid4().hex[:6]}") as engine:
+        compose = containers.fit_to_machine(yaml.safe_load((engine.directory / "docker-compose.yml").read_text()))
+        engine.compose_file.write_text(yaml.safe_dump(compose), encoding="utf-8")
+        names = (
+            "HTTP_PORT",
+            "GRPC_PORT",
+            "METRICS_PORT",
+            "SERVICE_PORT",
+            "TLS_HTTP_PORT",
+            "TLS_GRPC_PORT",
+            "PROMETHEUS_PORT",
+        )
+        ports = dict(zip(names, free_ports(len(names)), strict=True))
+        settings = {**ports, "TLS_ADDRESS": "127.0.0.1", "TRITON_SAM_TOKEN": TOKEN, "TRITON_TAG": _default_tag(engine)}
+        _write_settings(engine, settings)
+        token = make_tls(engine.directory / "deploy/nginx/tls")
+        _give_to_containers(engine.directory)
+        engine.build_stand_ins(_base_images(engine, compose))
+        for service in ("triton", "triton-cpu", "service"):
+            engine.compose(*PROFILES, "--profile", "cpu", "build", service, timeout=1200)
+        engine.compose(*PROFILES, "up", "--detach", *STARTED)
+        running = SimpleNamespace(
+            engine=engine,
+            settings=settings,
+            http=f"http://127.0.0.1:{ports['HTTP_PORT']}",
+            grpc=f"grpc://127.0.0.1:{ports['GRPC_PORT']}",
+            https=f"https://localhost:{ports['TLS_HTTP_PORT']}",
+            grpcs=f"grpcs://localhost:{ports['TLS_GRPC_PORT']}",
+            service=f"http://127.0.0.1:{ports['SERVICE_PORT']}",
+            prometheus=f"http://127.0.0.1:{ports['PROMETHEUS_PORT']}",
+            tls={
+                "ca_certs": engine.directory / "deploy/nginx/tls/ca.crt",
+                "headers": {"Authorization": f"Bearer {token}"},
+            },
+        )
+        until(lambda: click(running.http), 120)
+        until(lambda: segment(running), 60)
+        yield running
+
+
+def test_a_click_through_every_door_is_the_same(deployment: SimpleNamespace) -> None:
+    """Triton's two protocols, HTTPS and gRPC over TLS through nginx, and the service answer with equal masks."""
+    expected = click(deployment.http)
+    assert expected.any()
+    assert not expected.all()
+    for url, options in ((deployment.grpc, {}), (deployment.https, deployment.tls), (deployment.grpcs, deployment.tls)):
+        np.testing.assert_array_equal(click(url, **options), expected, err_msg=url)
+    answer = segment(deployment)
+    assert answer["masks"][0]["area"] == int(expected.sum())
+
+
+def test_doors_stay_closed_without_a_token(deployment: SimpleNamespace) -> None:
+    """The service and nginx ask for their tokens, and nginx lets no client load a model."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(f"{deployment.service}/v1/models")
+    assert refused.value.code == 401
+    context = ssl.create_default_context(cafile=str(deployment.tls["ca_certs"]))
+    for headers, path, status in (
+        ({}, "/v2/models/sam2/ready", 401),
+        ({"Authorization": "Bearer wrong"}, "/v2/models/sam2/ready", 401),
+        (deployment.tls["headers"], "/v2/repository/models/sam2/load", 403),
+    ):
+        request = urllib.request.Request(deployment.https + path, b"{}" if "load" in path else None, headers)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=30, context=context)
+        assert refused.value.code == status, (path, headers)
+
+
+@pytest.mark.parametrize("service", STARTED)
+def test_a_container_has_few_rights(deployment: SimpleNamespace, service: str) -> None:
+    engine = deployment.engine
+    assert engine.execute(service, "id", "-u") != "0"
+    status = dict(
+        line.split(":\t", 1)
+        for line in engine.execute(service, "cat", "/proc/self/status").splitlines()
+        if ":\t" in line
+    )
+    assert int(status["CapBnd"], 16) == 0
+    assert status["NoNewPrivs"] == "1"
+    engine.execute(service, "sh", "-c", "if touch /written 2>/dev/null; then exit 1; fi")
+
+
+def test_health_checks_agree_with_the_servers(deployment: SimpleNamespace) -> None:
+    assert deployment.engine.is_healthy("triton")
+
+
+def test_prometheus_reads_triton_and_knows_the_alerts(deployment: SimpleNamespace) -> None:
+    def is_up() -> bool:
+        targets = json.loads(ask(f"{deployment.prometheus}/api/v1/targets"))["data"]["activeTargets"]
+        return bool(targets) and all(target["health"] == "up" for target in targets)
+
+    until(is_up, 60)
+    groups = json.loads(ask(f"{deployment.prometheus}/api/v1/rules"))["data"]["groups"]
+    assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
+    assert groups
+
+
+def test_everybody_finds_a_server_that_was_killed_and_started(deployment: SimpleNamespace) -> None:
+    """The container has a new address then: clients of Triton, the service and nginx find it again by themselves."""
+    engine = deployment.engine
+    expected, before = click(deployment.http), engine.address("triton")
+    engine.run("kill", "--signal", "KILL", engine.container("triton"))
+    with occupied(engine, before):
+        engine.run("start", engine.container("triton"))
+        assert engine.address("triton") != before
+        for door in (
+            lambda: click(deployment.http),
+            lambda: click(deployment.https, **deployment.tls),
+            lambda: click(deployment.grpcs, **deployment.tls),
+        ):
+            np.testing.assert_array_equal(until(door, 60), expected)
+        assert until(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
+
+
+def test_a_killed_model_process_comes_back(deployment: SimpleNamespace) -> None:
+    """`container` watches the models: it starts Triton again when the process of one has died."""
+    engine = deployment.engine
+    expected = click(deployment.http)
+    pids = [pid for pid in _processes(engine, "triton") if "sam2_decoder" in pid[1]]
+    assert pids
+    engine.execute("triton", "kill", "-9", pids[0][0])
+    np.testing.assert_array_equal(until(lambda: click(deployment.http), 60), expected)
+    until(lambda: engine.is_healthy("triton") or None, 60)
+
+
+def test_the_models_reload_from_inside_alone(deployment: SimpleNamespace) -> None:
+    """New weights are taken without a restart of the container, and no client may ask for that over the network."""
+    engine = deployment.engine
+    with pytest.raises(urllib.error.HTTPError):
+        ask(f"{deployment.http}/v2/repository/models/sam2/load", b"{}")
+    engine.execute("triton", "triton-sam", "reload", "sam2")
+    assert until(lambda: click(deployment.http), 60).any()
+
+
+@pytest.mark.export
+def test_new_weights_and_back(deployment: SimpleNamespace) -> None:
+    """An export into the mounted repository becomes version 2; removing its folder brings version 1 back."""
+    pytest.importorskip("torch")
+    engine = deployment.engine
+    expected = click(deployment.http)
+    repository = engine.directory / "model_repository"
+    source = engine.directory / "checkpoints/sam2.1_hiera_micro.pt"
+    command = [sys.executable, "-m", "triton_sam", "export", "sam2", "--checkpoint", str(source), "--int8"]
+    environment = {**os.environ, "PYTHONPATH": str(checkout())}
+    subprocess.run([*command, "--model-repository", str(repository)], check=True, timeout=300, env=environment)
+    _give_to_containers(repository)
+    assert version(deployment) == "1"
+    engine.execute("triton", "triton-sam", "reload", "sam2")
+    assert until(lambda: version(deployment) == "2", 60)
+    assert not np.array_equal(click(deployment.http, fresh=True), expected)
+    for model in ("sam2_encoder", "sam2_decoder"):
+        shutil.rmtree(repository / model / "2")
+    engine.execute("triton", "triton-sam", "reload", "sam2")
+    assert until(lambda: version(deployment) == "1", 60)
+    np.testing.assert_array_equal(click(deployment.http, fresh=True), expected)
+
+
+def test_a_second_server_goes_on_when_the_first_dies(deployment: SimpleNamespace) -> None:
+    engine = deployment.engine
+    expected = click(deployment.http)
+    engine.compose(*PROFILES, "up", "--detach", "--no-recreate", "triton-second")
+    until(lambda: engine.is_healthy("triton-second"), 120)
+    engine.run("stop", "--time", "40", engine.container("triton"))
+    try:
+        np.testing.assert_array_equal(until(lambda: click(deployment.grpcs, **deployment.tls), 60), expected)
+        assert until(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
+    finally:
+        engine.run("start", engine.container("triton"))
+    until(lambda: click(deployment.http), 60)
+    engine.run("stop", "--time", "40", engine.container("triton-second"))
+
+
+def test_another_tag_of_triton(deployment: SimpleNamespace) -> None:
+    """A new TRITON_TAG builds another image; the container is made anew, and its volumes stay."""
+    engine = deployment.engine
+    expected = click(deployment.http)
+    engine.run(
+        "tag",
+        f"nvcr.io/nvidia/tritonserver:{deployment.settings['TRITON_TAG']}",
+        f"nvcr.io/nvidia/tritonserver:{OTHER_TAG}",
+    )
+    _write_settings(engine, {**deployment.settings, "TRITON_TAG": OTHER_TAG})
+    engine.execute("triton", "sh", "-c", "echo kept > /var/cache/triton-sam/engine")
+    engine.compose(*PROFILES, "build", "triton", timeout=1200)
+    engine.compose(*PROFILES, "down", "--timeout", "40", "triton")
+    engine.compose(*PROFILES, "up", "--detach", *STARTED)
+    assert engine.inspect("triton")["ImageName"].endswith(OTHER_TAG)
+    np.testing.assert_array_equal(until(lambda: click(deployment.http), 120), expected)
+    assert engine.execute("triton", "cat", "/var/cache/triton-sam/engine") == "kept"
+
+
+def test_the_image_for_processors(deployment: SimpleNamespace) -> None:
+    """Profile `cpu`: Triton with the backend of the local server, in a container of its own with as few rights."""
+    engine = deployment.engine
+    expected = click(deployment.http)
+    engine.compose(*PROFILES, "down", "--timeout", "40")  # both listen on the same ports
+    engine.compose("--profile", "cpu", "up", "--detach", "triton-cpu")
+    np.testing.assert_array_equal(until(lambda: click(deployment.http), 120), expected)
+    assert engine.is_healthy("triton-cpu")
+    assert engine.execute("triton-cpu", "id", "-u") == "1000"
+    started = time.monotonic()
+    engine.run("stop", "--time", "40", engine.container("triton-cpu"))
+    assert time.monotonic() - started < 20
+    assert engine.inspect("triton-cpu")["State"]["ExitCode"] == 0
+
+
+def click(url: str, fresh: bool = False, **options: Any) -> np.ndarray:
+    """Return the mask of one click, from a client of its own."""
+    image = IMAGE.read_bytes() + (uuid.uuid4().bytes if fresh else b"")  # other bytes are another image for the cache
+    with SAM2TritonClient(url, timeout=30, **options) as client:
+        client.set_image(image)
+        mask: np.ndarray = client.segment(POINTS, np.ones(1))[0].mask
+        return mask
+
+
+def segment(deployment: SimpleNamespace) -> dict[str, Any]:
+    """Return the answer of the service to one click."""
+    boundary = uuid.uuid4().hex
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="shapes.jpg"\r\n\r\n'
+    body = head.encode() + IMAGE.read_bytes() + f"\r\n--{boundary}--\r\n".encode()
+    kind = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    image = json.loads(ask(f"{deployment.service}/v1/images", body, token=TOKEN, **kind))["id"]
+    prompt = json.dumps({"points": POINTS.tolist(), "labels": [1]}).encode()
+    kind = {"Content-Type": "application/json"}
+    answer: dict[str, Any] = json.loads(
+        ask(f"{deployment.service}/v1/images/{image}/segment", prompt, token=TOKEN, **kind)
+    )
+    return answer
+
+
+def version(deployment: SimpleNamespace) -> str:
+    """Return the version of the encoder that the server has ready."""
+    return str(max(json.loads(ask(f"{deployment.http}/v2/models/sam2_encoder"))["versions"], key=int))
+
+
+def ask(url: str, body: bytes | None = None, token: str = "", **headers: str) -> bytes:
+    """Return the body of an HTTP answer."""
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+def until(step: Callable[[], Any], seconds: float) -> Any:
+    """Repeat a step until it returns a value that is not False, without an error; return the value."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            value = step()
+            if value is not False:
+                return value
+            problem: object = "it returned False"
+        except (SamError, OSError, KeyError) as error:
+            problem = error
+        assert time.monotonic() < deadline, problem
+        time.sleep(0.2)
+
+
+@contextmanager
+def occupied(engine: containers.Podman, address: str) -> Iterator[None]:
+    """Let another container take an address of the network, so that the next one to start gets a new address."""
+    network = f"{engine.project}_default"
+    taken = until(
+        lambda: engine.run("run", "--detach", "--network", network, "--ip", address, containers.BASE, "sleep", "900"),
+        20,
+    )
+    try:
+        yield
+    finally:
+        engine.run("rm", "--force", "--time", "0", taken)
+
+
+def _processes(engine: containers.Podman, service: str) -> list[tuple[str, str]]:
+    """Return the process id and the command line of each process in a service's container."""
+    script = r'for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr "\0" " " < $p/cmdline)"; done 2>/dev/null'
+    lines = engine.execute(service, "sh", "-c", script).splitlines()
+    return [(pid, command) for pid, _, command in (line.partition(" ") for line in lines)]
+
+
+def _default_tag(engine: containers.Podman) -> str:
+    found = re.search(r"(?m)^ARG TRITON_TAG=(\S+)", (engine.directory / "Dockerfile").read_text(encoding="utf-8"))
+    assert found is not None
+    return found[1]
+
+
+def _base_images(engine: containers.Podman, compose: dict[str, Any]) -> dict[str, str]:
+    """Return the base images that the Dockerfile and the compose file name, each with its stand-in."""
+    python = re.search(r"(?m)^ARG PYTHON_TAG=(\S+)", (engine.directory / "Dockerfile").read_text(encoding="utf-8"))
+    assert python is not None
+    images = {
+        f"docker.io/library/python:{python[1]}": "python",
+        f"nvcr.io/nvidia/tritonserver:{_default_tag(engine)}": "tritonserver",
+    }
+    for service in ("nginx", "prometheus"):
+        name = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", compose["services"][service]["image"])
+        images[f"docker.io/{name if '/' in name else 'library/' + name}"] = service
+    return images
+
+
+def _write_settings(engine: containers.Podman, settings: dict[str, Any]) -> None:
+    lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+    (engine.directory / ".env").write_text(lines, encoding="utf-8")
+
+
+def _give_to_containers(folder: Path) -> None:
+    """Make uid 1000 the owner, which the containers run as."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 1000, 1000)

@@ -1,0 +1,215 @@
+"""Run the containers of the compose file with Podman, on a machine that cannot pull images.
+
+The base images are stand-ins from Debian's packages and PyPI (see `standins/Containerfile`). The Dockerfile, the
+compose file and the scripts are the real ones. Podman needs root here, because debootstrap does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import resource
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from triton_sam._common.bundle import checkout
+
+STAND_INS = Path(__file__).parent / "standins"
+PROGRAMS = ("podman", "buildah", "runc", "debootstrap")
+PACKAGES = "ca-certificates,libgomp1,libpython3.11,nginx-light,prometheus,python3,python3-pip,python3-venv"
+SUITE = "bookworm"
+MIRROR = "http://deb.debian.org/debian"
+BASE = "localhost/triton-sam-debian"
+_PROCESSES = 30_000
+_LOCKED_BYTES = 8 << 20
+
+
+def missing() -> str:
+    """Return what this machine lacks to run containers; an empty string when it has everything."""
+    lacking = [name for name in PROGRAMS if shutil.which(name) is None]
+    if importlib.util.find_spec("podman_compose") is None:
+        lacking.append("podman-compose (PyPI)")
+    if lacking:
+        return f"containers need {', '.join(lacking)}"
+    return "" if os.geteuid() == 0 else "containers need root, since debootstrap does"
+
+
+class Podman:
+    """A Podman whose images, containers and networks live in a folder of their own.
+
+    Args:
+        folder: the folder, which `close()` removes.
+        project: the name of the compose project.
+    """
+
+    def __init__(self, folder: Path, project: str) -> None:
+        self.folder = folder
+        self.project = project
+        self.directory = folder / "checkout"
+        self.compose_file = self.directory / "compose.test.yml"
+        self._environment = {**os.environ, **self._settings(), "BUILDAH_ISOLATION": "chroot"}
+        self._environment.pop("NOTIFY_SOCKET", None)
+
+    def _settings(self) -> dict[str, str]:
+        """Write the configuration and return the variables that name its files.
+
+        The limits are those that this process may set: a machine may allow fewer open files than Podman's default.
+        """
+        files = min(20_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        texts = {
+            "CONTAINERS_STORAGE_CONF": "[storage]\n"
+            f'driver = "{_storage_driver()}"\ngraphroot = "{self.folder}/store"\nrunroot = "{self.folder}/run"\n',
+            "CONTAINERS_CONF": "[containers]\n"
+            f'default_ulimits = ["nofile={files}:{files}", "nproc={_PROCESSES}:{_PROCESSES}"]\n'
+            'log_driver = "k8s-file"\n'
+            '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+            # Without netavark, containers do not find each other by name.
+            '[network]\nnetwork_backend = "netavark"\n',
+            "CONTAINERS_REGISTRIES_CONF": 'short-name-mode = "permissive"\n'
+            'unqualified-search-registries = ["docker.io"]\n',
+        }
+        settings = {}
+        for variable, text in texts.items():
+            path = self.folder / f"{variable.lower()}.conf"
+            path.write_text(text, encoding="utf-8")
+            settings[variable] = str(path)
+        return settings
+
+    def run(self, *arguments: str, check: bool = True, timeout: float = 900.0) -> str:
+        """Run `podman ARGUMENTS` and return its standard output without the line break at its end."""
+        return self._call(["podman", *arguments], check, timeout)
+
+    def compose(self, *arguments: str, check: bool = True, timeout: float = 900.0) -> str:
+        """Run `podman-compose ARGUMENTS` on the compose file of the copied checkout."""
+        command = [sys.executable, "-m", "podman_compose", "--project-name", self.project, "--file"]
+        return self._call([*command, str(self.compose_file), *arguments], check, timeout)
+
+    def _call(self, command: Sequence[str], check: bool, timeout: float) -> str:
+        done = subprocess.run(
+            command,
+            cwd=self.directory,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(
+                f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+            )
+        return done.stdout.strip()
+
+    def container(self, service: str) -> str:
+        """Return the name of a service's container."""
+        return f"{self.project}_{service}_1"
+
+    def inspect(self, service: str) -> dict[str, Any]:
+        """Return what Podman knows of a service's container."""
+        document: list[dict[str, Any]] = json.loads(self.run("inspect", self.container(service)))
+        return document[0]
+
+    def execute(self, service: str, *command: str, check: bool = True) -> str:
+        """Run a command in a service's container and return its standard output."""
+        return self.run("exec", self.container(service), *command, check=check)
+
+    def address(self, service: str) -> str:
+        """Return the address of a service's container inside the network of the project."""
+        networks: dict[str, dict[str, Any]] = self.inspect(service)["NetworkSettings"]["Networks"]
+        return str(next(iter(networks.values()))["IPAddress"])
+
+    def is_healthy(self, service: str) -> bool:
+        """Run the health check of a service's container once. (Podman needs systemd to run it by a timer.)"""
+        command = ["podman", "healthcheck", "run", self.container(service)]
+        return subprocess.run(command, env=self._environment, capture_output=True, check=False).returncode == 0
+
+    def build_stand_ins(self, images: dict[str, str]) -> None:
+        """Build the stand-ins.
+
+        Args:
+            images: the target in the Containerfile for each image name that the project uses.
+        """
+        context = self.folder / "context"
+        _write_host_files(context / "host")
+        backends = checkout() / "triton_sam/local_server/backends"
+        shutil.copytree(backends, context / "backends", ignore=shutil.ignore_patterns("__pycache__"))
+        self._import_debian()
+        for image, target in images.items():
+            file = str(STAND_INS / "Containerfile")
+            self.run(
+                "build", "--quiet", "--format=docker", "--target", target, "--tag", image, "--file", file, str(context)
+            )
+
+    def _import_debian(self) -> None:
+        root = self.folder / "root"
+        options = ["--variant=minbase", f"--include={PACKAGES}"]
+        self._call(["debootstrap", *options, SUITE, str(root), MIRROR], True, 900.0)
+        archive = self.folder / "root.tar"
+        self._call(["tar", "--create", f"--directory={root}", f"--file={archive}", "."], True, 300.0)
+        self.run("import", "--quiet", str(archive), BASE)
+        archive.unlink()
+        shutil.rmtree(root)
+
+    def close(self) -> None:
+        """Stop the containers and remove everything."""
+        if self.compose_file.exists():
+            self.compose("down", "--volumes", "--timeout", "5", check=False)
+        self.run("rm", "--all", "--force", "--volumes", "--time", "5", check=False)
+        self.run("rmi", "--all", "--force", check=False)
+        self.run("network", "prune", "--force", check=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def podman(folder: Path, project: str) -> Iterator[Podman]:
+    """Give a Podman with a copy of this checkout's tracked files, and remove it afterwards."""
+    engine = Podman(folder, project)
+    engine.directory.mkdir()
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=checkout(), capture_output=True, check=True).stdout
+    for name in filter(None, listed.decode().split("\0")):
+        source, target = checkout() / name, engine.directory / name
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def fit_to_machine(compose: dict[str, Any]) -> dict[str, Any]:
+    """Return a compose file without GPUs, and with the limits that this machine allows."""
+    for service in compose["services"].values():
+        service.get("deploy", {}).pop("resources", None)
+        if "ulimits" in service:
+            files = min(20_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+            limits = {"nofile": {"soft": files, "hard": files}, "nproc": _PROCESSES, "memlock": _LOCKED_BYTES}
+            service["ulimits"] = limits
+    return compose
+
+
+def _storage_driver() -> str:
+    """Return `overlay` where the kernel has it. The driver `vfs` works everywhere, and copies every layer."""
+    filesystems = Path("/proc/filesystems").read_text(encoding="ascii")
+    return "overlay" if "\toverlay\n" in filesystems else "vfs"
+
+
+def _write_host_files(host: Path) -> None:
+    """Copy this machine's certificate authorities and settings of pip: a build may need them to reach packages."""
+    authorities = Path(os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile or "")
+    certificates = host / "etc/ssl/certs/ca-certificates.crt"
+    certificates.parent.mkdir(parents=True)
+    if authorities.is_file():
+        shutil.copyfile(authorities, certificates)
+    settings = Path("/etc/pip.conf")
+    (host / "etc/pip.conf").write_text(
+        settings.read_text(encoding="utf-8") if settings.is_file() else "", encoding="utf-8"
+    )
+    shutil.copyfile(checkout() / "constraints.txt", host / "constraints.txt")

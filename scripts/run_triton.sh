@@ -137,7 +137,7 @@ if "$engine" container inspect "$name" >/dev/null 2>&1; then
 fi
 
 # Load only models that can work: Triton stops at a folder without weights, and at a model whose Python package is missing.
-loads=()
+models=()
 for folder in "$repository"/*/; do
     model=$(basename "$folder")
     weights=$(find "$folder" -mindepth 2 -maxdepth 2 -type f ! -name '.*' | head -n 1)
@@ -154,7 +154,7 @@ for folder in "$repository"/*/; do
     if [[ -n $encoder && -z $(find "$repository/$encoder" -mindepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1) ]]; then
         continue
     fi
-    [[ -n $weights ]] && loads+=("--load-model=$model")
+    [[ -n $weights ]] && models+=("$model")
 done
 
 gpus=()
@@ -162,7 +162,11 @@ if command -v nvidia-smi >/dev/null 2>&1; then
     gpus=(--gpus all)
     [[ $(basename "$engine") == podman ]] && gpus=(--device nvidia.com/gpu=all) # a CDI device, see docs/how-to/deploy.md
 fi
+# The image of this project starts Triton again when a model dies, and lets nobody load models over the network.
+server=(triton-sam container --models "${models[@]}")
+if [[ $image == nvcr.io/* ]]; then
+    server=(tritonserver --model-repository=/models --model-control-mode=explicit "${models[@]/#/--load-model=}")
+fi
 exec "$engine" run --rm --name "$name" "${gpus[@]}" --shm-size "${SHM_SIZE:-1g}" \
     -p "$address:$http_port:8000" -p "$address:$grpc_port:8001" -p "$address:$metrics_port:8002" \
-    -v "$repository:/models:ro" "$image" \
-    tritonserver --model-repository=/models --model-control-mode=explicit "${loads[@]}"
+    -v "$repository:/models:ro" "$image" "${server[@]}"

@@ -11,8 +11,9 @@ import pytest
 
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import build_parser
-from triton_sam.commands.container import MODELS_VARIABLE, server_options
+from triton_sam.commands._options import MODELS_VARIABLE
 from triton_sam.families import FAMILIES
+from triton_sam.repository.selection import select_models
 
 yaml = pytest.importorskip("yaml")
 from support import helm  # noqa: E402
@@ -87,14 +88,13 @@ def test_nodes_are_chosen_by_their_gpu() -> None:
     assert pods("full")["sam-triton-sam"][1]["tolerations"][0]["key"] == "nvidia.com/gpu"
 
 
-def test_the_server_loads_the_models_of_the_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_loads_the_models_of_the_values() -> None:
     def variables(case: str) -> dict[str, str]:
         return {one["name"]: one["value"] for one in triton(case)["env"]}
 
     assert variables("families")[MODELS_VARIABLE] == "sam1 sam2 sam2.1_large_encoder sam2.1_large_decoder"
-    monkeypatch.setenv(MODELS_VARIABLE, variables("minimal")[MODELS_VARIABLE])
-    options = server_options(bundled("model_repository"), None)  # the folder that the image has
-    loaded = {option.partition("=")[2] for option in options if option.startswith("--load-model")}
+    wanted = variables("minimal")[MODELS_VARIABLE].split()
+    loaded = {folder.name for folder in select_models(bundled("model_repository"), wanted)}  # the folder of the image
     assert loaded == {"sam2", "sam2_encoder", "sam2_decoder"}
     assert variables("minimal")["TRITON_SAM_REPOSITORY"] == "/opt/triton-sam/model_repository"
 

@@ -14,6 +14,8 @@ from ..families import FAMILIES
 from ..repository.folder import default_repository
 
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
+MODELS_VARIABLE = "TRITON_SAM_MODELS"
+ADMIN_VARIABLE = "TRITON_SAM_ADMIN"
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +106,33 @@ def add_client(parser: argparse.ArgumentParser) -> None:
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add --quiet."""
     parser.add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
+
+
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses the models to load. wanted_models() reads it."""
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        metavar="NAME",
+        help=f"load only these models and those that they call (default: ${MODELS_VARIABLE}, separated by spaces, "
+        "else all with weights)",
+    )
+
+
+def wanted_models(args: argparse.Namespace) -> list[str] | None:
+    """Return the names of the models to load; None is all models with weights."""
+    return args.models or os.environ.get(MODELS_VARIABLE, "").split() or None
+
+
+def add_admin(parser: argparse.ArgumentParser) -> None:
+    """Add the option that accepts orders over the network."""
+    parser.add_argument(
+        "--admin",
+        action="store_true",
+        default=os.environ.get(ADMIN_VARIABLE) == "1",
+        help="allow clients to load models (triton-sam reload --url), share memory, and change traces and logging "
+        f"(also: {ADMIN_VARIABLE}=1)",
+    )
 
 
 def add_no_verify(parser: argparse.ArgumentParser) -> None:

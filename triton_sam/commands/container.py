@@ -10,7 +10,6 @@ the repository, run `triton-sam reload NAME` inside the container. TRITON_SAM_AD
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from pathlib import Path
 
@@ -19,25 +18,11 @@ from ..repository.hashes import intact_models
 from ..repository.selection import select_models
 from . import _options
 
-MODELS_VARIABLE = "TRITON_SAM_MODELS"
-ADMIN_VARIABLE = "TRITON_SAM_ADMIN"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument(
-        "--models",
-        nargs="+",
-        metavar="NAME",
-        help=f"load only these models and those they call (default: ${MODELS_VARIABLE}, separated by spaces, else all)",
-    )
-    parser.add_argument(
-        "--admin",
-        action="store_true",
-        default=os.environ.get(ADMIN_VARIABLE) == "1",
-        help="allow clients to load models (triton-sam reload --url), share memory, and change traces and logging "
-        f"(also: {ADMIN_VARIABLE}=1)",
-    )
+    _options.add_models(parser)
+    _options.add_admin(parser)
     _options.add_no_verify(parser)
     _options.add_repository(parser)
     parser.add_argument(
@@ -55,6 +40,5 @@ def run(args: argparse.Namespace) -> int:
             "no tritonserver on the PATH: this command is for NVIDIA's container; use `triton-sam serve` instead"
         )
     repository: Path = _options.repository(args)
-    wanted = args.models or os.environ.get(MODELS_VARIABLE, "").split() or None
-    folders = intact_models(select_models(repository, wanted), verify=args.verify)
+    folders = intact_models(select_models(repository, _options.wanted_models(args)), verify=args.verify)
     become_supervisor(program, repository, folders, args.options, admin=args.admin, verify=args.verify)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-port", type=int, default=8002, metavar="PORT", help="(default: 8002; 0: any free port)"
     )
-    parser.add_argument("--models", nargs="+", metavar="NAME", help="load only these (default: all with weights)")
+    _options.add_models(parser)
     parser.add_argument(
         "--tritonserver", type=Path, metavar="DIR", help="another Triton installation, for example /opt/tritonserver"
     )
@@ -34,11 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="backends of that Triton (default: DIR/backends of --tritonserver)",
     )
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="append Triton's log to this file")
-    parser.add_argument(
-        "--admin",
-        action="store_true",
-        help="allow clients to load models (triton-sam reload), share memory, and change traces and logging",
-    )
+    _options.add_admin(parser)
     _options.add_no_verify(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's own log")
     _options.add_quiet(parser)
@@ -50,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
     return serve(
         _options.repository(args),
-        models=args.models,
+        models=_options.wanted_models(args),
         host=args.host,
         http_port=args.http_port,
         grpc_port=args.grpc_port,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ from ..masks.formats import Format
 from ..masks.segment import Segment
 from ..wire.contract import MAX_POINTS
 from .problems import Problem
-from .schemas import FORMATS, Mask, MaskInput, Prompt, SegmentRequest
+from .schemas import FORMATS, Mask, MaskInput, Prompt, SegmentAnswer, SegmentRequest
 
 JSON = "application/json"
 _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
+NO_MASKS, MASKS_BEGIN, MASKS_END = b'"masks":[]', b'"masks":[', b"]"
 MAX_MASK_PIXELS = 400_000_000
-"""Pixels of all masks of one answer; each takes a byte while the answer is written."""
+"""The most pixels that the masks of one answer have together."""
 
 
 def client_prompt(request: SegmentRequest) -> dict[str, Any]:
@@ -77,25 +79,39 @@ def choose_format(asked: str | None, accept: str) -> tuple[Format, bool]:
     return form, form.document is not None and (form.encode is None or form is preferred)
 
 
-def write_masks(segments: Sequence[Segment], form: Format, request: SegmentRequest) -> list[Mask]:
-    """Return the masks for a JSON answer."""
-    masks = []
-    for segment in segments:
-        box = segment.box
-        mask = Mask(
-            object=segment.object_index,
-            candidate=segment.candidate,
-            score=segment.score,
-            area=segment.area,
-            bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
-            **{form.name: form.to_json(segment, request.tolerance)},
+def write_answer(
+    answer: SegmentAnswer, segments: Iterable[Segment], form: Format, request: SegmentRequest, started: float
+) -> bytes:
+    """Return a JSON answer. Masks become text one by one, so that only one is in memory.
+
+    Args:
+        answer: the answer without its masks.
+        segments: its masks.
+        form: the format of the masks.
+        request: the request.
+        started: time of the monotonic clock at which the request was there.
+    """
+    masks = [_mask(segment, form, request).model_dump_json(exclude_none=True).encode() for segment in segments]
+    answer.milliseconds = round((time.monotonic() - started) * 1000, 2)
+    before, after = answer.model_dump_json(exclude_none=True).encode().split(NO_MASKS)
+    return b"".join((before, MASKS_BEGIN, b",".join(masks), MASKS_END, after))
+
+
+def _mask(segment: Segment, form: Format, request: SegmentRequest) -> Mask:
+    box = segment.box
+    mask = Mask(
+        object=segment.object_index,
+        candidate=segment.candidate,
+        score=segment.score,
+        area=segment.area,
+        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        **{form.name: form.to_json(segment, request.tolerance)},
+    )
+    if request.logits and segment.logits is not None:
+        mask.logits = MaskInput(
+            data=base64.b64encode(segment.logits.astype("<f4").tobytes()).decode(), size=segment.logits.shape[-1]
         )
-        if request.logits and segment.logits is not None:
-            mask.logits = MaskInput(
-                data=base64.b64encode(segment.logits.astype("<f4").tobytes()).decode(), size=segment.logits.shape[-1]
-            )
-        masks.append(mask)
-    return masks
+    return mask
 
 
 def media_types() -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ from .api import v0 as rest_v0
 from .api import v1 as rest_v1
 from .cancellation import CancellableRequests
 from .engine import Engine
+from .hosts import TrustedHosts
 from .middleware import Guard, Observe
 from .schemas import ProblemDetails, SegmentAnswer
 from .settings import Settings
@@ -67,9 +68,9 @@ def create_app(settings: Settings) -> FastAPI:
         return Response(figures.text(), media_type=metrics.CONTENT_TYPE)
 
     problems.install(app)
-    _describe_schemas(app, with_token=settings.token is not None)
+    _describe_schemas(app, with_token=bool(settings.all_tokens))
     # The last one added is the outermost.
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, budgets=engine.budgets, callers=engine.callers, metrics=figures)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -78,6 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
             expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location"],
         )
+    app.add_middleware(TrustedHosts, allowed=settings.allowed_hosts)
     app.add_middleware(Observe, metrics=figures)
     return app
 

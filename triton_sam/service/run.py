@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -18,7 +19,13 @@ from ..transport.triton import Transport
 from ..transport.url import parse_url
 from .settings import Settings
 
-SECONDS_TO_STOP = 10
+if TYPE_CHECKING:
+    import socket
+
+    import uvicorn
+    from fastapi import FastAPI
+
+SECONDS_TO_STOP = 5
 BACKLOG = 512
 
 
@@ -46,7 +53,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     from . import logs
 
     port = choose_ports(resolve_host(host), {"service": port})["service"]
-    logs.set_up()
+    logs.set_up(settings.log_format)
     # Large images are taken or refused by our own limit, with an answer instead of a warning.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
@@ -63,7 +70,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
             ws_max_size=1 << 17,
             server_header=False,
         )
-        server = uvicorn.Server(config)
+        server = _server(config, app)
         if not quiet:
             print(
                 f"the page: http://{_shown(host)}:{port}/   Triton: {url}   Ctrl-C stops", file=sys.stderr, flush=True
@@ -73,6 +80,18 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
         except SystemExit:
             raise PortInUseError(f"port {port}: the service could not listen there") from None
     return 0
+
+
+def _server(config: uvicorn.Config, app: FastAPI) -> uvicorn.Server:
+    """Return a server that refuses work that has not begun when it is told to stop."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.engine.budgets.workers.refuse()
+            await super().shutdown(sockets)
+
+    return Server(config)
 
 
 @contextlib.contextmanager

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, FailFast, Field, create_model, model_validator
 
 from ..masks.formats import TOLERANCE, formats_of
 from ..masks.formats import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
+from .problems import MAX_FAULTS
 
 FORMATS = formats_of("service")
 if TYPE_CHECKING:
@@ -19,6 +21,25 @@ else:
 Coordinate = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
 Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
+
+
+class Strict(BaseModel):
+    """A part of a request. It has only members that are known, and its check never finds many faults.
+
+    A list is checked up to its first fault (FailFast), and only the first unknown members count: a description of each
+    of a million faults would stop the service for seconds.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_most_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) <= len(cls.model_fields) + MAX_FAULTS:
+            return value
+        known = {name: part for name, part in value.items() if name in cls.model_fields}
+        unknown = ((name, part) for name, part in value.items() if name not in cls.model_fields)
+        return {**known, **dict(itertools.islice(unknown, MAX_FAULTS))}
 
 
 class Model(BaseModel):
@@ -62,22 +83,20 @@ class ImageInfo(BaseModel):
     )
 
 
-class Prompt(BaseModel):
+class Prompt(Strict):
     """One object: points, a box, or both."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    points: list[Point] = Field(default_factory=list, max_length=MAX_POINTS, description="x, y in pixels of the image.")
-    labels: list[Literal[0, 1]] | None = Field(
+    points: Annotated[list[Point], FailFast()] = Field(
+        default_factory=list, max_length=MAX_POINTS, description="x, y in pixels of the image."
+    )
+    labels: Annotated[list[Literal[0, 1]], FailFast()] | None = Field(
         default=None, max_length=MAX_POINTS, description="1 foreground, 0 background; default: all 1."
     )
     box: Box | None = Field(default=None, description="x1, y1, x2, y2 in pixels.")
 
 
-class MaskInput(BaseModel):
+class MaskInput(Strict):
     """Logits of an earlier answer (`logits: true`), to refine it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     data: str = Field(max_length=1 << 20, description="Base64 of float32, little endian, rows first.")
     size: int = Field(ge=1, le=512, description="Side, as the answer said: 256.")
@@ -97,7 +116,7 @@ class SegmentRequest(Prompt):
         },
     )
 
-    objects: list[Prompt] | None = Field(
+    objects: Annotated[list[Prompt], FailFast()] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_OBJECTS,
@@ -172,9 +191,12 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         401: "The token is missing or wrong.",
         404: "No such image or model.",
         406: "No such form of masks.",
+        408: "The body came too slowly.",
         413: "Too many bytes or pixels.",
         415: "Not an image.",
+        421: "The service does not answer to this name: see `--allowed-host`.",
         422: "Something in the request cannot be used.",
+        429: "The quota of the token is used up: header `Retry-After`.",
         499: "Cancelled by the client; header `Cancelled-By-Client: 1`.",
         502: "Triton failed on the request.",
         503: "Triton is not there, or the service is busy: try again.",
@@ -183,5 +205,5 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     reference = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
     return {
         status: {"description": texts[status], "content": {"application/problem+json": reference}}
-        for status in (401, 502, 503, 504, *statuses)
+        for status in sorted({401, 421, 429, 502, 503, 504, *statuses, *((408,) if 413 in statuses else ())})
     }

@@ -10,6 +10,7 @@ import io
 import tempfile
 import uuid
 import zlib
+from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,7 @@ from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair, check_image
 from ..problems import Problem
 from ..schemas import problem_responses
+from ..store import key_of
 
 PLAIN_SHAPE = (1, 256, 64, 64)
 PLAIN_BYTES = 4 * 256 * 64 * 64
@@ -106,7 +108,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
             if encoding == "npz":
                 return Response(await asyncio.to_thread(_to_npz, embeddings), media_type=NPZ)
             raw = await asyncio.to_thread(_plain, embeddings)
-            engine.legacy_embeddings.remember(raw, pair.name, content)
+            engine.legacy_embeddings.remember(await asyncio.to_thread(key_of, raw), pair.name, content)
             text = await asyncio.to_thread(base64.b64encode, raw)
             if encoding == "none":
                 return PlainTextResponse(text.decode())
@@ -198,15 +200,18 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
 async def _mask(engine: Engine, embeddings: ImageEmbeddings, pair: Pair, x: int, y: int) -> Response:
     prompt = {"coords": [[x, y]], "labels": [1]}
-    segments: list[Segment] = await engine.segment(embeddings, pair, prompt)
-    return Response(await asyncio.to_thread(segments[0].to_png), media_type="image/png")
+
+    def write(segments: Iterator[Segment]) -> bytes:
+        return next(segments).to_png()
+
+    return Response(await engine.segment(embeddings, pair, prompt, write), media_type="image/png")
 
 
 async def _recover(
     engine: Engine, raw: bytes, model_version: str | None, size: tuple[int, int]
 ) -> tuple[Pair, ImageEmbeddings]:
     """Return what decodes an embedding in the old form: the image that it came from, or the map itself for SAM1."""
-    source = engine.legacy_embeddings.source(raw)
+    source = engine.legacy_embeddings.source(await asyncio.to_thread(key_of, raw))
     if source is not None:
         name, content = source
         pair = await engine.pair(name)

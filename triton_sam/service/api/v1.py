@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Header, Path, Query, Request, Response, UploadFile
 
-from ...inputs.images import open_image
+from ...masks.segment import Segment
 from .. import answers
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
@@ -20,7 +19,6 @@ from ..store import StoredImage
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="Id out of `POST /v1/images`.")]
 ModelName = Annotated[str | None, Query(max_length=128, description="Name out of `GET /v1/models`.")]
 
-PREVIEW_SIDE = 4096
 PREVIEW: dict[str, Any] = {
     "description": "The image.",
     "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
@@ -31,7 +29,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
+def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
     """Return the routes under /v1."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
@@ -69,11 +67,11 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         "/images/{image_id}/preview",
         summary="Show an image",
         response_class=Response,
-        responses={200: PREVIEW, **problem_responses(404, 422)},
+        responses={200: PREVIEW, **problem_responses(404, 422, 499)},
     )
-    async def preview(image_id: ImageId) -> Response:
-        """Return an image as 8-bit JPEG, upright, for programs that cannot show the original, say, 16-bit TIFF."""
-        content = await asyncio.to_thread(to_jpeg, engine.image(image_id).content)
+    async def preview(request: Request, image_id: ImageId) -> Response:
+        """Return an image as 8-bit JPEG, upright, for programs that cannot show the original, such as a 16-bit TIFF."""
+        content = await requests.run(request, engine.preview(engine.image(image_id)))
         return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     @api.delete(
@@ -116,38 +114,23 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         prompt = answers.client_prompt(body)
         pair = await engine.pair(body.model)
 
+        def write(segments: Iterator[Segment]) -> bytes:
+            if as_file:
+                return form.to_document(segments, body.tolerance)
+            answer = SegmentAnswer(
+                image=image_id, model=pair.name, width=stored.size[0], height=stored.size[1], masks=[], milliseconds=0
+            )
+            return answers.write_answer(answer, segments, form, body, started)
+
         async def work() -> Response:
             embeddings = await engine.embed(stored, pair)
-            segments = await engine.segment(embeddings, pair, prompt, multimask=body.multimask)
-            if as_file:
-                content = await asyncio.to_thread(form.to_document, segments, body.tolerance)
-                return Response(content, media_type=form.media_type)
-            answer = SegmentAnswer(
-                image=image_id,
-                model=pair.name,
-                width=stored.size[0],
-                height=stored.size[1],
-                masks=await asyncio.to_thread(answers.write_masks, segments, form, body),
-                milliseconds=round((time.monotonic() - started) * 1000, 2),
-            )
-            return Response(answer.model_dump_json(exclude_none=True), media_type=answers.JSON)
+            kept = len(body.objects or [body]) + 1 if as_file else 1  # a file needs the best mask of each object
+            content = await engine.segment(embeddings, pair, prompt, write, multimask=body.multimask, at_a_time=kept)
+            return Response(content, media_type=form.media_type if as_file else answers.JSON)
 
         return await requests.run(request, work())
 
     return api
-
-
-def to_jpeg(content: bytes) -> bytes:
-    """Return an image as JPEG, no side longer than PREVIEW_SIDE.
-
-    Raises:
-        ImageError: the image is damaged.
-    """
-    image = open_image(content)
-    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
 
 
 def describe(pair: Pair, is_default: bool) -> Model:

@@ -22,9 +22,9 @@ from support.running_service import running_service, wait_until
 
 from triton_sam.service.engine import check_image
 from triton_sam.service.logs import LOGGER, JsonFormatter
-from triton_sam.service.middleware import same_token
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
+from triton_sam.service.quotas import same_token
 from triton_sam.service.settings import Settings
 
 POINT = {"points": [[200, 180]]}

@@ -11,8 +11,6 @@ import uuid
 from contextvars import ContextVar
 from typing import Any
 
-from .._common.text import one_line
-
 LOGGER = logging.getLogger("triton_sam.service")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
@@ -58,7 +56,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line. A value with spaces or line breaks is quoted, so that a caller cannot forge a line."""
-        parts = [_time(record), record.levelname, one_line(record.getMessage())]
+        parts = [_time(record), record.levelname, " ".join(record.getMessage().split())]
         parts += [f"{name}={_quoted(value)}" for name, value in _members(record).items()]
         line = " ".join(parts)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

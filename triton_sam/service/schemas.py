@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from ..masks.formats import TOLERANCE, formats_of
 from ..masks.formats import Format as MaskFormat
@@ -26,7 +26,7 @@ Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 class Strict(BaseModel):
     """A part of a request. It has only members that are known, and its check never finds many faults.
 
-    A list is checked up to its first fault (FailFast), and only the first unknown members count: a description of each
+    A list is checked up to its first fault (fail_fast), and only the first unknown members count: a description of each
     of a million faults would stop the service for seconds.
     """
 
@@ -86,10 +86,10 @@ class ImageInfo(BaseModel):
 class Prompt(Strict):
     """One object: points, a box, or both."""
 
-    points: Annotated[list[Point], FailFast()] = Field(
+    points: Annotated[list[Point], Field(fail_fast=True)] = Field(
         default_factory=list, max_length=MAX_POINTS, description="x, y in pixels of the image."
     )
-    labels: Annotated[list[Literal[0, 1]], FailFast()] | None = Field(
+    labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
         default=None, max_length=MAX_POINTS, description="1 foreground, 0 background; default: all 1."
     )
     box: Box | None = Field(default=None, description="x1, y1, x2, y2 in pixels.")
@@ -116,7 +116,7 @@ class SegmentRequest(Prompt):
         },
     )
 
-    objects: Annotated[list[Prompt], FailFast()] | None = Field(
+    objects: Annotated[list[Prompt], Field(fail_fast=True)] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_OBJECTS,

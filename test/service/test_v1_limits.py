@@ -131,7 +131,7 @@ def test_a_client_that_goes_away_is_noticed(service, picture):
         host, port = service.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            b"POST /embedded_model HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"POST /embedded_model HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
             b"Content-Length: %d\r\n\r\n" % len(body) + body
         )
         await writer.drain()

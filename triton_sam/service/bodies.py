@@ -18,6 +18,9 @@ SECOND_BYTES = 1 << 18
 CHUNK = 1 << 16
 """Bytes of an answer that are written at a time, so that the service notices a client that does not read."""
 FILES = "multipart/form-data"
+MAX_VALUES = 1 << 14
+"""The most values in a request without a file. The largest call has a quarter of them. Two MiB can hold a million, and
+everything else would stand still while the service reads those."""
 
 
 class Body:
@@ -50,6 +53,7 @@ class Body:
         self._limit = settings.max_body if self._has_files else settings.max_json
         self._length = _length(headers)
         self._read = 0
+        self._values = 0
         self._lease = budgets.bodies.take(0)
         self._unread: Lease | None = None
         self._budgets = budgets
@@ -98,7 +102,7 @@ class Body:
                 code="slow",
             ) from None
         if message["type"] == "http.request":
-            self._count(len(message.get("body", b"")))
+            self._count(message.get("body", b""))
         if message["type"] != "http.request" or not message.get("more_body"):
             self._ended = True
             if self._unread is not None:
@@ -107,14 +111,22 @@ class Body:
                 self._arrived()
         return message
 
-    def _count(self, count: int) -> None:
+    def _count(self, piece: bytes) -> None:
         before = max(0, self._read - FREE_BYTES)
-        self._read += count
+        self._read += len(piece)
         if self._read > self._limit:
             raise self._too_large()
         self._lease.grow(max(0, self._read - FREE_BYTES) - before)
         if self._has_files:
-            self._caller.upload(count)
+            self._caller.upload(len(piece))
+            return
+        self._values += piece.count(b",") + piece.count(b"&")  # of JSON, and of a form
+        if self._values > MAX_VALUES:
+            raise Problem(
+                413,
+                f"a request without a file may have {MAX_VALUES} values: send fewer points in one call",
+                headers={"Connection": "close"},
+            )
 
     def _too_large(self) -> Problem:
         size = f"{self._limit / MEBI:g} MiB"

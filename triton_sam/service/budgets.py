@@ -28,9 +28,9 @@ SMALL_PIXELS = 4 * MEGA
 SMALL_SHARE = 4
 """The share of small ones, a quarter of the pixels, is never given to large ones."""
 SMALL_WORKERS, LARGE_WORKERS = 2, 1
-PAGES_MESSAGES = 1000.0
+PAGES_MESSAGES = 500.0
 """Messages a second that all pages together may send; a page that has to wait takes its turn."""
-BURST_SECONDS = 2.0
+BURST_SECONDS = 1.0
 
 
 class Lease:
@@ -273,16 +273,19 @@ class Pace:
     """
 
     def __init__(self, rate: float) -> None:
-        self._bucket = TokenBucket(rate, max(1.0, rate * BURST_SECONDS))
+        self._burst = max(1.0, rate * BURST_SECONDS)
+        self._bucket = TokenBucket(rate, self._burst)
         self._turn = asyncio.Lock()
 
-    async def wait(self) -> None:
-        """Return when it is this one's turn."""
+    async def wait(self, amount: float = 1.0) -> None:
+        """Return when it is this one's turn. What is larger than a burst counts as a burst."""
+        amount = min(amount, self._burst)
         async with self._turn:  # a lock is fair
-            seconds = self._bucket.take()
-            if seconds:
+            while True:
+                seconds = self._bucket.take(amount)
+                if seconds == 0:
+                    return
                 await asyncio.sleep(seconds)
-                self._bucket.take()
 
 
 def busy(what: str) -> Problem:

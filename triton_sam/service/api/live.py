@@ -32,6 +32,8 @@ from ..problems import MAX_FAULTS, Problem
 from ..schemas import SegmentRequest
 
 MAX_MESSAGE = 1 << 16
+MESSAGE_BYTES = 4096
+"""So many characters of a message count as one more message."""
 POLICY_VIOLATION = 1008
 SECONDS_FOR_HELLO = 10.0
 PROTOCOL = "triton-sam"
@@ -139,6 +141,7 @@ class _Page:
         self._used: set[SpeculativeSAM2Client] = set()
         self._outbox = _Outbox(socket)
         self._pace = Pace(engine.settings.page_messages)
+        self._weight = 1.0  # of the last message
 
     async def serve(self) -> None:
         """Handle messages until the page closes the connection."""
@@ -150,8 +153,8 @@ class _Page:
             own = [asyncio.create_task(part) for part in (self._tell_status(), self._outbox.send())]
             while True:
                 await self._handle(await self._read())
-                await self._pace.wait()
-                await self._engine.budgets.messages.wait()
+                await self._pace.wait(self._weight)
+                await self._engine.budgets.messages.wait(self._weight)
         except (WebSocketDisconnect, RuntimeError):  # starlette's error for a socket that closed meanwhile
             pass
         finally:
@@ -180,6 +183,7 @@ class _Page:
         if frame["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(frame["code"])
         text = frame.get("text") or ""  # a binary frame has none
+        self._weight = 1.0 + len(text) / MESSAGE_BYTES
         with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(text) if len(text) <= MAX_MESSAGE else None
             if isinstance(message, dict):

@@ -123,7 +123,7 @@ def test_requests_that_still_arrive_are_counted_and_health_is_exempt(service_tri
 
 
 def test_bodies_share_memory(service_triton, images):
-    content = (images / "shapes.jpg").read_bytes()
+    content = (images / "shapes.jpg").read_bytes() + bytes(200_000)
     size = 1 << 20
     with running_service(service_triton.grpc_url, max_body=size, max_json=size, body_bytes=size) as narrow:
         holder = connection(narrow, unfinished(1_000_000) + PART + bytes(990_000))

@@ -146,7 +146,7 @@ class Engine:
         return self.state
 
     async def pair(self, name: str | None) -> Pair:
-        """Return the pair that a caller names; None or "" is the default one, or the only family there is.
+        """Return the pair that a caller names. None or "" stands for the default pair, or else for the first one.
 
         Raises:
             Problem: 404, no such pair; 503, Triton is gone.
@@ -164,7 +164,9 @@ class Engine:
         if variant is None and not name:
             variant = next(iter(pairs.values()))
         if variant is None:
-            raise Problem(404, f"there is no model {wanted[:80]!r}, but {', '.join(pairs)}", code="unknown_model")
+            raise Problem(
+                404, f"there is no model {wanted[:80]!r}: choose one of {', '.join(pairs)}", code="unknown_model"
+            )
         return variant
 
     def client(self, pair: Pair, *, keeps_images: bool) -> SpeculativeSAM2Client:

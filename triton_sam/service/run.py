@@ -1,4 +1,4 @@
-"""Run the service until it is told to stop, with a local Triton of its own where that is asked for."""
+"""Runs the service until a signal stops it, and starts a local Triton for it if the caller wants one."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     """Serve until SIGINT or SIGTERM; running requests get SECONDS_TO_STOP seconds.
 
     Args:
-        settings: options.
-        host: address to listen on.
-        port: port; 0: any free one.
-        repository: start a local Triton with this model repository when none answers at ``settings.url``.
-        quiet: no line about where to look.
+        settings: the options.
+        host: the address that the service listens on.
+        port: the port; 0: any free port.
+        repository: if no Triton answers at ``settings.url``, start a local one with this model repository.
+        quiet: whether to print no line with the URL of the page.
 
     Raises:
         MissingDependencyError: the `service` extra is not installed.
-        PortInUseError: another process listens there.
+        PortInUseError: another process listens on this port.
         LocalServerError: the local Triton did not start.
     """
     try:
@@ -54,7 +54,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
 
     port = choose_ports(resolve_host(host), {"service": port})["service"]
     logs.set_up(settings.log_format)
-    # Large images are taken or refused by our own limit, with an answer instead of a warning.
+    # Our own limit decides about large images, and answers; a warning in the log helps nobody.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
         app = create_app(replace(settings, url=url))
@@ -96,7 +96,7 @@ def _server(config: uvicorn.Config, app: FastAPI) -> uvicorn.Server:
 
 @contextlib.contextmanager
 def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iterator[str]:
-    """Yield the URL of Triton: the one given, or that of a local server that is started because nothing answers."""
+    """Yield the URL of Triton. If nothing answers there, start a local server, and yield its URL."""
     if repository is None or _answers(settings):
         yield settings.url
         return

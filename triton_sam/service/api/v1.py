@@ -1,4 +1,4 @@
-"""The routes of /v1: upload an image once, then ask for masks of it."""
+"""The routes of /v1: a caller uploads an image once, and then asks for masks of it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..problems import Problem
 from ..schemas import Format, ImageInfo, Model, Models, SegmentAnswer, SegmentRequest, problem_responses
 from ..store import StoredImage
 
-ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="Id out of `POST /v1/images`.")]
-ModelName = Annotated[str | None, Query(max_length=128, description="Name out of `GET /v1/models`.")]
+ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
+ModelName = Annotated[str | None, Query(max_length=128, description="A name that `GET /v1/models` lists.")]
 
 PREVIEW: dict[str, Any] = {
     "description": "The image.",
@@ -50,7 +50,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     ) -> ImageInfo:
         """Upload an image and encode it, so that the first click is as fast as the others.
 
-        An equal image that is known already is not encoded again.
+        The service does not encode an image again if it knows an equal one.
         """
         pair = await engine.pair(model)
         stored = await engine.store(await image.read())
@@ -60,7 +60,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.get("/images/{image_id}", summary="Look an image up", responses=problem_responses(404, 422))
     async def look(image_id: ImageId) -> ImageInfo:
-        """Say what is known of an uploaded image."""
+        """Describe an uploaded image."""
         return info(engine.image(image_id))
 
     @api.get(
@@ -84,7 +84,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     async def forget(image_id: ImageId) -> Response:
         """Forget an uploaded image."""
         if not engine.images.remove(image_id):
-            raise Problem(404, "there is no such image", code="unknown_image")
+            raise Problem(404, "there is no image with this id", code="unknown_image")
         return Response(status_code=204)
 
     @api.post(
@@ -99,13 +99,15 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         body: SegmentRequest,
         accept: Annotated[str, Header(description=f"{', '.join(answers.media_types())}.")] = "*/*",
         wanted: Annotated[
-            Format | None, Query(alias="format", description="As `format` of the body, before it.")
+            Format | None,
+            Query(alias="format", description="The format of the masks. It precedes `format` of the body."),
         ] = None,
     ) -> Response:
         """Return masks of an image.
 
-        As JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as one image: 255
-        inside, and for several objects the number of the object. A call whose client goes away is dropped.
+        They come as JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as one image with
+        255 inside the object, or with the number of the object if there are several. The service drops a call when its
+        client hangs up.
         """
         started = time.monotonic()
         form, as_file = answers.choose_format(wanted or body.format, accept)
@@ -134,7 +136,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
 
 def describe(pair: Pair, is_default: bool) -> Model:
-    """Return what callers are told of a pair."""
+    """Return the description of a pair for callers."""
     return Model(
         name=pair.name,
         family=pair.family.name,
@@ -146,6 +148,6 @@ def describe(pair: Pair, is_default: bool) -> Model:
 
 
 def info(image: StoredImage) -> ImageInfo:
-    """Return what callers are told of an image."""
+    """Return the description of an image for callers."""
     width, height = image.size
     return ImageInfo(id=image.image_id, width=width, height=height, bytes=len(image.content), models=image.models)

@@ -28,9 +28,10 @@ SMALL_PIXELS = 4 * MEGA
 SMALL_SHARE = 4
 """The share of small ones, a quarter of the pixels, is never given to large ones."""
 SMALL_WORKERS, LARGE_WORKERS = 2, 1
-PAGES_MESSAGES = 500.0
+PAGES_MESSAGES = 300.0
 """Messages a second that all pages together may send; a page that has to wait takes its turn."""
-BURST_SECONDS = 1.0
+PAGES_BURST, PAGE_BURST = 0.1, 0.5
+"""Seconds of messages that may come at once, from all pages and from one."""
 
 
 class Lease:
@@ -262,7 +263,7 @@ class Budgets:
         )
         self.pages = Budget("pages", settings.max_pages, "open pages", metrics)
         self.workers = Workers(int(settings.work_megapixels * MEGA), metrics)
-        self.messages = Pace(PAGES_MESSAGES)
+        self.messages = Pace(PAGES_MESSAGES, PAGES_BURST)
 
 
 class Pace:
@@ -270,10 +271,11 @@ class Pace:
 
     Args:
         rate: how often in a second.
+        burst: seconds after a pause for which everything may come at once.
     """
 
-    def __init__(self, rate: float) -> None:
-        self._burst = max(1.0, rate * BURST_SECONDS)
+    def __init__(self, rate: float, burst: float) -> None:
+        self._burst = max(1.0, rate * burst)
         self._bucket = TokenBucket(rate, self._burst)
         self._turn = asyncio.Lock()
 

@@ -23,7 +23,7 @@ from ...client.speculative import SpeculativeSAM2Client
 from ...errors import SamError
 from .. import messages, problems
 from ..answers import client_prompt
-from ..budgets import Pace
+from ..budgets import PAGE_BURST, Pace
 from ..engine import Engine
 from ..logs import LOGGER
 from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
@@ -104,12 +104,19 @@ class _Outbox:
         self._slots: dict[str, bytes | str] = {}
         self._faults: deque[str] = deque(maxlen=MAX_FAULTS)
         self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
 
     def put(self, kind: str, message: bytes | str) -> None:
         """Send a message soon, in place of an earlier one of its kind that is not sent yet."""
         self._slots.pop(kind, None)
         self._slots[kind] = message
         self._filled.set()
+        self._emptied.clear()
+
+    async def wait(self) -> None:
+        """Wait until the page has read so much that no answer is left here."""
+        await self._emptied.wait()
 
     def put_fault(self, message: str) -> None:
         """Send the answer to a message that belongs to no lane. Of many such answers, only the last ones are kept."""
@@ -123,6 +130,8 @@ class _Outbox:
             self._filled.clear()
             while self._faults or self._slots:
                 message = self._faults.popleft() if self._faults else self._slots.pop(next(iter(self._slots)))
+                if not self._slots:
+                    self._emptied.set()
                 if isinstance(message, bytes):
                     await self._socket.send_bytes(message)
                 else:
@@ -140,7 +149,7 @@ class _Page:
         self._newest: dict[Lane, asyncio.Task[None]] = {}  # until it is with the client
         self._used: set[SpeculativeSAM2Client] = set()
         self._outbox = _Outbox(socket)
-        self._pace = Pace(engine.settings.page_messages)
+        self._pace = Pace(engine.settings.page_messages, PAGE_BURST)
         self._weight = 1.0  # of the last message
 
     async def serve(self) -> None:
@@ -155,6 +164,7 @@ class _Page:
                 await self._handle(await self._read())
                 await self._pace.wait(self._weight)
                 await self._engine.budgets.messages.wait(self._weight)
+                await self._outbox.wait()  # a page that does not read its answers costs no decodes
         except (WebSocketDisconnect, RuntimeError):  # starlette's error for a socket that closed meanwhile
             pass
         finally:

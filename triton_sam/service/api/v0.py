@@ -230,7 +230,7 @@ async def _recover(
 
 
 def _plain(embeddings: ImageEmbeddings) -> bytes:
-    """Return the map with the lowest resolution as raw float32: SAM1 has no other, and SAM2 and SAM3 have larger ones."""
+    """Return the map with the lowest resolution as raw float32: SAM1 has no other, but SAM2 and SAM3 do."""
     smallest = min(embeddings.values(), key=lambda tensor: tensor.shape[-1])
     return np.ascontiguousarray(smallest, "<f4").tobytes()
 
@@ -256,7 +256,7 @@ def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbed
     except (binascii.Error, ValueError, zlib.error):
         raise Problem(
             422,
-            "model: this is neither base64 of float32, nor its gzip, nor an .npz: send what POST /embedded_model answers",
+            "model: this is neither base64 of float32, nor its gzip, nor an .npz: send what /embedded_model answers",
         ) from None
     if len(raw) not in PLAIN_SIZES:
         raise Problem(

@@ -117,7 +117,7 @@ class TestRunTriton:
         tag = "--build-arg TRITON_TAG=30.01-py3 --target triton --tag triton-sam:30.01-py3"
         assert build == f"{engine} build {tag} {ROOT}"
         assert run.startswith(f"{engine} run --rm --name mine ")
-        assert " sam2 " in run.partition(" --models ")[2]
+        assert "sam2" in run.partition(" --models ")[2].split()
         assert "building triton-sam:30.01-py3" in done.stderr
 
     def test_an_image_that_cannot_be_built_ends_in_a_line_that_says_what_to_do(self, machine, models):

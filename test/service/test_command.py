@@ -21,6 +21,7 @@ from triton_sam.benchmark.service_load import Report, run_load
 from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError, ServerUnreachableError
 from triton_sam.service.settings import Settings
+from triton_sam.service.tokens import Quota, Token
 
 COMMAND = [sys.executable, "-m", "triton_sam", "service"]
 
@@ -62,6 +63,9 @@ def test_local_serves_and_stops_with_everything_that_it_started(tmp_path):
     [
         (["--url", "ftp://a"], "scheme"),
         (["--max-body", "1024"], "--memory must be at least --max-body"),
+        (["--body-memory", "32"], "--body-memory must be at least --max-body"),
+        (["--tokens", "/no/such/file"], "the file of tokens cannot be read"),
+        (["--pages", "0"], "pages must be a number above 0"),
         (["--timeout", "nan"], "--timeout must be above 0"),
         (["--token", ""], "an empty token protects nothing"),
         (["--port", "-1"], "--port must be 0 to 65535, not -1"),
@@ -78,14 +82,20 @@ def test_faults_are_one_line(arguments, word):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_options_become_settings(monkeypatch):
+def test_options_become_settings(monkeypatch, tmp_path):
     seen = []
     monkeypatch.setattr("triton_sam.service.run.serve", lambda *given, **options: seen.append((given, options)) or 0)
     monkeypatch.setenv("TRITON_SAM_TOKEN", "")
     monkeypatch.setenv("TRITON_TOKEN", "")
     options = "--host 0.0.0.0 --port 81 --url http://gpu:8000 --triton-token t --ca-certs ca.pem --model sam1 --token s"
     options += " --cors https://a https://b --max-body 2 --max-megapixels 3.5 --max-requests 4 --max-encodes 5"
-    assert main(["service", *options.split(), "--timeout", "6.5", "--memory", "7", "--quiet"]) == 0
+    options += " --max-json 1.5 --body-seconds 8 --body-memory 9 --answer-memory 10 --work-megapixels 11 --max-pages 12"
+    options += " --page-messages 13 --allowed-host a.example b.example --requests-per-minute 14 --pages 15"
+    options += " --log-format text"
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text('{"lab": {"token": "t", "pages": 1}}')
+    more = ["--timeout", "6.5", "--memory", "7", "--quiet", "--tokens", str(tokens)]
+    assert main(["service", *options.split(), *more]) == 0
     expected = Settings(
         url="http://gpu:8000",
         triton_token="t",
@@ -99,6 +109,17 @@ def test_options_become_settings(monkeypatch):
         max_encodes=5,
         timeout=6.5,
         store_bytes=7 << 20,
+        max_json=3 << 19,
+        body_seconds=8.0,
+        body_bytes=9 << 20,
+        answer_bytes=10 << 20,
+        work_megapixels=11.0,
+        max_pages=12,
+        page_messages=13.0,
+        allowed_hosts=("a.example", "b.example"),
+        quota=Quota(requests_per_minute=14, pages=15),
+        tokens=(Token("lab", "t", Quota(requests_per_minute=14, pages=1)),),
+        log_format="text",
     )
     assert seen == [((expected, "0.0.0.0", 81), {"repository": None, "quiet": True})]
 

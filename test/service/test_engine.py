@@ -41,7 +41,7 @@ def test_embeddings_are_made_anew_when_another_model_would_decode_them(service_t
             assert anew is not here
             assert list(image.embeddings.values()) == [anew]
             assert image.models == ["sam2"]
-            assert len(await engine.segment(anew, newer, {"coords": [[200, 180]], "labels": [1]})) == 1
+            assert len(await engine.segment(anew, newer, {"coords": [[200, 180]], "labels": [1]}, list)) == 1
         finally:
             await engine.stop()
 
@@ -78,7 +78,7 @@ def hang_up(server):
 
 def test_methods_that_callers_make_up_are_counted_as_one():
     with_token = {"authorization": "Bearer secret"}
-    http = TestClient(create_app(Settings(token="secret")))
+    http = TestClient(create_app(Settings(token="secret")), base_url="http://localhost")
     for number in range(3):
         assert http.request(f"MADEUP{number}", "/v1/models").status_code == 401
         assert http.request(f"MADEUP{number}", "/nowhere", headers=with_token).status_code == 404

@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import struct
+import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,16 +15,20 @@ from triton_sam.families import get_family
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
+from starlette.testclient import WebSocketDenialResponse
 from support.conditions import wait_until
 
+from triton_sam.service.api.live import _Outbox
 from triton_sam.service.app import create_app
 from triton_sam.service.engine import Pair, State
-from triton_sam.service.messages import VERSION, MasksHeader, pack, read_message
+from triton_sam.service.messages import VERSION, CancelMessage, MasksHeader, pack, read_message
 from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
 from triton_sam.service.store import StoredImage
 
+HERE, LIVE, NOBODY = "http://localhost", "ws://localhost/live", "http://127.0.0.1:9"
 HELLO = {"type": "hello", "version": VERSION}
+CANCEL = CancelMessage(type="cancel", lane="click")
 CLICK = {"type": "segment", "lane": "click", "image": "a", "points": [[1, 1]]}
 
 
@@ -30,8 +36,8 @@ CLICK = {"type": "segment", "lane": "click", "image": "a", "points": [[1, 1]]}
 def client(monkeypatch):
     """Of an application that knows a model and a picture; its encoder is never free."""
     monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    app = create_app(Settings(url="http://127.0.0.1:9"))
-    with TestClient(app) as client:
+    app = create_app(Settings(url=NOBODY))
+    with TestClient(app, base_url=HERE) as client:
         engine = app.state.engine
         engine.state = State({"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True)}, None)
         engine.images.add(StoredImage("a", b"picture", (800, 600)))
@@ -47,7 +53,7 @@ def waiting(client):
 
 @pytest.fixture
 def socket(client):
-    with client.websocket_connect("/live") as socket:
+    with client.websocket_connect(LIVE) as socket:
         socket.send_json(HELLO)
         assert socket.receive_json() == {"type": "status", "up": True, "models": ["sam2"], "detail": None}
         yield socket
@@ -82,7 +88,7 @@ def test_of_each_lane_the_newest_alone_waits_for_the_picture(waiting, socket):
 
 
 def test_nothing_is_left_of_a_page_that_went_away(client, waiting):
-    with client.websocket_connect("/live") as socket:
+    with client.websocket_connect(LIVE) as socket:
         socket.send_json(HELLO)
         for _ in range(100):
             socket.send_json({**CLICK, "seq": 1})
@@ -102,7 +108,7 @@ def test_nothing_is_left_of_a_page_that_went_away(client, waiting):
     ],
 )
 def test_a_page_of_another_version_is_told_to_reload(client, first, said):
-    with client.websocket_connect("/live") as socket:
+    with client.websocket_connect(LIVE) as socket:
         socket.send_json(first)
         fault = socket.receive_json()
         assert (fault["type"], fault["code"], fault["status"]) == ("error", "version", 422)
@@ -113,21 +119,105 @@ def test_a_page_of_another_version_is_told_to_reload(client, first, said):
 
 def test_a_page_that_says_nothing_is_told_to_reload(client, monkeypatch):
     monkeypatch.setattr("triton_sam.service.api.live.SECONDS_FOR_HELLO", 0.01)
-    with client.websocket_connect("/live") as socket:
+    with client.websocket_connect(LIVE) as socket:
         assert socket.receive_json()["code"] == "version"
         assert socket.receive()["reason"] == "version"
 
 
-def test_the_token_comes_with_the_hello(monkeypatch):
+@pytest.mark.parametrize(
+    ("token", "headers", "protocols", "opens"),
+    [
+        ("secret", {"authorization": "Bearer secret"}, [], True),
+        ("secret", {}, ["triton-sam", "triton-sam.token.c2VjcmV0"], True),
+        ("sécret/+", {}, ["triton-sam", "triton-sam.token.c8OpY3JldC8r"], True),
+        ("secret", {"authorization": "Bearer guess"}, [], False),
+        ("secret", {}, ["triton-sam"], False),
+        ("secret", {}, ["triton-sam.token.Z3Vlc3M"], False),
+        ("secret", {}, ["triton-sam.token.%%%"], False),
+    ],
+)
+def test_the_token_is_checked_before_the_page_opens(monkeypatch, token, headers, protocols, opens):
     monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
-    with TestClient(create_app(Settings(url="http://127.0.0.1:9", token="secret"))) as client:
-        for token in ({}, {"token": "guess"}, {"token": None}):
-            with client.websocket_connect("/live") as socket:
-                socket.send_json({**HELLO, **token})
-                assert socket.receive() == {"type": "websocket.close", "code": 1008, "reason": "token"}
-        with client.websocket_connect("/live") as socket:
-            socket.send_json({**HELLO, "token": "secret"})
-            assert socket.receive_json()["type"] == "status"
+    with TestClient(create_app(Settings(url=NOBODY, token=token)), base_url=HERE) as client:
+        if opens:
+            with client.websocket_connect(LIVE, headers=headers, subprotocols=protocols) as socket:
+                assert socket.accepted_subprotocol == ("triton-sam" if protocols else None)
+                socket.send_json(HELLO)
+                assert socket.receive_json()["type"] == "status"
+            return
+        with (
+            pytest.raises(WebSocketDenialResponse) as refused,
+            client.websocket_connect(LIVE, headers=headers, subprotocols=protocols),
+        ):
+            pass
+        assert (refused.value.status_code, refused.value.json()["code"]) == (401, "token")
+
+
+def test_pages_beyond_the_limit_are_refused_until_others_close(monkeypatch):
+    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
+    with TestClient(create_app(Settings(url=NOBODY, max_pages=1)), base_url=HERE) as client:
+        for _ in range(2):
+            with client.websocket_connect(LIVE) as socket:
+                socket.send_json(HELLO)
+                assert socket.receive_json()["type"] == "status"
+                with pytest.raises(WebSocketDenialResponse) as refused, client.websocket_connect(LIVE):
+                    pass
+                assert (refused.value.status_code, refused.value.json()["code"]) == (503, "busy")
+                assert refused.value.headers["retry-after"] == "1"
+
+
+def test_a_page_of_another_origin_or_host_is_refused(client):
+    for headers, status in (
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://evil.example", "host": "evil.example"}, 421),
+    ):
+        with pytest.raises(WebSocketDenialResponse) as refused, client.websocket_connect(LIVE, headers=headers):
+            pass
+        assert refused.value.status_code == status
+
+
+def test_a_flood_of_messages_is_read_slowly(client, monkeypatch):
+    handled = []
+    monkeypatch.setattr("triton_sam.service.messages.read_message", lambda message: handled.append(message) or CANCEL)
+    with client.websocket_connect(LIVE) as socket:
+        socket.send_json(HELLO)
+        assert socket.receive_json()["type"] == "status"
+        began = time.monotonic()
+        for _ in range(500):
+            socket.send_json(CLICK)
+        time.sleep(0.5)
+        took = time.monotonic() - began
+    assert 30 <= len(handled) <= 30 + 60 * took + 1
+
+
+def test_a_page_that_does_not_read_costs_one_message_of_each_kind():
+    class Deaf:
+        sent: ClassVar = []
+
+        async def send_text(self, message):
+            self.sent.append(message)
+            await reading.wait()
+
+        send_bytes = send_text
+
+    async def fill():
+        outbox = _Outbox(Deaf())
+        sending = asyncio.create_task(outbox.send())
+        for number in range(1000):
+            outbox.put("click", f"click {number}")
+            outbox.put("hover", f"hover {number}")
+            outbox.put_fault(f"fault {number}")
+            await asyncio.sleep(0)
+        assert len(outbox._slots) + len(outbox._faults) == 2 + 10
+        reading.set()
+        await asyncio.sleep(0.05)
+        sending.cancel()
+        return Deaf.sent
+
+    reading = asyncio.Event()
+    sent = asyncio.run(fill())
+    assert sent[0] == "fault 0"
+    assert set(sent[1:]) == {"click 999", "hover 999", *(f"fault {number}" for number in range(990, 1000))}
 
 
 def test_the_page_speaks_the_version_of_the_service():

@@ -23,9 +23,9 @@ from support.running_service import running_service
 
 from triton_sam.service.engine import check_image
 from triton_sam.service.logs import LOGGER, JsonFormatter
-from triton_sam.service.middleware import same_token
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem
+from triton_sam.service.quotas import same_token
 from triton_sam.service.settings import Settings
 
 POINT = {"points": [[200, 180]]}
@@ -132,7 +132,7 @@ def test_a_client_that_goes_away_is_noticed(service, picture):
         host, port = service.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            b"POST /embedded_model HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+            b"POST /embedded_model HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
             b"Content-Length: %d\r\n\r\n" % len(body) + body
         )
         await writer.drain()

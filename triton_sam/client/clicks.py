@@ -7,6 +7,7 @@ names an image that the server keeps.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -85,8 +86,16 @@ class Click(ABC):
         Raises:
             InferenceError: the served model does not keep the wire contract.
         """
-        segments = list(self.pair.segments(self._read(outputs)))
+        segments = list(self.each_segment(outputs))
         return segments if self.logits else [replace(segment, logits=None) for segment in segments]
+
+    def each_segment(self, outputs: Tensors) -> Iterator[Segment]:
+        """Read the answer as full-size masks with logits, each computed when it is asked for. See segments().
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        return self.pair.segments(self._read(outputs))
 
     @abstractmethod
     def _read(self, outputs: Tensors) -> Prediction: ...

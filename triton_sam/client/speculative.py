@@ -7,7 +7,7 @@ import concurrent.futures
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -182,12 +182,28 @@ class SpeculativeSAM2Client(ClientCore):
         Cancelling the task cancels the call. Arguments and errors are those of predict_async(), and the result is that
         of SAM2TritonClient.segment().
         """
+        arguments = (coords, labels, box, mask_input, multimask_output)
+        return await asyncio.to_thread(list, await self.segment_each_async(*arguments, image=image))
+
+    async def segment_each_async(
+        self,
+        coords: Any = None,
+        labels: Any = None,
+        box: Any = None,
+        mask_input: Any = None,
+        multimask_output: bool = False,
+        *,
+        image: ImageEmbeddings | None = None,
+    ) -> Iterator[Segment]:
+        """Predict as segment_async() does, but compute each full-size mask only when the iterator is asked for it.
+
+        So only one of them has to be in memory. Each step is slow for a large image: take it in a thread.
+        """
         click = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
         work = Work(ask(click))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
-        outputs = await asyncio.wrap_future(work.future)
-        return await asyncio.to_thread(click.segments, outputs)
+        return click.each_segment(await asyncio.wrap_future(work.future))
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(

@@ -39,6 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="bearer token that callers must send (default: $TRITON_SAM_TOKEN, else none)",
     )
     parser.add_argument(
+        "--tokens", metavar="FILE", help="JSON file of further tokens, each with a name and limits of its own"
+    )
+    _add_quota(parser)
+    parser.add_argument(
         "--cors",
         nargs="+",
         default=[],
@@ -46,45 +50,122 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="web origins that may call the service, * for all (default: none)",
     )
     parser.add_argument(
+        "--allowed-host",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="names by which callers may address the service besides this machine's own, * for all; a reverse proxy "
+        "that sends its own name in the header Host needs it (default: localhost, this machine's name, and addresses)",
+    )
+    parser.add_argument(
         "--max-body", type=int, default=64, metavar="MIB", help="maximum size of a request (default: 64)"
     )
     parser.add_argument(
+        "--max-json",
+        type=float,
+        default=2.0,
+        metavar="MIB",
+        help="maximum size of a request without a file (default: 2)",
+    )
+    parser.add_argument(
+        "--body-seconds",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="time for a request to arrive; each 256 KiB that have arrived add one second (default: 30)",
+    )
+    parser.add_argument(
+        "--body-memory", type=int, default=256, metavar="MIB", help="memory for all requests at a time (default: 256)"
+    )
+    parser.add_argument(
+        "--answer-memory", type=int, default=256, metavar="MIB", help="memory for all answers at a time (default: 256)"
+    )
+    parser.add_argument(
         "--max-megapixels", type=float, default=100.0, metavar="N", help="maximum size of an image (default: 100)"
+    )
+    parser.add_argument(
+        "--work-megapixels",
+        type=float,
+        default=64.0,
+        metavar="N",
+        help="size of the masks and previews that are computed at a time; more wait (default: 64)",
     )
     parser.add_argument(
         "--max-requests", type=int, default=256, metavar="N", help="maximum simultaneous requests (default: 256)"
     )
     parser.add_argument("--max-encodes", type=int, default=4, metavar="N", help="images encoded at a time (default: 4)")
     parser.add_argument(
+        "--max-pages", type=int, default=256, metavar="N", help="maximum number of open pages (default: 256)"
+    )
+    parser.add_argument(
+        "--page-messages",
+        type=float,
+        default=60.0,
+        metavar="N",
+        help="messages a second that the service reads from one page (default: 60)",
+    )
+    parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of a request (default: 60)"
     )
     parser.add_argument(
         "--memory", type=int, default=512, metavar="MIB", help="memory for uploaded images (default: 512)"
     )
+    parser.add_argument(
+        "--log-format", choices=("json", "text"), default="json", help="form of the log on stderr (default: json)"
+    )
     _options.add_quiet(parser)
+
+
+def _add_quota(parser: argparse.ArgumentParser) -> None:
+    """Add the limits of every token that the file of --tokens gives no other ones."""
+    for option, kind, text in (
+        ("--requests-per-minute", float, "requests in a minute"),
+        ("--image-mib-per-hour", float, "MiB of uploads in an hour"),
+        ("--requests-at-a-time", int, "simultaneous requests"),
+        ("--pages", int, "simultaneously open pages"),
+    ):
+        parser.add_argument(
+            option,
+            type=kind,
+            metavar="N",
+            help=f"maximum {text} for each token, or for all callers together if there is no token (default: no limit)",
+        )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from ..service.run import serve
     from ..service.settings import DEFAULT_TRITON, TOKEN_VARIABLE, Settings
+    from ..service.tokens import QUOTAS, Quota, read_tokens
 
     protected = args.token is not None or os.environ.get(
         TOKEN_VARIABLE
     )  # docker compose sets it to "" if it is not given
+    quota = Quota(**{name: getattr(args, name) for name in QUOTAS})
     settings = Settings(
         url=args.url or os.environ.get(URL_VARIABLE) or DEFAULT_TRITON,
         model=args.model,
         triton_token=_options.bearer_token(args.triton_token, _options.TOKEN_VARIABLE) or None,
         ca_certs=args.ca_certs,
         token=_options.bearer_token(args.token, TOKEN_VARIABLE) if protected else None,
+        tokens=read_tokens(args.tokens, quota) if args.tokens else (),
+        quota=quota,
         origins=tuple(args.cors),
+        allowed_hosts=tuple(args.allowed_host),
         max_body=args.max_body * MEBI,
+        max_json=round(args.max_json * MEBI),
+        body_seconds=args.body_seconds,
+        body_bytes=args.body_memory * MEBI,
+        answer_bytes=args.answer_memory * MEBI,
         max_megapixels=args.max_megapixels,
+        work_megapixels=args.work_megapixels,
         max_requests=args.max_requests,
         max_encodes=args.max_encodes,
+        max_pages=args.max_pages,
+        page_messages=args.page_messages,
         timeout=args.timeout,
         store_bytes=args.memory * MEBI,
+        log_format=args.log_format,
     )
     repository = _options.repository(args) if args.local else None
     return serve(settings, args.host, args.port, repository=repository, quiet=args.quiet)

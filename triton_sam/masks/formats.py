@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -53,7 +53,7 @@ class Format:
     meaning: str
     value: Any
     encode: Callable[[Segment, float], Any] | None = None
-    document: Callable[[Sequence[Segment], float], Any] | None = None
+    document: Callable[[Iterable[Segment], float], Any] | None = None
     decode: Callable[[bytes], BoolArray] | None = None
     interfaces: frozenset[Interface] = EVERYWHERE
 
@@ -72,7 +72,7 @@ class Format:
             return self.to_document([segment], tolerance)
         return _content(self.encode(segment, tolerance))
 
-    def to_document(self, segments: Sequence[Segment], tolerance: float = TOLERANCE) -> bytes:
+    def to_document(self, segments: Iterable[Segment], tolerance: float = TOLERANCE) -> bytes:
         """Return the content of a file with all masks of an answer.
 
         Raises:
@@ -123,12 +123,12 @@ def formats_of(interface: Interface) -> dict[str, Format]:
     return {name: form for name, form in FORMATS.items() if interface in form.interfaces}
 
 
-def feature_collection(segments: Sequence[Segment], tolerance: float) -> dict[str, Any]:
+def feature_collection(segments: Iterable[Segment], tolerance: float) -> dict[str, Any]:
     """Return GeoJSON with one feature for each segment: x, y in pixels, y downwards, holes as inner rings."""
     return {"type": "FeatureCollection", "features": [_feature(segment, tolerance) for segment in segments]}
 
 
-def label_image(segments: Sequence[Segment], _: float) -> bytes:
+def label_image(segments: Iterable[Segment], _: float) -> bytes:
     """Return the best mask of each object as one PNG. Pixels are 255 for one object, else its number, from 1."""
     best = best_of(segments)
     if len(best) == 1:

@@ -1,11 +1,12 @@
-"""Prompts as the clients take them, and masks in the formats that /v1 answers."""
+"""Translates requests into prompts for the clients, and masks into the formats that /v1 answers."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,26 +16,29 @@ from ..masks.formats import Format
 from ..masks.segment import Segment
 from ..wire.contract import MAX_POINTS
 from .problems import Problem
-from .schemas import FORMATS, Mask, MaskInput, Prompt, SegmentRequest
+from .schemas import FORMATS, Mask, MaskInput, Prompt, SegmentAnswer, SegmentRequest
 
 JSON = "application/json"
 _QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
+NO_MASKS, MASKS_BEGIN, MASKS_END = b'"masks":[]', b'"masks":[', b"]"
 MAX_MASK_PIXELS = 400_000_000
-"""Pixels of all masks of one answer; each takes a byte while the answer is written."""
+"""The most pixels that the masks of one answer have together."""
 
 
 def client_prompt(request: SegmentRequest) -> dict[str, Any]:
     """Return coords, labels, box and mask_input for SpeculativeSAM2Client.
 
     Raises:
-        Problem: 422, parts that do not go together.
+        Problem: 422, parts of the request contradict each other.
     """
     objects = _objects(request)
     with_points = [prompt for prompt in objects if prompt.points]
     with_box = [prompt for prompt in objects if prompt.box is not None]
     if any(part and len(part) != len(objects) for part in (with_points, with_box)):
-        raise Problem(422, "objects must all have points, or all a box, or all both: send the others in another call")
+        raise Problem(
+            422, "all objects must have points, or all a box, or all both: send the other objects in another call"
+        )
     if any(prompt.labels is not None and len(prompt.labels) != len(prompt.points) for prompt in objects):
         raise Problem(422, "labels must hold one label for each point")
     _check_points(objects, len(with_box))
@@ -49,57 +53,73 @@ def client_prompt(request: SegmentRequest) -> dict[str, Any]:
 
 
 def check_amount(request: SegmentRequest, size: Size) -> None:
-    """Refuse what would take too much memory.
+    """Refuse a request whose masks would take too much memory.
 
     Raises:
         Problem: 422.
     """
     count = len(_objects(request)) * (3 if request.multimask else 1)
     if count * size[0] * size[1] > MAX_MASK_PIXELS:
-        raise Problem(422, f"{count} masks of {size[0]} x {size[1]} pixels are too much for one call")
+        raise Problem(
+            422, f"{count} masks of {size[0]} x {size[1]} pixels are too many for one call: send fewer objects"
+        )
 
 
 def choose_format(asked: str | None, accept: str) -> tuple[Format, bool]:
     """Return the format of the masks, and whether the answer is one file of that format instead of JSON with masks.
 
     Args:
-        asked: name of the format that the request names; None: the header decides.
+        asked: the format that the request names. None: the header decides.
         accept: the header Accept.
 
     Raises:
-        Problem: 406, the header Accept names nothing that there is.
+        Problem: 406, the service has no format that the header Accept names.
     """
     preferred = next(filter(None, map(_format_of, _accepted(accept))), None)
     if asked is None and preferred is None and accept.strip():
         *others, last = media_types()
-        raise Problem(406, f"masks come as {', '.join(others)} or {last}")
+        raise Problem(406, f"the service sends masks as {', '.join(others)} or {last}: name one of them in Accept")
     form = FORMATS[asked] if asked is not None else preferred or next(iter(FORMATS.values()))
     return form, form.document is not None and (form.encode is None or form is preferred)
 
 
-def write_masks(segments: Sequence[Segment], form: Format, request: SegmentRequest) -> list[Mask]:
-    """Return the masks for a JSON answer."""
-    masks = []
-    for segment in segments:
-        box = segment.box
-        mask = Mask(
-            object=segment.object_index,
-            candidate=segment.candidate,
-            score=segment.score,
-            area=segment.area,
-            bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
-            **{form.name: form.to_json(segment, request.tolerance)},
+def write_answer(
+    answer: SegmentAnswer, segments: Iterable[Segment], form: Format, request: SegmentRequest, started: float
+) -> bytes:
+    """Return a JSON answer. Masks become text one by one, so that only one is in memory.
+
+    Args:
+        answer: the answer without its masks.
+        segments: its masks.
+        form: the format of the masks.
+        request: the request.
+        started: time of the monotonic clock at which the request was there.
+    """
+    masks = [_mask(segment, form, request).model_dump_json(exclude_none=True).encode() for segment in segments]
+    answer.milliseconds = round((time.monotonic() - started) * 1000, 2)
+    before, after = answer.model_dump_json(exclude_none=True).encode().split(NO_MASKS)
+    return b"".join((before, MASKS_BEGIN, b",".join(masks), MASKS_END, after))
+
+
+def _mask(segment: Segment, form: Format, request: SegmentRequest) -> Mask:
+    box = segment.box
+    mask = Mask(
+        object=segment.object_index,
+        candidate=segment.candidate,
+        score=segment.score,
+        area=segment.area,
+        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        **{form.name: form.to_json(segment, request.tolerance)},
+    )
+    if request.logits and segment.logits is not None:
+        mask.logits = MaskInput(
+            data=base64.b64encode(segment.logits.astype("<f4").tobytes()).decode(), size=segment.logits.shape[-1]
         )
-        if request.logits and segment.logits is not None:
-            mask.logits = MaskInput(
-                data=base64.b64encode(segment.logits.astype("<f4").tobytes()).decode(), size=segment.logits.shape[-1]
-            )
-        masks.append(mask)
-    return masks
+    return mask
 
 
 def media_types() -> dict[str, dict[str, Any]]:
-    """Return the media types in which masks come, each with its schema: JSON with masks, and the files of formats."""
+    """Return the media types of masks, each with its schema: JSON with masks, and the files of the formats."""
     binary, text = {"type": "string", "format": "binary"}, {"type": "object"}
     files = {form.media_type: binary if form.is_binary else text for form in FORMATS.values() if form.document}
     return {JSON: {"$ref": "#/components/schemas/SegmentAnswer"}, **files}
@@ -113,7 +133,7 @@ def _format_of(media_type: str) -> Format | None:
 
 
 def _accepted(accept: str) -> list[str]:
-    """Return the media types of a header Accept, the one that is wanted most first."""
+    """Return the media types of a header Accept. The one that the caller prefers comes first."""
     wanted = []
     for part in accept.lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -131,12 +151,12 @@ def _objects(request: SegmentRequest) -> list[Prompt]:
     if request.objects is None:
         return [request]
     if request.points or request.box is not None or request.labels is not None:
-        raise Problem(422, "give either objects, or points and box for a single one")
+        raise Problem(422, "give either objects, or points and a box for a single object")
     return list(request.objects)
 
 
 def _check_points(objects: Sequence[Prompt], boxes: int) -> None:
-    """Refuse what no session model takes; the client would fetch the embeddings instead, 17 MB, and wait for them."""
+    """Refuse more points than a session model takes: the client would fetch the embeddings, 17 MB, and wait."""
     longest = max(len(prompt.points) for prompt in objects)
     count = len(objects) * longest + 2 * boxes
     if count > MAX_POINTS:

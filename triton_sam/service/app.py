@@ -1,4 +1,4 @@
-"""The application: routes, limits and the engine put together."""
+"""The application: it joins the routes, the limits and the engine."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from .api import v0 as rest_v0
 from .api import v1 as rest_v1
 from .cancellation import CancellableRequests
 from .engine import Engine
+from .hosts import TrustedHosts
 from .middleware import Guard, Observe
 from .schemas import ProblemDetails, SegmentAnswer
 from .settings import Settings
 
 DESCRIPTION = """Segment Anything on NVIDIA Triton.
 
-`/v1`: upload an image once, then ask for masks by its id. The other routes keep the contract of the service of 2024.
-Errors are problem+json (RFC 9457). Every answer carries `X-Request-ID`.
+With `/v1`, you upload an image once, and then ask for masks by its id. The other routes keep the contract of the
+service of 2024. Errors are problem+json (RFC 9457). Every answer carries the header `X-Request-ID`.
 """
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Return the application. Nothing is connected before it starts.
+    """Return the application. It connects to nothing before it starts.
 
     Args:
-        settings: options.
+        settings: the options.
     """
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
@@ -48,10 +49,10 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(
         title="triton_sam",
-        summary="Click, get a mask.",
+        summary="You click, and the service answers with a mask.",
         description=DESCRIPTION,
         version=__version__,
-        docs_url=None,  # FastAPI's page loads its parts from elsewhere; ours is static/docs.html
+        docs_url=None,  # FastAPI's page loads its parts from other sites; ours is static/docs.html
         redoc_url=None,
         lifespan=lifespan,
     )
@@ -67,9 +68,9 @@ def create_app(settings: Settings) -> FastAPI:
         return Response(figures.text(), media_type=metrics.CONTENT_TYPE)
 
     problems.install(app)
-    _describe_schemas(app, with_token=settings.token is not None)
-    # The last one added is the outermost.
-    app.add_middleware(Guard, settings=settings)
+    _describe_schemas(app, with_token=bool(settings.all_tokens))
+    # The middleware that is added last is the outermost.
+    app.add_middleware(Guard, settings=settings, budgets=engine.budgets, callers=engine.callers, metrics=figures)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -78,12 +79,13 @@ def create_app(settings: Settings) -> FastAPI:
             allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
             expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location"],
         )
+    app.add_middleware(TrustedHosts, allowed=settings.allowed_hosts)
     app.add_middleware(Observe, metrics=figures)
     return app
 
 
 def _describe_schemas(app: FastAPI, *, with_token: bool) -> None:
-    """Put what routes only refer to into the OpenAPI document, and our form of errors in place of FastAPI's."""
+    """Add the schemas that routes refer to to the OpenAPI document, and replace FastAPI's form of errors by ours."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:

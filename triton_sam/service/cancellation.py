@@ -1,4 +1,4 @@
-"""Work that ends when its client goes away, cancels it by its session id, or the time is up."""
+"""Runs work for a client, and ends it when the client hangs up or cancels its `session_id`, or after the timeout."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Result = TypeVar("Result")
 
 
 class CancellableRequests:
-    """All requests that are being worked on, some of them with a ``session_id`` by which they can be cancelled.
+    """The requests that the service works on. A request with a ``session_id`` can be cancelled by it.
 
-    The ``session_id`` is the one of the 2024 API: a client makes it up and names it with its requests.
+    This is the ``session_id`` of the 2024 API: a client chooses it, and sends it with its requests.
 
     Args:
-        timeout: seconds that one may take.
-        metrics: what cancelled ones are counted into.
+        timeout: seconds that one request may take.
+        metrics: counts the cancelled requests.
     """
 
     def __init__(self, timeout: float, metrics: Metrics) -> None:
@@ -34,8 +34,8 @@ class CancellableRequests:
         """Return the result of ``work``.
 
         Raises:
-            Problem: 499, the client went away or cancelled its session id; 504, the time is up. The work is cancelled
-                then, down to Triton.
+            Problem: 499, the client hung up or cancelled its ``session_id``; 504, the time is up. This method then
+                cancels the work, also at Triton.
         """
         task = asyncio.create_task(work)
         gone = asyncio.create_task(_disconnected(request))
@@ -48,7 +48,9 @@ class CancellableRequests:
             if task.done() or gone.done():
                 self._metrics.cancelled.inc()
                 raise cancelled()
-            raise Problem(504, f"no result within {self._timeout:g} s", code="timeout")
+            raise Problem(
+                504, f"there was no result within {self._timeout:g} s: try again, or send fewer objects", code="timeout"
+            )
         finally:
             self._forget(session_id, task)
             for part in (task, gone):
@@ -56,7 +58,7 @@ class CancellableRequests:
             await asyncio.gather(task, gone, return_exceptions=True)
 
     def cancel(self, session_id: str) -> int:
-        """Cancel all requests with a session id; return how many there were."""
+        """Cancel all requests with this ``session_id``; return their number."""
         tasks = list(self._tasks.get(session_id, ()))
         for task in tasks:
             task.cancel()
@@ -71,6 +73,6 @@ class CancellableRequests:
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when the client has closed the connection; the body has been read."""
+    """Return when the client has closed the connection. The body must have been read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

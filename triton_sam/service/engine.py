@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from PIL import Image
 
@@ -18,17 +18,22 @@ from ..families import FAMILIES, get_family, model_name
 from ..families.base import Family, Size
 from ..families.tables import ENCODER
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import FORMATS, TURNED, orientation
+from ..inputs.images import FORMATS, TURNED, open_image, orientation
 from ..masks.segment import Segment
 from ..transport.triton import Transport
 from ..transport.url import parse_url
+from .budgets import Budgets
 from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem
+from .quotas import Callers
 from .settings import Settings
 from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, id_of
 
+Result = TypeVar("Result")
+
 MEGA = 1_000_000
+PREVIEW_SIDE = 4096
 IN_FLIGHT = 16
 """Maximum predictions at Triton at a time. The others wait here, where they are cheap to reorder and to drop."""
 WATCH_SECONDS = 1.0
@@ -96,6 +101,8 @@ class Engine:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.settings = settings
         self.metrics = metrics
+        self.budgets = Budgets(settings, metrics)
+        self.callers = Callers(settings.all_tokens, settings.quota, metrics)
         self.images = ImageStore(settings.store_bytes)
         self.legacy_embeddings = LegacyEmbeddingIndex(settings.store_bytes // LEGACY_INDEX_SHARE)
         self.state = State()
@@ -122,6 +129,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Cancel everything and close all connections."""
+        self.budgets.workers.close()
         tasks = [task for task in (self._watcher, self._looking) if task is not None]
         for task in tasks:
             task.cancel()
@@ -138,7 +146,7 @@ class Engine:
         return self.state
 
     async def pair(self, name: str | None) -> Pair:
-        """Return the pair that a caller names; None or "" is the default one, or the only family there is.
+        """Return the pair that a caller names. None or "" stands for the default pair, or else for the first one.
 
         Raises:
             Problem: 404, no such pair; 503, Triton is gone.
@@ -156,7 +164,9 @@ class Engine:
         if variant is None and not name:
             variant = next(iter(pairs.values()))
         if variant is None:
-            raise Problem(404, f"there is no model {wanted[:80]!r}, but {', '.join(pairs)}", code="unknown_model")
+            raise Problem(
+                404, f"there is no model {wanted[:80]!r}: choose one of {', '.join(pairs)}", code="unknown_model"
+            )
         return variant
 
     def client(self, pair: Pair, *, keeps_images: bool) -> SpeculativeSAM2Client:
@@ -185,8 +195,10 @@ class Engine:
         Raises:
             Problem: 4xx; not an image, or one that is too large.
         """
-        size = await asyncio.to_thread(check_image, content, self.settings.max_megapixels)
-        image = self.images.add(StoredImage(id_of(content), content, size))
+        image_id, size = await asyncio.to_thread(
+            lambda: (id_of(content), check_image(content, self.settings.max_megapixels))
+        )
+        image = self.images.add(StoredImage(image_id, content, size))
         self._count()
         return image
 
@@ -225,20 +237,70 @@ class Engine:
         return await self._encode(lambda: client.encode_async(content))
 
     async def segment(
-        self, image: ImageEmbeddings, pair: Pair, prompt: dict[str, Any], *, multimask: bool = False
-    ) -> list[Segment]:
-        """Return full-size masks; ``prompt`` as SpeculativeSAM2Client.segment_async takes it."""
+        self,
+        image: ImageEmbeddings,
+        pair: Pair,
+        prompt: dict[str, Any],
+        write: Callable[[Iterator[Segment]], Result],
+        *,
+        multimask: bool = False,
+        at_a_time: int = 1,
+    ) -> Result:
+        """Return full-size masks in a form of the caller's.
+
+        Args:
+            image: the embeddings of the image.
+            pair: the pair that made them.
+            prompt: the prompt, as SpeculativeSAM2Client.segment_async takes it.
+            write: makes the result of the masks, in a thread. Each mask is computed when it is asked for.
+            multimask: whether there are three candidates for each object.
+            at_a_time: the most masks that ``write`` keeps.
+
+        Raises:
+            Problem: 503, the service stops.
+        """
         client = self.client_of(pair, image)
-        return await client.segment_async(**prompt, multimask_output=multimask, image=image)
+        width, height = image.image_size
+
+        async def fetch() -> Iterator[Segment]:
+            return await client.segment_each_async(**prompt, multimask_output=multimask, image=image)
+
+        return await self.budgets.workers.run(at_a_time * width * height, fetch, write)
+
+    async def preview(self, image: StoredImage) -> bytes:
+        """Return an image as JPEG. It is made once, also if several callers ask at the same time.
+
+        Raises:
+            ImageError: the image is damaged.
+            Problem: 503, the service stops.
+        """
+
+        loop = asyncio.get_running_loop()
+
+        async def fetch() -> list[bytes]:
+            return [image.content]
+
+        def make(contents: Iterator[bytes]) -> None:
+            if not image.preview:
+                image.preview = to_jpeg(next(contents))
+                loop.call_soon_threadsafe(self._grown, image)  # also when the caller has gone away
+
+        if not image.preview:
+            width, height = image.size
+            await self.budgets.workers.run(width * height, fetch, make)
+        return image.preview
 
     async def _embed(self, image: StoredImage, pair: Pair) -> ImageEmbeddings:
         client = self.client(pair, keeps_images=pair.keeps_images)
         embeddings = await self._encode(lambda: client.encode_async(image.content))
         image.keep(pair.origin, embeddings)
         image.size = embeddings.image_size
+        self._grown(image)
+        return embeddings
+
+    def _grown(self, image: StoredImage) -> None:
         self.images.grown(image)
         self._count()
-        return embeddings
 
     async def _encode(self, encode: Callable[[], Awaitable[ImageEmbeddings]]) -> ImageEmbeddings:
         async with self._encodes:
@@ -311,3 +373,16 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
     if width * height > max_megapixels * MEGA:
         raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are taken")
     return (height, width) if turned else (width, height)
+
+
+def to_jpeg(content: bytes) -> bytes:
+    """Return an image as JPEG, no side longer than PREVIEW_SIDE.
+
+    Raises:
+        ImageError: the image is damaged.
+    """
+    image = open_image(content, FORMATS)
+    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()

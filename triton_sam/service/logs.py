@@ -1,4 +1,4 @@
-"""One JSON line a request on stderr, with an id that the answer carries too."""
+"""The log on stderr: one line for each request, with an id that the answer carries, too."""
 
 from __future__ import annotations
 
@@ -9,43 +9,78 @@ import sys
 import time
 import uuid
 from contextvars import ContextVar
+from typing import Any
 
 LOGGER = logging.getLogger("triton_sam.service")
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
+_PLAIN = re.compile(r"[!#-~]+", re.ASCII)
 _SAFE_ID = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 def new_request_id(proposed: str | None) -> str:
-    """Return the caller's own id when it is one that is safe in a log, else a new one."""
+    """Return the id that the caller proposes if it is safe in a log, else a new one."""
     return proposed if proposed and _SAFE_ID.fullmatch(proposed) else uuid.uuid4().hex
 
 
+def _time(record: logging.LogRecord) -> str:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{stamp}.{int(record.msecs):03d}Z"
+
+
+def _members(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the id of the request, and what the caller of the logger passed as ``extra={"fields": {...}}``."""
+    members = {"request_id": request_id.get(), **getattr(record, "fields", {})}
+    return {name: value for name, value in members.items() if value is not None}
+
+
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON; what was passed as ``extra={"fields": {...}}`` becomes members."""
+    """Formats a record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry = {
-            "time": f"{stamp}.{int(record.msecs):03d}Z",
+            "time": _time(record),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
-            "request_id": request_id.get(),
-            **getattr(record, "fields", {}),
+            **_members(record),
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps({key: value for key, value in entry.items() if value is not None}, default=str)
+        return json.dumps(entry, default=str)
 
 
-def set_up(level: int = logging.INFO) -> None:
-    """Write the service's log, and uvicorn's complaints, as JSON lines on stderr."""
+class TextFormatter(logging.Formatter):
+    """Formats a record as one line for people: time, level, message, and the members as name=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line. A value with spaces or line breaks is quoted, so that a caller cannot forge a line."""
+        parts = [_time(record), record.levelname, " ".join(record.getMessage().split())]
+        parts += [f"{name}={_quoted(value)}" for name, value in _members(record).items()]
+        line = " ".join(parts)
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+FORMATTERS: dict[str, type[logging.Formatter]] = {"json": JsonFormatter, "text": TextFormatter}
+
+
+def set_up(form: str = "json", level: int = logging.INFO) -> None:
+    """Write the log of the service, and the warnings of uvicorn, to stderr.
+
+    Args:
+        form: one of FORMATTERS.
+        level: the lowest level that is written.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
+    handler.setFormatter(FORMATTERS[form]())
     for name, threshold in ((LOGGER.name, level), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers[:] = [handler]
         logger.setLevel(threshold)
         logger.propagate = False
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

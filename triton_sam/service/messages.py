@@ -16,7 +16,7 @@ from ..families.base import Family, FloatArray, Size
 from .problems import Problem
 from .schemas import ProblemDetails, Prompt
 
-VERSION = 1
+VERSION = 2
 LOGIT_STEPS = 4
 """Steps of a logit of 1 in the int8 that the page gets; 32 is the bound of SAM2's logits."""
 
@@ -29,7 +29,6 @@ class Hello(BaseModel):
 
     type: Literal["hello"]
     version: int
-    token: Annotated[str | None, Field(max_length=4096)] = None
 
 
 class SegmentMessage(Prompt):

@@ -32,6 +32,28 @@ class Metrics:
         self.encodes = Counter(f"{prefix}_encodes", "Images sent to an encoder", registry=self.registry)
         self.cancelled = Counter(f"{prefix}_cancelled", "Requests given up by their clients", registry=self.registry)
         self.triton_up = Gauge(f"{prefix}_triton_up", "1 when Triton answers and has models", registry=self.registry)
+        self.budget_used = Gauge(
+            f"{prefix}_budget_used",
+            "What is used of a budget that all requests share",
+            ["budget"],
+            registry=self.registry,
+        )
+        self.budget_limit = Gauge(f"{prefix}_budget_limit", "Limit of a budget", ["budget"], registry=self.registry)
+        self.refused = Counter(
+            f"{prefix}_refused", "Requests refused because a budget was used up", ["budget"], registry=self.registry
+        )
+        self.by_caller = Counter(
+            f"{prefix}_requests_by_caller",
+            "HTTP requests by the name of their token",
+            ["caller"],
+            registry=self.registry,
+        )
+        self.over_quota = Counter(
+            f"{prefix}_over_quota",
+            "Requests refused because a quota was used up",
+            ["caller", "quota"],
+            registry=self.registry,
+        )
         self.stored_bytes = Gauge(f"{prefix}_stored_bytes", "Memory of uploaded images", registry=self.registry)
         self.stored_images = Gauge(f"{prefix}_stored_images", "Uploaded images in memory", registry=self.registry)
 

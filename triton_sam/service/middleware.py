@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import time
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .bodies import Answer, Body
+from .budgets import Budgets
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
 from .problems import Problem, response
+from .quotas import Caller, Callers
 from .settings import Settings
+from .tracing import HEADER, read_trace
 
+HEALTH = "/health"
+"""This path needs no place, so that whoever watches the service gets an answer also when the service is busy."""
+CALLER = "triton_sam.caller"
+"""Key of the scope of a request: the name of its token."""
 DRAIN_SECONDS = 0.3
 """The service reads an oversized body for this long, so that the client can read the reason for the refusal."""
 SAFETY = {
@@ -43,7 +49,9 @@ class Observe:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        name = new_request_id(Headers(scope=scope).get("x-request-id"))
+        headers = Headers(scope=scope)
+        name = new_request_id(headers.get("x-request-id"))
+        trace = read_trace(headers.get(HEADER))
         token = request_id.set(name)
         started = time.monotonic()
         status = 500
@@ -54,6 +62,8 @@ class Observe:
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = name
+                if trace is not None:
+                    headers[HEADER] = trace.header
                 for header, value in SAFETY.items():
                     headers.setdefault(header, value)
             await send(message)
@@ -63,10 +73,10 @@ class Observe:
             await self._app(scope, receive, tag)
         finally:
             self._metrics.in_flight.dec()
-            self._book(scope, status, time.monotonic() - started)
+            self._book(scope, status, time.monotonic() - started, trace.trace_id if trace else None)
             request_id.reset(token)
 
-    def _book(self, scope: Scope, status: int, seconds: float) -> None:
+    def _book(self, scope: Scope, status: int, seconds: float, trace_id: str | None) -> None:
         route = getattr(scope.get("route"), "path", None) or "other"
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(method, route, str(status)).inc()
@@ -78,65 +88,93 @@ class Observe:
             "status": status,
             "ms": round(seconds * 1000, 1),
             "client": client[0] if client else None,
+            "caller": scope.get(CALLER),
+            "trace_id": trace_id,
         }
         LOGGER.info("request", extra={"fields": fields})
 
 
 class Guard:
-    """Refuses requests without the token, oversized requests, and too many requests at a time."""
+    """Refuses requests without a token, over a quota, or beyond the budgets of the service.
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    Args:
+        app: the application.
+        settings: limits.
+        budgets: what all requests share.
+        callers: the tokens.
+        metrics: counts requests by caller.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, budgets: Budgets, callers: Callers, metrics: Metrics) -> None:
         self._app = app
         self._settings = settings
-        self._running = 0
+        self._budgets = budgets
+        self._callers = callers
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        try:
-            self._check_token(scope)
-            self._check_length(scope)
-            if self._running >= self._settings.max_requests:
-                raise Problem(503, "too many requests at a time", headers={"Retry-After": "1"}, code="busy")
-        except Problem as problem:
-            await _refuse(problem, scope, receive, send)
-            return
-        self._running += 1
-        try:
-            await self._app(scope, _limited(receive, self._settings.max_body), send)
-        finally:
-            self._running -= 1
+        with contextlib.ExitStack() as held:
+            try:
+                body = self._admit(scope, receive, held)
+            except Problem as problem:
+                await _refuse(problem, scope, receive, send)
+                return
+            answer = Answer(send, self._settings, self._budgets)
+            try:
+                await self._app(scope, body.receive, answer.send)
+            except Problem as problem:  # the answer has no room; an error of the application has been answered inside
+                await response(problem)(scope, receive, send)
 
-    def _check_token(self, scope: Scope) -> None:
-        if self._settings.token is None or is_open(scope["path"]) or scope["method"] == "OPTIONS":
-            return
-        kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not same_token(given.strip(), self._settings.token):
-            raise Problem(
-                401,
-                "this service needs a token: send the header Authorization: Bearer TOKEN",
-                headers={"WWW-Authenticate": "Bearer"},
-                code="token",
-            )
+    def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
+        """Return the body of a request that may go on; ``held`` gives back what it holds."""
+        caller = self._caller(scope)
+        if not is_open(scope["path"]):
+            scope[CALLER] = caller.name
+            self._metrics.by_caller.labels(caller.name).inc()
+            caller.start_request()
+            held.callback(caller.end_request)
 
-    def _check_length(self, scope: Scope) -> None:
-        length = Headers(scope=scope).get("content-length", "0")
-        if not length.isascii() or not length.isdigit():
-            raise Problem(400, "Content-Length is no number")
-        if int(length) > self._settings.max_body:
-            raise _too_large(self._settings.max_body)
+        def arrived() -> None:
+            if scope["path"] != HEALTH:
+                held.enter_context(self._budgets.places.take())
+
+        body = Body(scope, receive, self._settings, self._budgets, caller, arrived)
+        held.callback(body.end)
+        body.start()
+        return body
+
+    def _caller(self, scope: Scope) -> Caller:
+        if is_open(scope["path"]) or scope["method"] == "OPTIONS":
+            return self._callers.anybody
+        caller = self._callers.find(bearer_token(Headers(scope=scope)))
+        if caller is None:
+            raise no_token()
+        return caller
+
+
+def bearer_token(headers: Headers) -> str:
+    """Return the token in the header Authorization, "" if there is none."""
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if kind.lower() == "bearer" else ""
+
+
+def no_token() -> Problem:
+    """Return the answer to a caller without a token that is known here."""
+    return Problem(
+        401,
+        "this service needs a token: send the header Authorization: Bearer TOKEN",
+        headers={"WWW-Authenticate": "Bearer"},
+        code="token",
+    )
 
 
 def is_open(path: str) -> bool:
     """Whether a path needs no token."""
     return any(path == part or (part.endswith("/") and part != "/" and path.startswith(part)) for part in OPEN_PATHS)
-
-
-def same_token(given: str, expected: str) -> bool:
-    """Compare two tokens in a time that does not reveal how much of them agrees."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
 def allowed_origin(headers: Headers, origins: Sequence[str]) -> bool:
@@ -145,26 +183,6 @@ def allowed_origin(headers: Headers, origins: Sequence[str]) -> bool:
     if origin is None or "*" in origins or origin in origins:
         return True
     return origin.partition("://")[2] == headers.get("host")
-
-
-def _limited(receive: Receive, limit: int) -> Receive:
-    """Count what is read, for bodies that do not say their length."""
-    read = 0
-
-    async def counted() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b"")) if message["type"] == "http.request" else 0
-        if read > limit:
-            problem = _too_large(limit)
-            raise HTTPException(problem.status, problem.detail, problem.headers)  # any other one, FastAPI makes a 400
-        return message
-
-    return counted
-
-
-def _too_large(limit: int) -> Problem:
-    return Problem(413, f"the request is larger than {limit / (1 << 20):g} MiB", headers={"Connection": "close"})
 
 
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:

@@ -31,6 +31,10 @@ CLIENT_CLOSED_REQUEST = 499
 """nginx's status for a request that its client gave up."""
 CANCELLED_HEADERS = {"Cancelled-By-Client": "1"}
 RETRY_SECONDS = "2"
+MAX_FAULTS = 10
+"""The most faults of a request that an answer lists."""
+MAX_NAME = 80
+"""The most characters of a member's name that an answer repeats."""
 
 TITLES = {
     400: "Bad request",
@@ -39,10 +43,13 @@ TITLES = {
     404: "Not found",
     405: "Method not allowed",
     406: "Not acceptable",
+    408: "Too slow",
     411: "Length required",
     413: "Too large",
     415: "Not an image",
+    421: "Wrong host",
     422: "Cannot be used",
+    429: "Too many requests",
     499: "Cancelled by client",
     500: "Internal error",
     501: "Not installed",
@@ -65,8 +72,10 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
 """HTTP statuses by error; the first class that fits counts."""
 
 
-class Problem(Exception):  # noqa: N818 - the name in RFC 9457
+class Problem(HTTPException):
     """An error that the service answers as problem+json.
+
+    It is an HTTPException because FastAPI answers every other error while it reads a body with 400.
 
     Args:
         status: HTTP status.
@@ -78,10 +87,8 @@ class Problem(Exception):  # noqa: N818 - the name in RFC 9457
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
     ) -> None:
-        super().__init__(detail)
+        super().__init__(status, detail, dict(headers or {}))
         self.status = status
-        self.detail = detail
-        self.headers = dict(headers or {})
         self.code = code
 
 
@@ -119,7 +126,7 @@ def response(problem: Problem, **extra: Any) -> Response:
         json.dumps(body(problem, **extra)),
         status_code=problem.status,
         media_type=MEDIA_TYPE,
-        headers={**problem.headers, "Cache-Control": "no-store"},
+        headers={**(problem.headers or {}), "Cache-Control": "no-store"},
     )
 
 
@@ -140,7 +147,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_: Request, error: RequestValidationError) -> Response:
-        faults = [_fault(fault) for fault in error.errors()]
+        faults = [_fault(fault) for fault in error.errors()[:MAX_FAULTS]]
         return response(Problem(422, faults[0]["message"] if faults else "the request cannot be read"), errors=faults)
 
     @app.exception_handler(Exception)
@@ -150,5 +157,5 @@ def install(app: FastAPI) -> None:
 
 
 def _fault(fault: Mapping[str, Any]) -> dict[str, str]:
-    where = ".".join(str(part) for part in fault.get("loc", ()))
+    where = ".".join(str(part)[:MAX_NAME] for part in fault.get("loc", ()))
     return {"where": where, "message": f"{where}: {fault.get('msg', 'not valid')}"}

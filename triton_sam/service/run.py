@@ -1,4 +1,4 @@
-"""Run the service until it is told to stop, with a local Triton of its own where that is asked for."""
+"""Runs the service until a signal stops it, and starts a local Triton for it if the caller wants one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
@@ -18,7 +19,13 @@ from ..transport.triton import Transport
 from ..transport.url import parse_url
 from .settings import Settings
 
-SECONDS_TO_STOP = 10
+if TYPE_CHECKING:
+    import socket
+
+    import uvicorn
+    from fastapi import FastAPI
+
+SECONDS_TO_STOP = 5
 BACKLOG = 512
 
 
@@ -26,15 +33,15 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     """Serve until SIGINT or SIGTERM; running requests get SECONDS_TO_STOP seconds.
 
     Args:
-        settings: options.
-        host: address to listen on.
-        port: port; 0: any free one.
-        repository: start a local Triton with this model repository when none answers at ``settings.url``.
-        quiet: no line about where to look.
+        settings: the options.
+        host: the address that the service listens on.
+        port: the port; 0: any free port.
+        repository: if no Triton answers at ``settings.url``, start a local one with this model repository.
+        quiet: whether to print no line with the URL of the page.
 
     Raises:
         MissingDependencyError: the `service` extra is not installed.
-        PortInUseError: another process listens there.
+        PortInUseError: another process listens on this port.
         LocalServerError: the local Triton did not start.
     """
     try:
@@ -46,8 +53,8 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     from . import logs
 
     port = choose_ports(resolve_host(host), {"service": port})["service"]
-    logs.set_up()
-    # Large images are taken or refused by our own limit, with an answer instead of a warning.
+    logs.set_up(settings.log_format)
+    # Our own limit decides about large images, and answers; a warning in the log helps nobody.
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
         app = create_app(replace(settings, url=url))
@@ -63,7 +70,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
             ws_max_size=1 << 17,
             server_header=False,
         )
-        server = uvicorn.Server(config)
+        server = _server(config, app)
         if not quiet:
             print(
                 f"the page: http://{_shown(host)}:{port}/   Triton: {url}   Ctrl-C stops", file=sys.stderr, flush=True
@@ -75,9 +82,21 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     return 0
 
 
+def _server(config: uvicorn.Config, app: FastAPI) -> uvicorn.Server:
+    """Return a server that refuses work that has not begun when it is told to stop."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.engine.budgets.workers.refuse()
+            await super().shutdown(sockets)
+
+    return Server(config)
+
+
 @contextlib.contextmanager
 def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iterator[str]:
-    """Yield the URL of Triton: the one given, or that of a local server that is started because nothing answers."""
+    """Yield the URL of Triton. If nothing answers there, start a local server, and yield its URL."""
     if repository is None or _answers(settings):
         yield settings.url
         return

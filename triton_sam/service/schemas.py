@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
 from ..masks.formats import TOLERANCE, formats_of
 from ..masks.formats import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
+from .problems import MAX_FAULTS
 
 FORMATS = formats_of("service")
 if TYPE_CHECKING:
@@ -21,15 +23,34 @@ Point = Annotated[list[Coordinate], Field(min_length=2, max_length=2)]
 Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 
 
+class Strict(BaseModel):
+    """A part of a request. It has only members that are known, and its check never finds many faults.
+
+    A list is checked up to its first fault (fail_fast), and only the first unknown members count: a description of each
+    of a million faults would stop the service for seconds.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_most_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) <= len(cls.model_fields) + MAX_FAULTS:
+            return value
+        known = {name: part for name, part in value.items() if name in cls.model_fields}
+        unknown = ((name, part) for name, part in value.items() if name not in cls.model_fields)
+        return {**known, **dict(itertools.islice(unknown, MAX_FAULTS))}
+
+
 class Model(BaseModel):
-    """A pair of models that can be asked."""
+    """A pair of models that callers may use."""
 
     name: str
     family: str
-    version: str = Field(description="Version of the encoder that Triton serves.")
-    default: bool = Field(description="Answers where a request names no model.")
-    keeps_images: bool = Field(description="Triton keeps the embeddings; a click is small.")
-    takes_mask: bool = Field(description="Takes `mask` to refine an earlier answer.")
+    version: str = Field(description="The version of the encoder that Triton serves.")
+    default: bool = Field(description="Whether this model answers requests that name none.")
+    keeps_images: bool = Field(description="Whether Triton keeps the embeddings, so that a click is small.")
+    takes_mask: bool = Field(description="Whether the model takes `mask` to refine an earlier answer.")
 
 
 class Models(BaseModel):
@@ -41,11 +62,11 @@ class Models(BaseModel):
 class ImageInfo(BaseModel):
     """An uploaded image."""
 
-    id: str = Field(description="Hash of the bytes: the same file gets the same id.")
+    id: str = Field(description="A hash of the bytes: the same file gets the same id.")
     width: int
     height: int
     bytes: int
-    models: list[str] = Field(description="Models that have encoded it already.")
+    models: list[str] = Field(description="The models that have encoded the image.")
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -62,29 +83,27 @@ class ImageInfo(BaseModel):
     )
 
 
-class Prompt(BaseModel):
+class Prompt(Strict):
     """One object: points, a box, or both."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    points: list[Point] = Field(default_factory=list, max_length=MAX_POINTS, description="x, y in pixels of the image.")
-    labels: list[Literal[0, 1]] | None = Field(
-        default=None, max_length=MAX_POINTS, description="1 foreground, 0 background; default: all 1."
+    points: Annotated[list[Point], Field(fail_fast=True)] = Field(
+        default_factory=list, max_length=MAX_POINTS, description="Each point is x, y in pixels of the image."
     )
-    box: Box | None = Field(default=None, description="x1, y1, x2, y2 in pixels.")
+    labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
+        default=None, max_length=MAX_POINTS, description="1 is foreground, 0 is background. Default: all are 1."
+    )
+    box: Box | None = Field(default=None, description="The box is x1, y1, x2, y2 in pixels.")
 
 
-class MaskInput(BaseModel):
+class MaskInput(Strict):
     """Logits of an earlier answer (`logits: true`), to refine it."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    data: str = Field(max_length=1 << 20, description="Base64 of float32, little endian, rows first.")
-    size: int = Field(ge=1, le=512, description="Side, as the answer said: 256.")
+    data: str = Field(max_length=1 << 20, description="Base64 of float32, in little-endian order, row by row.")
+    size: int = Field(ge=1, le=512, description="The side that the earlier answer stated: 256.")
 
 
 class SegmentRequest(Prompt):
-    """What to segment: one object right here, or several in `objects`."""
+    """The objects to segment: one in this object itself, or several in `objects`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -97,36 +116,43 @@ class SegmentRequest(Prompt):
         },
     )
 
-    objects: list[Prompt] | None = Field(
+    objects: Annotated[list[Prompt], Field(fail_fast=True)] | None = Field(
         default=None,
         min_length=1,
         max_length=MAX_OBJECTS,
-        description="Several objects in one call: all with points, all with a box, or all with both; "
+        description="Several objects in one call: all have points, all have a box, or all have both; "
         f"together {MAX_POINTS} points, a box as two, and each object as many as the longest list.",
     )
-    mask: MaskInput | None = Field(default=None, description="Refine this mask. SAM3 takes none.")
-    multimask: bool = Field(default=False, description="Three candidates an object.")
-    model: str | None = Field(default=None, max_length=128, description="Name out of `GET /v1/models`.")
-    format: Format | None = Field(default=None, description="Form of the masks; default: by the header Accept, or rle.")
-    tolerance: float = Field(
-        default=TOLERANCE, ge=0, le=100, description="How far, in pixels, polygons may stray from the exact outline."
+    mask: MaskInput | None = Field(default=None, description="A mask to refine. SAM3 takes none.")
+    multimask: bool = Field(default=False, description="Whether to answer with three candidates for each object.")
+    model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
+    format: Format | None = Field(
+        default=None, description="The format of the masks. Default: the header Accept decides, else rle."
     )
-    logits: bool = Field(default=False, description="Send low-resolution logits along, for `mask` of a later call.")
+    tolerance: float = Field(
+        default=TOLERANCE,
+        ge=0,
+        le=100,
+        description="The largest distance, in pixels, between a polygon and the exact outline.",
+    )
+    logits: bool = Field(default=False, description="Whether to add low-resolution logits, for `mask` of a later call.")
 
 
 class BareMask(BaseModel):
     """One mask of one object, without the mask itself."""
 
-    object: int = Field(description="Which of the objects asked for, from 0.")
-    candidate: int = Field(description="Which candidate for it, from 0.")
-    score: float = Field(description="IoU with the true mask, as the model predicts it.")
-    area: int = Field(description="Foreground pixels.")
-    bbox: list[int] | None = Field(description="COCO: x, y, width, height; null for an empty mask.")
+    object: int = Field(description="The number of the object in the request, from 0.")
+    candidate: int = Field(description="The number of the candidate for this object, from 0.")
+    score: float = Field(description="The IoU with the true mask that the model predicts.")
+    area: int = Field(description="The number of foreground pixels.")
+    bbox: list[int] | None = Field(
+        description="The box in the form of COCO: x, y, width, height. An empty mask has null."
+    )
     logits: MaskInput | None = None
 
 
 def _encoded_mask(form: MaskFormat) -> tuple[Any, Any]:
-    """Return the field of a JSON answer that holds a mask in a format; bytes stand there in base64."""
+    """Return the field of a JSON answer that holds a mask in a format. Bytes are in base64."""
     value = str if form.is_binary else form.value
     return value | None, Field(default=None, description=form.meaning)
 
@@ -143,14 +169,14 @@ else:
 
 
 class SegmentAnswer(BaseModel):
-    """All masks, objects in the order in which they were asked for."""
+    """All masks, in the order of the objects in the request."""
 
     image: str
     model: str
     width: int
     height: int
     masks: list[Mask]
-    milliseconds: float = Field(description="From the parsed request to the masks.")
+    milliseconds: float = Field(description="The time from the parsed request to the masks.")
 
 
 class ProblemDetails(BaseModel):
@@ -168,20 +194,23 @@ class ProblemDetails(BaseModel):
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of the errors that a route may answer."""
     texts = {
-        400: "The body cannot be read.",
+        400: "The service cannot read the body.",
         401: "The token is missing or wrong.",
-        404: "No such image or model.",
-        406: "No such form of masks.",
-        413: "Too many bytes or pixels.",
-        415: "Not an image.",
-        422: "Something in the request cannot be used.",
-        499: "Cancelled by the client; header `Cancelled-By-Client: 1`.",
+        404: "There is no such image or model.",
+        406: "There is no such format of masks.",
+        408: "The body came too slowly.",
+        413: "There are too many bytes, values or pixels.",
+        415: "The file is not an image.",
+        421: "The service does not answer to this name: see `--allowed-host`.",
+        422: "The service cannot use a part of the request.",
+        429: "The quota of the token is used up: header `Retry-After`.",
+        499: "The client cancelled the request: header `Cancelled-By-Client: 1`.",
         502: "Triton failed on the request.",
-        503: "Triton is not there, or the service is busy: try again.",
-        504: "No answer in time.",
+        503: "Triton does not answer, or the service is busy: try again.",
+        504: "There was no answer in time.",
     }
     reference = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
     return {
         status: {"description": texts[status], "content": {"application/problem+json": reference}}
-        for status in (401, 502, 503, 504, *statuses)
+        for status in sorted({401, 421, 429, 502, 503, 504, *statuses, *((408,) if 413 in statuses else ())})
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..errors import ConfigurationError
+from .tokens import NO_QUOTA, SINGLE, Quota, Token
 
 TOKEN_VARIABLE = "TRITON_SAM_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_TRITON = "grpc://localhost:8001"
@@ -12,9 +13,16 @@ DEFAULT_TRITON = "grpc://localhost:8001"
 MEBI = 1 << 20
 LIMITS = {
     "max_body": "--max-body",
+    "max_json": "--max-json",
+    "body_seconds": "--body-seconds",
+    "body_bytes": "--body-memory",
+    "answer_bytes": "--answer-memory",
     "max_megapixels": "--max-megapixels",
+    "work_megapixels": "--work-megapixels",
     "max_requests": "--max-requests",
     "max_encodes": "--max-encodes",
+    "max_pages": "--max-pages",
+    "page_messages": "--page-messages",
     "timeout": "--timeout",
     "store_bytes": "--memory",
 }
@@ -30,18 +38,29 @@ class Settings:
         triton_token: sent to Triton as a bearer token, where a proxy before it asks for one.
         ca_certs: PEM file with certificates to trust, for https and grpcs to Triton.
         model: name of the pair that answers where a request names none.
-        token: callers must send it as ``Authorization: Bearer TOKEN``; None: everybody may call.
+        token: callers must send it as ``Authorization: Bearer TOKEN``.
+        tokens: further tokens, each with a name and a quota. Without any token, everybody may call.
+        quota: the quota of ``token``, or of all callers together if there is no token.
         origins: web origins that browsers may call from (CORS), ``*`` for all; empty: only the service's own page.
-        max_body: bytes that a request may carry.
+        allowed_hosts: names by which callers may address the service, besides those of this machine; ``*`` for all.
+        max_body: bytes that a request with files may carry.
+        max_json: bytes that any other request may carry.
+        body_seconds: seconds until a body is there; each 256 KiB that have arrived add one second.
+        body_bytes: memory for the bodies of all requests.
+        answer_bytes: memory for the answers that are being sent.
         max_megapixels: size of an image, in millions of pixels.
+        work_megapixels: millions of pixels of masks and previews that are computed at a time; more wait.
         max_requests: requests that are worked on at a time; more are answered 503.
         max_encodes: images that are encoded at a time; more wait.
+        max_pages: open WebSockets of the page; more are answered 503.
+        page_messages: messages that one page may send in a second; the service reads no faster.
         timeout: seconds that one request may take.
         store_bytes: memory for uploaded images; the ones used longest ago go first.
         static_max_age: seconds that a browser may keep the files of the page without asking.
+        log_format: form of the log: "json" or "text".
 
     Raises:
-        ConfigurationError: a limit that cannot work.
+        ConfigurationError: a limit that cannot work, or two equal tokens.
     """
 
     url: str = DEFAULT_TRITON
@@ -49,19 +68,36 @@ class Settings:
     triton_token: str | None = None
     ca_certs: str | None = None
     token: str | None = None
+    tokens: tuple[Token, ...] = ()
+    quota: Quota = NO_QUOTA
     origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     max_body: int = 64 * MEBI
+    max_json: int = 2 * MEBI
+    body_seconds: float = 30.0
+    body_bytes: int = 256 * MEBI
+    answer_bytes: int = 256 * MEBI
     max_megapixels: float = 100.0
+    work_megapixels: float = 64.0
     max_requests: int = 256
     max_encodes: int = 4
+    max_pages: int = 256
+    page_messages: float = 60.0
     timeout: float = 60.0
     store_bytes: int = 512 * MEBI
     static_max_age: int = 0
+    log_format: str = "json"
 
     @property
     def triton_headers(self) -> dict[str, str]:
         """Headers of every call to Triton."""
         return {"Authorization": f"Bearer {self.triton_token}"} if self.triton_token else {}
+
+    @property
+    def all_tokens(self) -> tuple[Token, ...]:
+        """All tokens, ``token`` with its quota among them; empty: everybody may call."""
+        single = () if self.token is None else (Token(SINGLE, self.token, self.quota),)
+        return (*single, *self.tokens)
 
     def __post_init__(self) -> None:
         for name, option in LIMITS.items():
@@ -71,3 +107,9 @@ class Settings:
             raise ConfigurationError("an empty token protects nothing: leave it out or give one")
         if self.max_body > self.store_bytes:
             raise ConfigurationError("--memory must be at least --max-body: a request has to fit in")
+        if max(self.max_body, self.max_json) > self.body_bytes:
+            raise ConfigurationError(
+                "--body-memory must be at least --max-body and --max-json: a request has to fit in"
+            )
+        if len({token.secret for token in self.all_tokens}) < len(self.all_tokens):
+            raise ConfigurationError("two tokens are equal: give each caller a token of its own")

@@ -27,18 +27,20 @@ class StoredImage:
         content: encoded bytes as they came.
         size: width and height, upright, pixels.
         embeddings: by what made them. Where Triton keeps them, this is but an id.
+        preview: the image as JPEG, once somebody has asked for it.
     """
 
     image_id: str
     content: bytes
     size: Size
     embeddings: dict[Origin, ImageEmbeddings] = field(default_factory=dict)
+    preview: bytes = b""
 
     @property
     def nbytes(self) -> int:
         """Memory that it takes."""
         held = (part for part in self.embeddings.values() if not isinstance(part, SessionImage))
-        return PER_IMAGE + len(self.content) + sum(part.nbytes for part in held)
+        return PER_IMAGE + len(self.content) + len(self.preview) + sum(part.nbytes for part in held)
 
     @property
     def models(self) -> list[str]:
@@ -52,7 +54,7 @@ class StoredImage:
 
 
 def id_of(content: bytes) -> str:
-    """Return the id of an uploaded image."""
+    """Return the id of an uploaded image. This takes a millisecond for each MiB: call it in a thread."""
     return hashlib.sha256(content).hexdigest()[:ID_LENGTH]
 
 
@@ -106,10 +108,15 @@ class LegacyEmbeddingIndex:
     def __init__(self, limit: int) -> None:
         self._sources: ByteLru[bytes, tuple[str, bytes]] = ByteLru(limit)
 
-    def remember(self, embedding: bytes, model: str, content: bytes) -> None:
-        """Note that ``content``, encoded by the pair ``model``, gave this embedding."""
-        self._sources.put(hashlib.sha256(embedding).digest(), (model, content), PER_IMAGE + len(content))
+    def remember(self, key: bytes, model: str, content: bytes) -> None:
+        """Note that ``content``, encoded by the pair ``model``, gave the embedding with this key_of()."""
+        self._sources.put(key, (model, content), PER_IMAGE + len(content))
 
-    def source(self, embedding: bytes) -> tuple[str, bytes] | None:
+    def source(self, key: bytes) -> tuple[str, bytes] | None:
         """Return (name of the pair, bytes of the image), None when it is not remembered."""
-        return self._sources.peek(hashlib.sha256(embedding).digest())
+        return self._sources.peek(key)
+
+
+def key_of(embedding: bytes) -> bytes:
+    """Return the key of an embedding. This takes milliseconds: call it in a thread."""
+    return hashlib.sha256(embedding).digest()

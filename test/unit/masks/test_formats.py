@@ -50,8 +50,10 @@ except ImportError:
     raise SystemExit("without the service")
 from triton_sam.service import answers, schemas
 form, as_file = answers.choose_format("box", "*/*")
-(mask,) = answers.write_masks([segment], form, schemas.SegmentRequest(points=[[1, 1]], format="box"))
-print(mask.model_dump(exclude_none=True)["box"], "box" in json.dumps(schemas.SegmentRequest.model_json_schema()))
+request = schemas.SegmentRequest(points=[[1, 1]], format="box")
+answer = schemas.SegmentAnswer(image="a", model="sam2", width=3, height=2, masks=[], milliseconds=0)
+(mask,) = json.loads(answers.write_answer(answer, [segment], form, request, 0.0))["masks"]
+print(mask["box"], "box" in json.dumps(schemas.SegmentRequest.model_json_schema()))
 """
 
 

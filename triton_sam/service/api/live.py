@@ -8,10 +8,13 @@ queued when the mouse rests.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import time
 import uuid
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
@@ -20,15 +23,23 @@ from ...client.speculative import SpeculativeSAM2Client
 from ...errors import SamError
 from .. import messages, problems
 from ..answers import client_prompt
+from ..budgets import PAGE_BURST, Pace
 from ..engine import Engine
+from ..logs import LOGGER
 from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
-from ..middleware import allowed_origin, same_token
-from ..problems import Problem
+from ..middleware import allowed_origin, bearer_token, no_token
+from ..problems import MAX_FAULTS, Problem
 from ..schemas import SegmentRequest
 
 MAX_MESSAGE = 1 << 16
+MESSAGE_BYTES = 4096
+"""So many characters of a message count as one more message."""
 POLICY_VIOLATION = 1008
 SECONDS_FOR_HELLO = 10.0
+PROTOCOL = "triton-sam"
+"""The subprotocol that the service chooses. A page that names a token must offer it, too."""
+TOKEN_PROTOCOL = "triton-sam.token."  # noqa: S105 - what stands before a token
+"""The subprotocol that names a token: this prefix, and the token in base64url without padding."""
 
 
 def router(engine: Engine) -> APIRouter:
@@ -37,14 +48,94 @@ def router(engine: Engine) -> APIRouter:
 
     @api.websocket("/live")
     async def live(socket: WebSocket) -> None:
-        if not allowed_origin(socket.headers, engine.settings.origins):
-            await socket.close(POLICY_VIOLATION)
-            return
-        await socket.accept()
-        with engine.metrics.pages.track_inprogress():
-            await _Page(engine, socket).serve()
+        with contextlib.ExitStack() as held:
+            try:
+                name = _admit(engine, socket, held)
+            except Problem as problem:
+                await socket.send_denial_response(problems.response(problem))
+                return
+            await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
+            started = time.monotonic()
+            with engine.metrics.pages.track_inprogress():
+                await _Page(engine, socket).serve()
+            fields = {"path": "/live", "caller": name, "ms": round((time.monotonic() - started) * 1000, 1)}
+            LOGGER.info("page closed", extra={"fields": fields})
 
     return api
+
+
+def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str:
+    """Return the name of the caller who may open a page; ``held`` gives back what the page holds.
+
+    Raises:
+        Problem: 401, 403, 429 or 503; this caller may not open a page, or not now.
+    """
+    if not allowed_origin(socket.headers, engine.settings.origins):
+        raise Problem(403, "pages of this origin may not use the service: start it with --cors and the origin")
+    given = bearer_token(socket.headers) or _token_in(socket.scope["subprotocols"])
+    caller = engine.callers.find(given)
+    if caller is None:
+        raise no_token()
+    held.enter_context(engine.budgets.pages.take())
+    caller.open_page()
+    held.callback(caller.close_page)
+    return caller.name
+
+
+def _token_in(protocols: Sequence[str]) -> str:
+    """Return the token that a page names as a subprotocol, since a browser sends no header for a WebSocket."""
+    for protocol in protocols:
+        if protocol.startswith(TOKEN_PROTOCOL):
+            text = protocol[len(TOKEN_PROTOCOL) :]
+            with contextlib.suppress(ValueError):
+                return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    return ""
+
+
+class _Outbox:
+    """Messages to a page that are not sent yet: one for each kind, so that a page that does not read costs little.
+
+    Args:
+        socket: connection to the page.
+    """
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._slots: dict[str, bytes | str] = {}
+        self._faults: deque[str] = deque(maxlen=MAX_FAULTS)
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._emptied.set()
+
+    def put(self, kind: str, message: bytes | str) -> None:
+        """Send a message soon, in place of an earlier one of its kind that is not sent yet."""
+        self._slots.pop(kind, None)
+        self._slots[kind] = message
+        self._filled.set()
+        self._emptied.clear()
+
+    async def wait(self) -> None:
+        """Wait until the page has read so much that no answer is left here."""
+        await self._emptied.wait()
+
+    def put_fault(self, message: str) -> None:
+        """Send the answer to a message that belongs to no lane. Of many such answers, only the last ones are kept."""
+        self._faults.append(message)
+        self._filled.set()
+
+    async def send(self) -> None:
+        """Send messages until the connection closes."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            while self._faults or self._slots:
+                message = self._faults.popleft() if self._faults else self._slots.pop(next(iter(self._slots)))
+                if not self._slots:
+                    self._emptied.set()
+                if isinstance(message, bytes):
+                    await self._socket.send_bytes(message)
+                else:
+                    await self._socket.send_text(message)
 
 
 class _Page:
@@ -57,23 +148,27 @@ class _Page:
         self._tasks: dict[asyncio.Task[None], Lane] = {}
         self._newest: dict[Lane, asyncio.Task[None]] = {}  # until it is with the client
         self._used: set[SpeculativeSAM2Client] = set()
-        self._sending = asyncio.Lock()
+        self._outbox = _Outbox(socket)
+        self._pace = Pace(engine.settings.page_messages, PAGE_BURST)
+        self._weight = 1.0  # of the last message
 
     async def serve(self) -> None:
         """Handle messages until the page closes the connection."""
-        status: asyncio.Task[None] | None = None
+        own: list[asyncio.Task[None]] = []
         try:
-            refusal = await self._greet()
-            if refusal is not None:
-                await self._socket.close(POLICY_VIOLATION, refusal)
+            if not await self._greet():
+                await self._socket.close(POLICY_VIOLATION, "version")
                 return
-            status = asyncio.create_task(self._tell_status())
+            own = [asyncio.create_task(part) for part in (self._tell_status(), self._outbox.send())]
             while True:
                 await self._handle(await self._read())
+                await self._pace.wait(self._weight)
+                await self._engine.budgets.messages.wait(self._weight)
+                await self._outbox.wait()  # a page that does not read its answers costs no decodes
         except (WebSocketDisconnect, RuntimeError):  # starlette's error for a socket that closed meanwhile
             pass
         finally:
-            tasks = [*self._tasks, *([status] if status else [])]
+            tasks = [*self._tasks, *own]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -81,24 +176,24 @@ class _Page:
                 for lane in LANES:
                     client.cleanup_session(self._lane_id(lane))
 
-    async def _greet(self) -> str | None:
-        """Read the page's hello; return why the socket is closed, None when the page may go on."""
+    async def _greet(self) -> bool:
+        """Read the page's hello; return whether it has the version of this service."""
         message: dict[str, Any] = {}
         with contextlib.suppress(asyncio.TimeoutError):
             message = await asyncio.wait_for(self._read(), SECONDS_FOR_HELLO)
         try:
-            hello = messages.read_hello(message)
+            messages.read_hello(message)
         except Problem as problem:
-            await self._error(problem, message)
-            return "version"
-        token = self._engine.settings.token
-        return None if token is None or same_token(hello.token or "", token) else "token"
+            await self._socket.send_text(_error(problem, message))
+            return False
+        return True
 
     async def _read(self) -> dict[str, Any]:
         frame = await self._socket.receive()
         if frame["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(frame["code"])
         text = frame.get("text") or ""  # a binary frame has none
+        self._weight = 1.0 + len(text) / MESSAGE_BYTES
         with contextlib.suppress(ValueError, RecursionError):
             message = json.loads(text) if len(text) <= MAX_MESSAGE else None
             if isinstance(message, dict):
@@ -109,7 +204,7 @@ class _Page:
         try:
             request = messages.read_message(message)
         except Problem as problem:
-            await self._error(problem, message)
+            self._fault(problem, message)
             return
         if isinstance(request, CancelMessage):
             self._cancel(request.lane)
@@ -142,9 +237,9 @@ class _Page:
         except asyncio.CancelledError:
             outcome = "replaced"
         except Problem as problem:
-            await self._error(problem, request.model_dump())
+            self._outbox.put(request.lane, _error(problem, request.model_dump()))
         except SamError as error:
-            await self._error(problems.as_problem(error), request.model_dump())
+            self._outbox.put(request.lane, _error(problems.as_problem(error), request.model_dump()))
         finally:
             self._engine.metrics.live.labels(request.lane, outcome).inc()
 
@@ -175,27 +270,28 @@ class _Page:
             used=used_part(pair.family, image.size),
             ms=round((time.monotonic() - started) * 1000, 1),
         )
-        await self._send(pack(header, masks[0]))
+        self._outbox.put(request.lane, pack(header, masks[0]))
 
     async def _tell_status(self) -> None:
         while True:
             changed = self._engine.changed
             state = self._engine.state
             status = StatusMessage(up=state.is_up, models=list(state.pairs), detail=state.error)
-            await self._send(status.model_dump_json())
+            self._outbox.put("status", status.model_dump_json())
             await changed.wait()
 
-    async def _error(self, problem: Problem, message: dict[str, Any]) -> None:
-        answer = messages.error_message(problems.body(problem), message)
-        await self._send(answer.model_dump_json(exclude_none=True))
-
-    async def _send(self, message: bytes | str) -> None:
-        async with self._sending:
-            if isinstance(message, bytes):
-                await self._socket.send_bytes(message)
-            else:
-                await self._socket.send_text(message)
+    def _fault(self, problem: Problem, message: dict[str, Any]) -> None:
+        """Answer a message that cannot be read; it may name a lane nevertheless."""
+        lane = message.get("lane")
+        if lane in LANES:
+            self._outbox.put(lane, _error(problem, message))
+        else:
+            self._outbox.put_fault(_error(problem, message))
 
     def _lane_id(self, lane: Lane) -> str:
         """Return the name of a lane at the speculative client, which many pages share."""
         return f"{self._name} {lane}"
+
+
+def _error(problem: Problem, message: dict[str, Any]) -> str:
+    return messages.error_message(problems.body(problem), message).model_dump_json(exclude_none=True)

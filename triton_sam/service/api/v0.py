@@ -1,4 +1,4 @@
-"""The contract of the SAM service of 2024, shape for shape, for the clients that were written against it."""
+"""The contract of the SAM service of 2024, unchanged, for the clients that were written for it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import io
 import tempfile
 import uuid
 import zlib
+from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,7 @@ from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair, check_image
 from ..problems import Problem
 from ..schemas import problem_responses
+from ..store import key_of
 
 PLAIN_SHAPE = (1, 256, 64, 64)
 PLAIN_BYTES = 4 * 256 * 64 * 64
@@ -38,19 +40,19 @@ MAX_PIXEL = 1_000_000
 
 SessionId = Annotated[str | None, Form(max_length=128, description="From `GET /new_session_id`.")]
 ModelVersion = Annotated[
-    str | None, Form(max_length=128, description="`sam1`, `sam2`, `sam3`, or a variant out of `GET /models`.")
+    str | None, Form(max_length=128, description="`sam1`, `sam2`, `sam3`, or a variant that `GET /models` lists.")
 ]
 Pixel = Annotated[int, Form(ge=0, le=MAX_PIXEL)]
 Side = Annotated[int, Form(ge=1, le=MAX_PIXEL)]
 PNG_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "The mask at the size of the image, 255 inside.",
+        "description": "The mask in the size of the image: 255 inside the object, else 0.",
         "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 EMBEDDING_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Base64 of raw float32 (1,256,64,64), plain or in gzip; or all embeddings as .npz.",
+        "description": "Base64 of raw float32 (1,256,64,64), as text or its gzip; or all embeddings as .npz.",
         "content": {
             "text/plain": {"schema": {"type": "string"}},
             "application/gzip": {"schema": {"type": "string", "format": "binary"}},
@@ -66,7 +68,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.get("/new_session_id", response_class=PlainTextResponse)
     async def new_session_id() -> str:
-        """Return a new session id, a UUID."""
+        """Return a new `session_id`, which is a UUID."""
         return str(uuid.uuid4())
 
     @api.post(
@@ -79,18 +81,18 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         image: Annotated[UploadFile | None, File(description="The image.")] = None,
         session_id: SessionId = None,
         cancel_pending: Annotated[
-            bool, Form(description="Cancel the requests of this session id that still wait.")
+            bool, Form(description="Cancel the requests with this `session_id` that still wait.")
         ] = False,
         model_version: ModelVersion = None,
         encoding: Annotated[
             Literal["none", "compress", "npz"],
-            Query(description="`compress`: gzip of the base64. `npz`: all embeddings of the family in one NumPy file."),
+            Query(description="`compress`: the gzip of the base64 text. `npz`: all embeddings in one NumPy file."),
         ] = "none",
     ) -> Response:
         """Return the embedding of an image.
 
-        Without `encoding=npz` it is the single map that the clients of 2024 expect; SAM2's and SAM3's decoders need
-        more, which `POST /from_model` finds again by itself, and which `npz` contains.
+        Without `encoding=npz`, this is the single map that the clients of 2024 expect. The decoders of SAM2 and SAM3
+        need more maps: `POST /from_model` computes them again by itself, and an `npz` file contains them.
         """
         cancelled = requests.cancel(session_id) if session_id and (cancel_pending or image is None) else 0
         if image is None:
@@ -106,7 +108,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
             if encoding == "npz":
                 return Response(await asyncio.to_thread(_to_npz, embeddings), media_type=NPZ)
             raw = await asyncio.to_thread(_plain, embeddings)
-            engine.legacy_embeddings.remember(raw, pair.name, content)
+            engine.legacy_embeddings.remember(await asyncio.to_thread(key_of, raw), pair.name, content)
             text = await asyncio.to_thread(base64.b64encode, raw)
             if encoding == "none":
                 return PlainTextResponse(text.decode())
@@ -117,7 +119,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 422))
     async def cancel_pending_requests(session_id: Annotated[str, Form(max_length=128)]) -> str:
-        """Cancel the requests of a session id that still wait; they are answered 499."""
+        """Cancel the requests with a `session_id` that still wait. The service answers them with 499."""
         return f"{requests.cancel(session_id)} cancelled"
 
     @api.post(
@@ -127,14 +129,14 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     )
     async def from_model(
         request: Request,
-        model: Annotated[UploadFile, File(description="What `POST /embedded_model` answered, in any of its forms.")],
+        model: Annotated[UploadFile, File(description="The answer of `POST /embedded_model`, in any of its forms.")],
         x: Pixel,
         y: Pixel,
         img_x: Side,
         img_y: Side,
         model_version: ModelVersion = None,
     ) -> Response:
-        """Return the mask at a pixel, from an embedding; `img_x`, `img_y` are the width and height of the image."""
+        """Return the mask at a pixel, from an embedding. `img_x` and `img_y` are width and height of the image."""
         _check_size(img_x, img_y, engine.settings.max_megapixels)
         content = await model.read()
         embeddings = await asyncio.to_thread(_read_embedding, content, (img_x, img_y))
@@ -174,7 +176,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.get("/models", responses=problem_responses())
     async def models() -> dict[str, Any]:
-        """List the families that can be had, each with its variants, and the default one."""
+        """List the families that Triton has ready, each with its variants, and the default model."""
         default = await engine.pair(None)
         families: dict[str, list[str]] = {}
         for pair in engine.state.pairs.values():
@@ -183,8 +185,8 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.get("/health", responses={503: {"description": "Triton is gone or has no model ready."}})
     async def health() -> JSONResponse:
-        """Say whether masks can be had: 200, or 503 with the reason."""
-        state = engine.state  # at most as old as the watch's last look: whoever asks here waits for nothing
+        """Say whether the service can make masks: 200, or 503 with the reason."""
+        state = engine.state  # one second old at most; asking Triton here would make the caller wait
         answer = {
             "status": "ok" if state.is_up else "unavailable",
             "triton": engine.settings.url,
@@ -198,15 +200,18 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
 async def _mask(engine: Engine, embeddings: ImageEmbeddings, pair: Pair, x: int, y: int) -> Response:
     prompt = {"coords": [[x, y]], "labels": [1]}
-    segments: list[Segment] = await engine.segment(embeddings, pair, prompt)
-    return Response(await asyncio.to_thread(segments[0].to_png), media_type="image/png")
+
+    def write(segments: Iterator[Segment]) -> bytes:
+        return next(segments).to_png()
+
+    return Response(await engine.segment(embeddings, pair, prompt, write), media_type="image/png")
 
 
 async def _recover(
     engine: Engine, raw: bytes, model_version: str | None, size: tuple[int, int]
 ) -> tuple[Pair, ImageEmbeddings]:
-    """Return what decodes an embedding in the old form: the image that it came from, or the map itself for SAM1."""
-    source = engine.legacy_embeddings.source(raw)
+    """Return pair and embeddings for an embedding in the old form: those of its image, or the map itself for SAM1."""
+    source = engine.legacy_embeddings.source(await asyncio.to_thread(key_of, raw))
     if source is not None:
         name, content = source
         pair = await engine.pair(name)
@@ -215,8 +220,8 @@ async def _recover(
     if len(pair.family.encoder.outputs) > 1 or len(raw) != PLAIN_BYTES:
         raise Problem(
             422,
-            f"this embedding is not known here (any more), and {pair.family.name} needs more than this map: ask "
-            "POST /embedded_model again, or for encoding=npz, which contains everything",
+            f"the service does not know this embedding (any more), and {pair.family.name} needs more than this map: "
+            "call POST /embedded_model again, or with encoding=npz, which contains everything",
             code="unknown_embedding",
         )
     name = pair.family.encoder.output_names[0]
@@ -225,7 +230,7 @@ async def _recover(
 
 
 def _plain(embeddings: ImageEmbeddings) -> bytes:
-    """Return the map with the lowest resolution as raw float32: SAM1's only one, SAM2's and SAM3's main one."""
+    """Return the map with the lowest resolution as raw float32: SAM1 has no other, but SAM2 and SAM3 do."""
     smallest = min(embeddings.values(), key=lambda tensor: tensor.shape[-1])
     return np.ascontiguousarray(smallest, "<f4").tobytes()
 
@@ -241,7 +246,7 @@ def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbed
     """Return raw float32 of the old form, or all embeddings of an .npz.
 
     Raises:
-        Problem: 422, neither.
+        Problem: 422, the content is neither of them.
     """
     if content.startswith(ZIP):
         return _read_npz(content, size)
@@ -249,15 +254,21 @@ def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbed
         text = _unzip(content) if content.startswith(GZIP) else content
         raw = base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError, zlib.error):
-        raise Problem(422, "model: neither base64 of float32, nor its gzip, nor an .npz") from None
+        raise Problem(
+            422,
+            "model: this is neither base64 of float32, nor its gzip, nor an .npz: send what /embedded_model answers",
+        ) from None
     if len(raw) not in PLAIN_SIZES:
-        raise Problem(422, f"model: {len(raw)} bytes, not float32 {PLAIN_SHAPE}")
+        raise Problem(
+            422,
+            f"model: these are {len(raw)} bytes, but float32 {PLAIN_SHAPE} has {PLAIN_BYTES}: send the whole embedding",
+        )
     return raw
 
 
 def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
     try:
-        # The archive says how large its members get; an honest one is not compressed.
+        # The archive states the size of its members. One that we have written is not compressed.
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             members = archive.zip.infolist()
         if sum(member.file_size for member in members) > 2 * len(content) + (1 << 16):
@@ -267,14 +278,18 @@ def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
             path.write_bytes(content)
             embeddings = ImageEmbeddings.load(path)
     except Exception as error:  # noqa: BLE001 - zipfile and NumPy let almost any one through for damaged files
-        raise Problem(422, f"model: no image embeddings ({type(error).__name__})") from None
+        raise Problem(
+            422, f"model: this file holds no image embeddings ({type(error).__name__}): send one of encoding=npz"
+        ) from None
     if embeddings.image_size != size:
-        raise Problem(422, f"img_x, img_y say {size}, the embeddings say {embeddings.image_size}")
+        raise Problem(
+            422, f"img_x and img_y are {size}, but the embeddings belong to an image of {embeddings.image_size}"
+        )
     return embeddings
 
 
 def _unzip(content: bytes) -> bytes:
-    """Decompress, but no more than an embedding can be."""
+    """Decompress, but no more than the size of an embedding."""
     limit = 2 * max(PLAIN_SIZES)
     unpacked = zlib.decompressobj(wbits=31).decompress(content, limit)
     if len(unpacked) >= limit:
@@ -284,4 +299,7 @@ def _unzip(content: bytes) -> bytes:
 
 def _check_size(width: int, height: int, max_megapixels: float) -> None:
     if width * height > max_megapixels * 1_000_000:
-        raise Problem(413, f"{width} x {height} pixels are more than {max_megapixels:g} million")
+        raise Problem(
+            413,
+            f"the image has {width} x {height} pixels, but may have {max_megapixels:g} million: send a smaller one",
+        )

@@ -1,15 +1,14 @@
-"""The routes of /v1: upload an image once, then ask for masks of it."""
+"""The routes of /v1: a caller uploads an image once, and then asks for masks of it."""
 
 from __future__ import annotations
 
-import asyncio
-import io
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Header, Path, Query, Request, Response, UploadFile
 
-from ...inputs.images import open_image
+from ...masks.segment import Segment
 from .. import answers
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
@@ -17,10 +16,9 @@ from ..problems import Problem
 from ..schemas import Format, ImageInfo, Model, Models, SegmentAnswer, SegmentRequest, problem_responses
 from ..store import StoredImage
 
-ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="Id out of `POST /v1/images`.")]
-ModelName = Annotated[str | None, Query(max_length=128, description="Name out of `GET /v1/models`.")]
+ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
+ModelName = Annotated[str | None, Query(max_length=128, description="A name that `GET /v1/models` lists.")]
 
-PREVIEW_SIDE = 4096
 PREVIEW: dict[str, Any] = {
     "description": "The image.",
     "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
@@ -31,7 +29,7 @@ ANSWERS: dict[str, Any] = {
 }
 
 
-def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
+def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
     """Return the routes under /v1."""
     api = APIRouter(prefix="/v1", tags=["v1"])
 
@@ -52,7 +50,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
     ) -> ImageInfo:
         """Upload an image and encode it, so that the first click is as fast as the others.
 
-        An equal image that is known already is not encoded again.
+        The service does not encode an image again if it knows an equal one.
         """
         pair = await engine.pair(model)
         stored = await engine.store(await image.read())
@@ -62,18 +60,18 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
 
     @api.get("/images/{image_id}", summary="Look an image up", responses=problem_responses(404, 422))
     async def look(image_id: ImageId) -> ImageInfo:
-        """Say what is known of an uploaded image."""
+        """Describe an uploaded image."""
         return info(engine.image(image_id))
 
     @api.get(
         "/images/{image_id}/preview",
         summary="Show an image",
         response_class=Response,
-        responses={200: PREVIEW, **problem_responses(404, 422)},
+        responses={200: PREVIEW, **problem_responses(404, 422, 499)},
     )
-    async def preview(image_id: ImageId) -> Response:
-        """Return an image as 8-bit JPEG, upright, for programs that cannot show the original, say, 16-bit TIFF."""
-        content = await asyncio.to_thread(to_jpeg, engine.image(image_id).content)
+    async def preview(request: Request, image_id: ImageId) -> Response:
+        """Return an image as 8-bit JPEG, upright, for programs that cannot show the original, such as a 16-bit TIFF."""
+        content = await requests.run(request, engine.preview(engine.image(image_id)))
         return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
     @api.delete(
@@ -86,7 +84,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
     async def forget(image_id: ImageId) -> Response:
         """Forget an uploaded image."""
         if not engine.images.remove(image_id):
-            raise Problem(404, "there is no such image", code="unknown_image")
+            raise Problem(404, "there is no image with this id", code="unknown_image")
         return Response(status_code=204)
 
     @api.post(
@@ -101,13 +99,15 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         body: SegmentRequest,
         accept: Annotated[str, Header(description=f"{', '.join(answers.media_types())}.")] = "*/*",
         wanted: Annotated[
-            Format | None, Query(alias="format", description="As `format` of the body, before it.")
+            Format | None,
+            Query(alias="format", description="The format of the masks. It precedes `format` of the body."),
         ] = None,
     ) -> Response:
         """Return masks of an image.
 
-        As JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as one image: 255
-        inside, and for several objects the number of the object. A call whose client goes away is dropped.
+        They come as JSON with COCO RLE, polygons or PNG; as GeoJSON; or, with `Accept: image/png`, as one image with
+        255 inside the object, or with the number of the object if there are several. The service drops a call when its
+        client hangs up.
         """
         started = time.monotonic()
         form, as_file = answers.choose_format(wanted or body.format, accept)
@@ -116,42 +116,27 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
         prompt = answers.client_prompt(body)
         pair = await engine.pair(body.model)
 
+        def write(segments: Iterator[Segment]) -> bytes:
+            if as_file:
+                return form.to_document(segments, body.tolerance)
+            answer = SegmentAnswer(
+                image=image_id, model=pair.name, width=stored.size[0], height=stored.size[1], masks=[], milliseconds=0
+            )
+            return answers.write_answer(answer, segments, form, body, started)
+
         async def work() -> Response:
             embeddings = await engine.embed(stored, pair)
-            segments = await engine.segment(embeddings, pair, prompt, multimask=body.multimask)
-            if as_file:
-                content = await asyncio.to_thread(form.to_document, segments, body.tolerance)
-                return Response(content, media_type=form.media_type)
-            answer = SegmentAnswer(
-                image=image_id,
-                model=pair.name,
-                width=stored.size[0],
-                height=stored.size[1],
-                masks=await asyncio.to_thread(answers.write_masks, segments, form, body),
-                milliseconds=round((time.monotonic() - started) * 1000, 2),
-            )
-            return Response(answer.model_dump_json(exclude_none=True), media_type=answers.JSON)
+            kept = len(body.objects or [body]) + 1 if as_file else 1  # a file needs the best mask of each object
+            content = await engine.segment(embeddings, pair, prompt, write, multimask=body.multimask, at_a_time=kept)
+            return Response(content, media_type=form.media_type if as_file else answers.JSON)
 
         return await requests.run(request, work())
 
     return api
 
 
-def to_jpeg(content: bytes) -> bytes:
-    """Return an image as JPEG, no side longer than PREVIEW_SIDE.
-
-    Raises:
-        ImageError: the image is damaged.
-    """
-    image = open_image(content)
-    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()
-
-
 def describe(pair: Pair, is_default: bool) -> Model:
-    """Return what callers are told of a pair."""
+    """Return the description of a pair for callers."""
     return Model(
         name=pair.name,
         family=pair.family.name,
@@ -163,6 +148,6 @@ def describe(pair: Pair, is_default: bool) -> Model:
 
 
 def info(image: StoredImage) -> ImageInfo:
-    """Return what callers are told of an image."""
+    """Return the description of an image for callers."""
     width, height = image.size
     return ImageInfo(id=image.image_id, width=width, height=height, bytes=len(image.content), models=image.models)

@@ -1,9 +1,9 @@
 // The WebSocket: it sends positions and receives masks. It has two lanes, "hover" and "click"; in each lane, the newest
 // request replaces the older ones.
 
-import { Problem, token } from "./rest.js";
+import { Problem, models, token } from "./rest.js";
 
-const VERSION = 1; // of the messages; it must equal VERSION in service/messages.py
+const VERSION = 2; // of the messages; it must equal VERSION in service/messages.py
 const FIRST_PAUSE = 300;
 const LAST_PAUSE = 4000;
 const SLOW_LINE = 60;
@@ -23,21 +23,27 @@ export class Live extends EventTarget {
   }
 
   connect() {
-    const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live`);
+    const socket = new WebSocket(
+      `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live`,
+      protocols(token()),
+    );
+    let opened = false;
     socket.binaryType = "arraybuffer";
     this.#socket = socket;
     socket.addEventListener("open", () => {
-      this.#send({ type: "hello", version: VERSION, token: token() ?? undefined });
+      opened = true;
+      this.#send({ type: "hello", version: VERSION });
     });
     socket.addEventListener("message", (event) => this.#receive(event.data));
-    socket.addEventListener("close", (event) => {
-      if (event.reason === "token") return this.#tell("token");
+    socket.addEventListener("close", async (event) => {
       if (event.reason === "version") {
         this.#give(null, new Problem({ status: 0, detail: "reload the page" }));
         return this.#tell("outdated");
       }
       this.#hovers.clear();
       this.#give(null, new Problem({ status: 0, detail: "the connection broke" }));
+      // A browser does not say why a WebSocket was refused; the REST API does.
+      if (!opened && (await asksForToken())) return this.#tell("token");
       this.#tell("lost");
       setTimeout(() => this.connect(), this.#pause);
       this.#pause = Math.min(this.#pause * 2, LAST_PAUSE);
@@ -94,7 +100,8 @@ export class Live extends EventTarget {
       else this.#give(message);
     } else if (message.lane === "hover" && this.#hovers.has(message.seq)) {
       const { time, sent } = this.#hovers.get(message.seq);
-      this.#hovers.delete(message.seq);
+      // The service sends only the newest answer of a lane, so older requests get none any more.
+      for (const seq of this.#hovers.keys()) if (seq <= message.seq) this.#hovers.delete(seq);
       if (message.ms) this.#lag = performance.now() - sent - message.ms;
       this.#sendHover();
       this.#tell(message.type === "error" ? "hover-error" : "masks", { ...message, time });
@@ -113,6 +120,23 @@ export class Live extends EventTarget {
   #tell(type, detail) {
     this.dispatchEvent(new CustomEvent(type, { detail }));
   }
+}
+
+/** The subprotocols of the WebSocket: one of them names the token, because a browser sends no header of our own. */
+function protocols(token) {
+  if (!token) return ["triton-sam"];
+  const text = String.fromCharCode(...new TextEncoder().encode(token));
+  const name = btoa(text).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  return ["triton-sam", `triton-sam.token.${name}`];
+}
+
+async function asksForToken() {
+  try {
+    await models();
+  } catch (problem) {
+    return problem.status === 401;
+  }
+  return false;
 }
 
 /** Read a binary message: uint32 length of the JSON header, the header, int8 logits [candidates, side, side]. */

@@ -1,0 +1,338 @@
+"""Attempts to stall or to bloat the service, at a small size; test/slow/test_attacks.py has them at full size."""
+
+import asyncio
+import io
+import json
+import socket
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from support.problems import problem
+
+pytest.importorskip("fastapi")
+from fastapi.testclient import TestClient
+from support.running_service import running_service, wait_until
+
+from triton_sam.service import engine as engine_module
+from triton_sam.service.app import create_app
+from triton_sam.service.bodies import Answer
+from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
+from triton_sam.service.hosts import TrustedHosts
+from triton_sam.service.metrics import Metrics
+from triton_sam.service.problems import Problem
+from triton_sam.service.settings import Settings
+
+SEGMENT = f"/v1/images/{'0' * 32}/segment"
+NOBODY = "http://127.0.0.1:9"
+PART = b'\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+
+
+@pytest.fixture
+def http(monkeypatch):
+    """A client of a service without Triton."""
+    monkeypatch.setattr("triton_sam.service.engine.WATCH_SECONDS", 3600)
+    with TestClient(create_app(Settings(url=NOBODY)), base_url="http://localhost") as client:
+        yield client
+
+
+def connection(service, head):
+    """Open a connection, and send the head of a request."""
+    port = int(service.url.rsplit(":", 1)[1])
+    opened = socket.create_connection(("127.0.0.1", port), timeout=20)
+    opened.sendall(head)
+    return opened
+
+
+def unfinished(length=1000):
+    return (
+        b"POST /v1/images HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+        b"Content-Length: %d\r\n\r\n--b" % length
+    )
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_large_request_without_a_file_is_refused_before_it_is_read(http):
+    began = time.monotonic()
+    answer = http.post(SEGMENT, content=b"{" + b" " * (11 << 20) + b"}", headers={"content-type": "application/json"})
+    assert "2 MiB" in problem(answer, 413)["detail"]
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (json.dumps({f"{number}": 0 for number in range(50_000)}), "application/json"),
+        (json.dumps({"objects": [{"points": [["x", "y"]] * 1024}] * 64}), "application/json"),
+        ("a=1&" * 50_000, "application/x-www-form-urlencoded"),
+    ],
+    ids=["members", "points", "form"],
+)
+def test_a_request_with_many_values_is_refused_before_it_is_read(http, content, kind):
+    path = "/cancel_pending" if "form" in kind else SEGMENT
+    assert "values" in problem(http.post(path, content=content, headers={"content-type": kind}), 413)["detail"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {f"{'a' * 200}{number}": 0 for number in range(10_000)},
+        {"points": [["x", "y"]] * 1000},
+        {"objects": [{"points": [["x"] * 2] * 100}] * 60},
+        {"objects": [{f"{number}": 0 for number in range(200)}] * 60},
+    ],
+)
+def test_only_the_first_faults_of_a_request_are_described(http, body):
+    members = problem(http.post(SEGMENT, json=body), 422)
+    assert 1 <= len(members["errors"]) <= 10
+    assert len(json.dumps(members)) < 4000
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def test_uploads_that_do_not_arrive_hold_no_places_and_end(service_triton):
+    with running_service(service_triton.grpc_url, max_requests=2, body_seconds=2) as narrow:
+        slow = [connection(narrow, unfinished()) for _ in range(6)]
+        time.sleep(0.5)
+        for path in ("/health", "/v1/models"):
+            assert narrow.http.get(path).status_code == 200
+        for opened in slow:
+            answer = opened.makefile("rb").read()
+            assert answer.startswith(b"HTTP/1.1 408")
+            assert b'"code": "slow"' in answer
+            opened.close()
+
+
+def test_requests_that_still_arrive_are_counted_and_health_is_exempt(service_triton):
+    with running_service(service_triton.grpc_url, max_requests=1, body_seconds=20) as narrow:
+        slow = [connection(narrow, unfinished()) for _ in range(4)]
+        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") >= 4, 10)
+        answer = narrow.http.post("/cancel_pending", data={"session_id": "a"})
+        assert problem(answer, 503)["code"] == "busy"
+        assert answer.headers["retry-after"] == "1"
+        assert narrow.http.get("/health").status_code == 200
+        for opened in slow:
+            opened.close()
+        wait_until(lambda: narrow.http.post("/cancel_pending", data={"session_id": "a"}).status_code == 200, 10)
+
+
+def test_bodies_share_memory(service_triton, images):
+    content = (images / "shapes.jpg").read_bytes() + bytes(200_000)
+    size = 1 << 20
+    with running_service(service_triton.grpc_url, max_body=size, max_json=size, body_bytes=size) as narrow:
+        holder = connection(narrow, unfinished(1_000_000) + PART + bytes(990_000))
+        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") > 900_000, 10)
+        refused = narrow.http.post("/v1/images", files={"image": content})
+        assert problem(refused, 503)["code"] == "busy"
+        assert (
+            narrow.http.post("/cancel_pending", data={"session_id": "a"}).status_code == 200
+        )  # small bodies always fit
+        holder.close()
+        wait_until(lambda: narrow.metric("triton_sam_service_budget_used") < 900_000, 10)
+        narrow.upload(content)
+
+
+def test_a_large_answer_is_written_in_pieces_and_counts_until_it_is_written():
+    async def write():
+        sent, going_on = [], asyncio.Event()
+
+        async def send(message):
+            sent.append(message)
+            await going_on.wait()
+
+        settings = Settings(answer_bytes=100_000)
+        budgets = Budgets(settings, Metrics())
+        answer, other = (Answer(send, settings, budgets) for _ in range(2))
+        start = {"type": "http.response.start", "status": 200}
+        await answer.send(start)
+        writing = asyncio.create_task(answer.send({"type": "http.response.body", "body": bytes(150_000)}))
+        await asyncio.sleep(0.01)
+        assert budgets.answers.used == 150_000 - 65_536
+        await other.send(start)
+        with pytest.raises(Problem, match="answers"):
+            await other.send({"type": "http.response.body", "body": bytes(150_000)})
+        going_on.set()
+        await writing
+        assert budgets.answers.used == 0
+        return sent
+
+    start, *pieces = asyncio.run(write())
+    assert start["status"] == 200
+    assert [len(piece["body"]) for piece in pieces] == [65_536, 65_536, 18_928]
+    assert [piece["more_body"] for piece in pieces] == [True, True, False]
+
+
+# --- masks and previews ----------------------------------------------------------------------------------------------
+
+
+def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
+    async def work():
+        workers = Workers(40_000_000, Metrics())
+        free, running = threading.Event(), []
+
+        async def fetch():
+            return [None]
+
+        def compute(name):
+            def run(_):
+                running.append(name)
+                free.wait(10)
+
+            return run
+
+        large = [asyncio.create_task(workers.run(25_000_000, fetch, compute(number))) for number in range(3)]
+        await asyncio.sleep(0.1)
+        assert running == [0]
+        free_too = asyncio.create_task(workers.run(1000, fetch, lambda _: "small"))
+        assert await asyncio.wait_for(free_too, 5) == "small"
+        large[1].cancel()  # while it waits
+        large[0].cancel()  # while it runs: its pixels come back when its thread is done
+        await asyncio.sleep(0.1)
+        assert running == [0]
+        free.set()
+        await asyncio.wait_for(large[2], 5)
+        assert running == [0, 2]
+        workers.close()
+        with pytest.raises(Problem, match="stops"):
+            await workers.run(1, fetch, compute(3))
+
+    asyncio.run(work())
+
+
+def test_work_stops_between_masks():
+    async def work():
+        workers = Workers(40_000_000, Metrics())
+        made, go_on = [], threading.Event()
+
+        def masks():
+            for number in range(100):
+                made.append(number)
+                yield number
+
+        async def fetch():
+            return masks()
+
+        def compute(items):
+            for _ in items:
+                go_on.wait(5)
+
+        waiting = asyncio.create_task(workers.run(1000, fetch, compute))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        go_on.set()
+        await asyncio.sleep(0.2)
+        workers.close()
+        return made
+
+    assert asyncio.run(work()) == [0]
+
+
+def test_a_budget_serves_in_order_and_gives_back_what_was_cancelled():
+    async def ask():
+        budget = WaitingBudget("a", 10, "things", Metrics())
+        first = await budget.wait(8)
+        second, third = (asyncio.create_task(budget.wait(amount)) for amount in (99, 1))
+        await asyncio.sleep(0)
+        assert not second.done()
+        assert not third.done()  # it would fit, but it came later
+        second.cancel()
+        assert (await third).amount == 1
+        first.give()
+        first.give()
+        assert budget.used == 1
+        alone = asyncio.create_task(budget.wait(99))
+        await asyncio.sleep(0)
+        third.result().give()
+        assert (await alone).amount == 10
+
+    asyncio.run(ask())
+
+
+def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatch):
+    made, free = [], threading.Event()
+    original = engine_module.to_jpeg
+
+    def slow(content):
+        made.append(len(content))
+        assert free.wait(20)
+        return original(content)
+
+    monkeypatch.setattr("triton_sam.service.engine.to_jpeg", slow)
+    pixels = np.random.default_rng(7).integers(0, 9, (40, 60), np.uint16)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    image = service.upload(buffer.getvalue())["id"]
+    path = f"/v1/images/{image}/preview"
+    for _ in range(8):
+        opened = connection(service, b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
+        wait_until(lambda: made, 10)
+        opened.close()
+    answers = []
+    threads = [threading.Thread(target=lambda: answers.append(httpx.get(service.url + path))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    before = service.app.state.engine.images.nbytes
+    assert service.http.get("/health").elapsed.total_seconds() < 0.5
+    free.set()
+    for thread in threads:
+        thread.join()
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.content for answer in answers}) == 1
+    assert len(made) <= 2  # there are two threads for small images
+    assert service.app.state.engine.images.nbytes == before + len(answers[0].content)
+    service.http.delete(f"/v1/images/{image}")
+
+
+# --- hosts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "trusted"),
+    [
+        ("localhost:5000", (), True),
+        ("127.0.0.1", (), True),
+        ("[::1]:80", (), True),
+        ("192.0.2.7:5000", (), True),
+        ("page.localhost", (), True),
+        (socket.gethostname(), (), True),
+        ("", (), True),
+        ("evil.example", (), False),
+        ("localhost.evil.example", (), False),
+        ("127.0.0.1.evil.example", (), False),
+        ("sam.example.org:8080", ("sam.example.org",), True),
+        ("SAM.example.org.", ("sam.Example.org",), True),
+        ("a.b.example.org", ("*.example.org",), True),
+        ("example.org", ("*.example.org",), False),
+        ("evil.example", ("*",), True),
+    ],
+)
+def test_names_of_the_service(host, allowed, trusted):
+    assert TrustedHosts(create_app, allowed).trusts(host) is trusted
+
+
+def test_a_request_to_another_name_is_refused(http):
+    answer = http.get("/health", headers={"host": "evil.example"})
+    assert problem(answer, 421)["code"] == "host"
+    assert "--allowed-host" in answer.json()["detail"]
+
+
+# --- hashes ----------------------------------------------------------------------------------------------------------
+
+
+def test_images_are_hashed_in_a_thread(service, monkeypatch, images):
+    threads = []
+    original = engine_module.id_of
+    monkeypatch.setattr(
+        "triton_sam.service.engine.id_of",
+        lambda content: threads.append(threading.current_thread()) or original(content),
+    )
+    service.upload((images / "shapes.jpg").read_bytes())
+    assert "asyncio" in threads[0].name

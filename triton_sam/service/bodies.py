@@ -1,0 +1,188 @@
+"""Bodies of requests and answers, within the budgets of the service: their bytes, and the time that they take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from .budgets import FREE_BYTES, Budgets, Lease
+from .problems import Problem
+from .quotas import Caller
+from .settings import MEBI, Settings
+
+SECOND_BYTES = 1 << 18
+"""So many bytes that have arrived, or have been sent, earn one more second."""
+CHUNK = 1 << 16
+"""Bytes of an answer that are written at a time, so that the service notices a client that does not read."""
+FILES = "multipart/form-data"
+MAX_VALUES = 1 << 14
+"""The most values in a request without a file. The largest call has a quarter of them. Two MiB can hold a million, and
+everything else would stand still while the service reads those."""
+
+
+class Body:
+    """The body of one request. The application receives its messages from receive().
+
+    Args:
+        scope: of the request.
+        receive: of the server.
+        settings: limits.
+        budgets: budgets that the body takes part in.
+        caller: its quota counts uploads.
+        arrived: called when the body is there; it may raise a Problem.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        settings: Settings,
+        budgets: Budgets,
+        caller: Caller,
+        arrived: Callable[[], None],
+    ) -> None:
+        headers = Headers(scope=scope)
+        self._receive = receive
+        self._seconds = settings.body_seconds
+        self._caller = caller
+        self._arrived = arrived
+        self._has_files = headers.get("content-type", "").lower().lstrip().startswith(FILES)
+        self._limit = settings.max_body if self._has_files else settings.max_json
+        self._length = _length(headers)
+        self._read = 0
+        self._values = 0
+        self._lease = budgets.bodies.take(0)
+        self._unread: Lease | None = None
+        self._budgets = budgets
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
+        self._ended = not self._length and "transfer-encoding" not in headers
+
+    def start(self) -> None:
+        """Begin to receive.
+
+        Raises:
+            Problem: 413, the body says that it is too large; 429, a quota; 503, the service is busy.
+        """
+        if self._length > self._limit:
+            raise self._too_large()
+        if self._has_files:
+            self._caller.check_upload(self._length)
+        if self._ended:
+            self._arrived()
+        else:
+            self._unread = self._budgets.receiving.take()
+
+    def end(self) -> None:
+        """Give everything back."""
+        self._lease.give()
+        if self._unread is not None:
+            self._unread.give()
+
+    async def receive(self) -> Message:
+        """Return the next message.
+
+        Raises:
+            Problem: 408, it comes too slowly; 413, it is too large; 429, a quota; 503, the service is busy.
+        """
+        if self._ended:
+            return await self._receive()
+        left = self._began + self._seconds + self._read / SECOND_BYTES - self._clock()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.0, left))
+        except asyncio.TimeoutError:
+            raise Problem(
+                408,
+                f"the request did not arrive within {self._seconds:g} s and a second for each 256 KiB: "
+                "send it over a faster line, or send a smaller file",
+                headers={"Connection": "close"},
+                code="slow",
+            ) from None
+        if message["type"] == "http.request":
+            self._count(message.get("body", b""))
+        if message["type"] != "http.request" or not message.get("more_body"):
+            self._ended = True
+            if self._unread is not None:
+                self._unread.give()
+            if message["type"] == "http.request":
+                self._arrived()
+        return message
+
+    def _count(self, piece: bytes) -> None:
+        before = max(0, self._read - FREE_BYTES)
+        self._read += len(piece)
+        if self._read > self._limit:
+            raise self._too_large()
+        self._lease.grow(max(0, self._read - FREE_BYTES) - before)
+        if self._has_files:
+            self._caller.upload(len(piece))
+            return
+        self._values += piece.count(b",") + piece.count(b"&")  # of JSON, and of a form
+        if self._values > MAX_VALUES:
+            raise Problem(
+                413,
+                f"a request without a file may have {MAX_VALUES} values: send fewer points in one call",
+                headers={"Connection": "close"},
+            )
+
+    def _too_large(self) -> Problem:
+        size = f"{self._limit / MEBI:g} MiB"
+        text = f"the request is larger than {size}"
+        if not self._has_files:
+            text = f"a request without a file may have {size}: send images as {FILES}"
+        return Problem(413, text, headers={"Connection": "close"})
+
+
+class Answer:
+    """The answer to one request: large ones are written in pieces, no faster than the client reads them.
+
+    Args:
+        send: of the server.
+        settings: limits.
+        budgets: the bytes of large answers count until they are sent.
+    """
+
+    def __init__(self, send: Send, settings: Settings, budgets: Budgets) -> None:
+        self._send = send
+        self._seconds = settings.timeout
+        self._budgets = budgets
+        self._start: Message | None = None
+
+    async def send(self, message: Message) -> None:
+        """Send a message.
+
+        Raises:
+            Problem: 503, too many large answers are being sent; nothing of this one has been sent then.
+            ConnectionError: the client does not read its answer.
+        """
+        body = message.get("body", b"") if message["type"] == "http.response.body" else b""
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        with self._budgets.answers.take(max(0, len(body) - FREE_BYTES)):
+            if self._start is not None:
+                start, self._start = self._start, None
+                await self._send(start)
+            if len(body) <= CHUNK:
+                await self._send(message)
+                return
+            try:
+                await asyncio.wait_for(self._pieces(message, body), self._seconds + len(body) / SECOND_BYTES)
+            except asyncio.TimeoutError:
+                raise ConnectionError("the client does not read its answer") from None
+
+    async def _pieces(self, message: Message, body: bytes) -> None:
+        for begin in range(0, len(body), CHUNK):
+            end = begin + CHUNK
+            more = end < len(body) or message.get("more_body", False)
+            await self._send({**message, "body": body[begin:end], "more_body": more})
+
+
+def _length(headers: Headers) -> int:
+    length = headers.get("content-length", "0")
+    if not length.isascii() or not length.isdigit():
+        raise Problem(400, "Content-Length is no number")
+    return int(length)

@@ -1,0 +1,40 @@
+"""A token bucket: a rate with room for short bursts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+
+class TokenBucket:
+    """Something that may be used up, and fills again at a constant rate. It starts full.
+
+    Args:
+        rate: how much comes back in a second.
+        burst: how much it holds.
+        clock: returns seconds; tests give their own.
+    """
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock
+        self._left = burst
+        self._then = clock()
+
+    def take(self, amount: float = 1.0) -> float:
+        """Take an amount and return 0; or take nothing, and return the seconds until there is enough of it."""
+        wait = self.missing(amount)
+        if wait == 0:
+            self._left -= amount
+        return wait
+
+    def missing(self, amount: float) -> float:
+        """Return the seconds until there is so much; 0: now; infinite: never."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._then) * self._rate)
+        self._then = now
+        if amount <= self._left:
+            return 0.0
+        return (amount - self._left) / self._rate if amount <= self._burst else math.inf

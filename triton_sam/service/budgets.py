@@ -1,0 +1,317 @@
+"""What all requests of the service share: bytes, pixels, places and pages. This is the one place that limits them."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TypeVar
+
+from .buckets import TokenBucket
+from .metrics import Metrics
+from .problems import Problem
+from .settings import Settings
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MEGA = 1_000_000
+RETRY_SECONDS = "1"
+FREE_BYTES = 1 << 16
+"""So many bytes of each body and answer are not counted, so that a click needs no room that uploads may have taken."""
+RECEIVING_PER_PLACE = 4
+"""Requests whose body is still on its way, for each request that may be worked on."""
+SMALL_PIXELS = 4 * MEGA
+"""Masks and previews up to this size are small: they never wait for large ones."""
+SMALL_SHARE = 4
+"""The share of small ones, a quarter of the pixels, is never given to large ones."""
+SMALL_WORKERS, LARGE_WORKERS = 2, 1
+PAGES_MESSAGES = 300.0
+"""Messages a second that all pages together may send; a page that has to wait takes its turn."""
+PAGES_BURST, PAGE_BURST = 0.1, 0.5
+"""Seconds of messages that may come at once, from all pages and from one."""
+
+
+class Lease:
+    """A part of a budget that somebody holds until give()."""
+
+    def __init__(self, budget: Budget, amount: int) -> None:
+        self._budget = budget
+        self.amount = amount
+
+    def grow(self, amount: int) -> None:
+        """Hold more.
+
+        Raises:
+            Problem: 503, so much is not left.
+        """
+        self._budget.check(amount)
+        self._budget.book(amount)
+        self.amount += amount
+
+    def give(self) -> None:
+        """Give everything back. Only the first call counts."""
+        amount, self.amount = self.amount, 0
+        self._budget.book(-amount)
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.give()
+
+
+class Budget:
+    """An amount that the whole service shares. Who asks for more than is left is refused at once.
+
+    Args:
+        name: name in the metrics.
+        limit: the amount.
+        refusal: what the service has too much of, for the answer.
+        metrics: shows how much is used.
+    """
+
+    def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics) -> None:
+        self.limit = limit
+        self.used = 0
+        self._name = name
+        self._refusal = refusal
+        self._metrics = metrics
+        metrics.budget_limit.labels(name).set(limit)
+        self._gauge = metrics.budget_used.labels(name)
+
+    def take(self, amount: int = 1) -> Lease:
+        """Return a lease.
+
+        Raises:
+            Problem: 503, so much is not left.
+        """
+        lease = Lease(self, 0)
+        lease.grow(amount)
+        return lease
+
+    def check(self, amount: int = 1) -> None:
+        """Refuse an amount that is not left.
+
+        Raises:
+            Problem: 503.
+        """
+        if self.used + amount > self.limit:
+            self._metrics.refused.labels(self._name).inc()
+            raise busy(self._refusal)
+
+    def book(self, amount: int) -> None:
+        """Count an amount as used, or as given back if it is negative."""
+        self.used += amount
+        self._gauge.set(self.used)
+
+
+class WaitingBudget(Budget):
+    """An amount that the whole service shares. Who asks for more than is left waits, in the order of asking.
+
+    A single one that asks for more than the limit has all of it for itself.
+    """
+
+    def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics) -> None:
+        super().__init__(name, limit, refusal, metrics)
+        self._queue: deque[tuple[int, asyncio.Future[Lease]]] = deque()
+        self.is_closed = False
+
+    async def wait(self, amount: int) -> Lease:
+        """Wait for a lease.
+
+        Raises:
+            Problem: 503, the service stops.
+        """
+        if self.is_closed:
+            raise stopping()
+        waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._queue.append((min(amount, self.limit), waiter))
+        self._serve()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().give()  # it came at the same moment
+            self._serve()
+            raise
+
+    def close(self) -> None:
+        """Refuse everybody who waits, and all who come."""
+        self.is_closed = True
+        for _, waiter in self._queue:
+            if not waiter.done():
+                waiter.set_exception(stopping())
+        self._queue.clear()
+
+    def book(self, amount: int) -> None:
+        """Count an amount, and let those who wait go on."""
+        super().book(amount)
+        if amount < 0:
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._queue:
+            amount, waiter = self._queue[0]
+            if not waiter.done():
+                if self.used + amount > self.limit:
+                    return
+                waiter.set_result(self.take(amount))
+            self._queue.popleft()
+
+
+class Stopped(Exception):  # noqa: N818 - nobody gets to see it
+    """Nobody wants the result of this work any more."""
+
+
+class Workers:
+    """Threads that compute masks and previews, and the pixels that they may have in memory.
+
+    Small ones never wait for large ones. A thread cannot be interrupted, so the pixels of work whose caller went away
+    are given back when the thread is done. The work stops at the next mask.
+
+    Args:
+        pixels: pixels at a time.
+        metrics: shows how many are used.
+    """
+
+    def __init__(self, pixels: int, metrics: Metrics) -> None:
+        small = pixels // SMALL_SHARE
+        self._largest_small = min(SMALL_PIXELS, small)
+        self._stops: set[threading.Event] = set()
+        self._small, self._large = (
+            (
+                WaitingBudget(f"{name}_work_pixels", max(1, limit), "masks and previews", metrics),
+                concurrent.futures.ThreadPoolExecutor(count, f"triton-sam-{name}"),
+            )
+            for name, limit, count in (
+                ("small", small, SMALL_WORKERS),
+                ("large", pixels - small, LARGE_WORKERS),
+            )
+        )
+
+    async def run(
+        self,
+        pixels: int,
+        fetch: Callable[[], Awaitable[Iterable[Item]]],
+        work: Callable[[Iterator[Item]], Result],
+    ) -> Result:
+        """Fetch items, and work on them one by one in a thread.
+
+        Args:
+            pixels: the most pixels that are in memory at a time.
+            fetch: returns the items; it is called when the pixels are free.
+            work: makes the result of them.
+
+        Raises:
+            Problem: 503, the service stops.
+        """
+        budget, executor = self._small if pixels <= self._largest_small else self._large
+        lease = await budget.wait(pixels)
+        stop = threading.Event()
+        try:
+            items = await fetch()
+            if budget.is_closed:
+                raise stopping()
+            future = executor.submit(lambda: work(_until(stop, items)))
+        except BaseException:
+            lease.give()
+            raise
+        loop = asyncio.get_running_loop()
+        self._stops.add(stop)
+
+        def done() -> None:
+            self._stops.discard(stop)
+            lease.give()
+
+        future.add_done_callback(lambda _: _call(loop, done))
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            stop.set()
+
+    def refuse(self) -> None:
+        """Refuse all work that has not begun."""
+        for budget, _ in (self._small, self._large):
+            budget.close()
+
+    def close(self) -> None:
+        """Stop everything: at the next mask, and without waiting for it."""
+        self.refuse()
+        for stop in self._stops:
+            stop.set()
+        for _, executor in (self._small, self._large):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+
+class Budgets:
+    """All budgets of one service.
+
+    Args:
+        settings: their limits.
+        metrics: shows how much is used.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self.bodies = Budget("body_bytes", settings.body_bytes, "uploads at a time", metrics)
+        self.answers = Budget("answer_bytes", settings.answer_bytes, "large answers at a time", metrics)
+        self.places = Budget("requests", settings.max_requests, "requests at a time", metrics)
+        self.receiving = Budget(
+            "unread_requests", settings.max_requests * RECEIVING_PER_PLACE, "requests that still arrive", metrics
+        )
+        self.pages = Budget("pages", settings.max_pages, "open pages", metrics)
+        self.workers = Workers(int(settings.work_megapixels * MEGA), metrics)
+        self.messages = Pace(PAGES_MESSAGES, PAGES_BURST)
+
+
+class Pace:
+    """A rate that nobody is refused for: who is too fast waits.
+
+    Args:
+        rate: how often in a second.
+        burst: seconds after a pause for which everything may come at once.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._burst = max(1.0, rate * burst)
+        self._bucket = TokenBucket(rate, self._burst)
+        self._turn = asyncio.Lock()
+
+    async def wait(self, amount: float = 1.0) -> None:
+        """Return when it is this one's turn. What is larger than a burst counts as a burst."""
+        amount = min(amount, self._burst)
+        async with self._turn:  # a lock is fair
+            while True:
+                seconds = self._bucket.take(amount)
+                if seconds == 0:
+                    return
+                await asyncio.sleep(seconds)
+
+
+def busy(what: str) -> Problem:
+    """Return the answer to a request that the service has no room for now."""
+    return Problem(
+        503, f"the service has too many {what}: try again soon", headers={"Retry-After": RETRY_SECONDS}, code="busy"
+    )
+
+
+def stopping() -> Problem:
+    """Return the answer to a request that the service cannot finish before it stops."""
+    return Problem(503, "the service stops: try again soon", headers={"Retry-After": RETRY_SECONDS}, code="stopping")
+
+
+def _until(stop: threading.Event, items: Iterable[Item]) -> Iterator[Item]:
+    for item in items:  # each is computed when it is asked for
+        yield item
+        if stop.is_set():
+            raise Stopped
+
+
+def _call(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
+    """Call on the loop, unless it has ended meanwhile."""
+    try:
+        loop.call_soon_threadsafe(done)
+    except RuntimeError:
+        return

@@ -1,0 +1,134 @@
+"""What is left of the quota of each caller."""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Sequence
+
+from .buckets import TokenBucket
+from .metrics import Metrics
+from .problems import Problem
+from .tokens import EVERYBODY, Quota, Token
+
+MEBI = 1 << 20
+MINUTE, HOUR = 60.0, 3600.0
+
+
+class Caller:
+    """The holder of one token, and what is left of its quota.
+
+    Args:
+        name: its name.
+        quota: its limits.
+        metrics: counts refusals.
+    """
+
+    def __init__(self, name: str, quota: Quota, metrics: Metrics) -> None:
+        self.name = name
+        self._quota = quota
+        self._metrics = metrics
+        self._requests = _bucket(quota.requests_per_minute, MINUTE)
+        self._bytes = _bucket(quota.image_mib_per_hour and quota.image_mib_per_hour * MEBI, HOUR)
+        self._running = 0
+        self._pages = 0
+
+    def start_request(self) -> None:
+        """Count a request that begins; end_request() must follow.
+
+        Raises:
+            Problem: 429, the quota is used up.
+        """
+        limit = self._quota.requests_at_a_time
+        if limit is not None and self._running >= limit:
+            raise self._refusal("requests_at_a_time", f"{limit:g} requests at a time", 1.0)
+        wait = self._requests.take() if self._requests else 0.0
+        if wait > 0:
+            raise self._refusal("requests_per_minute", f"{self._quota.requests_per_minute:g} requests a minute", wait)
+        self._running += 1
+
+    def end_request(self) -> None:
+        """Count a request that has ended."""
+        self._running -= 1
+
+    def check_upload(self, count: int) -> None:
+        """Refuse an upload of so many bytes before it is read, if the quota has no room for it.
+
+        Raises:
+            Problem: 429.
+        """
+        wait = self._bytes.missing(count) if self._bytes else 0.0
+        if wait > 0:
+            raise self._refusal(
+                "image_mib_per_hour", f"{self._quota.image_mib_per_hour:g} MiB of uploads an hour", wait
+            )
+
+    def upload(self, count: int) -> None:
+        """Count bytes of an upload that have arrived.
+
+        Raises:
+            Problem: 429, the quota is used up.
+        """
+        self.check_upload(count)
+        if self._bytes:
+            self._bytes.take(count)
+
+    def open_page(self) -> None:
+        """Count a page that opens; close_page() must follow.
+
+        Raises:
+            Problem: 429, the quota is used up.
+        """
+        limit = self._quota.pages
+        if limit is not None and self._pages >= limit:
+            raise self._refusal("pages", f"{limit:g} open pages", 10.0)
+        self._pages += 1
+
+    def close_page(self) -> None:
+        """Count a page that has closed."""
+        self._pages -= 1
+
+    def _refusal(self, quota: str, text: str, wait: float) -> Problem:
+        self._metrics.over_quota.labels(self.name, quota).inc()
+        seconds = str(math.ceil(wait)) if math.isfinite(wait) else str(int(HOUR))
+        return Problem(
+            429,
+            f"the quota of {self.name!r} is {text}: try again in {seconds} s, or ask for a larger quota",
+            headers={"Retry-After": seconds},
+            code="quota",
+        )
+
+
+class Callers:
+    """All callers of a service, found by their tokens.
+
+    Args:
+        tokens: the tokens; empty: everybody may call, and all are one caller.
+        quota: the quota of that one caller.
+        metrics: counts refusals.
+    """
+
+    def __init__(self, tokens: Sequence[Token], quota: Quota, metrics: Metrics) -> None:
+        self._known = [(token.secret, Caller(token.name, token.quota, metrics)) for token in tokens]
+        self._everybody = Caller(EVERYBODY, quota, metrics)
+        self.anybody = Caller("anybody", Quota(), metrics)
+        """Whoever asks for what needs no token."""
+
+    def find(self, given: str) -> Caller | None:
+        """Return the caller with a token, or None if nobody has it. The time reveals nothing about the tokens."""
+        if not self._known:
+            return self._everybody
+        found = None
+        for secret, caller in self._known:
+            if same_token(given, secret):
+                found = caller
+        return found
+
+
+def same_token(given: str, expected: str) -> bool:
+    """Compare two tokens in a time that does not reveal how much of them agrees."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+
+
+def _bucket(amount: float | None, seconds: float) -> TokenBucket | None:
+    return None if amount is None else TokenBucket(amount / seconds, amount)

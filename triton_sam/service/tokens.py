@@ -1,0 +1,101 @@
+"""Tokens of callers, with the quota of each: what its holder may ask in a minute, in an hour, and at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigurationError
+
+EVERYBODY = "everybody"
+"""Name of all callers together, where the service asks for no token."""
+SINGLE = "default"
+"""Name of the caller with the token of ``--token``."""
+
+
+@dataclass(frozen=True)
+class Quota:
+    """The limits of one caller. None: no limit.
+
+    Args:
+        requests_per_minute: HTTP requests, except for /health and the files of the page.
+        image_mib_per_hour: MiB of uploads with images or embeddings.
+        requests_at_a_time: HTTP requests that are worked on at the same time.
+        pages: open WebSockets of the page.
+
+    Raises:
+        ConfigurationError: a limit is not a number above 0.
+    """
+
+    requests_per_minute: float | None = None
+    image_mib_per_hour: float | None = None
+    requests_at_a_time: int | None = None
+    pages: int | None = None
+
+    def __post_init__(self) -> None:
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise ConfigurationError(f"the quota {part.name} must be a number above 0, not {value!r:.40}")
+
+
+QUOTAS = tuple(part.name for part in fields(Quota))
+NO_QUOTA = Quota()
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token that callers may send.
+
+    Args:
+        name: name of the caller, for logs and metrics.
+        secret: the token itself.
+        quota: limits of this caller.
+    """
+
+    name: str
+    secret: str = field(repr=False)
+    quota: Quota = NO_QUOTA
+
+
+def read_tokens(path: str | Path, quota: Quota = NO_QUOTA) -> tuple[Token, ...]:
+    """Read a file of tokens: JSON with an object for each caller, by name.
+
+    ``{"lab": {"token": "SECRET", "requests_per_minute": 60}, "clinic": {"token": "OTHER"}}``
+
+    Args:
+        path: the file.
+        quota: the limits that a caller has unless the file says another one; null in the file removes a limit.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or something in it cannot be used.
+    """
+    try:
+        callers = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: the file of tokens cannot be read: {error}") from None
+    if not isinstance(callers, dict) or not callers:
+        raise ConfigurationError(f'{path}: give a JSON object such as {{"lab": {{"token": "SECRET"}}}}')
+    return tuple(_token(path, name, members, quota) for name, members in callers.items())
+
+
+def _token(path: str | Path, name: str, members: Any, quota: Quota) -> Token:
+    where = f"{path}: caller {name!r:.60}"
+    secret = members.get("token") if isinstance(members, dict) else None
+    if not isinstance(secret, str) or not secret.strip():
+        raise ConfigurationError(f'{where}: its "token" must be a text that is not empty')
+    if not name.strip() or name in (EVERYBODY, SINGLE):
+        raise ConfigurationError(f"{where}: choose another name")
+    limits = {key: value for key, value in members.items() if key != "token"}
+    unknown = sorted(set(limits) - set(QUOTAS))
+    if unknown:
+        raise ConfigurationError(f"{where}: there is no quota {unknown[0]!r:.60}, but {', '.join(QUOTAS)}")
+    try:
+        return Token(name, secret.strip(), replace(quota, **limits))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None

@@ -20,6 +20,7 @@ from .commands import (
     models,
     predict,
     reload,
+    repair,
     serve,
     service,
     setup,
@@ -44,6 +45,7 @@ COMMANDS = (
     speculative,
     benchmark,
     config,
+    repair,
     reload,
     container,
 )

@@ -19,6 +19,7 @@ from ..errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
+from ..families.tables import GUARD_PREFIX
 from ..wire.contract import QUEUE_IS_FULL
 from .url import ServerUrl
 
@@ -62,6 +63,10 @@ def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None
         return InferenceError(
             f"{model} failed: its process on the server is gone, perhaps for lack of memory, and Triton does not "
             f"restart it: start the server again ({message})"
+        )
+    if f"Name:'{GUARD_PREFIX}" in message:
+        return InferenceError(
+            f"{model} refused the request: the sizes of the inputs do not fit each other or the model ({message})"
         )
     return None
 

@@ -9,9 +9,10 @@ import collections
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support import graph_attacks
+from support import graph_attacks, wire_attacks
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 for package in ("torch", "onnxruntime", "segment_anything", "sam2", "transformers"):
@@ -76,3 +77,28 @@ def test_no_request_ends_the_process(version: str, tmp_path: Path) -> None:
                 # Right sizes fail only where the memory ends, or where a label is no number.
                 assert "alloc" in answer["text"] or "invalid index" in answer["text"], (family, role, attack, answer)
     print(f"\nONNX Runtime {answers[0]['version']}: {dict(counts)}, none ended the process")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_no_request_ends_the_server(families_server: Any, protocol: str) -> None:
+    tritonclient = pytest.importorskip(f"tritonclient.{protocol}")
+    url = families_server.http_url if protocol == "http" else families_server.grpc_url
+    models = {f"{family}_{role}" for family, role in GRAPHS}
+    counts: collections.Counter[str | None] = collections.Counter()
+    with tritonclient.InferenceServerClient(url.partition("://")[2]) as client:
+        for family, role in GRAPHS:
+            attacks = graph_attacks.negative(family, role)
+            attacks += graph_attacks.classics(family, role)
+            attacks += graph_attacks.generated(family, role, 30, SEED)
+            for attack in attacks:
+                # The tensors are sent as zeros, so no label is wrong; 10^6 prompts are for machines with much memory.
+                if any(part["shape"][:1] == [1 << 20] for part in attack):
+                    continue
+                counts[wire_attacks.send(tritonclient, client, f"{family}_{role}", attack)] += 1
+            assert models <= {model.name for model in families_server.served_models()}
+            right = graph_attacks.controls(family, role)[0]
+            assert wire_attacks.send(tritonclient, client, f"{family}_{role}", right) is None
+    print(f"\n{protocol}: {dict(counts)}")
+    known = {None, "400", "500", "StatusCode.INVALID_ARGUMENT", "StatusCode.INTERNAL"}
+    assert counts.keys() <= known

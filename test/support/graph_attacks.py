@@ -75,6 +75,19 @@ def classics(family: str, role: str) -> list[Request]:
     return list({json.dumps(attack): attack for attack in found}.values())
 
 
+def negative(family: str, role: str) -> list[Request]:
+    """Return attacks with negative sizes, which only a request to a server can have."""
+    spec = get_family(family).models[role]
+    found = []
+    for index, tensor in enumerate(spec.inputs):
+        for axis in range(len(tensor.shape)):
+            for size in (-1, -(1 << 40), -(1 << 63)):
+                sizes = {"images": 1, "prompts": 1, "points": 1, "masks": 1, "boxes": 0}
+                found.append(request(spec, sizes, optional=True))
+                found[-1][index]["shape"][axis] = size
+    return found
+
+
 def generated(family: str, role: str, count: int, seed: int) -> Iterator[Request]:
     """Yield random attacks: right requests of which one or two parts are changed."""
     spec = get_family(family).models[role]

@@ -14,6 +14,7 @@ This module needs the onnx package, but not torch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
@@ -166,7 +167,7 @@ class _Guard:
             self.graph.initializer.append(helper.make_tensor(full, TensorProto.INT64, [len(values)], values))
         return full
 
-    def _add(self, operator: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
+    def _add(self, operator: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
         full = GUARD_PREFIX + name
         self.nodes.append(helper.make_node(operator, inputs, [full], full, **attributes))
         return full

@@ -21,6 +21,7 @@ from .commands import (
     models,
     predict,
     reload,
+    repair,
     serve,
     service,
     setup,
@@ -46,6 +47,7 @@ COMMANDS = (
     speculative,
     benchmark,
     config,
+    repair,
     reload,
     container,
 )

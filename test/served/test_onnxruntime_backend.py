@@ -144,7 +144,14 @@ def test_a_failing_request_gets_one_line_and_the_model_stays_ready(client: objec
         infer(client, "add", x=ones(1, 3))
     assert "\n" not in caught.value.message()
     assert "onnxruntime_src" not in caught.value.message()
+    assert caught.value.status() == "500"  # as from the C++ backend
     assert infer(client, "add", x=ones(1, 4)).as_numpy("y").tolist() == [[1, 2, 3, 4]]
+
+
+def test_a_shape_that_the_config_refuses_is_a_wrong_request(client: object) -> None:
+    with pytest.raises(tritonclient_utils.InferenceServerException, match="unexpected shape") as caught:
+        infer(client, "add", x=ones(1, 4, 1))
+    assert caught.value.status() == "400"
 
 
 # --- models that do not load

@@ -15,7 +15,8 @@ from support.problems import problem
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
-from support.running_service import running_service, wait_until
+from support.conditions import wait_until
+from support.running_service import running_service
 
 from triton_sam.service import engine as engine_module
 from triton_sam.service.app import create_app

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import psutil
-from support.running_service import wait_until
+from support.conditions import wait_until
 
 ATTACKERS = Path(__file__).with_name("attackers.py")
 

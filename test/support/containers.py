@@ -21,6 +21,7 @@ from typing import Any
 
 from triton_sam._common.bundle import checkout
 
+ROOT = checkout() or Path.cwd()  # the containers are tested in a checkout alone
 STAND_INS = Path(__file__).parent / "standins"
 PROGRAMS = ("podman", "buildah", "runc", "debootstrap")
 PACKAGES = "ca-certificates,libgomp1,libpython3.11,nginx-light,prometheus,python3,python3-pip,python3-venv"
@@ -138,7 +139,7 @@ class Podman:
         """
         context = self.folder / "context"
         _write_host_files(context / "host")
-        backends = checkout() / "triton_sam/local_server/backends"
+        backends = ROOT / "triton_sam/local_server/backends"
         shutil.copytree(backends, context / "backends", ignore=shutil.ignore_patterns("__pycache__"))
         self._import_debian()
         for image, target in images.items():
@@ -172,9 +173,9 @@ def podman(folder: Path, project: str) -> Iterator[Podman]:
     """Give a Podman with a copy of this checkout's tracked files, and remove it afterwards."""
     engine = Podman(folder, project)
     engine.directory.mkdir()
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=checkout(), capture_output=True, check=True).stdout
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in filter(None, listed.decode().split("\0")):
-        source, target = checkout() / name, engine.directory / name
+        source, target = ROOT / name, engine.directory / name
         if source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, target)
@@ -212,4 +213,4 @@ def _write_host_files(host: Path) -> None:
     (host / "etc/pip.conf").write_text(
         settings.read_text(encoding="utf-8") if settings.is_file() else "", encoding="utf-8"
     )
-    shutil.copyfile(checkout() / "constraints.txt", host / "constraints.txt")
+    shutil.copyfile(ROOT / "constraints.txt", host / "constraints.txt")

@@ -17,7 +17,7 @@ from typing import Literal
 from .._common.extras import install
 from ..errors import MissingDependencyError, SamError
 from ..local_server.installation import find_libpython, find_wheel
-from ..repository.folder import list_models
+from ..repository.folder import list_models, unguarded_graphs
 from ..repository.selection import read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
@@ -145,6 +145,9 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     for model in models:
         if model.problem:
             yield Finding(f"model {model.name}", "note", model.problem)
+    for path in unguarded_graphs(folder):
+        text = f"{path.relative_to(folder)} has no guard: a request for 0 images can end the server"
+        yield Finding(f"model {path.parent.parent.name}", "note", text, "triton-sam repair, or export it again")
     if usable:
         yield Finding("models", "ok", f"{', '.join(usable)} in {folder}")
     else:

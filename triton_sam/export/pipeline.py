@@ -21,7 +21,7 @@ from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import config_for
 from ..repository.install import install, newer_version_warning, staging, write_flushed
 from ..repository.names import CONFIG_NAME
-from ..repository.onnx_header import read_metadata
+from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
 from .exporter import Exporter
 from .settings import Settings
 
@@ -29,7 +29,7 @@ try:
     import onnx
     import torch
 
-    from . import onnx_tools, rewrites
+    from . import guards, onnx_tools, rewrites
     from . import precision as precisions
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
@@ -124,6 +124,7 @@ def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_s
     elif half_storage:
         onnx_tools.store_half(graph)
     onnx_tools.add_defaults(graph, spec)
+    guards.add_guard(graph, spec)
     return graph
 
 
@@ -148,6 +149,7 @@ def _metadata(exporter: Exporter, settings: Settings) -> dict[str, str]:
     """Return the metadata of the ONNX files, which `triton-sam models` shows."""
     return {
         "triton_sam.family": exporter.family.name,
+        GUARD_KEY: GUARD,
         "triton_sam.version": __version__,
         "triton_sam.config": exporter.config(settings),
         "triton_sam.image_size": str(settings.image_size),

@@ -6,11 +6,13 @@ A box is two points, a mask is an optional prompt, and the single mask and the m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from .base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, Family, FloatArray, Tensor
+from .tables import Dimension
 
 PROMPT_INPUTS = (
     Tensor("point_coords", "FP32", ("prompts", "points", 2)),
@@ -20,6 +22,15 @@ PROMPT_INPUTS = (
     Tensor("mask_input", "FP32", ("masks", 1, 256, 256), optional=True),
     Tensor("has_mask_input", "FP32", ("masks",), optional=True),
 )
+DECODER_DIMENSIONS = MappingProxyType(
+    {
+        # Embeddings and masks are one for all prompts, or one for each of them.
+        "images": Dimension(choices=(1, "prompts")),
+        "masks": Dimension(choices=(1, "prompts")),
+        "points": Dimension(minimum=0),  # a mask alone is a prompt, too
+    }
+)
+"""The sizes that the decoder's inputs may have."""
 MASK_OUTPUTS = (
     Tensor("masks", "FP32", ("prompts", 1, 256, 256)),
     Tensor("iou_predictions", "FP32", ("prompts", 1)),

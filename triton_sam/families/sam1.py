@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from .points import MASK_OUTPUTS, PROMPT_INPUTS, PointFamily
+from .points import DECODER_DIMENSIONS, MASK_OUTPUTS, PROMPT_INPUTS, PointFamily
 from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role
 
 PIXEL_MEAN = (123.675 / 255, 116.28 / 255, 103.53 / 255)
@@ -43,6 +43,7 @@ class Sam1(PointFamily):
             role=DECODER,
             inputs=(*EMBEDDINGS, *PROMPT_INPUTS),
             outputs=MASK_OUTPUTS,
+            dimensions=DECODER_DIMENSIONS,
         ),
     )
     sizes: ClassVar[tuple[ModelSize, ...]] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from .points import MASK_OUTPUTS, PROMPT_INPUTS, PointFamily
+from .points import DECODER_DIMENSIONS, MASK_OUTPUTS, PROMPT_INPUTS, PointFamily
 from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role
 
 _FILES = "https://dl.fbaipublicfiles.com/segment_anything_2/092824"
@@ -41,6 +41,7 @@ class Sam2(PointFamily):
             role=DECODER,
             inputs=(*EMBEDDINGS, *PROMPT_INPUTS),
             outputs=(*MASK_OUTPUTS, Tensor("object_score_logits", "FP32", ("prompts", 1))),
+            dimensions=DECODER_DIMENSIONS,
         ),
     )
     sizes: ClassVar[tuple[ModelSize, ...]] = (

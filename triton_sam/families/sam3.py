@@ -6,13 +6,14 @@ Reference: transformers' Sam3TrackerModel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .base import LABEL_NO_POINT, Family, FloatArray
-from .tables import DECODER, ENCODER, HubFiles, ModelSize, ModelSpec, Option, Tensor, by_role
+from .tables import DECODER, ENCODER, Dimension, HubFiles, ModelSize, ModelSpec, Option, Tensor, by_role
 
 LABEL_NO_POINT_IN_TRANSFORMERS = -10
 """The label that transformers' processor uses for "no point"; the other families use LABEL_NO_POINT."""
@@ -64,6 +65,9 @@ class Sam3(Family):
                 Tensor("object_score_logits", "FP32", ("images", "prompts", 1)),
             ),
             filename="prompt_encoder_mask_decoder.onnx",
+            dimensions=MappingProxyType(
+                {"points": Dimension(minimum=0), "boxes": Dimension(minimum=0, choices=(0, "prompts"))}
+            ),
         ),
     )
     sizes: ClassVar[tuple[ModelSize, ...]] = (

@@ -10,6 +10,9 @@ from types import MappingProxyType
 ENCODER, DECODER = "encoder", "decoder"
 """The roles of the model pair, which every family has."""
 
+GUARD_PREFIX = "guard/"
+"""The names of the nodes that refuse tensors of wrong sizes in an exported graph begin so; see export/guards.py."""
+
 
 @dataclass(frozen=True)
 class Tensor:
@@ -29,6 +32,23 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Dimension:
+    """The sizes that a request may give to the dimensions with one symbol.
+
+    The exported graph refuses all others, because some versions of ONNX Runtime end the process over them, or compute
+    a wrong answer.
+
+    Args:
+        minimum: the smallest size.
+        choices: the sizes that each dimension with the symbol may have, by itself: numbers, and other symbols of the
+            model's inputs. Empty: all dimensions with the symbol must be equal.
+    """
+
+    minimum: int = 1
+    choices: tuple[int | str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModelSpec:
     """One model of a family.
 
@@ -38,12 +58,15 @@ class ModelSpec:
         inputs: the input tensors, in the order of the graph.
         outputs: the output tensors, in the order of the graph.
         filename: name of the ONNX file in a version folder.
+        dimensions: the sizes that the symbols of the inputs may have. All dimensions with a symbol that is not listed
+            must be equal and at least 1; a dimension of an optional input may also be 1, as in its default.
     """
 
     role: str
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     filename: str = "model.onnx"
+    dimensions: Mapping[str, Dimension] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def input_names(self) -> tuple[str, ...]:

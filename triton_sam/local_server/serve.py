@@ -9,13 +9,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from triton_sam._common.signals import ends_by_interrupt
 from triton_sam.local_server.launcher import LocalServer
 from triton_sam.local_server.probe import last_errors
+from triton_sam.repository.folder import unguarded_graphs
 
 STATUS_AFTER_OWN_DEATH = 1
 
@@ -79,6 +80,7 @@ def serve(
             server.start()
             started = True
             print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
+            _warn_of_unguarded(Path(model_repository), {model.name for model in server.served_models()})
             _report_restarts(server)
             print(f"triton-sam: the server ended by itself: {_last_words(server)}", file=sys.stderr)
             return STATUS_AFTER_OWN_DEATH
@@ -124,6 +126,18 @@ def _report_restarts(server: LocalServer) -> None:
 
 def _last_words(server: LocalServer) -> str:
     return " / ".join(last_errors(server.log)) or "its log is empty"
+
+
+def _warn_of_unguarded(repository: Path, served: Collection[str]) -> None:
+    """Warn of models that one request can end, because their graphs do not refuse tensors of wrong sizes."""
+    names = sorted({path.parent.parent.name for path in unguarded_graphs(repository)}.intersection(served))
+    if names:
+        print(
+            f"triton-sam: {', '.join(names)}: a request of a wrong size can end the server; stop it, and run "
+            "`triton-sam repair` once",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 @contextlib.contextmanager

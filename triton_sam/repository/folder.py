@@ -11,11 +11,11 @@ from typing import Any
 
 from .._common.bundle import bundled
 from ..errors import RepositoryError
-from ..families import split_model_name
+from ..families import spec_of, split_model_name
 from ..families.sam2 import Sam2
 from .config import parse_config
 from .names import CONFIG_NAME, NAME, pair_names
-from .onnx_header import read_metadata
+from .onnx_header import GUARD_KEY, read_metadata
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +121,27 @@ def readable_folders(folders: Iterable[Path]) -> list[Path]:
             logger.warning("%s is left out: it cannot be read (%s)", error.filename or folder, error.strerror)
         else:
             found.append(folder)
+    return found
+
+
+def unguarded_graphs(repository: Path) -> list[Path]:
+    """Return the ONNX files of model pairs, in all versions, that do not refuse tensors of wrong sizes.
+
+    With some versions of ONNX Runtime, one request ends a server that has them.
+
+    Raises:
+        RepositoryError: the repository does not exist or is not a folder.
+    """
+    found = []
+    for model in list_models(repository):
+        config, _ = _check_config(repository / model.name)
+        if config is None or model.problem or spec_of(tensor.name for tensor in config.input) is None:
+            continue
+        filename = config.default_model_filename or "model.onnx"
+        for path in [repository / model.name / str(version) / filename for version in model.versions]:
+            metadata, problem = _metadata(path)
+            if path.is_file() and not problem and GUARD_KEY not in metadata:
+                found.append(path)
     return found
 
 

@@ -11,6 +11,11 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+GUARD_KEY = "triton_sam.guard"
+"""Key of the metadata of graphs that refuse tensors of wrong sizes; see triton_sam.export.guards."""
+GUARD = "1"
+"""Its value: the version of the guard."""
+
 _METADATA_PROPS = 14  # ModelProto.metadata_props, repeated StringStringEntryProto {key = 1, value = 2}
 _MAX_ENTRY = 1 << 20  # bytes; longer entries of metadata are skipped
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

@@ -19,6 +19,7 @@ from ..errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
+from ..families.tables import GUARD_PREFIX
 from ..wire.contract import QUEUE_IS_FULL
 from .url import ServerUrl
 
@@ -62,6 +63,10 @@ def _error_of_model(model: str, url: ServerUrl, message: str) -> SamError | None
         return ServerUnreachableError(
             f"{model} cannot answer: its process on {url} is gone, perhaps for lack of memory. `triton-sam serve` and "
             f"the container start Triton again by themselves; start any other server again ({message})"
+        )
+    if f"Name:'{GUARD_PREFIX}" in message:
+        return InferenceError(
+            f"{model} refused the request: the sizes of the inputs do not fit each other or the model ({message})"
         )
     return None
 

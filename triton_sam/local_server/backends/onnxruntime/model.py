@@ -111,19 +111,25 @@ class TritonPythonModel:
         ]
 
     def answer(self, request: Any) -> Any:
-        """Run one request. An error becomes the response, as one line of text."""
+        """Run one request. An error becomes the response, as one line of text.
+
+        As in the C++ backend, an error of ONNX Runtime is INTERNAL (over HTTP the status 500), whatever its cause.
+        """
         if self.warm_ups_to_skip:
             self.warm_ups_to_skip -= 1
             return pb_utils.InferenceResponse(output_tensors=[])
         try:
             feed = {tensor.name(): to_ort(tensor.as_numpy()) for tensor in request.inputs()}
-            missing = self.inputs.keys() - feed.keys()
-            if missing:
-                return failure(f"missing input {', '.join(sorted(missing))}", pb_utils.TritonError.INVALID_ARG)
-            requested = [name for name in self.outputs if name in request.requested_output_names()]
-            arrays = self.session.run(requested, feed)
         except Exception as error:  # noqa: BLE001 - an error of one request must not affect the others
             return failure(one_line(error), pb_utils.TritonError.INVALID_ARG)
+        missing = self.inputs.keys() - feed.keys()
+        if missing:
+            return failure(f"missing input {', '.join(sorted(missing))}", pb_utils.TritonError.INVALID_ARG)
+        requested = [name for name in self.outputs if name in request.requested_output_names()]
+        try:
+            arrays = self.session.run(requested, feed)
+        except Exception as error:  # noqa: BLE001 - see above
+            return failure(one_line(error), pb_utils.TritonError.INTERNAL)
         tensors = [pb_utils.Tensor(name, to_triton(array)) for name, array in zip(requested, arrays, strict=True)]
         return pb_utils.InferenceResponse(output_tensors=tensors)
 

@@ -1,0 +1,59 @@
+"""Requests of wrong sizes to a real server: each is an error, and the server goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+urllib3 = pytest.importorskip("urllib3")
+grpc = pytest.importorskip("tritonclient.grpc")
+
+from support import graph_attacks, wire_attacks  # noqa: E402
+
+from triton_sam.errors import InferenceError  # noqa: E402
+from triton_sam.local_server import LocalServer  # noqa: E402
+from triton_sam.transport import Transport  # noqa: E402
+from triton_sam.transport.url import parse_url  # noqa: E402
+
+ATTACK = b'{"inputs":[{"name":"image","shape":[0,3,1024,1024],"datatype":"FP32","data":[]}]}'
+
+
+def test_no_image_at_all(server: LocalServer) -> None:
+    """This request ended the process of the model, with ONNX Runtime 1.19 to 1.28."""
+    with grpc.InferenceServerClient(server.grpc_url.removeprefix("grpc://")) as client:
+        nothing = [{"name": "image", "dtype": "float32", "shape": [0, 3, 1024, 1024]}]
+        assert wire_attacks.send(grpc, client, "sam2_encoder", nothing) == "StatusCode.INTERNAL"
+    answer = urllib3.request("POST", f"{server.http_url}/v2/models/sam2_encoder/infer", body=ATTACK)
+    assert answer.status == 500
+    assert "guard/image" in answer.json()["error"]  # the model's process answers, and not Triton in its place
+    assert {model.name for model in server.served_models()} >= {"sam2_encoder", "sam2_decoder"}
+
+
+def test_sizes_that_the_config_refuses_are_requests_that_are_wrong(server: LocalServer) -> None:
+    body = ATTACK.replace(b"[0,3,", b"[0,4,")
+    answer = urllib3.request("POST", f"{server.http_url}/v2/models/sam2_encoder/infer", body=body)
+    assert answer.status == 400
+    assert "unexpected shape for input 'image'" in answer.json()["error"]
+
+
+def test_the_client_says_that_the_sizes_are_wrong(url: str) -> None:
+    from triton_sam.families import get_family
+
+    sizes = {"images": 1, "prompts": 2, "points": 1}
+    request = graph_attacks.request(get_family("sam2").decoder, sizes)
+    feed = {part["name"]: _zeros(part["shape"]) for part in request}
+    feed["point_labels"] = feed["point_labels"][:1]
+    transport = Transport(parse_url(url), timeout=60)
+    try:
+        with pytest.raises(
+            InferenceError, match="sam2_decoder refused the request: the sizes of the inputs do not fit"
+        ):
+            transport.infer("sam2_decoder", feed, ["masks"])
+    finally:
+        transport.close()
+
+
+def _zeros(shape: list[int]):
+    import numpy as np
+
+    return np.zeros(shape, np.float32)

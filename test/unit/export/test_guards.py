@@ -1,0 +1,231 @@
+"""The guard at the inputs of exported graphs. test/slow/test_graph_attacks.py attacks them with every ONNX Runtime."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.export
+pytest.importorskip("torch")
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from support import graph_attacks  # noqa: E402
+
+from triton_sam._common.bundle import bundled  # noqa: E402
+from triton_sam.cli import main  # noqa: E402
+from triton_sam.export import guards, onnx_tools  # noqa: E402
+from triton_sam.export.pipeline import finish_graph  # noqa: E402
+from triton_sam.families import get_family  # noqa: E402
+from triton_sam.families.tables import GUARD_PREFIX, Dimension, ModelSpec, Tensor  # noqa: E402
+from triton_sam.repository.config import config_for  # noqa: E402
+from triton_sam.repository.folder import unguarded_graphs  # noqa: E402
+from triton_sam.repository.onnx_header import GUARD, GUARD_KEY, read_metadata  # noqa: E402
+
+SPEC = ModelSpec(
+    role="decoder",
+    inputs=(
+        Tensor("features", "FP32", ("images", 2)),
+        Tensor("coords", "FP32", ("prompts", "points", 2)),
+        Tensor("labels", "FP32", ("prompts", "points")),
+        Tensor("boxes", "FP32", ("boxes", 4)),
+        Tensor("mask", "FP32", ("masks",), optional=True),
+    ),
+    outputs=(Tensor("sum", "FP32", ()),),
+    dimensions={
+        "images": Dimension(choices=(1, "prompts")),
+        "points": Dimension(minimum=0),
+        "boxes": Dimension(minimum=0, choices=(0, "prompts")),
+        "masks": Dimension(choices=(1, "prompts")),
+    },
+)
+
+
+def graph_of(spec: ModelSpec) -> Any:
+    """Return a graph that adds up all elements of all inputs, which it can do for any sizes."""
+    inputs = [helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.shape) for tensor in spec.inputs]
+    sums = [helper.make_node("ReduceSum", [tensor.name], [f"{tensor.name}.sum"], keepdims=0) for tensor in spec.inputs]
+    total = helper.make_node("Sum", [node.output[0] for node in sums], ["sum"])
+    output = helper.make_tensor_value_info("sum", TensorProto.FLOAT, [])
+    graph = helper.make_graph([*sums, total], "sums", inputs, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx_tools.add_defaults(model, spec)
+    return model
+
+
+def session_of(model: Any) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def assert_guarded(model: Any) -> None:
+    """Check that no node reads an input with a size of the caller's choice before the guard has seen it."""
+    free = {
+        value.name
+        for value in model.graph.input
+        if any(not side.HasField("dim_value") for side in value.type.tensor_type.shape.dim)
+    }
+    assert free
+    guarding = [node for node in model.graph.node if node.name.startswith(GUARD_PREFIX)]
+    assert free == {name for node in guarding for name in node.input} & {value.name for value in model.graph.input}
+    for node in model.graph.node:
+        assert node in guarding or not free & set(node.input), node.name
+    assert model.ir_version <= onnx_tools.MAX_IR_VERSION
+    assert {opset.domain: opset.version for opset in model.opset_import}[""] == onnx_tools.OPSET
+    assert {node.domain for node in guarding} == {""}
+
+
+def fits(images: int, prompts: int, rows: int, points: int, columns: int, boxes: int, masks: int | None) -> bool:
+    """Return whether the sizes of a request fit SPEC; rows and columns are those of the labels."""
+    return (
+        prompts >= 1
+        and (rows, columns) == (prompts, points)
+        and images in (1, prompts)
+        and boxes in (0, prompts)
+        and masks in (None, 1, prompts)
+    )
+
+
+def test_the_guard_lets_exactly_the_right_sizes_through() -> None:
+    model = graph_of(SPEC)
+    guards.add_guard(model, SPEC)
+    onnx.checker.check_model(model)
+    assert_guarded(model)
+    session = session_of(model)
+    cases = [
+        (case, fits(*case))
+        for case in itertools.product(range(3), range(3), range(3), range(3), range(3), range(3), (None, 0, 1, 2))
+    ]
+    wrong = random.Random(0).sample([case for case, right in cases if not right], 400)
+    for case, right in [*((case, False) for case in wrong), *filter(lambda item: item[1], cases)]:
+        images, prompts, rows, points, columns, boxes, masks = case
+        shapes: dict[str, tuple[int, ...]] = {
+            "features": (images, 2), "coords": (prompts, points, 2), "labels": (rows, columns), "boxes": (boxes, 4),
+        }  # fmt: skip
+        if masks is not None:
+            shapes["mask"] = (masks,)
+        feed = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+        if right:
+            assert session.run(None, feed) == [sum(array.sum() for array in feed.values())], shapes
+        else:
+            with pytest.raises(Exception, match=f"Name:'{GUARD_PREFIX}"):
+                session.run(None, feed)
+    assert sum(right for _, right in cases) == 48
+
+
+def test_an_open_size_that_the_family_fixes_is_checked() -> None:
+    spec = ModelSpec("encoder", (Tensor("image", "FP32", ("images", 3)),), ())
+    model = graph_of(ModelSpec("encoder", (Tensor("image", "FP32", ("images", "channels")),), ()))
+    guards.add_guard(model, spec)
+    session = session_of(model)
+    assert session.run(None, {"image": np.ones((2, 3), np.float32)}) == [6]
+    for shape in ((2, 4), (2, 0), (0, 3)):
+        with pytest.raises(Exception, match=GUARD_PREFIX):
+            session.run(None, {"image": np.ones(shape, np.float32)})
+
+
+@pytest.mark.parametrize("role", ["encoder", "decoder"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "half storage"])
+def test_every_precision_has_the_guard(micro_export: Any, role: str, precision: str) -> None:
+    spec = get_family("sam2").models[role]
+    half_storage = precision == "half storage"
+    traced = copy.deepcopy(micro_export.graphs[role])
+    graph = finish_graph(traced, spec, "fp32" if half_storage else precision, half_storage)
+    graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)  # as save() does
+    assert_guarded(graph)
+
+
+@pytest.mark.parametrize("family", ["sam1", "sam2", "sam3"])
+def test_every_family_has_the_guard(micro_export: Any, family: str) -> None:
+    from support.family_exports import sam1_micro, sam3_reduced
+
+    pytest.importorskip({"sam1": "segment_anything", "sam2": "sam2", "sam3": "transformers"}[family])
+    exports = {"sam1": sam1_micro, "sam2": lambda: micro_export, "sam3": sam3_reduced}
+    for path in exports[family]().files.values():
+        assert_guarded(onnx.load(path, load_external_data=False))
+        assert read_metadata(path)[GUARD_KEY] == GUARD
+
+
+@pytest.mark.parametrize("role", ["encoder", "decoder"])
+def test_the_demo_model_refuses_wrong_sizes(role: str, tmp_path: Path) -> None:
+    path = bundled("model_repository") / f"sam2_{role}" / "1" / "model.onnx"
+    assert_guarded(onnx.load(path))
+    assert read_metadata(path)[GUARD_KEY] == GUARD
+    right = graph_attacks.controls("sam2", role)[:1]
+    attacks = [
+        attack
+        for attack in graph_attacks.classics("sam2", role)
+        if not graph_attacks.is_right("sam2", role, attack) and sum(map(graph_attacks._elements, attack)) < 1 << 26
+    ]
+    answers = graph_attacks.run(path, [*right, *attacks, *right], tmp_path / "run")
+    assert all("digest" in answer for answer in answers[: len(right)])
+    assert answers[: len(right)] == answers[-len(right) :]
+    for attack, answer in zip(attacks, answers[len(right) : -len(right)], strict=True):
+        assert GUARD_PREFIX in answer.get("text", ""), (attack, answer)
+
+
+def test_the_guard_changes_no_bit(micro_export: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = get_family("sam2").decoder
+    guarded = finish_graph(copy.deepcopy(micro_export.graphs["decoder"]), spec, "fp32", False)
+    monkeypatch.setattr(guards, "add_guard", lambda *_: None)
+    plain = finish_graph(copy.deepcopy(micro_export.graphs["decoder"]), spec, "fp32", False)
+    rng = np.random.default_rng(0)
+    feed = {
+        tensor.name: rng.random(
+            [{"images": 1, "prompts": 2, "points": 3}.get(str(side), side) for side in tensor.shape]
+        ).astype(np.float32)
+        for tensor in spec.inputs
+        if not tensor.optional
+    }
+    answers = [session_of(model).run(None, feed) for model in (plain, guarded)]
+    for left, right in zip(*answers, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+# --- repair
+
+
+def old_encoder(folder: Path) -> Path:
+    """Write a model as an earlier version exported it, with the weights in a file of their own."""
+    spec = get_family("sam1").encoder
+    model = graph_of(spec)
+    model.graph.initializer.append(numpy_helper.from_array(np.arange(512, dtype=np.float32), "weights"))
+    model.graph.node.append(helper.make_node("ReduceSum", ["weights"], ["unused"], keepdims=0))
+    model.metadata_props.add(key="triton_sam.family", value="sam1")
+    path = folder / "sam1_encoder" / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    (path.parent.parent / "config.pbtxt").write_text(config_for(model, "sam1_encoder"))
+    onnx.save_model(model, path, save_as_external_data=True, location="model.onnx.data", size_threshold=0)
+    return path
+
+
+def test_repair_adds_the_guard_to_an_older_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = old_encoder(tmp_path)
+    data = path.with_name("model.onnx.data")
+    before = data.read_bytes()
+    assert unguarded_graphs(tmp_path) == [path]
+    main(["doctor", "--model-repository", str(tmp_path), "--url", "localhost:1"])
+    assert "sam1_encoder/1/model.onnx has no guard" in capsys.readouterr().out
+    assert main(["repair", "--model-repository", str(tmp_path), "-q"]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert_guarded(onnx.load(path))
+    assert read_metadata(path) == {"triton_sam.family": "sam1", GUARD_KEY: GUARD}
+    assert data.read_bytes() == before
+    assert sorted(item.name for item in path.parent.iterdir()) == ["model.onnx", "model.onnx.data"]
+    assert unguarded_graphs(tmp_path) == []
+    assert main(["repair", "--model-repository", str(tmp_path)]) == 0
+    assert "every model has the guard already" in capsys.readouterr().err
+
+
+def test_repair_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old_encoder(tmp_path)
+    assert main(["repair", "sam9_encoder", "--model-repository", str(tmp_path)]) == 1
+    assert "no model 'sam9_encoder'" in capsys.readouterr().err

@@ -1,0 +1,185 @@
+"""A guard at the inputs of a graph, which refuses tensors of sizes that the model was not made for.
+
+ONNX Runtime checks the dimensions that a graph fixes, but not the ones with a symbol. Requests with other sizes reach
+its kernels: a batch of 0 images ends the process (MultiHeadAttention, 1.19 to 1.28, SIGFPE), and sizes that contradict
+each other sometimes give a wrong answer. Behind the guard, such a request is an error, and any other request has the
+same result, to the bit.
+
+The guard uses operators of the ONNX standard, and only on shapes: no step depends on the values of an input. It adds at
+most some dozens of nodes with a few integers each; a Reshape does not copy its input.
+
+This module needs the onnx package, but not torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+from ..families.tables import GUARD_PREFIX, Dimension, ModelSpec, Tensor
+
+_REFUSED = -2
+"""A size that Reshape refuses in every version of ONNX Runtime, also for an empty tensor."""
+
+
+def add_guard(model: onnx.ModelProto, spec: ModelSpec) -> None:
+    """Put the guard between the inputs of a graph and its nodes.
+
+    Every node behind the guard waits for it, since a node that runs earlier could end the process. A graph that has the
+    guard already stays as it is.
+
+    Args:
+        model: keeps the wire contract of the spec; changed in place.
+        spec: the row of the family's table that describes the model.
+    """
+    if not is_guarded(model):
+        _Guard(model, spec).write()
+
+
+def is_guarded(model: onnx.ModelProto) -> bool:
+    """Return whether a graph has the guard."""
+    return any(node.name.startswith(GUARD_PREFIX) for node in model.graph.node)
+
+
+class _Guard:
+    """Writes the guard of one graph."""
+
+    def __init__(self, model: onnx.ModelProto, spec: ModelSpec) -> None:
+        self.graph = model.graph
+        self.spec = spec
+        self.shapes = {value.name: _shape(value) for value in model.graph.input}
+        self.inputs = [tensor for tensor in spec.inputs if any(side == 0 for side in self.shapes[tensor.name])]
+        """The inputs with a size that the caller chooses."""
+        self.nodes: list[onnx.NodeProto] = []
+
+    def write(self) -> None:
+        """Add the nodes at the start of the graph, and let all other nodes read what the guard lets through."""
+        if not self.inputs:
+            return
+        if len(self.inputs) == 1 and self._only_needs_an_image(self.inputs[0]):
+            guarded = {self.inputs[0].name: self._refuse_nothing(self.inputs[0].name)}
+        else:
+            verdict = self._compare_sizes()
+            guarded = {tensor.name: self._let_through(tensor.name, verdict) for tensor in self.inputs}
+        for node in self.graph.node:
+            node.input[:] = [guarded.get(name, name) for name in node.input]
+        nodes = [*self.nodes, *self.graph.node]
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+
+    def _only_needs_an_image(self, tensor: Tensor) -> bool:
+        """Whether all that can be wrong is that the first dimension is 0."""
+        first, *others = self.shapes[tensor.name]
+        return first == 0 and bool(others) and all(others) and self._rule(tensor.shape[0]) == Dimension()
+
+    def _refuse_nothing(self, name: str) -> str:
+        """Refuse an input whose first dimension is 0, with constants alone.
+
+        The first Reshape has to find the size of -1, which has no answer for an empty tensor. The second one restores
+        the shape.
+        """
+        flat = self._add("Reshape", [name, self._constant("flat", [0, -1])], f"{name}/flat")
+        return self._restore(name, flat)
+
+    def _let_through(self, name: str, verdict: str) -> str:
+        """Return an input as it is, or fail: the verdict of _compare_sizes() selects the shape of a Reshape."""
+        rank = len(self.shapes[name])
+        kept = self._constant(f"kept{rank}", [0] * rank)  # Reshape keeps a dimension where it finds 0
+        shape = self._add("Where", [verdict, kept, self._constant("refused", [_REFUSED])], f"{name}/shape")
+        checked = self._add("Reshape", [name, shape], f"{name}/checked")
+        return self._restore(name, checked)
+
+    def _restore(self, name: str, value: str) -> str:
+        """Give a value the shape of an input, so that ONNX Runtime and TensorRT know the fixed dimensions."""
+        first, *others = self.shapes[name]
+        return self._add("Reshape", [value, self._constant(f"{name}/sizes", [first, *others])], f"{name}/input")
+
+    def _compare_sizes(self) -> str:
+        """Return the name of a bool: whether all sizes that the caller chose fit each other and the model."""
+        rows = [
+            (tensor, axis) for tensor in self.inputs for axis, side in enumerate(self.shapes[tensor.name]) if side == 0
+        ]
+        places = self._places()
+        numbers: list[int] = []  # constants that sizes are compared with; they stand behind the sizes in one table
+
+        def place(choice: int | str) -> int:
+            if isinstance(choice, str):
+                return places[choice]
+            if choice not in numbers:
+                numbers.append(choice)
+            return self._count() + numbers.index(choice)
+
+        columns = _equally_long([[place(choice) for choice in self._choices(tensor, axis)] for tensor, axis in rows])
+        minima = [self._rule(tensor.shape[axis]).minimum for tensor, axis in rows]
+        shapes = [self._add("Shape", [tensor.name], f"{tensor.name}/sides") for tensor in self.inputs]
+        if numbers:
+            shapes.append(self._constant("numbers", numbers))
+        table = self._add("Concat", shapes, "table", axis=0)
+        own = self._pick(table, [self._place(tensor, axis) for tensor, axis in rows], "own")
+        fits = self._add("Equal", [own, self._pick(table, columns[0], "choice0")], "fits0")
+        for number, column in enumerate(columns[1:], start=1):
+            other = self._add("Equal", [own, self._pick(table, column, f"choice{number}")], f"equal{number}")
+            fits = self._add("Or", [fits, other], f"fits{number}")
+        enough = self._add("GreaterOrEqual", [own, self._constant("minima", minima)], "enough")
+        right = self._add("And", [fits, enough], "right")
+        counted = self._add("Cast", [right], "counted", to=TensorProto.INT64)
+        fewest = self._add("ReduceMin", [counted, self._constant("axis", [0])], "fewest", keepdims=0)
+        return self._add("Cast", [fewest], "verdict", to=TensorProto.BOOL)
+
+    def _choices(self, tensor: Tensor, axis: int) -> Sequence[int | str]:
+        """Return the sizes that a dimension may have: numbers, and symbols for the sizes of other dimensions."""
+        symbol = tensor.shape[axis]
+        if isinstance(symbol, int):
+            return (symbol,)  # the table of the family fixes a size that the graph leaves open
+        choices = self._rule(symbol).choices or (symbol,)
+        return (*choices, 1) if tensor.optional else choices
+
+    def _rule(self, side: int | str) -> Dimension:
+        return self.spec.dimensions.get(str(side), Dimension())
+
+    def _places(self) -> dict[str, int]:
+        """Return where the table has the size of each symbol: its first dimension in the needed inputs."""
+        places: dict[str, int] = {}
+        for tensor in sorted(self.inputs, key=lambda tensor: tensor.optional):
+            for axis, side in enumerate(tensor.shape):
+                if isinstance(side, str):
+                    places.setdefault(side, self._place(tensor, axis))
+        return places
+
+    def _place(self, tensor: Tensor, axis: int) -> int:
+        """Return where the table has the size of a dimension."""
+        before = self.inputs[: self.inputs.index(tensor)]
+        return sum(len(self.shapes[other.name]) for other in before) + axis
+
+    def _count(self) -> int:
+        return sum(len(self.shapes[tensor.name]) for tensor in self.inputs)
+
+    def _pick(self, table: str, places: Sequence[int], name: str) -> str:
+        return self._add("Gather", [table, self._constant(f"{name}/places", places)], name)
+
+    def _constant(self, name: str, numbers: Iterable[int]) -> str:
+        full = GUARD_PREFIX + name
+        if all(item.name != full for item in self.graph.initializer):
+            values = list(numbers)
+            self.graph.initializer.append(helper.make_tensor(full, TensorProto.INT64, [len(values)], values))
+        return full
+
+    def _add(self, operator: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
+        full = GUARD_PREFIX + name
+        self.nodes.append(helper.make_node(operator, inputs, [full], full, **attributes))
+        return full
+
+
+def _shape(value: onnx.ValueInfoProto) -> list[int]:
+    """Return the shape of an input, with 0 for each size that the caller chooses."""
+    return [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+
+
+def _equally_long(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Return the columns of a table of rows; a row that is shorter than others repeats its last number."""
+    length = max(map(len, rows))
+    filled = [[*row, *([row[-1]] * (length - len(row)))] for row in rows]
+    return [list(column) for column in zip(*filled, strict=True)]

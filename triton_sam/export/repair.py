@@ -1,0 +1,78 @@
+"""Adds what later versions of the exporter add to graphs that an earlier version exported, or that were downloaded.
+
+This needs the onnx package, but neither torch nor the checkpoint. The weights stay as they are, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .._common.extras import missing
+from .._common.text import first_line
+from ..errors import ExportError, RepositoryError
+from ..families.registry import spec_of
+from ..repository.folder import unguarded_graphs
+from ..repository.install import EXTERNAL_DATA_ENDINGS, install, staging
+from ..repository.onnx_header import GUARD, GUARD_KEY
+
+try:
+    import onnx
+
+    from . import guards
+except ImportError as error:
+    raise missing("repairing needs", "export", error) from error
+
+
+def add_missing_guards(repository: Path, names: Sequence[str] = ()) -> list[Path]:
+    """Put the guard into every graph of a model repository that has none; all graphs change, or none does.
+
+    Args:
+        repository: the model repository.
+        names: models to repair; empty: all that belong to a family.
+
+    Returns:
+        The ONNX files that were changed.
+
+    Raises:
+        RepositoryError: the repository does not exist, or lacks one of the models.
+        ExportError: a file is damaged, or cannot be written.
+    """
+    graphs = unguarded_graphs(repository)
+    if unknown := [name for name in names if not (repository / name).is_dir()]:
+        raise RepositoryError(f"no model {unknown[0]!r} in {repository}: `triton-sam models` lists those that it has")
+    moves: list[tuple[Path, Path]] = []
+    changed = [path for path in graphs if not names or path.parent.parent.name in names]
+    if not changed:
+        return []
+    try:
+        with staging(repository) as workspace:
+            for number, path in enumerate(changed):
+                finished = workspace / f"{number}.onnx"
+                _write_guarded(path, finished)
+                moves.append((finished, path))
+                moves += [(data, data) for data in path.parent.iterdir() if data.name.endswith(EXTERNAL_DATA_ENDINGS)]
+            install(moves, repository)
+    except OSError as error:
+        raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
+    return changed
+
+
+def _write_guarded(path: Path, finished: Path) -> None:
+    """Write a graph with the guard. Weights in a file beside the graph stay there, since the graph has their name."""
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception as error:  # onnx and protobuf raise errors of several kinds for damaged files
+        raise ExportError(f"{path} cannot be read: {first_line(error)}; nothing was changed") from error
+    spec = spec_of(value.name for value in model.graph.input)
+    if spec is None:
+        raise ExportError(f"{path} has other inputs than the models of any family: export it again")
+    guards.add_guard(model, spec)
+    values = {entry.key: entry.value for entry in model.metadata_props} | {GUARD_KEY: GUARD}
+    del model.metadata_props[:]
+    for key in sorted(values):
+        model.metadata_props.add(key=key, value=values[key])
+    with finished.open("wb") as stream:
+        stream.write(model.SerializeToString())
+        stream.flush()
+    finished.chmod(path.stat().st_mode)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import urllib3
 from support.trace_collector import Collector, Span, collector
 
 from triton_sam._common.bundle import bundled, checkout
+from triton_sam.local_server.ports import choose_ports
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="no exporter of OpenTelemetry")
@@ -74,6 +78,7 @@ def traced() -> Iterator[Collector]:
                 str(ROUNDS),
             ]
             subprocess.run(command, check=True, timeout=120)
+            running.triton = server.grpc_url
             yield running
 
 
@@ -100,6 +105,36 @@ def test_encoder_and_decoder_are_below_the_session_model(traced: Collector, mode
     expected = ("sam2", "InferRequest", "infer sam2", call)
     spans = traced.wait_for(lambda spans: any(way[: len(expected)] == expected for way in ways(spans)))
     assert all("sam2" in way for way in ways(spans) if len(way) > 1)
+
+
+def test_the_service_continues_the_trace_of_its_caller(traced: Collector, tmp_path: Path) -> None:
+    """Its spans are below the caller's, the client's below those, and Triton's below the client's."""
+    pytest.importorskip("opentelemetry.instrumentation.asgi", reason="no spans for services")
+    pytest.importorskip("fastapi")
+    port = choose_ports("127.0.0.1", {"service": 0})["service"]
+    command = [sys.executable, "-m", "triton_sam", "service", "--port", str(port), "--url", traced.triton]
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": traced.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+    trace, caller = "11112222333344445555666677778888", "aaaabbbbccccdddd"
+    log = tmp_path / "log"
+    with log.open("wb") as stream, subprocess.Popen(command, env=environment, stderr=stream) as program:
+        try:
+            with urllib3.PoolManager(timeout=60, retries=urllib3.Retry(connect=60, backoff_factor=0.1)) as http:
+                content = (checkout() / "test/images/shapes.jpg").read_bytes()
+                answer = http.request(
+                    "POST",
+                    f"http://127.0.0.1:{port}/v1/images",
+                    fields={"image": ("shapes.jpg", content)},
+                    headers={"traceparent": f"00-{trace}-{caller}-01"},
+                )
+                assert answer.status == 201, answer.data
+        finally:
+            program.terminate()
+    spans = traced.wait_for(lambda spans: any(span.parent == caller for span in spans))
+    (first,) = (span for span in spans if span.parent == caller)
+    assert (first.service, first.trace) == ("triton-sam-service", trace)
+    ways = [[ancestor.name for ancestor in traced.ancestors(span)] for span in spans if span.trace == trace]
+    assert ["triton_sam.encode", first.name] in ways
+    assert f'"trace_id": "{trace}"' in log.read_text()
 
 
 def test_a_program_without_opentelemetry_does_not_import_it() -> None:

@@ -31,7 +31,12 @@ class Collector:
 
     Args:
         port: the port of this machine on which it listens.
+
+    Attributes:
+        triton: the URL of a Triton that sends its spans here.
     """
+
+    triton = ""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"

@@ -15,6 +15,16 @@ from .._version import __version__
 _API = "opentelemetry.trace"
 
 
+def current_trace() -> str | None:
+    """Return the id of the current trace, 32 hexadecimal digits; None outside of a trace."""
+    if _API not in sys.modules:
+        return None
+    from opentelemetry import trace
+
+    context = trace.get_current_span().get_span_context()
+    return f"{context.trace_id:032x}" if context.is_valid else None
+
+
 @contextlib.contextmanager
 def span(
     name: str, attributes: Mapping[str, str] | None = None, *, is_request: bool = False

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .._common.tracing import current_trace
 from .bodies import Answer, Body
 from .budgets import Budgets
 from .logs import LOGGER, new_request_id, request_id
@@ -73,7 +74,8 @@ class Observe:
             await self._app(scope, receive, tag)
         finally:
             self._metrics.in_flight.dec()
-            self._book(scope, status, time.monotonic() - started, trace.trace_id if trace else None)
+            trace_id = trace.trace_id if trace is not None else current_trace()
+            self._book(scope, status, time.monotonic() - started, trace_id)
             request_id.reset(token)
 
     def _book(self, scope: Scope, status: int, seconds: float, trace_id: str | None) -> None:

@@ -18,6 +18,7 @@ from ..local_server.ports import choose_ports, resolve_host
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from .settings import Settings
+from .telemetry import add_traces
 
 if TYPE_CHECKING:
     import socket
@@ -58,6 +59,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
         app = create_app(replace(settings, url=url))
+        add_traces(app)
         config = uvicorn.Config(
             app,
             host=host,

@@ -1,7 +1,7 @@
 """The trace that a request belongs to: W3C Trace Context, https://www.w3.org/TR/trace-context/.
 
-The service reads the header ``traceparent``, writes the id of the trace into its log, and sends the header back. Spans
-belong here, too: `Observe` in middleware.py is the place that can start one for each request, as a child of this trace.
+The service reads the header ``traceparent``, writes the id of the trace into its log, and sends the header back, also
+without OpenTelemetry. telemetry.py adds the spans.
 """
 
 from __future__ import annotations

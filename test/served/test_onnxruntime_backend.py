@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -257,6 +258,23 @@ def test_the_containers_limit_of_the_processor(
         (tmp_path / name).write_text(content)
     monkeypatch.setattr(backend, "CGROUP", tmp_path)
     assert backend.cgroup_quota() == cores
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "limit"),
+    [
+        ("memory.max", "1000000\n", 1_000_000),
+        ("memory/memory.limit_in_bytes", "2000000\n", 2_000_000),
+        ("memory.max", "max\n", None),
+    ],
+)
+def test_the_containers_limit_of_memory(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, content: str, limit: int | None
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(content)
+    monkeypatch.setattr(backend, "CGROUP", tmp_path)
+    assert backend.usable_memory() == (limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def test_a_cancelled_request_is_not_computed(backend: ModuleType) -> None:

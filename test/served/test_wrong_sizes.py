@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime")
@@ -10,7 +15,9 @@ grpc = pytest.importorskip("tritonclient.grpc")
 
 from support import graph_attacks, wire_attacks  # noqa: E402
 
+from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import InferenceError  # noqa: E402
+from triton_sam.families import get_family  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.transport import Transport  # noqa: E402
 from triton_sam.transport.url import parse_url  # noqa: E402
@@ -37,8 +44,6 @@ def test_sizes_that_the_config_refuses_are_requests_that_are_wrong(server: Local
 
 
 def test_the_client_says_that_the_sizes_are_wrong(url: str) -> None:
-    from triton_sam.families import get_family
-
     sizes = {"images": 1, "prompts": 2, "points": 1}
     request = graph_attacks.request(get_family("sam2").decoder, sizes)
     feed = {part["name"]: _zeros(part["shape"]) for part in request}
@@ -53,7 +58,27 @@ def test_the_client_says_that_the_sizes_are_wrong(url: str) -> None:
         transport.close()
 
 
-def _zeros(shape: list[int]):
-    import numpy as np
+def test_a_request_that_needs_too_much_memory_is_an_error(tmp_path: Path) -> None:
+    """A request of some kilobytes asks for 512 masks. The limit of this test is small, so that the test is quick."""
+    shutil.copytree(bundled("model_repository") / "sam2_decoder", tmp_path / "sam2_decoder")
+    with (tmp_path / "sam2_decoder" / "config.pbtxt").open("a") as config:
+        config.write('parameters { key: "cpu_mem_limit" value { string_value: "300000000" } }\n')
 
+    def ask(transport: Transport, prompts: int) -> np.ndarray:
+        sizes = {"images": 1, "prompts": prompts, "points": 1}
+        request = graph_attacks.request(get_family("sam2").decoder, sizes)
+        feed = {part["name"]: _zeros(part["shape"]) for part in request}
+        return transport.infer("sam2_decoder", feed, ["masks"])["masks"]
+
+    with (
+        LocalServer(tmp_path, heal=False) as server,
+        contextlib.closing(Transport(parse_url(server.http_url))) as transport,
+    ):
+        expected = ask(transport, 1)
+        with pytest.raises(InferenceError, match=r"Available memory of \d+ is smaller than requested"):
+            ask(transport, 512)
+        np.testing.assert_array_equal(ask(transport, 1), expected)
+
+
+def _zeros(shape: list[int]):
     return np.zeros(shape, np.float32)

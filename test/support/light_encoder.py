@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families import get_family
+from triton_sam.repository.hashes import forget_hashes
 
 
 def light_encoder() -> onnx.ModelProto:
@@ -45,6 +46,7 @@ def lighten(file: Path) -> None:
     light.metadata_props.extend(onnx.load(file).metadata_props)
     file.unlink()  # it may be a link to the file of the project
     onnx.save(light, file)
+    forget_hashes([file])
 
 
 def light_repository(folder: Path) -> Path:

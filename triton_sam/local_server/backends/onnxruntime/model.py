@@ -2,15 +2,17 @@
 
 It reads the same model repositories as Triton's own C++ backend of that name. It supports `default_model_filename`,
 optional inputs (overridable initializers of the graph), `instance_group`, and the parameters `intra_op_thread_count`,
-`inter_op_thread_count`, `execution_mode` and `gpu_mem_limit`. A parameter whose key starts with "session." is passed
-to ONNX Runtime's session options unchanged. The backend answers the requests of a batch one by one. It computes the
-requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them without computing.
+`inter_op_thread_count`, `execution_mode`, `gpu_mem_limit` and `cpu_mem_limit`. A parameter whose key starts with
+"session." is passed to ONNX Runtime's session options unchanged. The backend answers the requests of a batch one by
+one. It computes the requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them
+without computing.
 
 This file runs in Triton's stub processes, one for each model instance, and must not import triton_sam.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -76,7 +78,10 @@ class TritonPythonModel:
         folder = Path(args["model_repository"]).resolve() / args["model_version"]
         file = folder / (config["default_model_filename"] or "model.onnx")
         providers = choose_providers(args, parameters)
-        self.session = open_session(file, session_options(parameters), providers)
+        options = session_options(parameters)
+        if providers == ["CPUExecutionProvider"]:
+            limit_memory(options, number(parameters, "cpu_mem_limit") or usable_memory() // 2)
+        self.session = open_session(file, options, providers)
         self.inputs = {node.name: node for node in self.session.get_inputs()}
         self.optional = {node.name: node for node in self.session.get_overridable_initializers()}
         self.outputs = [node.name for node in self.session.get_outputs()]
@@ -221,6 +226,22 @@ def session_options(parameters: Mapping[str, str]) -> Any:
     return options
 
 
+def limit_memory(options: Any, limit: int) -> None:
+    """Let a request that needs too much memory fail. Without a limit, the system would end this process.
+
+    A request of a few megabytes can ask for a million masks, and each of them takes megabytes.
+
+    Args:
+        options: session options, changed in place.
+        limit: bytes for the tensors of all requests of this instance.
+    """
+    onnxruntime = import_onnxruntime()
+    kind, default = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, default)
+    onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg({"max_mem": limit}))
+    options.add_session_config_entry("session.use_env_allocators", "1")
+
+
 def number(parameters: Mapping[str, str], key: str) -> int:
     """Return a parameter as a whole number; 0 when it is missing."""
     text = parameters.get(key, "0")
@@ -300,6 +321,15 @@ def usable_cores() -> int:
     allowed = os.sched_getaffinity(0)
     cores = {thread_siblings(cpu) for cpu in allowed}
     return max(1, int(min(cgroup_quota(), len(cores))))
+
+
+def usable_memory() -> int:
+    """Return the bytes of memory that this machine has, or that its container may use."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2, v1
+        with contextlib.suppress(OSError, ValueError):  # the file says "max" if there is no limit
+            limits.append(int((CGROUP / file).read_text()))
+    return min(limits)
 
 
 def thread_siblings(cpu: int) -> str:

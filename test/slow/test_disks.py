@@ -25,6 +25,7 @@ from triton_sam.download.fetch import fetch
 from triton_sam.errors import DownloadError, ExportError
 from triton_sam.families import get_family
 from triton_sam.repository import install as install_module
+from triton_sam.repository.hashes import read_sums, sha256_of
 from triton_sam.repository.install import install
 
 POINT = [[30.0, 20.0]]
@@ -177,7 +178,10 @@ def test_two_exports_at_once_never_mix(tmp_path, monkeypatch):
     export("second")
     second_done.set()
     first.join()
-    assert set(read_files(repository).values()) == {b"encoder of second", b"decoder of second"}
+    weights = {path.read_bytes() for path in repository.rglob("*.onnx")}
+    assert weights == {b"encoder of second", b"decoder of second"}
+    for folder in repository.glob("sam2_*"):
+        assert read_sums(folder) == {"1/model.onnx": sha256_of(folder / "1" / "model.onnx")}
     assert not (repository / install_module.LOCK_NAME).exists()
 
 

@@ -9,6 +9,7 @@ protect against a person who can write to the repository, because that person ca
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -69,17 +70,29 @@ def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
         (folder / SUMS_NAME).unlink(missing_ok=True)
 
 
-def forget_hashes(files: Iterable[Path]) -> None:
+def forget_hashes(files: Iterable[Path]) -> dict[Path, dict[str, str]]:
     """Remove the hashes of files that will be replaced.
 
     Args:
         files: paths of the form MODEL/VERSION/FILE.
+
+    Returns:
+        All hashes as they were before, by folder, for restore_hashes().
     """
+    every = {}
     for folder, names in _by_model(files).items():
-        before = _readable_sums(folder)
+        before = every[folder] = _readable_sums(folder)
         after = {name: digest for name, digest in before.items() if name not in names}
         if after != before:
             write_sums(folder, after)
+    return every
+
+
+def restore_hashes(sums: Mapping[Path, Mapping[str, str]]) -> None:
+    """Write hashes back, as far as the disk allows it: a file without a hash is loaded without a check."""
+    for folder, lines in sums.items():
+        with contextlib.suppress(OSError):
+            write_sums(folder, lines)
 
 
 def record_hashes(files: Iterable[Path]) -> None:

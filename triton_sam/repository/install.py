@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .._common.files import locked
 from .folder import version_folders
-from .hashes import forget_hashes, record_hashes
+from .hashes import forget_hashes, record_hashes, restore_hashes
 
 EXTERNAL_DATA_ENDINGS = (".onnx.data", ".onnx_data")
 """Suffixes of external data: that of our own exports, and that of the published SAM3 files."""
@@ -55,13 +55,13 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
         repository: the folder that contains all places; it must exist.
 
     Raises:
-        OSError: a move failed; all places are as they were before, but their hashes may be forgotten. Or the hashes of
-            the installed files could not be written.
+        OSError: a move failed; all places are as they were before. Or the hashes of the installed files could not be
+            written.
     """
     weights = [place for _, place in moves if place.parent.name.isdecimal()]
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
         # An interruption leaves files without a hash, which a server loads, and not files with a wrong one.
-        forget_hashes(weights)
+        undo.callback(restore_hashes, forget_hashes(weights))
         for finished, place in moves:
             if finished == place:
                 continue

@@ -60,6 +60,8 @@ def test_files_lie_where_triton_looks(fake: FakeHub, tmp_path: Path, precision: 
         "sam3_encoder/config.pbtxt",
         "sam3_encoder/1/vision_encoder.onnx",
         f"sam3_encoder/1/vision_encoder{ending}.onnx_data",
+        "sam3_encoder/SHA256SUMS",
+        "sam3_decoder/SHA256SUMS",
         "sam3_decoder/config.pbtxt",
         "sam3_decoder/1/prompt_encoder_mask_decoder.onnx",
         f"sam3_decoder/1/prompt_encoder_mask_decoder{ending}.onnx_data",

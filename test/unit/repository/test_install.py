@@ -26,6 +26,10 @@ def files_below(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def weights_below(folder: Path) -> set[bytes]:
+    return {content for name, content in files_below(folder).items() if name.endswith(".onnx")}
+
+
 @pytest.mark.parametrize("has_links", [True, False])
 @pytest.mark.parametrize("fails_at", ["encoder", "decoder"])
 def test_a_failed_move_changes_nothing_and_the_next_installation_succeeds(
@@ -57,7 +61,7 @@ def test_a_failed_move_changes_nothing_and_the_next_installation_succeeds(
     assert set(left) <= set(finished), "a backup stayed"
     moves = finished_files(tmp_path, b"newer")
     install(moves, tmp_path / "models")
-    assert set(files_below(tmp_path / "models").values()) == {b"newer"}
+    assert weights_below(tmp_path / "models") == {b"newer"}
 
 
 def test_a_backup_of_a_killed_installation_is_not_in_the_way(tmp_path: Path) -> None:
@@ -66,4 +70,4 @@ def test_a_backup_of_a_killed_installation_is_not_in_the_way(tmp_path: Path) -> 
     for finished, place in moves:
         finished.with_name(finished.name + ".old").hardlink_to(place)
     install(moves, tmp_path / "models")
-    assert set(files_below(tmp_path / "models").values()) == {b"new"}
+    assert weights_below(tmp_path / "models") == {b"new"}

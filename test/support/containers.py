@@ -141,6 +141,7 @@ class Podman:
         _write_host_files(context / "host")
         backends = ROOT / "triton_sam/local_server/backends"
         shutil.copytree(backends, context / "backends", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy2(STAND_INS / "nginx-entrypoint.sh", context)
         self._import_debian()
         for image, target in images.items():
             file = str(STAND_INS / "Containerfile")

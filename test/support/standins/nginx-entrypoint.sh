@@ -1,0 +1,10 @@
+#!/bin/sh
+# The parts of the official image's entry point that the compose file uses: it fills templates, also with the addresses of
+# the name servers.
+set -eu
+NGINX_LOCAL_RESOLVERS=$(sed -n 's/^nameserver *//p' /etc/resolv.conf | tr '\n' ' ')
+for template in /etc/nginx/templates/*.template; do
+    name=$(basename "$template" .template)
+    sed "s/\${NGINX_LOCAL_RESOLVERS}/$NGINX_LOCAL_RESOLVERS/" "$template" >"$NGINX_ENVSUBST_OUTPUT_DIR/$name"
+done
+exec "$@"

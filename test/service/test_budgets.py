@@ -14,13 +14,14 @@ from PIL import Image
 from support.problems import problem
 
 pytest.importorskip("fastapi")
+from fastapi import Response
 from fastapi.testclient import TestClient
 from support.conditions import wait_until
 from support.running_service import running_service
 
 from triton_sam.service import engine as engine_module
 from triton_sam.service.app import create_app
-from triton_sam.service.bodies import Answer
+from triton_sam.service.bodies import Answer, UnreadError
 from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
 from triton_sam.service.hosts import TrustedHosts
 from triton_sam.service.metrics import Metrics
@@ -149,15 +150,12 @@ def test_a_large_answer_is_written_in_pieces_and_counts_until_it_is_written():
 
         settings = Settings(answer_bytes=100_000)
         budgets = Budgets(settings, Metrics())
-        answer, other = (Answer(send, settings, budgets) for _ in range(2))
+        answer = Answer(send, settings, budgets)
         start = {"type": "http.response.start", "status": 200}
         await answer.send(start)
         writing = asyncio.create_task(answer.send({"type": "http.response.body", "body": bytes(150_000)}))
         await asyncio.sleep(0.01)
         assert budgets.answers.used == 150_000 - 65_536
-        await other.send(start)
-        with pytest.raises(Problem, match="answers"):
-            await other.send({"type": "http.response.body", "body": bytes(150_000)})
         going_on.set()
         await writing
         assert budgets.answers.used == 0
@@ -167,6 +165,46 @@ def test_a_large_answer_is_written_in_pieces_and_counts_until_it_is_written():
     assert start["status"] == 200
     assert [len(piece["body"]) for piece in pieces] == [65_536, 65_536, 18_928]
     assert [piece["more_body"] for piece in pieces] == [True, True, False]
+
+
+def test_an_answer_without_room_becomes_a_503_and_a_lone_one_always_has_room(http):
+    async def large():
+        return Response(bytes(150_000))
+
+    http.app.add_api_route("/large", large)
+    answers = http.app.state.engine.budgets.answers
+    answers.limit = 1000
+    assert len(http.get("/large").content) == 150_000
+    with answers.take(1):
+        refused = http.get("/large")
+    assert problem(refused, 503)["code"] == "busy"
+    assert refused.headers["retry-after"] == "1"
+    assert refused.headers["x-request-id"]
+    assert answers.used == 0
+
+
+def test_a_fault_of_the_service_is_answered_with_its_id(http):
+    async def broken():
+        raise ZeroDivisionError
+
+    http.app.add_api_route("/broken", broken)
+    answer = http.get("/broken", headers={"x-request-id": "mine"})
+    assert problem(answer, 500)["request_id"] == answer.headers["x-request-id"] == "mine"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_small_answers_that_nobody_reads_hold_nothing_for_ever():
+    async def write():
+        async def send(_):
+            await asyncio.Event().wait()
+
+        settings = Settings(timeout=0.01)
+        answer = Answer(send, settings, Budgets(settings, Metrics()))
+        await answer.send({"type": "http.response.start", "status": 200})
+        with pytest.raises(UnreadError):
+            await asyncio.wait_for(answer.send({"type": "http.response.body", "body": b"small"}), 5)
+
+    asyncio.run(write())
 
 
 # --- masks and previews ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from .budgets import FREE_BYTES, Budgets, Lease
-from .problems import Problem
+from .problems import Problem, response
 from .quotas import Caller
 from .settings import MEBI, Settings
 
@@ -136,6 +136,10 @@ class Body:
         return Problem(413, text, headers={"Connection": "close"})
 
 
+class UnreadError(ConnectionError):
+    """The client does not read its answer."""
+
+
 class Answer:
     """The answer to one request: large ones are written in pieces, no faster than the client reads them.
 
@@ -150,35 +154,59 @@ class Answer:
         self._seconds = settings.timeout
         self._budgets = budgets
         self._start: Message | None = None
+        self._is_refused = False
 
     async def send(self, message: Message) -> None:
-        """Send a message.
+        """Send a message. An answer that has no room is replaced by a 503.
 
         Raises:
-            Problem: 503, too many large answers are being sent; nothing of this one has been sent then.
-            ConnectionError: the client does not read its answer.
+            Problem: 503, a later part of an answer has no room.
+            UnreadError: the client does not read its answer.
         """
-        body = message.get("body", b"") if message["type"] == "http.response.body" else b""
+        if self._is_refused:
+            return
         if message["type"] == "http.response.start":
             self._start = message
             return
-        with self._budgets.answers.take(max(0, len(body) - FREE_BYTES)):
-            if self._start is not None:
-                start, self._start = self._start, None
-                await self._send(start)
-            if len(body) <= CHUNK:
-                await self._send(message)
-                return
-            try:
-                await asyncio.wait_for(self._pieces(message, body), self._seconds + len(body) / SECOND_BYTES)
-            except asyncio.TimeoutError:
-                raise ConnectionError("the client does not read its answer") from None
+        body = message.get("body", b"") if message["type"] == "http.response.body" else b""
+        start, self._start = self._start, None
+        try:
+            lease = self._budgets.answers.take(max(0, len(body) - FREE_BYTES))
+        except Problem as problem:
+            if start is None:
+                raise
+            self._is_refused = True  # the application cannot answer otherwise: it has sent its start
+            await self._in_time(*_messages(problem))
+            return
+        with lease:
+            await self._in_time(start, message)
+
+    async def _in_time(self, start: Message | None, message: Message) -> None:
+        body = message.get("body", b"")
+        try:
+            await asyncio.wait_for(self._write(start, message, body), self._seconds + len(body) / SECOND_BYTES)
+        except asyncio.TimeoutError:
+            raise UnreadError("the client does not read its answer") from None
+
+    async def _write(self, start: Message | None, message: Message, body: bytes) -> None:
+        if start is not None:
+            await self._send(start)  # this, too, waits until the client has read earlier answers
+        if len(body) <= CHUNK:
+            await self._send(message)
+        else:
+            await self._pieces(message, body)
 
     async def _pieces(self, message: Message, body: bytes) -> None:
         for begin in range(0, len(body), CHUNK):
             end = begin + CHUNK
             more = end < len(body) or message.get("more_body", False)
             await self._send({**message, "body": body[begin:end], "more_body": more})
+
+
+def _messages(problem: Problem) -> tuple[Message, Message]:
+    answer = response(problem)
+    start = {"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
+    return start, {"type": "http.response.body", "body": answer.body}
 
 
 def _length(headers: Headers) -> int:

@@ -71,10 +71,12 @@ class Budget:
         limit: the amount.
         refusal: what the service has too much of, for the answer.
         metrics: shows how much is used.
+        takes_one: whether somebody who asks while nothing is used gets any amount, also more than the limit.
     """
 
-    def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics) -> None:
+    def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics, *, takes_one: bool = False) -> None:
         self.limit = limit
+        self._takes_one = takes_one
         self.used = 0
         self._name = name
         self._refusal = refusal
@@ -98,7 +100,7 @@ class Budget:
         Raises:
             Problem: 503.
         """
-        if self.used + amount > self.limit:
+        if self.used + amount > self.limit and (self.used or not self._takes_one):
             self._metrics.refused.labels(self._name).inc()
             raise busy(self._refusal)
 
@@ -256,7 +258,7 @@ class Budgets:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.bodies = Budget("body_bytes", settings.body_bytes, "uploads at a time", metrics)
-        self.answers = Budget("answer_bytes", settings.answer_bytes, "large answers at a time", metrics)
+        self.answers = Budget("answer_bytes", settings.answer_bytes, "large answers at a time", metrics, takes_one=True)
         self.places = Budget("requests", settings.max_requests, "requests at a time", metrics)
         self.receiving = Budget(
             "unread_requests", settings.max_requests * RECEIVING_PER_PLACE, "requests that still arrive", metrics

@@ -11,7 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .._common.tracing import current_trace
-from .bodies import Answer, Body
+from . import problems
+from .bodies import Answer, Body, UnreadError
 from .budgets import Budgets
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
@@ -56,11 +57,12 @@ class Observe:
         token = request_id.set(name)
         started = time.monotonic()
         status = 500
+        has_started = False
 
         async def tag(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_started
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_started = message["status"], True
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = name
                 if trace is not None:
@@ -72,6 +74,13 @@ class Observe:
         self._metrics.in_flight.inc()
         try:
             await self._app(scope, receive, tag)
+        except UnreadError:
+            raise  # nobody reads an answer
+        except Exception as error:
+            if has_started:
+                raise  # the server closes the connection, so that the client does not take this for a whole answer
+            # Starlette's own handler stands outside, where the answer would get no id.
+            await problems.unexpected(error)(scope, receive, tag)
         finally:
             self._metrics.in_flight.dec()
             trace_id = trace.trace_id if trace is not None else current_trace()
@@ -125,11 +134,7 @@ class Guard:
             except Problem as problem:
                 await _refuse(problem, scope, receive, send)
                 return
-            answer = Answer(send, self._settings, self._budgets)
-            try:
-                await self._app(scope, body.receive, answer.send)
-            except Problem as problem:  # the answer has no room; an error of the application has been answered inside
-                await response(problem)(scope, receive, send)
+            await self._app(scope, body.receive, Answer(send, self._settings, self._budgets).send)
 
     def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
         """Return the body of a request that may go on; ``held`` gives back what it holds."""
@@ -192,7 +197,11 @@ async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) 
     if problem.status == 413 and "100-continue" not in Headers(scope=scope).get("expect", "").lower():
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(_drain(receive), DRAIN_SECONDS)
-    await response(problem)(scope, receive, send)
+    answer = response(problem)
+    headers = Headers(scope=scope)
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        answer.headers["Connection"] = "close"  # or else the server would read the whole body to find the next request
+    await answer(scope, receive, send)
 
 
 async def _drain(receive: Receive) -> None:

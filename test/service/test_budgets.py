@@ -16,6 +16,7 @@ from support.problems import problem
 pytest.importorskip("fastapi")
 from fastapi import Response
 from fastapi.testclient import TestClient
+from starlette.datastructures import Headers
 from support.conditions import wait_until
 from support.running_service import running_service
 
@@ -23,7 +24,7 @@ from triton_sam.service import engine as engine_module
 from triton_sam.service.app import create_app
 from triton_sam.service.bodies import Answer, UnreadError
 from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
-from triton_sam.service.hosts import TrustedHosts
+from triton_sam.service.hosts import TrustedHosts, allowed_origin
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.problems import Problem
 from triton_sam.service.settings import Settings
@@ -342,6 +343,7 @@ def test_a_preview_is_made_once_and_not_for_callers_who_left(service, monkeypatc
         ("192.0.2.7:5000", (), True),
         ("page.localhost", (), True),
         (socket.gethostname(), (), True),
+        (socket.getfqdn(), (), True),
         ("", (), True),
         ("evil.example", (), False),
         ("localhost.evil.example", (), False),
@@ -358,9 +360,31 @@ def test_names_of_the_service(host, allowed, trusted):
 
 
 def test_a_request_to_another_name_is_refused(http):
-    answer = http.get("/health", headers={"host": "evil.example"})
+    answer = http.get("/new_session_id", headers={"host": "evil.example"})
     assert problem(answer, 421)["code"] == "host"
     assert "--allowed-host" in answer.json()["detail"]
+    assert http.get("/health", headers={"host": "evil.example"}).status_code == 503  # there is no Triton
+
+
+def test_a_service_with_a_token_answers_to_every_name():
+    app = create_app(Settings(url=NOBODY, token="secret"))
+    answer = TestClient(app, base_url="http://sam").get("/new_session_id", headers={"authorization": "Bearer secret"})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "may"),
+    [
+        ("https://sam.example.org:8443", "sam.example.org:8443", True),
+        ("https://sam.example.org:8443", "sam.example.org", True),  # nginx with $host
+        ("https://a.example.net", "service:8080", True),
+        ("https://evil.example", "sam.example.org", False),
+        ("http://localhost:3000", "localhost:8080", False),
+    ],
+)
+def test_pages_of_names_that_are_allowed_may_connect(origin, host, may):
+    headers = Headers({"origin": origin, "host": host})
+    assert allowed_origin(headers, (), ("sam.example.org", "*.example.net", "localhost", "*")) is may
 
 
 # --- hashes ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,6 +13,7 @@ from .._common.tracing import current_trace
 from . import problems
 from .bodies import Answer, Body, UnreadError
 from .budgets import Budgets
+from .hosts import HEALTH
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
 from .problems import Problem, response
@@ -21,8 +21,6 @@ from .quotas import Caller, Callers
 from .settings import Settings
 from .tracing import HEADER, read_trace
 
-HEALTH = "/health"
-"""This path needs no place, so that whoever watches the service gets an answer also when the service is busy."""
 CALLER = "triton_sam.caller"
 """Key of the scope of a request: the name of its token."""
 DRAIN_SECONDS = 0.3
@@ -182,14 +180,6 @@ def no_token() -> Problem:
 def is_open(path: str) -> bool:
     """Whether a path needs no token."""
     return any(path == part or (part.endswith("/") and part != "/" and path.startswith(part)) for part in OPEN_PATHS)
-
-
-def allowed_origin(headers: Headers, origins: Sequence[str]) -> bool:
-    """Whether a browser's page of that origin may open a WebSocket; programs send no origin."""
-    origin = headers.get("origin")
-    if origin is None or "*" in origins or origin in origins:
-        return True
-    return origin.partition("://")[2] == headers.get("host")
 
 
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:

@@ -25,9 +25,10 @@ from .. import messages, problems
 from ..answers import client_prompt
 from ..budgets import PAGE_BURST, Pace
 from ..engine import Engine
+from ..hosts import allowed_origin
 from ..logs import LOGGER
 from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
-from ..middleware import allowed_origin, bearer_token, no_token
+from ..middleware import bearer_token, no_token
 from ..problems import MAX_FAULTS, Problem
 from ..schemas import SegmentRequest
 
@@ -70,7 +71,7 @@ def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str
     Raises:
         Problem: 401, 403, 429 or 503; this caller may not open a page, or not now.
     """
-    if not allowed_origin(socket.headers, engine.settings.origins):
+    if not allowed_origin(socket.headers, engine.settings.origins, engine.settings.allowed_hosts):
         raise Problem(403, "pages of this origin may not use the service: start it with --cors and the origin")
     given = bearer_token(socket.headers) or _token_in(socket.scope["subprotocols"])
     caller = engine.callers.find(given)

@@ -61,10 +61,8 @@ def test_the_rest_service_answers_to_the_names_that_lead_to_it() -> None:
 
     assert [name.count(".") for name in hosts("full")[:4]] == [0, 1, 2, 4]
     assert all(name.split(".")[0] == "sam-triton-sam-rest" for name in hosts("full")[:4])
-    for case in ("full", "openshift"):
-        routes = [route["spec"]["host"] for route in by_kind(case, "Route") if "host" in route["spec"]]
-        names = [name for route in by_kind(case, "HTTPRoute") for name in route["spec"].get("hostnames", ())]
-        assert set(hosts(case)[4:]) == {*routes, *names}
+    assert hosts("full")[4:] == []  # its gateway leads to Triton
+    assert hosts("openshift")[4:] == ["sam.apps.example.org"]
 
 
 def test_server_and_overlays_agree() -> None:

@@ -211,6 +211,19 @@ def test_small_answers_that_nobody_reads_hold_nothing_for_ever():
 # --- masks and previews ----------------------------------------------------------------------------------------------
 
 
+def test_many_objects_of_a_small_image_are_large_work(service, images, monkeypatch):
+    taken = []
+    workers = service.app.state.engine.budgets.workers
+    run = workers.run
+    monkeypatch.setattr(workers, "run", lambda pixels, *rest: taken.append(pixels) or run(pixels, *rest))
+    image = service.upload((images / "shapes.jpg").read_bytes())
+    path, pixels = f"/v1/images/{image['id']}/segment", image["width"] * image["height"]
+    one = {"points": [[200, 180]]}
+    for body in (one, {"objects": [one] * 3, "multimask": True}, {**one, "logits": True}):
+        assert service.http.post(path, json=body).status_code == 200
+    assert taken == [pixels + 256**2, pixels + 9 * 256**2, pixels + 5 * 256**2]
+
+
 def test_large_work_takes_turns_and_small_work_does_not_wait_for_it():
     async def work():
         workers = Workers(40_000_000, Metrics())

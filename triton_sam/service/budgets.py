@@ -28,6 +28,8 @@ SMALL_PIXELS = 4 * MEGA
 SMALL_SHARE = 4
 """The share of small ones, a quarter of the pixels, is never given to large ones."""
 SMALL_WORKERS, LARGE_WORKERS = 2, 1
+LOGITS_AS_TEXT = 4
+"""A logit in a JSON answer takes as much memory as so many pixels: base64, and its copy when the answer is joined."""
 PAGES_MESSAGES = 300.0
 """Messages a second that all pages together may send; a page that has to wait takes its turn."""
 PAGES_BURST, PAGE_BURST = 0.1, 0.5
@@ -290,6 +292,19 @@ class Pace:
                 if seconds == 0:
                     return
                 await asyncio.sleep(seconds)
+
+
+def work_pixels(size: tuple[int, int], kept: int, masks: int, side: int, *, logits: bool = False) -> int:
+    """Return the pixels that the work on an answer has in memory.
+
+    Args:
+        size: width and height of the image.
+        kept: full-size masks that are in memory at a time.
+        masks: masks of the answer. The small logits of all of them are there from the beginning.
+        side: side of the small logits.
+        logits: whether the answer contains these logits as text.
+    """
+    return kept * size[0] * size[1] + masks * side**2 * (1 + LOGITS_AS_TEXT * logits)
 
 
 def busy(what: str) -> Problem:

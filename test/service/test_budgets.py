@@ -14,7 +14,7 @@ from PIL import Image
 from support.problems import problem
 
 pytest.importorskip("fastapi")
-from fastapi import Response
+from fastapi import Request, Response
 from fastapi.testclient import TestClient
 from starlette.datastructures import Headers
 from support.conditions import wait_until
@@ -24,6 +24,7 @@ from triton_sam.service import engine as engine_module
 from triton_sam.service.app import create_app
 from triton_sam.service.bodies import Answer, UnreadError
 from triton_sam.service.budgets import Budgets, WaitingBudget, Workers
+from triton_sam.service.cancellation import CancellableRequests
 from triton_sam.service.hosts import TrustedHosts, allowed_origin
 from triton_sam.service.metrics import Metrics
 from triton_sam.service.problems import Problem
@@ -166,6 +167,23 @@ def test_a_large_answer_is_written_in_pieces_and_counts_until_it_is_written():
     assert start["status"] == 200
     assert [len(piece["body"]) for piece in pieces] == [65_536, 65_536, 18_928]
     assert [piece["more_body"] for piece in pieces] == [True, True, False]
+
+
+def test_a_body_that_nobody_needs_neither_hides_its_fault_nor_saves_a_place(http):
+    budgets, requests = http.app.state.engine.budgets, CancellableRequests(5.0, Metrics())
+    places = []
+
+    async def work():
+        places.append(budgets.places.used)
+        await asyncio.sleep(20)
+
+    async def route(request: Request):
+        return await requests.run(request, work())
+
+    http.app.add_api_route("/slow", route)
+    answer = http.request("GET", "/slow", content=b"{" + b"," * 20_000, headers={"content-type": "application/json"})
+    assert "values" in problem(answer, 413)["detail"]
+    assert places == [1]
 
 
 def test_an_answer_without_room_becomes_a_503_and_a_lone_one_always_has_room(http):
@@ -412,3 +430,14 @@ def test_images_are_hashed_in_a_thread(service, monkeypatch, images):
     )
     service.upload((images / "shapes.jpg").read_bytes())
     assert "asyncio" in threads[0].name
+
+
+# --- pages of other origins ------------------------------------------------------------------------------------------
+
+
+def test_pages_of_other_origins_may_trace_and_learn_when_to_try_again():
+    http = TestClient(create_app(Settings(url=NOBODY, origins=("https://a.example",))), base_url="http://localhost")
+    origin = {"origin": "https://a.example"}
+    asked = {"access-control-request-method": "GET", "access-control-request-headers": "traceparent"}
+    assert http.options("/v1/models", headers={**origin, **asked}).status_code == 200
+    assert "Retry-After" in http.get("/new_session_id", headers=origin).headers["access-control-expose-headers"]

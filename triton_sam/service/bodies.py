@@ -18,6 +18,8 @@ SECOND_BYTES = 1 << 18
 CHUNK = 1 << 16
 """Bytes of an answer that are written at a time, so that the service notices a client that does not read."""
 FILES = "multipart/form-data"
+UNUSED = ("GET", "HEAD", "DELETE")
+"""Methods whose routes work without the body, also while it arrives."""
 MAX_VALUES = 1 << 14
 """The most values in a request without a file. The largest call has a quarter of them. Two MiB can hold a million, and
 everything else would stand still while the service reads those."""
@@ -49,6 +51,7 @@ class Body:
         self._seconds = settings.body_seconds
         self._caller = caller
         self._arrived = arrived
+        self._is_unused = scope["method"] in UNUSED
         self._has_files = headers.get("content-type", "").lower().lstrip().startswith(FILES)
         self._limit = settings.max_body if self._has_files else settings.max_json
         self._length = _length(headers)
@@ -71,9 +74,9 @@ class Body:
             raise self._too_large()
         if self._has_files:
             self._caller.check_upload(self._length)
-        if self._ended:
+        if self._ended or self._is_unused:
             self._arrived()
-        else:
+        if not self._ended:
             self._unread = self._budgets.receiving.take()
 
     def end(self) -> None:
@@ -107,7 +110,7 @@ class Body:
             self._ended = True
             if self._unread is not None:
                 self._unread.give()
-            if message["type"] == "http.request":
+            if message["type"] == "http.request" and not self._is_unused:
                 self._arrived()
         return message
 

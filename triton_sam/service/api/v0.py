@@ -68,7 +68,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     """Return the routes."""
     api = APIRouter(tags=["2024 contract"])
 
-    @api.get("/new_session_id", response_class=PlainTextResponse)
+    @api.get("/new_session_id", response_class=PlainTextResponse, responses=problem_responses())
     async def new_session_id() -> str:
         """Return a new `session_id`, which is a UUID."""
         return str(uuid.uuid4())
@@ -119,7 +119,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
         return await requests.run(request, work(), session_id)
 
-    @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 422))
+    @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 413, 422))
     async def cancel_pending_requests(session_id: Annotated[str, Form(max_length=128)]) -> str:
         """Cancel the requests with a `session_id` that still wait. The service answers them with 499."""
         return f"{requests.cancel(session_id)} cancelled"
@@ -185,7 +185,11 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
             families.setdefault(pair.family.name, []).append(pair.name)
         return {"default": default.name, "models": families}
 
-    @api.get("/health", responses={503: {"description": "Triton is gone or has no model ready."}})
+    @api.get(
+        "/health",
+        responses={503: {"description": "Triton is gone or has no model ready."}},
+        openapi_extra={"security": []},
+    )
     async def health() -> JSONResponse:
         """Say whether the service can make masks: 200, or 503 with the reason."""
         state = engine.state  # one second old at most; asking Triton here would make the caller wait

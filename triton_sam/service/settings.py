@@ -97,7 +97,7 @@ class Settings:
     @property
     def all_tokens(self) -> tuple[Token, ...]:
         """All tokens, ``token`` with its quota among them; empty: everybody may call."""
-        single = () if self.token is None else (Token(SINGLE, self.token, self.quota),)
+        single = () if self.token is None else (Token(SINGLE, self.token.strip(), self.quota),)
         return (*single, *self.tokens)
 
     def __post_init__(self) -> None:

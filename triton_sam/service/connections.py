@@ -1,0 +1,60 @@
+"""Time limits of connections: uvicorn has none for the head of a request, nor for answers that nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+HEAD_SECONDS = 30.0
+"""So long may the head of a request take. Between two requests, uvicorn waits for 5 s."""
+
+
+def limited(unread_seconds: float, head_seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol for HTTP with time limits. A connection beyond them is aborted.
+
+    Args:
+        unread_seconds: so long a client may read nothing of its answers, once no buffer has room for more of them.
+        head_seconds: so long the head of a request may take.
+    """
+
+    class Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._head: asyncio.TimerHandle | None = None
+            self._unread: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._await_head()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.transport.get_protocol() is self and (self.cycle is None or self.cycle.response_complete):
+                self._await_head()
+            else:  # there is a request, or the connection belongs to a WebSocket now
+                self._head = _cancel(self._head)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self._head, self._unread = _cancel(self._head), _cancel(self._unread)
+            super().connection_lost(error)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._unread = self.loop.call_later(unread_seconds, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            self._unread = _cancel(self._unread)
+            super().resume_writing()
+
+        def _await_head(self) -> None:
+            if self._head is None:
+                self._head = self.loop.call_later(head_seconds, self.transport.abort)
+
+    return Limited
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

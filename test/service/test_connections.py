@@ -57,7 +57,7 @@ def test_a_connection_without_a_request_is_aborted_and_a_slow_answer_is_not(sent
         async with connected() as (reader, writer):
             writer.write(sent)
             received = await everything(reader)
-            assert received.endswith(end)
+            assert end in received
             assert bool(received) is bool(end)
 
     asyncio.run(run())

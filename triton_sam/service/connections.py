@@ -34,10 +34,11 @@ def limited(unread_seconds: float, head_seconds: float = HEAD_SECONDS) -> type[a
             if self.transport.get_protocol() is self and (self.cycle is None or self.cycle.response_complete):
                 self._await_head()
             else:  # there is a request, or the connection belongs to a WebSocket now
-                self._head = _cancel(self._head)
+                self._head_came()
 
         def connection_lost(self, error: Exception | None) -> None:
-            self._head, self._unread = _cancel(self._head), _cancel(self._unread)
+            self._head_came()
+            self._was_read()
             super().connection_lost(error)
 
         def pause_writing(self) -> None:
@@ -45,16 +46,21 @@ def limited(unread_seconds: float, head_seconds: float = HEAD_SECONDS) -> type[a
             self._unread = self.loop.call_later(unread_seconds, self.transport.abort)
 
         def resume_writing(self) -> None:
-            self._unread = _cancel(self._unread)
+            self._was_read()
             super().resume_writing()
 
         def _await_head(self) -> None:
             if self._head is None:
                 self._head = self.loop.call_later(head_seconds, self.transport.abort)
 
+        def _head_came(self) -> None:
+            if self._head is not None:
+                self._head.cancel()
+                self._head = None
+
+        def _was_read(self) -> None:
+            if self._unread is not None:
+                self._unread.cancel()
+                self._unread = None
+
     return Limited
-
-
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()

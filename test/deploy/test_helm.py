@@ -53,6 +53,18 @@ def test_each_part_is_there_when_it_is_asked_for() -> None:
     assert yaml.safe_load((helm.CHART / "Chart.yaml").read_text())["appVersion"] == __version__.partition(".dev")[0]
 
 
+def test_the_rest_service_answers_to_the_names_that_lead_to_it() -> None:
+    def hosts(case: str) -> list[str]:
+        args: list[str] = pods(case)["sam-triton-sam-rest"][1]["containers"][0]["args"]
+        rest = args[args.index("--allowed-host") + 1 :]
+        return rest[: next((number for number, arg in enumerate(rest) if arg.startswith("--")), len(rest))]
+
+    assert [name.count(".") for name in hosts("full")[:4]] == [0, 1, 2, 4]
+    assert all(name.split(".")[0] == "sam-triton-sam-rest" for name in hosts("full")[:4])
+    assert hosts("full")[4:] == []  # its gateway leads to Triton
+    assert hosts("openshift")[4:] == ["sam.apps.example.org"]
+
+
 def test_server_and_overlays_agree() -> None:
     """The chart and deploy/kubernetes start the server with the same options, ports, probes and folders."""
     (deployment,) = manifests.load(ROOT / "deploy/kubernetes/base/deployment.yaml")

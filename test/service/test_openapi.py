@@ -51,6 +51,13 @@ def test_two_thousand_made_up_requests(service, images):
     assert len(_drive(service, images, THOROUGH)) >= 2000
 
 
+def test_the_document_names_the_refusals_and_what_is_open(service):
+    paths = service.http.get("/openapi.json").json()["paths"]
+    assert {"401", "421", "429", "503"} <= set(paths["/new_session_id"]["get"]["responses"])
+    assert {"408", "413"} <= set(paths["/cancel_pending"]["post"]["responses"])
+    assert paths["/health"]["get"]["security"] == []
+
+
 def test_the_document_is_sound(service):
     """Every answer that is described has a schema that can be read, and every route has an example or a description."""
     document = service.http.get("/openapi.json").json()

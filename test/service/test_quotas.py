@@ -77,6 +77,20 @@ def test_requests_in_a_minute(serve):
     assert "secret" not in text
 
 
+def test_less_than_one_request_in_a_minute(serve):
+    http = serve(requests_per_minute=0.5)
+    assert http.get("/new_session_id", headers=LAB).status_code == 200
+    refused = http.get("/new_session_id", headers=LAB)
+    over_quota(refused)
+    assert 110 <= int(refused.headers["retry-after"]) <= 120
+
+
+def test_an_upload_that_is_larger_than_the_whole_quota(serve):
+    refused = serve(image_mib_per_hour=1).post("/v1/images", files={"image": bytes(1_100_000)}, headers=LAB)
+    assert "larger than the whole quota of 'lab'" in problem(refused, 413)["detail"]
+    assert "retry-after" not in refused.headers
+
+
 def test_uploads_in_an_hour(serve):
     http = serve(image_mib_per_hour=1)
     for _ in range(2):
@@ -93,11 +107,12 @@ def test_uploads_without_a_length_count_too(serve):
 
     def pieces():
         yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-        for _ in range(8):
+        for _ in range(3):
             yield bytes(1 << 18)
         yield b"\r\n--b--\r\n"
 
     headers = {**LAB, "content-type": "multipart/form-data; boundary=b"}
+    assert http.post("/v1/images", content=pieces(), headers=headers).status_code in (415, 503)
     over_quota(http.post("/v1/images", content=pieces(), headers=headers))
 
 

@@ -6,6 +6,7 @@ import http.client
 import io
 import threading
 import uuid
+import zipfile
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -18,6 +19,9 @@ from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
+
+from triton_sam.service.api import v0
+from triton_sam.service.problems import Problem
 
 SIZE = {"img_x": "800", "img_y": "600"}
 
@@ -148,6 +152,16 @@ def test_damaged_embeddings_are_refused(service, model):
     answer = service.http.post("/from_model", files={"model": ("m", model)}, data={"x": "1", "y": "1", **SIZE})
     assert answer.status_code == 422, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_an_npz_with_many_members_is_refused_before_it_is_read(monkeypatch):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for number in range(65):
+            archive.writestr(f"{number}.npy", b"")
+    monkeypatch.setattr("numpy.load", lambda *_, **__: pytest.fail("it was read"))
+    with pytest.raises(Problem, match="no image embeddings"):
+        v0._read_npz(buffer.getvalue(), (1, 1))
 
 
 def test_a_compressed_npz_is_refused(service):

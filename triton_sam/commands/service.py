@@ -52,10 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allowed-host",
         nargs="+",
+        action="extend",
         default=[],
         metavar="NAME",
         help="names by which callers may address the service besides this machine's own, * for all; a reverse proxy "
-        "that sends its own name in the header Host needs it (default: localhost, this machine's name, and addresses)",
+        "that sends its own name in the header Host needs it (default: localhost, this machine's names, and addresses; "
+        "with a token, all names)",
     )
     parser.add_argument(
         "--max-body", type=int, default=64, metavar="MIB", help="maximum size of a request (default: 64)"

@@ -20,6 +20,7 @@ from .hosts import TrustedHosts
 from .middleware import Guard, Observe
 from .schemas import ProblemDetails, SegmentAnswer
 from .settings import Settings
+from .tracing import HEADER
 
 DESCRIPTION = """Segment Anything on NVIDIA Triton.
 
@@ -76,10 +77,11 @@ def create_app(settings: Settings) -> FastAPI:
             CORSMiddleware,
             allow_origins=list(settings.origins),
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["Authorization", "Content-Type", "X-Request-ID"],
-            expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location"],
+            allow_headers=["Authorization", "Content-Type", "X-Request-ID", HEADER],
+            expose_headers=["X-Request-ID", "Cancelled-By-Client", "Location", "Retry-After"],
         )
-    app.add_middleware(TrustedHosts, allowed=settings.allowed_hosts)
+    if not settings.all_tokens:
+        app.add_middleware(TrustedHosts, allowed=settings.allowed_hosts)
     app.add_middleware(Observe, metrics=figures)
     return app
 

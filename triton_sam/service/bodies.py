@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
 from .budgets import FREE_BYTES, Budgets, Lease
-from .problems import Problem
+from .problems import Problem, response
 from .quotas import Caller
 from .settings import MEBI, Settings
 
@@ -18,6 +18,8 @@ SECOND_BYTES = 1 << 18
 CHUNK = 1 << 16
 """Bytes of an answer that are written at a time, so that the service notices a client that does not read."""
 FILES = "multipart/form-data"
+UNUSED = ("GET", "HEAD", "DELETE")
+"""Methods whose routes work without the body, also while it arrives."""
 MAX_VALUES = 1 << 14
 """The most values in a request without a file. The largest call has a quarter of them. Two MiB can hold a million, and
 everything else would stand still while the service reads those."""
@@ -49,6 +51,7 @@ class Body:
         self._seconds = settings.body_seconds
         self._caller = caller
         self._arrived = arrived
+        self._is_unused = scope["method"] in UNUSED
         self._has_files = headers.get("content-type", "").lower().lstrip().startswith(FILES)
         self._limit = settings.max_body if self._has_files else settings.max_json
         self._length = _length(headers)
@@ -71,9 +74,9 @@ class Body:
             raise self._too_large()
         if self._has_files:
             self._caller.check_upload(self._length)
-        if self._ended:
+        if self._ended or self._is_unused:
             self._arrived()
-        else:
+        if not self._ended:
             self._unread = self._budgets.receiving.take()
 
     def end(self) -> None:
@@ -107,7 +110,7 @@ class Body:
             self._ended = True
             if self._unread is not None:
                 self._unread.give()
-            if message["type"] == "http.request":
+            if message["type"] == "http.request" and not self._is_unused:
                 self._arrived()
         return message
 
@@ -136,6 +139,10 @@ class Body:
         return Problem(413, text, headers={"Connection": "close"})
 
 
+class UnreadError(ConnectionError):
+    """The client does not read its answer."""
+
+
 class Answer:
     """The answer to one request: large ones are written in pieces, no faster than the client reads them.
 
@@ -150,35 +157,59 @@ class Answer:
         self._seconds = settings.timeout
         self._budgets = budgets
         self._start: Message | None = None
+        self._is_refused = False
 
     async def send(self, message: Message) -> None:
-        """Send a message.
+        """Send a message. An answer that has no room is replaced by a 503.
 
         Raises:
-            Problem: 503, too many large answers are being sent; nothing of this one has been sent then.
-            ConnectionError: the client does not read its answer.
+            Problem: 503, a later part of an answer has no room.
+            UnreadError: the client does not read its answer.
         """
-        body = message.get("body", b"") if message["type"] == "http.response.body" else b""
+        if self._is_refused:
+            return
         if message["type"] == "http.response.start":
             self._start = message
             return
-        with self._budgets.answers.take(max(0, len(body) - FREE_BYTES)):
-            if self._start is not None:
-                start, self._start = self._start, None
-                await self._send(start)
-            if len(body) <= CHUNK:
-                await self._send(message)
-                return
-            try:
-                await asyncio.wait_for(self._pieces(message, body), self._seconds + len(body) / SECOND_BYTES)
-            except asyncio.TimeoutError:
-                raise ConnectionError("the client does not read its answer") from None
+        body = message.get("body", b"") if message["type"] == "http.response.body" else b""
+        start, self._start = self._start, None
+        try:
+            lease = self._budgets.answers.take(max(0, len(body) - FREE_BYTES))
+        except Problem as problem:
+            if start is None:
+                raise
+            self._is_refused = True  # the application cannot answer otherwise: it has sent its start
+            await self._in_time(*_messages(problem))
+            return
+        with lease:
+            await self._in_time(start, message)
+
+    async def _in_time(self, start: Message | None, message: Message) -> None:
+        body = message.get("body", b"")
+        try:
+            await asyncio.wait_for(self._write(start, message, body), self._seconds + len(body) / SECOND_BYTES)
+        except asyncio.TimeoutError:
+            raise UnreadError("the client does not read its answer") from None
+
+    async def _write(self, start: Message | None, message: Message, body: bytes) -> None:
+        if start is not None:
+            await self._send(start)  # this, too, waits until the client has read earlier answers
+        if len(body) <= CHUNK:
+            await self._send(message)
+        else:
+            await self._pieces(message, body)
 
     async def _pieces(self, message: Message, body: bytes) -> None:
         for begin in range(0, len(body), CHUNK):
             end = begin + CHUNK
             more = end < len(body) or message.get("more_body", False)
             await self._send({**message, "body": body[begin:end], "more_body": more})
+
+
+def _messages(problem: Problem) -> tuple[Message, Message]:
+    answer = response(problem)
+    start = {"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
+    return start, {"type": "http.response.body", "body": answer.body}
 
 
 def _length(headers: Headers) -> int:

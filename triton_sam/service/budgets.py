@@ -28,6 +28,8 @@ SMALL_PIXELS = 4 * MEGA
 SMALL_SHARE = 4
 """The share of small ones, a quarter of the pixels, is never given to large ones."""
 SMALL_WORKERS, LARGE_WORKERS = 2, 1
+LOGITS_AS_TEXT = 4
+"""A logit in a JSON answer takes as much memory as so many pixels: base64, and its copy when the answer is joined."""
 PAGES_MESSAGES = 300.0
 """Messages a second that all pages together may send; a page that has to wait takes its turn."""
 PAGES_BURST, PAGE_BURST = 0.1, 0.5
@@ -71,10 +73,12 @@ class Budget:
         limit: the amount.
         refusal: what the service has too much of, for the answer.
         metrics: shows how much is used.
+        takes_one: whether somebody who asks while nothing is used gets any amount, also more than the limit.
     """
 
-    def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics) -> None:
+    def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics, *, takes_one: bool = False) -> None:
         self.limit = limit
+        self._takes_one = takes_one
         self.used = 0
         self._name = name
         self._refusal = refusal
@@ -98,7 +102,7 @@ class Budget:
         Raises:
             Problem: 503.
         """
-        if self.used + amount > self.limit:
+        if self.used + amount > self.limit and (self.used or not self._takes_one):
             self._metrics.refused.labels(self._name).inc()
             raise busy(self._refusal)
 
@@ -256,7 +260,7 @@ class Budgets:
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self.bodies = Budget("body_bytes", settings.body_bytes, "uploads at a time", metrics)
-        self.answers = Budget("answer_bytes", settings.answer_bytes, "large answers at a time", metrics)
+        self.answers = Budget("answer_bytes", settings.answer_bytes, "large answers at a time", metrics, takes_one=True)
         self.places = Budget("requests", settings.max_requests, "requests at a time", metrics)
         self.receiving = Budget(
             "unread_requests", settings.max_requests * RECEIVING_PER_PLACE, "requests that still arrive", metrics
@@ -288,6 +292,19 @@ class Pace:
                 if seconds == 0:
                     return
                 await asyncio.sleep(seconds)
+
+
+def work_pixels(size: tuple[int, int], kept: int, masks: int, side: int, *, logits: bool = False) -> int:
+    """Return the pixels that the work on an answer has in memory.
+
+    Args:
+        size: width and height of the image.
+        kept: full-size masks that are in memory at a time.
+        masks: masks of the answer. The small logits of all of them are there from the beginning.
+        side: side of the small logits.
+        logits: whether the answer contains these logits as text.
+    """
+    return kept * size[0] * size[1] + masks * side**2 * (1 + LOGITS_AS_TEXT * logits)
 
 
 def busy(what: str) -> Problem:

@@ -34,8 +34,8 @@ class CancellableRequests:
         """Return the result of ``work``.
 
         Raises:
-            Problem: 499, the client hung up or cancelled its ``session_id``; 504, the time is up. This method then
-                cancels the work, also at Triton.
+            Problem: 408 or 413, an unread body is too slow or too large; 499, the client hung up or cancelled its
+                ``session_id``; 504, the time is up. This method then cancels the work, also at Triton.
         """
         task = asyncio.create_task(work)
         gone = asyncio.create_task(_disconnected(request))
@@ -45,6 +45,9 @@ class CancellableRequests:
             await asyncio.wait({task, gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled():
                 return task.result()
+            fault = gone.exception() if gone.done() else None
+            if fault is not None:
+                raise fault  # of the body of a request whose route does not read it: it is too large, or too slow
             if task.done() or gone.done():
                 self._metrics.cancelled.inc()
                 raise cancelled()
@@ -73,6 +76,6 @@ class CancellableRequests:
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when the client has closed the connection. The body must have been read before."""
+    """Return when the client has closed the connection. A body that nobody has read is dropped."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -22,7 +22,7 @@ from ..inputs.images import FORMATS, TURNED, open_image, orientation
 from ..masks.segment import Segment
 from ..transport.triton import Transport
 from ..transport.url import parse_url
-from .budgets import Budgets
+from .budgets import Budgets, work_pixels
 from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem
@@ -245,6 +245,7 @@ class Engine:
         *,
         multimask: bool = False,
         at_a_time: int = 1,
+        logits: bool = False,
     ) -> Result:
         """Return full-size masks in a form of the caller's.
 
@@ -255,17 +256,20 @@ class Engine:
             write: makes the result of the masks, in a thread. Each mask is computed when it is asked for.
             multimask: whether there are three candidates for each object.
             at_a_time: the most masks that ``write`` keeps.
+            logits: whether ``write`` also makes text of the logits of all masks.
 
         Raises:
             Problem: 503, the service stops.
         """
         client = self.client_of(pair, image)
-        width, height = image.image_size
+        objects = max(len(prompt.get(part) or ()) for part in ("coords", "box"))
+        masks = objects * (3 if multimask else 1)
+        pixels = work_pixels(image.image_size, at_a_time, masks, pair.family.mask_size, logits=logits)
 
         async def fetch() -> Iterator[Segment]:
             return await client.segment_each_async(**prompt, multimask_output=multimask, image=image)
 
-        return await self.budgets.workers.run(at_a_time * width * height, fetch, write)
+        return await self.budgets.workers.run(pixels, fetch, write)
 
     async def preview(self, image: StoredImage) -> bytes:
         """Return an image as JPEG. It is made once, also if several callers ask at the same time.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -12,24 +12,28 @@ from starlette.websockets import WebSocket
 
 from .problems import Problem, response
 
-ANY = "*"
+HEALTH = "/health"
+"""Whoever watches the service gets an answer here by any name, and also when the service is busy."""
+ANY, LOCAL = "*", "localhost"
 
 
 class TrustedHosts:
     """Refuses requests whose header Host names another machine, also those that open a WebSocket.
 
     A page of evil.example may let its own name point to this machine (DNS rebinding). The browser then takes the
-    service for a part of that page. Addresses such as 127.0.0.1 cannot be used so, and are always allowed.
+    service for a part of that page. Addresses such as 127.0.0.1 cannot be used so, and are always allowed. A service
+    that asks for tokens does not need this, since the foreign page has none.
 
     Args:
         app: the application.
-        allowed: names besides localhost and the name of this machine; ``*.example.org`` stands for all names below
+        allowed: names besides localhost and the names of this machine; ``*.example.org`` stands for all names below
             example.org, and ``*`` for all names.
     """
 
     def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
         self._app = app
-        self._allowed = {"localhost", socket.gethostname().lower(), *(name.lower() for name in allowed)}
+        own = (LOCAL, socket.gethostname(), socket.getfqdn())
+        self._allowed = {name.lower() for name in (*own, *allowed)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -37,7 +41,7 @@ class TrustedHosts:
             await self._app(scope, receive, send)
             return
         host = Headers(scope=scope).get("host", "")
-        if self.trusts(host):
+        if scope["path"] == HEALTH or self.trusts(host):
             await self._app(scope, receive, send)
             return
         answer = response(
@@ -58,9 +62,31 @@ class TrustedHosts:
         if not host or ANY in self._allowed:
             return True
         name = _name(host)
-        if name in self._allowed or name.endswith(".localhost") or _is_address(name):
-            return True
-        return any(f"*.{parent}" in self._allowed for parent in _parents(name))
+        return name.endswith(".localhost") or _is_address(name) or _is_among(name, self._allowed)
+
+
+def allowed_origin(headers: Headers, origins: Sequence[str], allowed: Sequence[str]) -> bool:
+    """Whether a browser's page of that origin may open a WebSocket; programs send no origin.
+
+    Args:
+        headers: of the request.
+        origins: further origins that may.
+        allowed: names that the operator has given the service. A proxy may leave the port out of the header Host, or
+            put a name of its own there, so a page of one of these names is the service's own.
+    """
+    origin = headers.get("origin")
+    if origin is None or ANY in origins or origin in origins:
+        return True
+    host = origin.partition("://")[2]
+    if host == headers.get("host"):
+        return True
+    # Not localhost: all programs of the machine share this name.
+    return _is_among(_name(host), {name.lower() for name in allowed} - {ANY, LOCAL})
+
+
+def _is_among(name: str, allowed: Collection[str]) -> bool:
+    """Whether a name is one of those in lower case, or below one that begins with ``*.``."""
+    return name in allowed or any(f"*.{parent}" in allowed for parent in _parents(name))
 
 
 def _name(host: str) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .._common.tracing import current_trace
-from .bodies import Answer, Body
+from . import problems
+from .bodies import Answer, Body, UnreadError
 from .budgets import Budgets
+from .hosts import HEALTH
 from .logs import LOGGER, new_request_id, request_id
 from .metrics import Metrics
 from .problems import Problem, response
@@ -20,8 +21,6 @@ from .quotas import Caller, Callers
 from .settings import Settings
 from .tracing import HEADER, read_trace
 
-HEALTH = "/health"
-"""This path needs no place, so that whoever watches the service gets an answer also when the service is busy."""
 CALLER = "triton_sam.caller"
 """Key of the scope of a request: the name of its token."""
 DRAIN_SECONDS = 0.3
@@ -56,11 +55,12 @@ class Observe:
         token = request_id.set(name)
         started = time.monotonic()
         status = 500
+        has_started = False
 
         async def tag(message: Message) -> None:
-            nonlocal status
+            nonlocal status, has_started
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, has_started = message["status"], True
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-ID"] = name
                 if trace is not None:
@@ -72,6 +72,13 @@ class Observe:
         self._metrics.in_flight.inc()
         try:
             await self._app(scope, receive, tag)
+        except UnreadError:
+            raise  # nobody reads an answer
+        except Exception as error:
+            if has_started:
+                raise  # the server closes the connection, so that the client does not take this for a whole answer
+            # Starlette's own handler stands outside, where the answer would get no id.
+            await problems.unexpected(error)(scope, receive, tag)
         finally:
             self._metrics.in_flight.dec()
             trace_id = trace.trace_id if trace is not None else current_trace()
@@ -125,11 +132,7 @@ class Guard:
             except Problem as problem:
                 await _refuse(problem, scope, receive, send)
                 return
-            answer = Answer(send, self._settings, self._budgets)
-            try:
-                await self._app(scope, body.receive, answer.send)
-            except Problem as problem:  # the answer has no room; an error of the application has been answered inside
-                await response(problem)(scope, receive, send)
+            await self._app(scope, body.receive, Answer(send, self._settings, self._budgets).send)
 
     def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
         """Return the body of a request that may go on; ``held`` gives back what it holds."""
@@ -179,20 +182,16 @@ def is_open(path: str) -> bool:
     return any(path == part or (part.endswith("/") and part != "/" and path.startswith(part)) for part in OPEN_PATHS)
 
 
-def allowed_origin(headers: Headers, origins: Sequence[str]) -> bool:
-    """Whether a browser's page of that origin may open a WebSocket; programs send no origin."""
-    origin = headers.get("origin")
-    if origin is None or "*" in origins or origin in origins:
-        return True
-    return origin.partition("://")[2] == headers.get("host")
-
-
 async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer before the body has been read, without leaving a client that still sends in the dark."""
     if problem.status == 413 and "100-continue" not in Headers(scope=scope).get("expect", "").lower():
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(_drain(receive), DRAIN_SECONDS)
-    await response(problem)(scope, receive, send)
+    answer = response(problem)
+    headers = Headers(scope=scope)
+    if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+        answer.headers["Connection"] = "close"  # or else the server would read the whole body to find the next request
+    await answer(scope, receive, send)
 
 
 async def _drain(receive: Receive) -> None:

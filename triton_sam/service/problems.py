@@ -130,6 +130,12 @@ def response(problem: Problem, **extra: Any) -> Response:
     )
 
 
+def unexpected(error: Exception) -> Response:
+    """Return the answer to a fault of the service itself, and log the fault."""
+    LOGGER.error("unexpected error", exc_info=error)
+    return response(Problem(500, "an error of the service itself; its log has the details"))
+
+
 def install(app: FastAPI) -> None:
     """Let every error of the application end in problem+json."""
 
@@ -152,8 +158,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _unexpected(_: Request, error: Exception) -> Response:
-        LOGGER.error("unexpected error", exc_info=error)
-        return response(Problem(500, "an error of the service itself; its log has the details"))
+        return unexpected(error)
 
 
 def _fault(fault: Mapping[str, Any]) -> dict[str, str]:

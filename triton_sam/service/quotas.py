@@ -55,19 +55,27 @@ class Caller:
         """Refuse an upload of so many bytes before it is read, if the quota has no room for it.
 
         Raises:
-            Problem: 429.
+            Problem: 413, it is larger than the whole quota; 429, try again later.
         """
         wait = self._bytes.missing(count) if self._bytes else 0.0
-        if wait > 0:
-            raise self._refusal(
-                "image_mib_per_hour", f"{self._quota.image_mib_per_hour:g} MiB of uploads an hour", wait
+        text = f"{self._quota.image_mib_per_hour or 0:g} MiB of uploads an hour"
+        if math.isinf(wait):
+            self._metrics.over_quota.labels(self.name, "image_mib_per_hour").inc()
+            raise Problem(
+                413,
+                f"this upload is larger than the whole quota of {self.name!r}, {text}: send a smaller file, or ask for "
+                "a larger quota",
+                headers={"Connection": "close"},
+                code="quota",
             )
+        if wait > 0:
+            raise self._refusal("image_mib_per_hour", text, wait)
 
     def upload(self, count: int) -> None:
         """Count bytes of an upload that have arrived.
 
         Raises:
-            Problem: 429, the quota is used up.
+            Problem: 413 or 429, as check_upload().
         """
         self.check_upload(count)
         if self._bytes:
@@ -90,7 +98,7 @@ class Caller:
 
     def _refusal(self, quota: str, text: str, wait: float) -> Problem:
         self._metrics.over_quota.labels(self.name, quota).inc()
-        seconds = str(math.ceil(wait)) if math.isfinite(wait) else str(int(HOUR))
+        seconds = str(math.ceil(wait))
         return Problem(
             429,
             f"the quota of {self.name!r} is {text}: try again in {seconds} s, or ask for a larger quota",
@@ -131,4 +139,5 @@ def same_token(given: str, expected: str) -> bool:
 
 
 def _bucket(amount: float | None, seconds: float) -> TokenBucket | None:
-    return None if amount is None else TokenBucket(amount / seconds, amount)
+    # A bucket below 1 would never hold a whole request.
+    return None if amount is None else TokenBucket(amount / seconds, max(1.0, amount))

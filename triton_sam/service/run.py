@@ -49,6 +49,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
         import uvicorn
 
         from .app import create_app
+        from .connections import limited
     except ImportError as error:
         raise missing("the service needs", "service", error, "local,service") from error
     from . import logs
@@ -66,6 +67,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
             port=port,
             access_log=False,
             log_config=None,
+            http=limited(settings.timeout + settings.body_seconds),
             backlog=BACKLOG,
             timeout_graceful_shutdown=SECONDS_TO_STOP,
             ws="websockets-sansio",

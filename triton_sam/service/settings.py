@@ -43,6 +43,7 @@ class Settings:
         quota: the quota of ``token``, or of all callers together if there is no token.
         origins: web origins that browsers may call from (CORS), ``*`` for all; empty: only the service's own page.
         allowed_hosts: names by which callers may address the service, besides those of this machine; ``*`` for all.
+            With tokens, all names are allowed.
         max_body: bytes that a request with files may carry.
         max_json: bytes that any other request may carry.
         body_seconds: seconds until a body is there; each 256 KiB that have arrived add one second.
@@ -96,7 +97,7 @@ class Settings:
     @property
     def all_tokens(self) -> tuple[Token, ...]:
         """All tokens, ``token`` with its quota among them; empty: everybody may call."""
-        single = () if self.token is None else (Token(SINGLE, self.token, self.quota),)
+        single = () if self.token is None else (Token(SINGLE, self.token.strip(), self.quota),)
         return (*single, *self.tokens)
 
     def __post_init__(self) -> None:

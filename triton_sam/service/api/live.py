@@ -25,16 +25,17 @@ from .. import messages, problems
 from ..answers import client_prompt
 from ..budgets import PAGE_BURST, Pace
 from ..engine import Engine
+from ..hosts import allowed_origin
 from ..logs import LOGGER
 from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
-from ..middleware import allowed_origin, bearer_token, no_token
+from ..middleware import bearer_token, no_token
 from ..problems import MAX_FAULTS, Problem
 from ..schemas import SegmentRequest
 
 MAX_MESSAGE = 1 << 16
 MESSAGE_BYTES = 4096
 """So many characters of a message count as one more message."""
-POLICY_VIOLATION = 1008
+POLICY_VIOLATION, ABNORMAL_CLOSURE = 1008, 1006
 SECONDS_FOR_HELLO = 10.0
 PROTOCOL = "triton-sam"
 """The subprotocol that the service chooses. A page that names a token must offer it, too."""
@@ -70,7 +71,7 @@ def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str
     Raises:
         Problem: 401, 403, 429 or 503; this caller may not open a page, or not now.
     """
-    if not allowed_origin(socket.headers, engine.settings.origins):
+    if not allowed_origin(socket.headers, engine.settings.origins, engine.settings.allowed_hosts):
         raise Problem(403, "pages of this origin may not use the service: start it with --cors and the origin")
     given = bearer_token(socket.headers) or _token_in(socket.scope["subprotocols"])
     caller = engine.callers.find(given)
@@ -88,7 +89,7 @@ def _token_in(protocols: Sequence[str]) -> str:
         if protocol.startswith(TOKEN_PROTOCOL):
             text = protocol[len(TOKEN_PROTOCOL) :]
             with contextlib.suppress(ValueError):
-                return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+                return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().strip()
     return ""
 
 
@@ -106,17 +107,25 @@ class _Outbox:
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
         self._emptied.set()
+        self._has_ended = False
 
     def put(self, kind: str, message: bytes | str) -> None:
         """Send a message soon, in place of an earlier one of its kind that is not sent yet."""
         self._slots.pop(kind, None)
         self._slots[kind] = message
         self._filled.set()
-        self._emptied.clear()
+        if not self._has_ended:
+            self._emptied.clear()
 
     async def wait(self) -> None:
-        """Wait until the page has read so much that no answer is left here."""
+        """Wait until the page has read so much that no answer is left here.
+
+        Raises:
+            WebSocketDisconnect: the connection has broken, so nobody reads any more.
+        """
         await self._emptied.wait()
+        if self._has_ended:
+            raise WebSocketDisconnect(ABNORMAL_CLOSURE)
 
     def put_fault(self, message: str) -> None:
         """Send the answer to a message that belongs to no lane. Of many such answers, only the last ones are kept."""
@@ -125,17 +134,25 @@ class _Outbox:
 
     async def send(self) -> None:
         """Send messages until the connection closes."""
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while self._faults or self._slots:
-                message = self._faults.popleft() if self._faults else self._slots.pop(next(iter(self._slots)))
-                if not self._slots:
-                    self._emptied.set()
-                if isinstance(message, bytes):
-                    await self._socket.send_bytes(message)
-                else:
-                    await self._socket.send_text(message)
+        try:
+            while True:
+                await self._filled.wait()
+                self._filled.clear()
+                while self._faults or self._slots:
+                    await self._send(
+                        self._faults.popleft() if self._faults else self._slots.pop(next(iter(self._slots)))
+                    )
+        finally:
+            self._has_ended = True
+            self._emptied.set()  # whoever waits would wait for ever
+
+    async def _send(self, message: bytes | str) -> None:
+        if not self._slots:
+            self._emptied.set()
+        if isinstance(message, bytes):
+            await self._socket.send_bytes(message)
+        else:
+            await self._socket.send_text(message)
 
 
 class _Page:
@@ -156,8 +173,9 @@ class _Page:
         """Handle messages until the page closes the connection."""
         own: list[asyncio.Task[None]] = []
         try:
-            if not await self._greet():
-                await self._socket.close(POLICY_VIOLATION, "version")
+            refusal = await self._greet()
+            if refusal:
+                await self._socket.close(POLICY_VIOLATION, refusal)
                 return
             own = [asyncio.create_task(part) for part in (self._tell_status(), self._outbox.send())]
             while True:
@@ -176,17 +194,18 @@ class _Page:
                 for lane in LANES:
                     client.cleanup_session(self._lane_id(lane))
 
-    async def _greet(self) -> bool:
-        """Read the page's hello; return whether it has the version of this service."""
-        message: dict[str, Any] = {}
-        with contextlib.suppress(asyncio.TimeoutError):
+    async def _greet(self) -> str:
+        """Read the page's hello; return why the connection closes, "" if it has the version of this service."""
+        try:
             message = await asyncio.wait_for(self._read(), SECONDS_FOR_HELLO)
+        except asyncio.TimeoutError:
+            return "hello"  # the page is of the right version perhaps, and connects again
         try:
             messages.read_hello(message)
         except Problem as problem:
             await self._socket.send_text(_error(problem, message))
-            return False
-        return True
+            return "version"
+        return ""
 
     async def _read(self) -> dict[str, Any]:
         frame = await self._socket.receive()

@@ -36,6 +36,8 @@ PLAIN_SIZES = {PLAIN_BYTES, 4 * 256 * 72 * 72}
 NPZ = "application/x-npz"
 GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
+ENTRY, MAX_ENTRIES = b"PK\x01\x02", 64
+"""What stands before each entry in the directory of an .npz, and the most entries. Ours has less than 16."""
 MAX_PIXEL = 1_000_000
 
 SessionId = Annotated[str | None, Form(max_length=128, description="From `GET /new_session_id`.")]
@@ -66,7 +68,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     """Return the routes."""
     api = APIRouter(tags=["2024 contract"])
 
-    @api.get("/new_session_id", response_class=PlainTextResponse)
+    @api.get("/new_session_id", response_class=PlainTextResponse, responses=problem_responses())
     async def new_session_id() -> str:
         """Return a new `session_id`, which is a UUID."""
         return str(uuid.uuid4())
@@ -117,7 +119,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
         return await requests.run(request, work(), session_id)
 
-    @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 422))
+    @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 413, 422))
     async def cancel_pending_requests(session_id: Annotated[str, Form(max_length=128)]) -> str:
         """Cancel the requests with a `session_id` that still wait. The service answers them with 499."""
         return f"{requests.cancel(session_id)} cancelled"
@@ -183,7 +185,11 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
             families.setdefault(pair.family.name, []).append(pair.name)
         return {"default": default.name, "models": families}
 
-    @api.get("/health", responses={503: {"description": "Triton is gone or has no model ready."}})
+    @api.get(
+        "/health",
+        responses={503: {"description": "Triton is gone or has no model ready."}},
+        openapi_extra={"security": []},
+    )
     async def health() -> JSONResponse:
         """Say whether the service can make masks: 200, or 503 with the reason."""
         state = engine.state  # one second old at most; asking Triton here would make the caller wait
@@ -268,6 +274,8 @@ def _read_embedding(content: bytes, size: tuple[int, int]) -> bytes | ImageEmbed
 
 def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
     try:
+        if content.count(ENTRY) > MAX_ENTRIES:  # zipfile would make an object of each: a million takes seconds
+            raise InputError("it has too many members")
         # The archive states the size of its members. One that we have written is not compressed.
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             members = archive.zip.infolist()

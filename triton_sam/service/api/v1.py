@@ -127,7 +127,12 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         async def work() -> Response:
             embeddings = await engine.embed(stored, pair)
             kept = len(body.objects or [body]) + 1 if as_file else 1  # a file needs the best mask of each object
-            content = await engine.segment(embeddings, pair, prompt, write, multimask=body.multimask, at_a_time=kept)
+            content = await engine.segment(
+                *(embeddings, pair, prompt, write),
+                multimask=body.multimask,
+                at_a_time=kept,
+                logits=body.logits and not as_file,
+            )
             return Response(content, media_type=form.media_type if as_file else answers.JSON)
 
         return await requests.run(request, work())

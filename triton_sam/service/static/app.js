@@ -271,6 +271,13 @@ live.addEventListener("lost", () => {
   warn("The service does not answer. Trying again …");
 });
 
+live.addEventListener("refused", () => {
+  serviceIsUp = false;
+  endHover();
+  setState("down", "refused");
+  warn("The service has too many open pages, or this address is not allowed. Trying again in a minute …");
+});
+
 live.addEventListener("outdated", () => {
   serviceIsUp = false;
   endHover();

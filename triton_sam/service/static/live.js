@@ -6,12 +6,15 @@ import { Problem, models, token } from "./rest.js";
 const VERSION = 2; // of the messages; it must equal VERSION in service/messages.py
 const FIRST_PAUSE = 300;
 const LAST_PAUSE = 4000;
+const FIRST_PAUSE_REFUSED = 30_000;
+const LAST_PAUSE_REFUSED = 60_000;
 const SLOW_LINE = 60;
 
 export class Live extends EventTarget {
   #socket = null;
   #seq = 0;
   #pause = FIRST_PAUSE;
+  #isRefused = false; // the service answers, but opens no WebSocket for this page
   #newestClick = 0;
   #waiting = null;
   #hovers = new Map(); // number of each unanswered hover request -> {time of its event, time when it was sent}
@@ -32,6 +35,7 @@ export class Live extends EventTarget {
     this.#socket = socket;
     socket.addEventListener("open", () => {
       opened = true;
+      this.#isRefused = false;
       this.#send({ type: "hello", version: VERSION });
     });
     socket.addEventListener("message", (event) => this.#receive(event.data));
@@ -42,12 +46,22 @@ export class Live extends EventTarget {
       }
       this.#hovers.clear();
       this.#give(null, new Problem({ status: 0, detail: "the connection broke" }));
-      // A browser does not say why a WebSocket was refused; the REST API does.
-      if (!opened && (await asksForToken())) return this.#tell("token");
-      this.#tell("lost");
-      setTimeout(() => this.connect(), this.#pause);
-      this.#pause = Math.min(this.#pause * 2, LAST_PAUSE);
+      // A browser does not say why a WebSocket was refused; the REST API does. Asking costs quota, so the page asks once.
+      if (!opened && !this.#isRefused) {
+        const status = await statusOfRest();
+        if (status === 401) return this.#tell("token");
+        this.#isRefused = status !== 0;
+      }
+      this.#tell(this.#isRefused ? "refused" : "lost");
+      this.#connectLater();
     });
+  }
+
+  #connectLater() {
+    const [first, last] = this.#isRefused ? [FIRST_PAUSE_REFUSED, LAST_PAUSE_REFUSED] : [FIRST_PAUSE, LAST_PAUSE];
+    const pause = Math.min(Math.max(this.#pause, first), last);
+    setTimeout(() => this.connect(), pause);
+    this.#pause = pause * 2;
   }
 
   /**
@@ -130,13 +144,14 @@ function protocols(token) {
   return ["triton-sam", `triton-sam.token.${name}`];
 }
 
-async function asksForToken() {
+/** The HTTP status of a call to the REST API; 0 when the service cannot be reached. */
+async function statusOfRest() {
   try {
     await models();
   } catch (problem) {
-    return problem.status === 401;
+    return problem.status;
   }
-  return false;
+  return 200;
 }
 
 /** Read a binary message: uint32 length of the JSON header, the header, int8 logits [candidates, side, side]. */

@@ -20,7 +20,7 @@ export function token() {
 
 export function rememberToken(text) {
   try {
-    sessionStorage.setItem(TOKEN, text);
+    sessionStorage.setItem(TOKEN, text.trim());
   } catch {
     // Without storage, the page asks for the token again after a reload.
   }
@@ -28,7 +28,11 @@ export function rememberToken(text) {
 
 async function call(path, options = {}) {
   const headers = new Headers(options.headers);
-  if (token()) headers.set("Authorization", `Bearer ${token()}`);
+  try {
+    if (token()) headers.set("Authorization", `Bearer ${token()}`);
+  } catch {
+    throw new Problem({ status: 401, detail: "the token has characters that no token of the service has" });
+  }
   let answer;
   try {
     answer = await fetch(path, { ...options, headers });

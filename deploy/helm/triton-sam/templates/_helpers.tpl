@@ -38,6 +38,24 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- default (include "triton-sam.fullname" .) .Values.serviceAccount.name -}}
 {{- end -}}
 
+{{/* Names by which callers address the REST service: those of its Service, and the hosts that lead to it. */}}
+{{- define "triton-sam.restHosts" -}}
+{{- $v := .Values -}}
+{{- $name := printf "%s-rest" (include "triton-sam.fullname" .) -}}
+{{- $inside := printf "%s.%s" $name .Release.Namespace -}}
+{{- $hosts := list $name $inside (printf "%s.svc" $inside) (printf "%s.svc.cluster.local" $inside) -}}
+{{- if and $v.ingress.enabled (eq $v.ingress.target "rest") -}}
+{{- $hosts = append $hosts $v.ingress.host -}}
+{{- end -}}
+{{- if and $v.gateway.enabled (eq $v.gateway.target "rest") -}}
+{{- $hosts = concat $hosts $v.gateway.hosts -}}
+{{- end -}}
+{{- if and $v.openshift.route.enabled (eq $v.openshift.route.target "rest") $v.openshift.route.host -}}
+{{- $hosts = append $hosts $v.openshift.route.host -}}
+{{- end -}}
+{{- $hosts | uniq | toYaml -}}
+{{- end -}}
+
 {{/* Name under which clients ask for a model of `models`. */}}
 {{- define "triton-sam.variant" -}}
 {{- default .family .name -}}

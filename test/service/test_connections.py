@@ -1,0 +1,75 @@
+"""Time limits of connections that send no head of a request, or read no answer."""
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+
+pytest.importorskip("fastapi")
+import uvicorn
+
+from triton_sam.service.connections import limited
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def answer(scope, receive, send):
+    """Answer more than all buffers hold, piece by piece, where the path asks for it; else after a while."""
+    assert scope["type"] == "http"
+    await asyncio.sleep(0.5)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+    for _ in range(512 if scope["path"] == "/large" else 0):
+        await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+@contextlib.asynccontextmanager
+async def connected():
+    """Yield the streams of a connection to a server whose limits are 0.2 s."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(answer, log_config=None, lifespan="off", http=limited(0.2, 0.2))
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext
+    serving = asyncio.create_task(server.serve([listening]))
+    reader, writer = await asyncio.open_connection(*listening.getsockname())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        server.should_exit = True
+        await serving
+
+
+async def everything(reader):
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while piece := await asyncio.wait_for(reader.read(1 << 20), 10):
+            received += piece
+    return received
+
+
+@pytest.mark.parametrize(
+    ("sent", "end"), [(b"", b""), (REQUEST[:-2], b""), (REQUEST, b"done")], ids=["nothing", "half a head", "a request"]
+)
+def test_a_connection_without_a_request_is_aborted_and_a_slow_answer_is_not(sent, end):
+    async def run():
+        async with connected() as (reader, writer):
+            writer.write(sent)
+            received = await everything(reader)
+            assert end in received
+            assert bool(received) is bool(end)
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_reads_no_answer_is_aborted():
+    async def run():
+        async with connected() as (reader, writer):
+            writer.write(REQUEST.replace(b"/ ", b"/large "))
+            await asyncio.sleep(1.2)
+            received = await everything(reader)
+            assert b"200 OK" in received
+            assert len(received) < 512 << 16
+
+    asyncio.run(run())

@@ -1,0 +1,73 @@
+"""Time limits of connections: uvicorn has none for the head of a request, nor for answers that nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+HEAD_SECONDS = 30.0
+"""So long may the head of a request take. Between two requests, uvicorn waits for 5 s."""
+
+
+class _Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """uvicorn's protocol for HTTP with time limits."""
+
+    unread_seconds = 90.0
+    head_seconds = HEAD_SECONDS
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.get_protocol() is self and (self.cycle is None or self.cycle.response_complete):
+            self._await_head()
+            return
+        self._head_came()
+        if self.transport.get_protocol() is not self:  # the connection belongs to a WebSocket now
+            self._was_read()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._head_came()
+        self._was_read()
+        super().connection_lost(error)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.unread_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._was_read()
+        super().resume_writing()
+
+    def _await_head(self) -> None:
+        if self._head is None:
+            self._head = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+    def _head_came(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _was_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+
+def limited(unread_seconds: float, head_seconds: float = HEAD_SECONDS) -> type[asyncio.Protocol]:
+    """Return uvicorn's protocol for HTTP with time limits. A connection beyond them is aborted.
+
+    Args:
+        unread_seconds: so long a client may read nothing of its answers, once no buffer has room for more of them.
+        head_seconds: so long the head of a request may take.
+    """
+    return type("Limited", (_Limited,), {"unread_seconds": unread_seconds, "head_seconds": head_seconds})

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from triton_sam.repository.hashes import SUMS_NAME
 from triton_sam.repository.install import install
 
 
@@ -24,9 +23,7 @@ def finished_files(tmp_path: Path, content: bytes) -> list[tuple[Path, Path]]:
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files but the lists of hashes, which a failed installation may shorten."""
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != SUMS_NAME]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("has_links", [True, False])

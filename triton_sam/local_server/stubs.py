@@ -68,9 +68,9 @@ class StubWatch:
         now = time.monotonic()
         if now < self._next_look:
             return ""
-        self._next_look = now + SECONDS_BETWEEN_LOOKS
+        # While models load, look and scan at each call, so that a stub is known before it can be lost.
+        self._next_look = now + (SECONDS_BETWEEN_LOOKS if self.is_up else 0.0)
         if now >= self._next_scan:
-            # While models load, scan at each look, so that a stub is known before it can be lost.
             self._next_scan = now + (SECONDS_BETWEEN_SCANS if self.is_up else 0.0)
             self._stubs |= find_stubs(self._server_pid)
         if not self.is_up:

@@ -38,8 +38,18 @@ fi
 for folder in "$seed"/*/; do
     name=$(basename "$folder")
     [[ -e $repository/$name/config.pbtxt ]] && continue
-    mkdir -p "$repository/$name"
-    cp -r "$folder/." "$repository/$name/"
+    # A copy under another name first, so that an interrupted one is made again.
+    copy=$repository/.seed-$name
+    rm -rf "$copy"
+    cp -r "${folder%/}" "$copy"
+    if [[ -d $repository/$name ]]; then # a folder without a configuration, for example with weights alone
+        mv "$copy/config.pbtxt" "$copy.pbtxt"
+        cp -r "$copy/." "$repository/$name/"
+        mv "$copy.pbtxt" "$repository/$name/config.pbtxt" # last, because it marks a complete copy
+        rm -rf "$copy"
+    else
+        mv "$copy" "$repository/$name"
+    fi
 done
 
 # An init container runs at every start of a pod. Each line of this file names a finished setup: its arguments and models.

@@ -140,7 +140,7 @@ fi
 models=()
 for folder in "$repository"/*/; do
     model=$(basename "$folder")
-    weights=$(find "$folder" -mindepth 2 -maxdepth 2 -type f ! -name '.*' | head -n 1)
+    weights=$(find "$folder" -mindepth 2 -maxdepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1 || true)
     config=$folder/config.pbtxt
     if grep -qs 'platform: *"ensemble"' "$config"; then
         weights=ensemble
@@ -150,8 +150,8 @@ for folder in "$repository"/*/; do
         continue
     fi
     # A session model names its encoder in a parameter. Without the encoder's weights it cannot work.
-    encoder=$(sed -n 's/.*"encoder".*string_value: *"\([^"]*\)".*/\1/p' "$config" 2>/dev/null)
-    if [[ -n $encoder && -z $(find "$repository/$encoder" -mindepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1) ]]; then
+    encoder=$(sed -n 's/.*"encoder".*string_value: *"\([^"]*\)".*/\1/p' "$config" 2>/dev/null || true)
+    if [[ -n $encoder && -z $(find "$repository/$encoder" -mindepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1 || true) ]]; then
         continue
     fi
     [[ -n $weights ]] && models+=("$model")
@@ -163,10 +163,15 @@ if command -v nvidia-smi >/dev/null 2>&1; then
     [[ $(basename "$engine") == podman ]] && gpus=(--device nvidia.com/gpu=all) # a CDI device, see docs/how-to/deploy.md
 fi
 # The image of this project starts Triton again when a model dies, and lets nobody load models over the network.
+# Bash 3.2 (macOS) takes an empty array for an unset variable, hence ${array[@]+...}.
+if [[ ${#models[@]} == 0 ]]; then
+    echo "run_triton.sh: no model in $repository has weights that can be read: export one with \`triton-sam setup\`" >&2
+    exit 1
+fi
 server=(triton-sam container --models "${models[@]}")
 if [[ $image == nvcr.io/* ]]; then
     server=(tritonserver --model-repository=/models --model-control-mode=explicit "${models[@]/#/--load-model=}")
 fi
-exec "$engine" run --rm --name "$name" "${gpus[@]}" --shm-size "${SHM_SIZE:-1g}" \
+exec "$engine" run --rm --name "$name" ${gpus[@]+"${gpus[@]}"} --shm-size "${SHM_SIZE:-1g}" \
     -p "$address:$http_port:8000" -p "$address:$grpc_port:8001" -p "$address:$metrics_port:8002" \
     -v "$repository:/models:ro" "$image" "${server[@]}"

@@ -328,3 +328,41 @@ def test_a_setup_that_was_replaced_is_done_again(tmp_path: Path) -> None:
     assert set_up("sam2", "base_plus") == "already base_plus"
     assert set_up("sam1", "vit_b") == "already vit_b"
     assert len((models / ".triton-sam-setup").read_text().splitlines()) == 2
+
+
+def test_an_interrupted_copy_of_the_seed_is_made_again(tmp_path: Path) -> None:
+    """The copy of `b` fails in its middle, as when a pod is stopped. `c` has weights of the user alone."""
+    seed, models, programs = tmp_path / "seed", tmp_path / "models", tmp_path / "bin"
+    for name in "abc":
+        (seed / name / "1").mkdir(parents=True)
+        (seed / name / "config.pbtxt").write_text(name)
+        (seed / name / "1" / "model.onnx").write_text("weights")
+    (models / "c" / "2").mkdir(parents=True)
+    (models / "c" / "2" / "model.onnx").write_text("of the user")
+    programs.mkdir()
+    (programs / "triton-sam").write_text("#!/bin/sh\n")
+    (programs / "cp").write_text(
+        f'#!/bin/sh\ncase "$*" in */b*) mkdir {models}/.seed-b; echo b > {models}/.seed-b/config.pbtxt; exit 1;; esac\n'
+        'exec /bin/cp "$@"\n'
+    )
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    environment = {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "TRITON_SAM_REPOSITORY": str(models),
+        "TRITON_SAM_SEED": str(seed),
+    }
+    command = ["bash", str(ROOT / "scripts" / "container_setup.sh"), "sam2", "large"]
+
+    def set_up() -> int:
+        return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False).returncode
+
+    assert set_up() == 1
+    assert not (models / "b").exists()
+    (programs / "cp").unlink()
+    assert set_up() == 0
+    for name in "abc":
+        assert (models / name / "config.pbtxt").read_text() == name
+        assert (models / name / "1" / "model.onnx").read_text() == "weights"
+    assert (models / "c" / "2" / "model.onnx").read_text() == "of the user"
+    assert not list(models.glob(".seed-*"))

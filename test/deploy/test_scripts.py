@@ -206,6 +206,23 @@ class TestRunTriton:
         assert words in done.stderr.splitlines()[-1]
         assert not (clone / ".venv").exists()
 
+    def test_folders_that_are_no_models_are_left_out(self, machine, models):
+        """A folder without a configuration, one that cannot be read (find fails as if), and no folder with weights."""
+        machine.add("docker", "[[ $1 != container ]]")
+        machine.add("nvidia-smi")
+        (models / "a_notes").mkdir()
+        (models / "lost+found").mkdir()
+        machine.add("find", '/usr/bin/find "$@"; [[ $* != *lost+found* ]]')
+        done = machine.run("run_triton.sh", models)
+        assert done.returncode == 0, done.stderr
+        loaded = machine.last_call().partition(" --models ")[2].split()
+        assert set(loaded) == set(MODELS) - {"sam1_encoder"}
+        for name in MODELS:
+            shutil.rmtree(models / name)
+        done = machine.run("run_triton.sh", models)
+        assert done.returncode == 1
+        assert f"no model in {models} has weights that can be read" in done.stderr.splitlines()[-1]
+
     def test_a_missing_repository_and_unknown_options_are_one_line(self, machine, tmp_path):
         done = machine.run("run_triton.sh", tmp_path / "none")
         assert (done.returncode, done.stderr) == (

@@ -310,6 +310,26 @@ def test_a_killed_model_is_there_again_on_the_same_ports(scale_only: Path) -> No
     assert segments_of_log(server.log) == set()
 
 
+@pytest.mark.slow
+def test_a_model_that_does_not_load_again_is_tried_again(scale_only: Path) -> None:
+    """Triton alone would go on without the model, because its other model is ready."""
+    write_model(scale_only, "add", add_graph(), config_of())
+    with LocalServer(scale_only) as server:
+        graph = scale_only / "add" / "1" / "model.onnx"
+        before = graph.read_bytes()
+        graph.write_bytes(b"no graph")
+        time.sleep(1)  # the supervisor has seen the processes of the models
+        psutil.Process(server.pid).children()[0].kill()
+        deadline = time.monotonic() + 60
+        while "model add was ready before and did not load now" not in server.log and time.monotonic() < deadline:
+            time.sleep(0.1)
+        graph.write_bytes(before)
+        while len(server.served_models()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert {model.name for model in server.served_models()} == {"scale", "add"}
+        assert server.restarts >= 2
+
+
 def test_a_model_that_is_unloaded_or_reloaded_is_no_killed_one(scale_only: Path) -> None:
     with LocalServer(scale_only, admin=True) as server:
         transport = Transport(parse_url(server.http_url))

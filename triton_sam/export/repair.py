@@ -13,6 +13,7 @@ from .._common.text import first_line
 from ..errors import ExportError, RepositoryError
 from ..families.registry import spec_of
 from ..repository.folder import unguarded_graphs
+from ..repository.hashes import check_file
 from ..repository.install import EXTERNAL_DATA_ENDINGS, install, staging
 from ..repository.onnx_header import GUARD, GUARD_KEY
 
@@ -35,7 +36,8 @@ def add_missing_guards(repository: Path, names: Sequence[str] = ()) -> list[Path
         The ONNX files that were changed.
 
     Raises:
-        RepositoryError: the repository does not exist, or lacks one of the models.
+        RepositoryError: the repository does not exist, lacks one of the models, or has a file that differs from its
+            recorded hash, which would get a new hash.
         ExportError: a file is damaged, or cannot be written.
     """
     graphs = unguarded_graphs(repository)
@@ -49,9 +51,11 @@ def add_missing_guards(repository: Path, names: Sequence[str] = ()) -> list[Path
         with staging(repository) as workspace:
             for number, path in enumerate(changed):
                 finished = workspace / f"{number}.onnx"
+                data = [file for file in path.parent.iterdir() if file.name.endswith(EXTERNAL_DATA_ENDINGS)]
+                for file in [path, *data]:
+                    check_file(file)
                 _write_guarded(path, finished)
-                moves.append((finished, path))
-                moves += [(data, data) for data in path.parent.iterdir() if data.name.endswith(EXTERNAL_DATA_ENDINGS)]
+                moves += [(finished, path), *((file, file) for file in data)]
             install(moves, repository)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error

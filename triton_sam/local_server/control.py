@@ -17,7 +17,7 @@ from typing import Any
 
 from triton_sam.errors import LocalServerError, RepositoryError, ServerTimeoutError
 from triton_sam.local_server.closed import link_models
-from triton_sam.local_server.leftovers import LOCK_SUFFIX, SHARED_MEMORY, SHM_FAMILY
+from triton_sam.local_server.leftovers import LOCK_SUFFIX, SHARED_MEMORY, SHM_FAMILY, is_held
 from triton_sam.local_server.probe import Probe, failed_models
 from triton_sam.local_server.process import read_state
 from triton_sam.repository.hashes import damaged_models
@@ -57,7 +57,8 @@ class SupervisedServer:
 
         Raises:
             RepositoryError: a model has no weights, or its files differ from their hashes. The server runs on.
-            LocalServerError: a model does not load, or the server ended.
+            LocalServerError: a model does not load, or the server ended. The next start of the server does without
+                the models that it did not have before.
             ServerTimeoutError: the models are not ready yet.
         """
         links = Path(self.state["links"])
@@ -66,10 +67,23 @@ class SupervisedServer:
         damage = damaged_models(folders, verify=self.state.get("verify"))
         if damage:
             raise RepositoryError("; ".join(f"{name}: {reason}" for name, reason in sorted(damage.items())))
-        link_models(links, [folder.path for folder in folders])
-        wanted = [folder.name for folder in folders]
-        os.kill(self.state["supervisor"], signal.SIGUSR1)
-        return self._wait_until_ready(wanted, time.monotonic() + timeout)
+        added = [folder for folder in folders if folder.name not in served]
+        try:
+            link_models(links, [folder.path for folder in folders])
+            return self._start_again([folder.name for folder in folders], timeout)
+        except LocalServerError:
+            # A container ends when a model does not load, and would do so again at each further start.
+            for folder in added:
+                (links / folder.name).unlink(missing_ok=True)
+            raise
+
+    def _start_again(self, wanted: Sequence[str], timeout: float) -> dict[str, str]:
+        """Send the order and wait. The supervisor may have started Triton again while the files were checked."""
+        now = find_closed_server(self.state["ports"]["http"])
+        if now is None or now.run_directory != self.run_directory:
+            raise LocalServerError("the server has ended: see its log")
+        os.kill(now.state["supervisor"], signal.SIGUSR1)
+        return now._wait_until_ready(wanted, time.monotonic() + timeout)  # noqa: SLF001 - of the same class
 
     def _wait_until_ready(self, wanted: Sequence[str], deadline: float) -> dict[str, str]:
         host, port = self.state["address"]
@@ -97,7 +111,7 @@ def find_closed_server(port: int) -> SupervisedServer | None:
     """
     for lock in sorted(SHARED_MEMORY.glob(f"{SHM_FAMILY}*_{LOCK_SUFFIX}")):
         with contextlib.suppress(OSError, ValueError, KeyError):
-            if lock.stat().st_uid == os.getuid():
+            if lock.stat().st_uid == os.getuid() and is_held(lock):
                 run_directory = Path(json.loads(lock.read_text())["run_directory"])
                 state = read_state(run_directory)
                 if port in state.get("ports", {}).values() and state.get("links") and _is_alive(state["supervisor"]):

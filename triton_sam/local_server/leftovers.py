@@ -41,6 +41,24 @@ def hold_lock(shm_prefix: str, run_directory: str, began: float) -> int | None:
         return None
 
 
+def is_held(lock: Path) -> bool:
+    """Return whether a living supervisor holds a lock file. The process id of a dead one may be another program's.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    import fcntl  # see hold_lock()
+
+    descriptor = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def remove_stale_servers() -> None:
     """Remove the files and segments of servers whose supervisor was killed, that is, whose lock nobody holds."""
     import fcntl  # see hold_lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import signal
 import sys
@@ -171,7 +172,7 @@ def _follow(server: LocalServer, finished: threading.Event) -> None:
         log: TextIO = io.StringIO()
         while not ended:
             ended = finished.wait(0.1 if path else 0.02)
-            sys.stderr.write(log.read())  # also of an earlier attempt, whose open file may be deleted
+            sys.stderr.write(_new_text(log))  # also of an earlier attempt, whose open file may be deleted
             place = server.log_place
             if place is not None and place[0] != path:
                 with contextlib.suppress(OSError):
@@ -179,6 +180,15 @@ def _follow(server: LocalServer, finished: threading.Event) -> None:
                     path = place[0]
                     sys.stderr.write(log.read())
             sys.stderr.flush()
+
+
+def _new_text(log: TextIO) -> str:
+    """Read on in a log. The supervisor empties a long one (output.py)."""
+    text = log.read()
+    if not text and isinstance(log, io.TextIOWrapper) and os.fstat(log.fileno()).st_size < log.buffer.tell():
+        log.seek(0)
+        text = log.read()
+    return text
 
 
 def _open_at(path: Path, start: int) -> TextIO:

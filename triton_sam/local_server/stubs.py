@@ -39,17 +39,24 @@ class StubWatch:
     Args:
         server_pid: process id of tritonserver.
         address: host and port of its HTTP endpoint.
+        expected: models that should load, because they were ready in an earlier run.
 
     Attributes:
         is_up: whether Triton has answered, which it does after all models are loaded or have failed.
+        up_since: the time of the monotonic clock, in seconds, at which it was found up.
+        ready: the models that were ready then.
+        unloadable: one of the expected models that failed to load; "" if there is none.
     """
 
-    def __init__(self, server_pid: int, address: tuple[str, int]) -> None:
+    def __init__(self, server_pid: int, address: tuple[str, int], expected: frozenset[str] = frozenset()) -> None:
         self.is_up = False
+        self.up_since = 0.0
+        self.ready: set[str] = set()
+        self.unloadable = ""
+        self._expected = expected
         self._server_pid = server_pid
         self._address = address
         self._stubs: set[Stub] = set()
-        self._most: dict[str, int] = {}
         self._suspect = ""
         self._next_look = self._next_scan = 0.0
 
@@ -61,16 +68,13 @@ class StubWatch:
         now = time.monotonic()
         if now < self._next_look:
             return ""
-        self._next_look = now + SECONDS_BETWEEN_LOOKS
+        # While models load, look and scan at each call, so that a stub is known before it can be lost.
+        self._next_look = now + (SECONDS_BETWEEN_LOOKS if self.is_up else 0.0)
         if now >= self._next_scan:
-            # While models load, scan at each look, so that a stub is known before it can be lost.
             self._next_scan = now + (SECONDS_BETWEEN_SCANS if self.is_up else 0.0)
             self._stubs |= find_stubs(self._server_pid)
-            self._most = {
-                model: max(count, self._most.get(model, 0)) for model, count in count_by_model(self._stubs).items()
-            }
         if not self.is_up:
-            self.is_up = self._ask("GET", "/v2/health/live") is not None
+            self._look_whether_up()
             return ""
         gone = {stub for stub in self._stubs if not is_child(stub.pid, self._server_pid)}
         found = self._incomplete({stub.model for stub in gone}) if gone else ""
@@ -82,31 +86,35 @@ class StubWatch:
             self._stubs -= gone  # their models were unloaded, or have new processes
         return confirmed
 
+    def _look_whether_up(self) -> None:
+        index = self._index()
+        if index is None:
+            return
+        self.is_up, self.up_since = True, time.monotonic()
+        self.ready = ready_models(index)
+        self.unloadable = next(iter(sorted(self._expected & failed_models(index))), "")
+
     def _incomplete(self, models: set[str]) -> str:
         """Return one of these models that Triton reports as ready, but that has fewer processes than instances."""
-        ready = self._ready_models()
+        index = self._index()
+        # While Triton does not answer, nothing is known. It may refuse to answer, since the list may need a key.
+        wanted = set() if index is None else models & ready_models(index) if isinstance(index, list) else models
         living = count_by_model(find_stubs(self._server_pid))
-        for model in sorted(models if ready is None else models & ready):
+        for model in sorted(wanted):
             if living.get(model, 0) < self._instances(model):
                 return model
         return ""
 
-    def _ready_models(self) -> set[str] | None:
-        """Return the models that Triton reports as ready; None when it refuses to say so, since a key may be needed.
-
-        While it does not answer, nothing is known, so no model counts as ready.
-        """
+    def _index(self) -> list[dict[str, Any]] | dict[str, Any] | None:
+        """Return Triton's list of models; {} when it refuses to send it, None while it does not answer."""
         answer = self._ask("POST", "/v2/repository/index")
-        if isinstance(answer, list):
-            return {str(row["name"]) for row in answer if row.get("state") == "READY"}
-        return set() if answer is None else None
+        return answer if answer is None or isinstance(answer, list) else {}
 
     def _instances(self, model: str) -> int:
+        """Return the number of processes that a model should have; 1 when Triton does not say it."""
         config = self._ask("GET", f"/v2/models/{model}/config")
         groups = config.get("instance_group") if isinstance(config, dict) else None
-        if not groups:
-            return self._most.get(model, 1)
-        return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups)
+        return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups or ()) or 1
 
     def _ask(self, method: str, path: str) -> Any:
         """Return the JSON of an answer, {} for an answer without JSON, or None without an answer."""
@@ -124,6 +132,23 @@ class StubWatch:
             return json.loads(text)
         except ValueError:
             return {}
+
+
+def ready_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:
+    """Return the models of an index that are ready."""
+    return {str(row["name"]) for row in index if row.get("state") == "READY"} if isinstance(index, list) else set()
+
+
+def failed_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:
+    """Return the models of an index that failed to load. One that was unloaded by a request has not failed."""
+    if not isinstance(index, list):
+        return set()
+    failed = {
+        str(row["name"])
+        for row in index
+        if row.get("state") == "UNAVAILABLE" and row.get("reason") not in (None, "", "unloaded")
+    }
+    return failed - ready_models(index)  # an older version may be ready
 
 
 def count_by_model(stubs: set[Stub]) -> dict[str, int]:

@@ -46,6 +46,7 @@ if __name__ == "__main__":
         sys.modules[_name].__path__ = [str(Path(__file__).resolve().parents[_folder])]
 
 from triton_sam.local_server.leftovers import hold_lock, remove_scratch, remove_segments, remove_stale_servers
+from triton_sam.local_server.output import Output, log
 from triton_sam.local_server.stubs import StubWatch
 
 POLL_SECONDS = 0.25
@@ -94,41 +95,6 @@ class Job:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-class Output:
-    """The output of tritonserver: either a file that is read here, or a pipe that is copied to standard error.
-
-    Args:
-        log_file: the file that is this process's standard error; "" for a pipe.
-    """
-
-    def __init__(self, log_file: str) -> None:
-        self._log_file = log_file
-        self._tail = b""
-        self._begin = 0
-        self.pipe: int | None = None
-        self.writer = 2
-        if not log_file:
-            self.pipe, self.writer = os.pipe()
-            os.set_blocking(self.pipe, False)
-
-    def remember_place(self) -> None:
-        """Let has_said() look only at later lines."""
-        self._tail, self._begin = b"", size_of(self._log_file)
-
-    def has_said(self, words: bytes) -> bool:
-        """Return whether tritonserver wrote some words. Of a pipe, only the last 64 KiB are known."""
-        self.copy()
-        return words in (self._tail if self.pipe is not None else read_from(self._log_file, self._begin))
-
-    def copy(self) -> None:
-        """Copy what is in the pipe to standard error."""
-        if self.pipe is not None:
-            with contextlib.suppress(OSError):  # the pipe is empty, or nobody reads standard error
-                while content := os.read(self.pipe, 1 << 16):
-                    self._tail = (self._tail + content)[-(1 << 16) :]
-                    os.write(2, content)
-
-
 class Restarts:
     """Decides whether and when tritonserver starts again.
 
@@ -147,7 +113,8 @@ class Restarts:
         """Return the seconds to wait before the next start; None to give up.
 
         Args:
-            seconds_up: seconds since the last start.
+            seconds_up: seconds for which the server had its models ready. The time to load them does not count,
+                because large models take longer than `STABLE_SECONDS` to load.
         """
         self._in_a_row = 1 if seconds_up >= self.STABLE_SECONDS else self._in_a_row + 1
         if self._in_a_row > self.MOST_IN_A_ROW:
@@ -161,15 +128,14 @@ def main() -> int:
     job = Job(**json.loads(sys.argv[1]))
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    wakeup, output = install_wakeup(), Output(job.log_file)
-    began = time.time()
+    is_own_log = bool(job.log_file) and Path(job.log_file).parent == Path(job.run_directory)
+    wakeup, output = install_wakeup(), Output(job.log_file, is_own=is_own_log)
     remove_stale_servers()
-    lock = hold_lock(job.shm_prefix, job.run_directory, began)
+    lock = hold_lock(job.shm_prefix, job.run_directory, time.time())
     try:
         status = supervise(job, libc, wakeup, output)
     finally:
         remove_segments(job.shm_prefix)
-        remove_scratch(began)
         if lock is not None:
             os.close(lock)
     if (
@@ -179,48 +145,93 @@ def main() -> int:
     return status
 
 
+@dataclass(frozen=True)
+class Run:
+    """One run of tritonserver, after its end.
+
+    Attributes:
+        pid: its process id; 0 if it could not be run.
+        reason: the answer of wait_for_an_end(), or a sentence that says why it could not be run.
+        returncode: the return code of its process.
+        seconds_up: seconds for which it had its models ready.
+        was_up: whether it answered.
+        ready: the models that were ready when it first answered.
+    """
+
+    pid: int
+    reason: str
+    returncode: int
+    seconds_up: float = 0.0
+    was_up: bool = False
+    ready: frozenset[str] = frozenset()
+
+    @property
+    def status(self) -> int:
+        """The exit status as a shell reports it."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
+
 def supervise(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output) -> int:
     """Start tritonserver, and start it again for as long as that is right. Return the exit status."""
     restarts = Restarts()
-    was_up = False
+    was_up = has_run = False
+    expected: frozenset[str] = frozenset()
     while True:
-        output.remember_place()
-        try:
-            server = start(job.command, libc, output, restarts.count)
-        except OSError as error:
-            say(job, {"error": f"cannot run {job.command[0]}: {error.strerror}"})
-            return 127
-        started = time.monotonic()
-        watch = StubWatch(server.pid, (str(job.address[0]), int(job.address[1])))
-        write_state(job, server.pid, restarts.count)
-        say(job, {"pid": server.pid})
-        reason = wait_for_an_end(server, job, watch, wakeup, output)
-        was_up = was_up or watch.is_up or output.has_said(STARTED)
-        is_lost = reason not in (STOP, RELOAD, ENDED)
-        end(server, output, min(job.grace_seconds, SECONDS_FOR_OTHER_MODELS) if is_lost else job.grace_seconds)
-        status = server.returncode if server.returncode >= 0 else 128 - server.returncode
+        run = run_once(job, libc, wakeup, output, restarts.count, expected)
+        was_up, reason, status = was_up or run.was_up, run.reason, run.status
         if reason == STOP:
-            return 0 if server.returncode == -signal.SIGTERM else status  # it was still starting
+            return 0 if run.returncode == -signal.SIGTERM else status  # it was still starting
+        if not run.pid and not (has_run and job.heal):
+            say(job, {"error": reason})
+            return status
+        has_run = True
         if reason == ENDED and not (job.heal and was_up and status):
             return status
         if reason == ENDED:
             reason = f"tritonserver ended (exit status {status})"
-        pause = 0.0 if reason == RELOAD else restarts.next_pause(time.monotonic() - started)
+        pause = 0.0 if reason == RELOAD else restarts.next_pause(run.seconds_up)
         if pause is None:
             log(f"{reason}, and so often in a short time that it is not started again")
             return status or STATUS_AFTER_GIVING_UP
         remove_segments(job.shm_prefix, but_the_lock=True)
         if reason == RELOAD:
+            expected = frozenset()  # `triton-sam reload` itself says which models do not load
             log("Triton starts again, to load its models again")
         else:
+            expected = expected or run.ready
             log(f"{reason}: Triton starts again{f' after {pause:g} s' if pause else ''} (restart {restarts.count})")
+        write_state(job, run.pid, restarts.count)
         if must_stop_within(pause, job, wakeup, output):
             return 0
 
 
-def log(text: str) -> None:
-    """Write one line to tritonserver's log."""
-    print(f"triton-sam: {text}", file=sys.stderr, flush=True)
+def run_once(job: Job, libc: ctypes.CDLL, wakeup: int, output: Output, restarts: int, expected: frozenset[str]) -> Run:
+    """Start tritonserver, wait until it ends or should not go on, and end it.
+
+    Args:
+        job: the command and its files.
+        libc: the C library.
+        wakeup: the pipe of install_wakeup().
+        output: the output of tritonserver.
+        restarts: the number of restarts.
+        expected: models that an earlier run had ready. If one of them does not load, this run should not go on.
+    """
+    output.remember_place()
+    began = time.time()
+    try:
+        server = start(job.command, libc, output, restarts)
+    except OSError as error:
+        return Run(0, f"cannot run {job.command[0]}: {error.strerror}", 127)
+    watch = StubWatch(server.pid, (str(job.address[0]), int(job.address[1])), expected)
+    write_state(job, server.pid, restarts)
+    say(job, {"pid": server.pid})
+    reason = wait_for_an_end(server, job, watch, wakeup, output)
+    was_up = watch.is_up or output.has_said(STARTED)
+    seconds_up = time.monotonic() - watch.up_since if watch.is_up else 0.0
+    is_lost = reason not in (STOP, RELOAD, ENDED)
+    end(server, output, min(job.grace_seconds, SECONDS_FOR_OTHER_MODELS) if is_lost else job.grace_seconds)
+    remove_scratch(began)
+    return Run(server.pid, reason, server.returncode, seconds_up, was_up, frozenset(watch.ready))
 
 
 def write_state(job: Job, pid: int, restarts: int) -> None:
@@ -283,8 +294,8 @@ def wait_for_an_end(server: subprocess.Popen[bytes], job: Job, watch: StubWatch,
     """Block until the server should not go on as it is.
 
     Returns:
-        ENDED, RELOAD after SIGUSR1, a sentence about a model that lost its process, or STOP: the program has ended or
-        has closed the pipe, or SIGTERM or SIGINT arrived.
+        ENDED, RELOAD after SIGUSR1, a sentence about a model that lost its process or did not load, or STOP: the
+        program has ended or has closed the pipe, or SIGTERM or SIGINT arrived.
     """
     while server.poll() is None:
         asked = next_order(POLL_SECONDS, job, wakeup, output)
@@ -294,16 +305,20 @@ def wait_for_an_end(server: subprocess.Popen[bytes], job: Job, watch: StubWatch,
         lost = watch.lost_model()
         if lost and job.heal:
             return f"the process of model {lost} is gone, perhaps for lack of memory"
+        if watch.unloadable and job.heal:
+            return f"model {watch.unloadable} was ready before and did not load now"
+        output.limit()
     return ENDED
 
 
 def must_stop_within(seconds: float, job: Job, wakeup: int, output: Output) -> bool:
-    """Wait, and return whether an order to stop came meanwhile."""
+    """Wait, and return whether an order to stop came meanwhile or before."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while True:
         if next_order(min(POLL_SECONDS, max(0.0, deadline - time.monotonic())), job, wakeup, output) == STOP:
             return True
-    return False
+        if time.monotonic() >= deadline:
+            return False
 
 
 def next_order(seconds: float, job: Job, wakeup: int, output: Output) -> str:
@@ -367,24 +382,6 @@ def reap_orphans(group: int, seconds: float = 5.0) -> None:
         if pid == 0:
             kill_group(group)
             time.sleep(0.005)
-
-
-def size_of(path: str) -> int:
-    """Return the size of a file in bytes; 0 when it cannot be read."""
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0
-
-
-def read_from(path: str, offset: int) -> bytes:
-    """Return the bytes of a file from `offset` on; nothing when it cannot be read."""
-    try:
-        with Path(path).open("rb") as file:
-            file.seek(offset)
-            return file.read()
-    except OSError:
-        return b""
 
 
 if __name__ == "__main__":

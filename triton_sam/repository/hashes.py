@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 SUMS_NAME = "SHA256SUMS"
 VERIFY_VARIABLE = "TRITON_SAM_VERIFY"
 """The environment variable that switches the check off if it is 0."""
+_ADVICE = f"export or download it again, or delete its line in {SUMS_NAME} if you changed it on purpose"
 _LINE = re.compile(r"(?P<hash>[0-9a-f]{64}) [ *](?P<file>\S.*)")
 _BLOCK = 1 << 20
 _THREADS = 4
@@ -140,29 +141,56 @@ def damaged_models(chosen: Sequence[ModelFolder], *, verify: bool | None = None)
         return {}
     with ThreadPoolExecutor(_THREADS) as pool:  # hashlib releases Python's lock
         found = pool.map(lambda model: (model.name, _damage(model.path)), chosen)
-    advice = f"export or download it again, or delete its line in {SUMS_NAME} if you changed it on purpose"
-    return {name: f"{problem}: {advice}" for name, problem in found if problem}
+    return {name: f"{problem}: {_ADVICE}" for name, problem in found if problem}
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that differs from its recorded hash. A file without one passes.
+
+    Args:
+        path: a path of the form MODEL/VERSION/FILE.
+
+    Raises:
+        RepositoryError: the file differs, or the hashes cannot be read.
+        OSError: the file cannot be read.
+    """
+    expected = read_sums(path.parent.parent).get(f"{path.parent.name}/{path.name}")
+    if expected is not None and sha256_of(path) != expected:
+        raise RepositoryError(f"{path} is not the file that was installed (its SHA-256 differs): {_ADVICE}")
 
 
 def _damage(folder: Path) -> str:
-    """Return the difference between the newest version of a model and its hashes; "" if there is none."""
-    versions = version_folders(folder)
-    if not versions:
-        return ""
+    """Return the difference between the newest version of a model and its hashes; "" if there is none.
+
+    A program may install other files meanwhile. Then the recorded hashes change too, and the check begins again.
+    """
     try:
         sums = read_sums(folder)
-        for name, expected in sums.items():
-            if name.split("/")[0] != versions[-1].name:
-                continue
-            if not (folder / name).is_file():
-                return f"{name} is missing"
-            if sha256_of(folder / name) != expected:
-                return f"{name} is not the file that was installed (its SHA-256 differs)"
+        while True:
+            name, problem = _first_difference(folder, sums)
+            if not problem:
+                return ""
+            expected, sums = sums[name], read_sums(folder)
+            if sums.get(name) == expected:
+                return problem
     except RepositoryError as error:
         return str(error)
     except OSError as error:
         return f"{error.filename or folder} cannot be read ({error.strerror})"
-    return ""
+
+
+def _first_difference(folder: Path, sums: Mapping[str, str]) -> tuple[str, str]:
+    """Return the first file of the newest version that does not have its hash, and the difference; else "" twice."""
+    newest = "".join(version.name for version in version_folders(folder)[-1:])
+    for name, expected in sums.items():
+        if name.split("/")[0] != newest:
+            continue
+        try:
+            if sha256_of(folder / name) != expected:
+                return name, f"{name} is not the file that was installed (its SHA-256 differs)"
+        except FileNotFoundError:
+            return name, f"{name} is missing"
+    return "", ""
 
 
 def _by_model(files: Iterable[Path]) -> dict[Path, Collection[str]]:

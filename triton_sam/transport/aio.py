@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import os
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -21,6 +24,8 @@ from .triton import inference_span
 from .url import ServerUrl
 
 Result = TypeVar("Result")
+_END: ContextVar[float] = ContextVar("end", default=math.inf)
+"""Time of the monotonic clock at which in_time() ends the current call."""
 
 
 class AsyncTransport:
@@ -67,13 +72,18 @@ class AsyncTransport:
             end: time of the monotonic clock, in seconds, at which the call must end; None: now plus the timeout.
 
         Raises:
-            ServerTimeoutError: the call reached its timeout.
+            ServerTimeoutError: the call reached its timeout. If it had no server at its last attempts, the error is
+                theirs, a ServerUnreachableError.
         """
         left = self._timeout if end is None else end - time.monotonic()
+        before = _END.set(time.monotonic() + left)  # the task of wait_for() gets a copy
         try:
             return await asyncio.wait_for(call, left)
         except asyncio.TimeoutError:
             raise ServerTimeoutError(f"no answer from {self._url} in time") from None
+        finally:
+            with contextlib.suppress(ValueError):  # this coroutine is closed elsewhere, because its loop has ended
+                _END.reset(before)
 
     async def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Run one inference; the newest version of the model answers. See Transport.infer.
@@ -95,8 +105,8 @@ class AsyncTransport:
                 self._answered.add(model)
                 return all_outputs(arrays, model, outputs)
             except Exception as error:  # noqa: BLE001 - pause_after() raises it again
-                pause = attempts.pause_after(error, map_error(error, self._url, model))
-            # The pause needs no deadline: in_time() limits the time of the whole call.
+                left = _END.get() - time.monotonic()
+                pause = attempts.pause_after(error, map_error(error, self._url, model), left)
             await asyncio.sleep(pause)
 
     async def close(self) -> None:

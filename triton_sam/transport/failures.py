@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,6 +27,8 @@ from .url import ServerUrl
 NO_TRITON = "while decoding the response"
 """This text marks an error whose body is not Triton's JSON, for example the HTML page of a proxy."""
 _PROCESS_IS_GONE = "is not healthy"  # the Python backend's "Stub process 'sam2_decoder_0_0' is not healthy."
+_NOT_CONNECTED = "failed to connect to all|errors resolving|(dns|name) resolution"
+_REFUSED_WHILE_ENDING = "stopped accepting new inference requests"
 
 
 def map_error(error: BaseException, url: ServerUrl, model: str | None = None) -> SamError | None:
@@ -45,6 +48,28 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, ValueError):  # the body is not JSON, or not JSON of this protocol
         return InferenceError(f"{url} does not answer like a Triton server: {error}")
     return None
+
+
+def cannot_have_run(error: BaseException, meant: SamError) -> bool:
+    """Return whether a failed request never reached a model, so that it cannot be the reason of the failure.
+
+    Args:
+        error: the error of tritonclient or of a layer below it.
+        meant: the same error converted by map_error().
+    """
+    if isinstance(meant, ModelNotReadyError):  # a server that ends says for a moment that its models are not ready
+        return True
+    if not isinstance(meant, ServerUnreachableError):
+        return False
+    if isinstance(error, InferenceServerException):
+        return bool(re.search(f"{_NOT_CONNECTED}|{_REFUSED_WHILE_ENDING}", str(error.message() or "").lower()))
+    made_no_connection = type(error.__cause__).__name__ == "NewConnectionError"  # of urllib3, which is imported late
+    return made_no_connection or isinstance(error, (ConnectionRefusedError, socket.gaierror))
+
+
+def process_is_gone(error: BaseException) -> bool:
+    """Return whether Triton answered that the process of a model is gone."""
+    return isinstance(error, InferenceServerException) and _PROCESS_IS_GONE in str(error.message() or "")
 
 
 def _nothing_answers(url: ServerUrl, reason: object) -> ServerUnreachableError:
@@ -109,7 +134,7 @@ def _says_not_ready(message: str) -> bool:
 def _unavailable(url: ServerUrl, words: str) -> ServerUnreachableError:
     """Tell from gRPC's message whether there is no server at all, or a server that fails, for example in TLS."""
     said = words.lower()
-    if re.search("failed to connect to all|errors resolving|(dns|name) resolution", said) and "handshake" not in said:
+    if re.search(_NOT_CONNECTED, said) and "handshake" not in said:
         return _nothing_answers(url, words.rpartition(": ")[2].rstrip("]"))
     return ServerUnreachableError(f"{url} is not available: {words}")
 

@@ -12,7 +12,7 @@ import tritonclient.grpc.aio
 from ..errors import ServerUnreachableError
 from .base import Tensors
 from .failures import map_error
-from .grpc_client import infer_input, named_outputs
+from .grpc_client import infer_input, lower_case, named_outputs
 from .options import grpc_options
 from .timed_sockets import Call
 from .url import ServerUrl
@@ -47,7 +47,7 @@ class AsyncGrpcClient:
                 model,
                 [self._inputs.get(name, array) for name, array in inputs.items()],
                 outputs=[tritonclient.grpc.aio.InferRequestedOutput(name) for name in outputs],
-                headers={**self._headers, **call.headers},  # tritonclient adds its own to them
+                headers=lower_case({**self._headers, **call.headers}),  # tritonclient adds its own to them
                 client_timeout=call.left(),
             )
         except Exception as error:

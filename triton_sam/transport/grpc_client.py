@@ -112,7 +112,7 @@ class GrpcClient:
             raise
 
     def _options(self, call: Call) -> dict[str, Any]:
-        return {"headers": {**self._headers, **call.headers} or None, "client_timeout": call.left()}
+        return {"headers": lower_case({**self._headers, **call.headers}) or None, "client_timeout": call.left()}
 
     def _infer_in_time(self, client: Any, model: str, given: list[Any], wanted: list[Any], call: Call) -> Any:
         """Run an inference that ends at its timeout even if gRPC does not.
@@ -136,6 +136,11 @@ class GrpcClient:
         if error is not None:
             raise error
         return result
+
+
+def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers with their names in lower case, since gRPC refuses any other."""
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def infer_input(name: str, tensor: npt.NDArray[Any] | SharedTensor) -> Any:

@@ -6,12 +6,15 @@ import math
 import time
 
 from .._common.backoff import spread
-from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
+from ..errors import SamError, ServerUnreachableError
+from .failures import cannot_have_run, process_is_gone
 
 RETRY_PAUSE = 0.2
 """Seconds before the first repetition of a call. The pause doubles with each further repetition."""
 MAX_PAUSE = 1.0
 """Seconds that a pause lasts at most."""
+PAUSE_FOR_DEAD_PROCESS = 3.0
+"""Seconds before a repetition after the process of a model is gone. Its supervisor needs one to two to notice it."""
 RESTART_SECONDS = 30.0
 """Seconds for which a call waits for a server that starts again. The timeout of the call may be shorter."""
 
@@ -22,8 +25,9 @@ class Attempts:
     A call is repeated only if the connection could not be made or broke, or if the process of the model is gone. A
     server that refused a request would refuse it again, and after a timeout no time is left.
 
-    A server that has answered before may be starting again: its supervisor does this when a model dies. So its calls
-    are repeated for `RESTART_SECONDS`, however often that is.
+    A server that has answered before may be starting again: its supervisor does this when a model dies. So calls that
+    find nobody there are repeated for `RESTART_SECONDS`, however often that is. A call that may have run is repeated
+    `retries` times at most: it may be the reason why the model died, and would kill it again and again.
 
     Args:
         retries: maximum number of attempts after the first one; 0: never repeat.
@@ -51,13 +55,13 @@ class Attempts:
             raise error
         if self._patient_until is None:
             self._patient_until = time.monotonic() + (RESTART_SECONDS if self._may_wait else 0.0)
-        # A server that ends says for a moment that its models are not ready.
-        may_restart = self._may_wait and time.monotonic() < self._patient_until
-        may_help = isinstance(meant, ServerUnreachableError) and (self._left > 0 or may_restart)
-        may_help |= isinstance(meant, ModelNotReadyError) and may_restart
-        pause = spread(self._pause) if may_help else math.inf
+        is_patient = self._may_wait and time.monotonic() < self._patient_until and cannot_have_run(error, meant)
+        may_repeat = isinstance(meant, ServerUnreachableError) and self._left > 0
+        pause = spread(self._pause) if is_patient or may_repeat else math.inf
+        if may_repeat and process_is_gone(error):
+            pause = max(pause, spread(PAUSE_FOR_DEAD_PROCESS)) if self._may_wait else pause
         if pause >= seconds_left:
             raise meant from (None if meant is error else error)
-        self._left -= 1
+        self._left -= not is_patient
         self._pause = min(2 * self._pause, MAX_PAUSE)
         return pause

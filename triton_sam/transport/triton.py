@@ -32,7 +32,8 @@ class Transport:
         url: parsed URL.
         timeout: seconds that one call may take, including its repetitions and the pauses before them.
         retries: how often a call is repeated if the connection cannot be made or breaks, as far as the timeout allows.
-            If the model has answered before, calls are repeated for 30 s, because the server may be starting again.
+            If the model has answered before, calls that find no server are repeated for 30 s, because the server may be
+            starting again.
             Calls with side effects on the server, and calls that reached the timeout, are never repeated.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.

@@ -27,6 +27,7 @@ from triton_sam.families import get_family  # noqa: E402
 from triton_sam.families.tables import GUARD_PREFIX, Dimension, ModelSpec, Tensor  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.folder import unguarded_graphs  # noqa: E402
+from triton_sam.repository.hashes import read_sums, record_hashes  # noqa: E402
 from triton_sam.repository.onnx_header import GUARD, GUARD_KEY, read_metadata  # noqa: E402
 
 SPEC = ModelSpec(
@@ -223,6 +224,22 @@ def test_repair_adds_the_guard_to_an_older_export(tmp_path: Path, capsys: pytest
     assert unguarded_graphs(tmp_path) == []
     assert main(["repair", "--model-repository", str(tmp_path)]) == 0
     assert "every model has the guard already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
+def test_repair_gives_no_hash_to_a_damaged_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    path = old_encoder(tmp_path)
+    record_hashes([path, path.with_name("model.onnx.data")])
+    sums = read_sums(path.parents[1])
+    with path.with_name(name).open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"?")
+    damaged = path.with_name(name).read_bytes()
+    assert main(["repair", "--model-repository", str(tmp_path), "-q"]) == 1
+    assert f"{name} is not the file that was installed" in capsys.readouterr().err
+    assert read_sums(path.parents[1]) == sums
+    assert path.with_name(name).read_bytes() == damaged
+    assert unguarded_graphs(tmp_path) == [path]
 
 
 def test_repair_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

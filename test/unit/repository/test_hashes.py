@@ -13,7 +13,14 @@ import pytest
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import RepositoryError
 from triton_sam.repository import CONFIG_NAME
-from triton_sam.repository.hashes import SUMS_NAME, damaged_models, intact_models, read_sums, record_hashes
+from triton_sam.repository.hashes import (
+    SUMS_NAME,
+    damaged_models,
+    forget_hashes,
+    intact_models,
+    read_sums,
+    record_hashes,
+)
 from triton_sam.repository.install import install
 from triton_sam.repository.selection import select_models
 
@@ -122,3 +129,32 @@ def test_an_installation_that_fails_leaves_no_wrong_hash(repository: Path) -> No
         install([(repository / "absent", place)], repository)
     assert place.read_text() == "weights of sam2_encoder"
     assert "sam2_encoder" in loaded(repository)
+
+
+@pytest.mark.parametrize("is_hashed_again", [True, False])
+def test_an_installation_during_the_check_is_no_damage(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, is_hashed_again: bool
+) -> None:
+    """The check has read the old hashes when the file is replaced, and its hash recorded or only forgotten yet."""
+    place = repository / "sam2_encoder" / "1" / "model.onnx"
+    seen = []
+
+    def replaced_meanwhile(path: Path) -> str:
+        if path == place and not seen:
+            seen.append(path)
+            forget_hashes([place])
+            place.write_text("new weights")
+            if is_hashed_again:
+                record_hashes([place])
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+
+    monkeypatch.setattr("triton_sam.repository.hashes.sha256_of", replaced_meanwhile)
+    assert damaged_models(select_models(repository, ["sam2_encoder"])) == {}
+    place.write_text("damaged")
+    assert bool(damaged_models(select_models(repository, ["sam2_encoder"]))) == is_hashed_again
+
+
+def test_a_model_that_vanishes_is_one_line(repository: Path) -> None:
+    models = select_models(repository, ["sam2_encoder"])
+    shutil.rmtree(repository / "sam2_encoder")
+    assert all("\n" not in problem for problem in damaged_models(models).values())

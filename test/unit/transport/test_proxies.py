@@ -32,3 +32,13 @@ def test_header_names_are_lower_case_for_grpc_alone() -> None:
     assert request_headers(parse_url("grpcs://host"), headers) == {"authorization": "Bearer X"}
     assert request_headers(parse_url("https://host"), headers) == headers
     assert request_headers(parse_url("https://host"), None) == {}
+
+
+def test_headers_of_a_trace_are_lower_case_for_grpc() -> None:
+    from triton_sam.transport.grpc_client import GrpcClient
+    from triton_sam.transport.timed_sockets import Call
+
+    client = GrpcClient(parse_url("grpc://host"), headers={"authorization": "Bearer X"})
+    options = client._options(Call(1e9, {"X-B3-TraceId": "Mixed"}))
+    assert options["headers"] == {"authorization": "Bearer X", "x-b3-traceid": "Mixed"}
+    client.close()

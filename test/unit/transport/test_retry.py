@@ -1,9 +1,13 @@
 """When a call is tried again."""
 
 import pytest
+from tritonclient.utils import InferenceServerException
+from urllib3.exceptions import ProtocolError
 
-from triton_sam.errors import InferenceError, ServerTimeoutError, ServerUnreachableError
-from triton_sam.transport.retry import RETRY_PAUSE, Attempts
+from triton_sam.errors import InferenceError, SamError, ServerTimeoutError, ServerUnreachableError
+from triton_sam.transport.failures import map_error
+from triton_sam.transport.retry import PAUSE_FOR_DEAD_PROCESS, RETRY_PAUSE, Attempts
+from triton_sam.transport.url import parse_url
 
 GONE = ServerUnreachableError("gone")
 
@@ -43,3 +47,59 @@ def test_an_error_of_a_library_is_the_cause_of_ours():
 def test_what_is_no_error_of_ours_is_passed_on():
     with pytest.raises(KeyboardInterrupt):
         Attempts(5).pause_after(KeyboardInterrupt(), None)
+
+
+def triton_says(message: str) -> tuple[InferenceServerException, SamError]:
+    error = InferenceServerException(message, status="StatusCode.UNAVAILABLE")
+    return error, map_error(error, parse_url("grpc://host"), "sam2")
+
+
+def over_http(error: Exception) -> tuple[Exception, SamError]:
+    return error, map_error(error, parse_url("http://host"), "sam2")
+
+
+NOBODY_THERE = [
+    over_http(ConnectionRefusedError("refused")),
+    triton_says("failed to connect to all addresses; last error: UNKNOWN: Connection refused"),
+    triton_says("Request for unknown model: 'sam2' has no available versions"),
+    triton_says("Server is stopping, scheduler for model has stopped accepting new inference requests"),
+]
+MAY_HAVE_RUN = [
+    over_http(ConnectionResetError("reset")),
+    over_http(ProtocolError("the head of the answer ends early")),
+    triton_says("Stub process 'sam2_0_0' is not healthy."),
+    triton_says("Socket closed"),
+]
+
+
+@pytest.mark.parametrize("failure", NOBODY_THERE)
+def test_a_server_that_starts_again_is_waited_for(failure):
+    attempts = Attempts(2, has_answered=True)
+    for _ in range(20):
+        attempts.pause_after(*failure)
+
+
+@pytest.mark.parametrize("failure", MAY_HAVE_RUN)
+def test_a_request_that_may_have_killed_a_model_is_not_repeated_for_long(failure):
+    """Refused connections between the repetitions do not count."""
+    attempts = Attempts(2, has_answered=True)
+    for _ in range(2):
+        attempts.pause_after(*failure)
+        for _ in range(5):
+            attempts.pause_after(*NOBODY_THERE[0])
+    with pytest.raises(ServerUnreachableError):
+        attempts.pause_after(*failure)
+
+
+def test_a_repetition_waits_until_a_dead_process_was_noticed():
+    dead = triton_says("Stub process 'sam2_0_0' is not healthy.")
+    assert Attempts(2, has_answered=True).pause_after(*dead) >= PAUSE_FOR_DEAD_PROCESS / 2
+    assert Attempts(2).pause_after(*dead) <= RETRY_PAUSE
+
+
+def test_patience_ends(monkeypatch):
+    monkeypatch.setattr("triton_sam.transport.retry.RESTART_SECONDS", 0.0)
+    attempts = Attempts(1, has_answered=True)
+    attempts.pause_after(*NOBODY_THERE[0])
+    with pytest.raises(ServerUnreachableError):
+        attempts.pause_after(*NOBODY_THERE[0])

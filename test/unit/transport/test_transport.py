@@ -1,5 +1,6 @@
 """URLs, and what becomes of errors below us. The server here is a socket that misbehaves; no model is involved."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -19,6 +20,7 @@ from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.transport import Transport
+from triton_sam.transport.aio import AsyncTransport
 from triton_sam.transport.retry import RETRY_PAUSE
 from triton_sam.transport.triton import map_error
 from triton_sam.transport.url import parse_url
@@ -210,6 +212,20 @@ def test_the_async_client_repeats_as_often(monkeypatch):
             client.set_image(b"x")
         assert waited == [RETRY_PAUSE, 2 * RETRY_PAUSE, 4 * RETRY_PAUSE]
         assert len(connections) == 4
+
+
+def test_an_async_call_whose_server_is_gone_says_so_before_its_timeout():
+    async def ask(transport: AsyncTransport) -> None:
+        transport._answered.add("model")  # so that refused connections are waited for
+        try:
+            with pytest.raises(ServerUnreachableError, match="nothing answers"):
+                await transport.in_time(transport.infer("model", INPUT, ["out"]))
+        finally:
+            await transport.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = parse_url(f"http://127.0.0.1:{free.getsockname()[1]}")
+    asyncio.run(ask(AsyncTransport(url, timeout=1.0, retries=2, headers=None, ca_certs=None, connections=1)))
 
 
 def test_what_changes_the_server_is_asked_for_once(pauses):

@@ -131,6 +131,15 @@ class Podman:
         command = ["podman", "healthcheck", "run", self.container(service)]
         return subprocess.run(command, env=self._environment, capture_output=True, check=False).returncode == 0
 
+    def last_words(self, lines: int = 15) -> str:
+        """Return the last lines of the log of every container, for a test that failed."""
+        parts = []
+        for name in self.run("ps", "--all", "--format", "{{.Names}}").splitlines():
+            command = ["podman", "logs", "--tail", str(lines), name]
+            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+            parts.append(f"--- {name}\n{done.stdout}{done.stderr}")
+        return "\n".join(parts)
+
     def build_stand_ins(self, images: dict[str, str]) -> None:
         """Build the stand-ins.
 

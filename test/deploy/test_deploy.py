@@ -102,7 +102,7 @@ def test_every_promised_profile_is_there() -> None:
     assert "profiles" not in services["triton"]  # `docker compose up` on a GPU host
     assert services["triton"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
     assert "deploy" not in services["triton-cpu"]
-    assert services["service"]["command"][0] == "service"
+    assert services["service"]["command"].split()[0] == "service"
     assert "TRITON_SAM_TOKEN" in services["service"]["environment"]
     assert {"TRITON_SAM_MIRROR", "HF_ENDPOINT", "HF_TOKEN"} <= set(services["export"]["environment"])
 

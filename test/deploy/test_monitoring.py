@@ -181,7 +181,7 @@ def test_prometheus_scrapes_the_server_with_our_configuration(monitored, tmp_pat
         rules = wait_for(
             "rules", lambda data: all(rule["health"] == "ok" for group in data["groups"] for rule in group["rules"])
         )
-        assert sum(len(group["rules"]) for group in rules["groups"]) == 11
+        assert sum(len(group["rules"]) for group in rules["groups"]) == 12
     finally:
         process.terminate()
         process.wait(30)

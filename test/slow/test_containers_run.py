@@ -69,8 +69,12 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         _write_settings(engine, settings)
         token = make_tls(engine.directory / "deploy/nginx/tls")
         _give_to_containers(engine.directory)
-        engine.build_stand_ins(_base_images(engine, compose))
-        if _nginx_version(engine, compose) < (1, 27, 3):
+        try:
+            engine.build_stand_ins(_base_images(engine, compose))
+            nginx = _nginx_version(engine, compose)
+        except (containers.MachineError, AssertionError) as error:
+            pytest.skip(str(error))
+        if nginx < (1, 27, 3):
             pytest.skip("nginx 1.27.3 or newer could not be installed")
         for service in ("triton", "triton-cpu", "service"):
             engine.compose(*PROFILES, "--profile", "cpu", "build", service, timeout=1200)

@@ -42,6 +42,10 @@ def missing() -> str:
     return "" if os.geteuid() == 0 else "containers need root, since debootstrap does"
 
 
+class MachineError(Exception):
+    """This machine cannot run containers."""
+
+
 class Podman:
     """A Podman whose images, containers and networks live in a folder of their own.
 
@@ -145,7 +149,16 @@ class Podman:
 
         Args:
             images: the target in the Containerfile for each image name that the project uses.
+
+        Raises:
+            MachineError: this machine cannot do it, for example without a network.
         """
+        try:
+            self._build_stand_ins(images)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            raise MachineError(f"no stand-ins for the base images: {str(error)[-1000:]}") from error
+
+    def _build_stand_ins(self, images: dict[str, str]) -> None:
         context = self.folder / "context"
         _write_host_files(context / "host")
         backends = ROOT / "triton_sam/local_server/backends"

@@ -145,10 +145,10 @@ def test_commands_refuse_names_that_lead_elsewhere(
 def test_which_pages_may_open_the_websocket(origin: str | None, origins: tuple[str, ...], allowed: bool) -> None:
     starlette = pytest.importorskip("starlette.datastructures")
     pytest.importorskip("fastapi")
-    from triton_sam.service.middleware import allowed_origin
+    from triton_sam.service.hosts import allowed_origin
 
     headers = starlette.Headers({"host": "here:8080"} | ({} if origin is None else {"origin": origin}))
-    assert allowed_origin(headers, origins) is allowed
+    assert allowed_origin(headers, origins, ()) is allowed
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/metrics", "/live", "/static", "/healthy", "//", "/docs/x", "/v1/"])

@@ -23,7 +23,7 @@ RUN pip install --constraint constraints.txt --extra-index-url "$TORCH_INDEX" ".
 USER 1000:1000
 # `triton-sam setup` downloads to checkpoints/ in its working directory.
 WORKDIR /
-ENV TRITON_SAM_REPOSITORY=/models
+ENV TRITON_SAM_REPOSITORY=/models ORT_DISABLE_TELEMETRY=1
 VOLUME ["/models", "/checkpoints"]
 # The entry point first copies the config.pbtxt files and the small default model into an empty volume.
 ENTRYPOINT ["/opt/triton-sam/scripts/container_setup.sh"]
@@ -49,7 +49,7 @@ RUN pip install --constraint constraints.txt ".[local]" \
     && install --directory --owner=1000 --group=1000 /models
 USER 1000:1000
 WORKDIR /tmp
-ENV TRITON_SAM_REPOSITORY=/models
+ENV TRITON_SAM_REPOSITORY=/models ORT_DISABLE_TELEMETRY=1
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 \
     CMD ["python3", "/opt/triton-sam/scripts/model_health.py"]
@@ -67,7 +67,7 @@ RUN numpy=$(python3 -c 'import numpy; print(numpy.__version__)') \
 # This is the user triton-server of NVIDIA's image.
 USER 1000:1000
 WORKDIR /tmp
-ENV TRITON_SAM_REPOSITORY=/models
+ENV TRITON_SAM_REPOSITORY=/models ORT_DISABLE_TELEMETRY=1
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=10s --start-period=300s --retries=3 \
     CMD ["python3", "/opt/triton-sam/scripts/model_health.py"]

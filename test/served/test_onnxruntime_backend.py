@@ -60,6 +60,13 @@ def test_models_with_weights_are_ready_and_the_rest_is_left_out(server: LocalSer
     assert {model.device for model in server.served_models() if model.name == "scale"} == {"CPU"}
 
 
+def test_onnxruntime_reports_nothing_to_its_makers(server: LocalServer) -> None:
+    psutil = pytest.importorskip("psutil")
+    stubs = psutil.Process(server.pid).children()
+    assert stubs
+    assert {stub.environ()["ORT_DISABLE_TELEMETRY"] for stub in stubs} == {os.environ.get("ORT_DISABLE_TELEMETRY", "1")}
+
+
 def test_optional_input_takes_its_default_or_the_value_sent(client: object) -> None:
     assert infer(client, "scale", x=ones(2, 3)).as_numpy("y").tolist() == [[2.0] * 3] * 2
     assert infer(client, "scale", x=ones(1, 2), scale=np.float32([9])).as_numpy("y").tolist() == [[9.0, 9.0]]

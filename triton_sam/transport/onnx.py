@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from .._common import telemetry
 from .._common.extras import missing
 from ..errors import ExportError, ModelNotReadyError
 from .base import Tensors
@@ -27,6 +28,7 @@ class OnnxTransport:
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
+        telemetry.turn_off()
         try:
             import onnxruntime
         except ImportError as error:

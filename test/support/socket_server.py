@@ -132,7 +132,7 @@ def dribbles(part):
     return serve
 
 
-def call(seconds=5.0):
+def call(seconds=60.0):
     return Call(time.monotonic() + seconds)
 
 
@@ -140,5 +140,5 @@ def client_of(server, **options):
     return KServeClient(parse_url(server.url), **options)
 
 
-def infer(client, inputs=SMALL, outputs=("y",), seconds=5.0):
+def infer(client, inputs=SMALL, outputs=("y",), seconds=60.0):
     return client.infer("model", inputs, outputs, call(seconds))

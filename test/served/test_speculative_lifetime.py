@@ -117,11 +117,11 @@ def test_closing_ends_every_task_and_every_connection(sync):
 
 
 def test_a_forgotten_client_closes_itself(sync):
-    threads = threading.active_count()
+    threads, before = threading.active_count(), set(threading.enumerate())
     client = SpeculativeSAM2Client(sync.url)
     client.image_embeddings = sync.image_embeddings
     client.predict_sync(POINT)
-    assert threading.active_count() > threads
+    assert set(threading.enumerate()) - before
     del client
     gc.collect()
     wait_until(lambda: threading.active_count() <= threads)

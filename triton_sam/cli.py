@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from . import __version__
-from ._common import telemetry
+from ._common import reports
 from .commands import (
     alias,
     benchmark,
@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``triton-sam`` and return its exit code. Print an error of the package as one line, without a traceback."""
     args = build_parser().parse_args(arguments)
-    telemetry.turn_off()
+    reports.turn_off()
     try:
         return int(args.run(args))
     except SamError as error:

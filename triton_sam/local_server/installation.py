@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from triton_sam._common import telemetry
+from triton_sam._common import reports
 from triton_sam._common.extras import install
 from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
 
@@ -73,7 +73,7 @@ def _installed_triton(location: Path, backend_directory: Path | None) -> Triton:
     if not backends.is_dir():
         raise ConfigurationError(f"{root} has no backends folder: name one with --backend-directory")
     environment = dict(os.environ)
-    telemetry.turn_off(environment)
+    reports.turn_off(environment)
     environment["LD_LIBRARY_PATH"] = _join(root / "lib", environment.get("LD_LIBRARY_PATH"))
     return Triton(executable.resolve(), backends.resolve(), root / "caches", environment, from_wheel=False)
 
@@ -172,7 +172,7 @@ def _wheel_environment(package: Path, run_directory: Path) -> dict[str, str]:
     libraries.mkdir()
     (libraries / libpython.name).symlink_to(libpython)
     environment = dict(os.environ)
-    telemetry.turn_off(environment)
+    reports.turn_off(environment)
     conda = [libpython.parent] if (Path(sys.base_prefix) / "conda-meta").is_dir() else []
     # conda's packages need conda's libstdc++, which is newer than the system's. Elsewhere only libpython itself
     # is put on the path, not the folder around it with libraries of the same names as the system's.

@@ -18,7 +18,7 @@ from ..local_server.ports import choose_ports, resolve_host
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from .settings import Settings
-from .telemetry import add_traces
+from .tracing import add_traces
 
 if TYPE_CHECKING:
     import socket

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .._common import telemetry
+from .._common import reports
 from .._common.extras import missing
 from ..errors import ExportError, ModelNotReadyError
 from .base import Tensors
@@ -28,7 +28,7 @@ class OnnxTransport:
     """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
-        telemetry.turn_off()
+        reports.turn_off()
         try:
             import onnxruntime
         except ImportError as error:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's reports to its makers, which this project turns off."""
+"""Turns off the reports of its use that ONNX Runtime sends to its makers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ VARIABLE = "ORT_DISABLE_TELEMETRY"
 def turn_off(environment: MutableMapping[str, str] = os.environ) -> None:
     """Tell ONNX Runtime to report nothing, unless the user has set the variable.
 
-    Its packages report their use over the network by default (1.31 does on Linux, too). Call this before the import.
+    By default, ONNX Runtime reports over the network (1.31 does so on Linux, too). Call this before you import it.
     """
     environment.setdefault(VARIABLE, "1")

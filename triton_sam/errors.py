@@ -4,7 +4,8 @@
     ├── ConfigurationError          an option or a URL is invalid (also a ValueError)
     ├── InputError                  an input of the caller is invalid (also a ValueError)
     │   ├── ImageError              an image is empty, damaged, too large or not an image
-    │   └── PromptError             points, labels, boxes or a mask have a wrong shape, type or range
+    │   ├── PromptError             points, labels, boxes or a mask have a wrong shape, type or range
+    │   └── VideoError              a video is empty, damaged or not a video, or its frames change their size
     ├── NoImageError                a prediction needs an image, and none was set
     ├── MissingDependencyError      an optional package is not installed (also an ImportError)
     ├── ServerError                 a call to Triton failed
@@ -13,7 +14,8 @@
     │   ├── ModelNotReadyError      the server answers, but the model is not loaded
     │   ├── ServerBusyError         too many requests wait at the server: try again in a moment
     │   └── InferenceError          the server received the request, but refused it or failed
-    │       └── UnknownImageError   the server does not hold the image of an id (any more): send it again
+    │       ├── UnknownImageError   the server does not hold the image of an id (any more): send it again
+    │       └── UnknownSessionError the server does not hold the video session of an id (any more)
     ├── CheckpointError             a checkpoint file is missing, damaged or of another model
     │   └── DownloadError           a download failed
     │       └── ChecksumError       a downloaded file has the wrong SHA-256 or size
@@ -46,6 +48,10 @@ class ImageError(InputError):
 
 class PromptError(InputError):
     """Points, labels, boxes or a mask have a wrong shape, type or range."""
+
+
+class VideoError(InputError):
+    """A video is empty, damaged or not a video at all, or its frames change their size."""
 
 
 class NoImageError(SamError):
@@ -82,6 +88,10 @@ class InferenceError(ServerError):
 
 class UnknownImageError(InferenceError):
     """The server does not hold the image of an id, or not any more. Clients send the image again automatically."""
+
+
+class UnknownSessionError(InferenceError):
+    """The server does not hold the video session of an id, or not any more. Clients restore it automatically."""
 
 
 class CheckpointError(SamError):

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..errors import ConfigurationError
 from .names import model_name
 from .tables import DECODER, ENCODER, Checkpoint, HubFiles, ModelSize, ModelSpec, Option, Tensor
+from .tracking import Tracking
 
 __all__ = [
     "LABEL_BACKGROUND",
@@ -69,6 +70,9 @@ class Family(ABC):
     """The family's models by role. "encoder" and "decoder" are required; a family names any further roles itself."""
     encoder = _ModelAttribute(ENCODER)
     decoder = _ModelAttribute(DECODER)
+
+    tracking: ClassVar[Tracking | None] = None
+    """The models that follow objects through a video; None if the family has none."""
 
     image_size: ClassVar[int]
     """Side of the square image that the encoder takes, in pixels."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from .points import DECODER_DIMENSIONS, MASK_OUTPUTS, PROMPT_INPUTS, PointFamily
 from .tables import DECODER, ENCODER, Checkpoint, ModelSize, ModelSpec, Option, Tensor, by_role
+from .tracking import Tracking, sam2_tracking
 
 _FILES = "https://dl.fbaipublicfiles.com/segment_anything_2/092824"
 _CONFIG = "configs/sam2.1/sam2.1_hiera"
@@ -44,6 +45,7 @@ class Sam2(PointFamily):
             dimensions=DECODER_DIMENSIONS,
         ),
     )
+    tracking: ClassVar[Tracking | None] = sam2_tracking(EMBEDDINGS, 1024)
     sizes: ClassVar[tuple[ModelSize, ...]] = (
         ModelSize("tiny", model=f"{_CONFIG}_t.yaml", aliases=("t",)),
         ModelSize("small", model=f"{_CONFIG}_s.yaml", aliases=("s",)),

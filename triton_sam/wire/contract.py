@@ -8,7 +8,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ..errors import ImageError, InferenceError, PromptError, SamError, ServerBusyError, UnknownImageError
+from ..errors import (
+    ImageError,
+    InferenceError,
+    PromptError,
+    SamError,
+    ServerBusyError,
+    UnknownImageError,
+    UnknownSessionError,
+    VideoError,
+)
 from ..families.base import Family
 from ..families.tables import DECODER, ENCODER, Tensor
 from ..masks.formats import formats_of
@@ -49,8 +58,10 @@ BAD_REQUEST = "BAD_REQUEST"
 INTERNAL = "INTERNAL"
 CODES: dict[str, type[SamError]] = {
     "UNKNOWN_IMAGE_ID": UnknownImageError,
+    "UNKNOWN_SESSION_ID": UnknownSessionError,
     "BAD_IMAGE": ImageError,
     "BAD_PROMPT": PromptError,
+    "BAD_VIDEO": VideoError,
     "BUSY": ServerBusyError,
 }
 """Error code -> exception class of the client. The code is the first word of an error message on the wire."""

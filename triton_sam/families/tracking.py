@@ -1,0 +1,109 @@
+"""The models that follow objects through a video, and the sizes of their memory.
+
+Names of tensors and models are those of SAM2, the first family with a memory. Another family with the same parts (the
+tracker of SAM3, EdgeTAM) calls sam2_tracking() with its own sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .tables import Dimension, ModelSpec, Tensor, by_role
+
+MEMORY_ATTENTION, MEMORY_ENCODER = "memory_attention", "memory_encoder"
+TRACKING_DECODER, MASK_PROMPT = "tracking_decoder", "mask_prompt"
+"""The roles of the models of a tracker."""
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """The part of a family's table that describes how it tracks objects.
+
+    Reference for the numbers: sam2.modeling.sam2_base.SAM2Base.
+
+    Args:
+        models: the models besides the encoder of the family, by role.
+        memory_channels: channels of the memory of one frame.
+        memory_side: height and width of the memory of one frame.
+        pointer_channels: length of an object pointer.
+        memories: maximum number of memories of frames that were not prompted (``num_maskmem`` - 1).
+        pointers: maximum number of object pointers that are added to the memories (``max_obj_ptrs_in_encoder``).
+        multimask_points: a prompt of at most so many points chooses the best of three masks
+            (``multimask_max_pt_num``). A box counts as two points, and no prompt as none.
+    """
+
+    models: Mapping[str, ModelSpec]
+    memory_channels: int
+    memory_side: int
+    pointer_channels: int
+    memories: int = 6
+    pointers: int = 16
+    multimask_points: int = 1
+
+
+def sam2_tracking(embeddings: tuple[Tensor, ...], side: int, memory_channels: int = 64) -> Tracking:
+    """Return the table of a tracker with the parts of SAM2.
+
+    Args:
+        embeddings: outputs of the family's encoder: the coarse embeddings first, then the high-resolution features.
+        side: side of the square image that the encoder takes, in pixels.
+        memory_channels: channels of a memory.
+    """
+    coarse = embeddings[0]
+    channels, small, low = int(coarse.shape[1]), side // 16, side // 4
+    features = Tensor(coarse.name, "FP32", ("images", channels, small, small))
+    logits = Tensor("masks", "FP32", ("objects", 1, low, low))
+    score = Tensor("object_score_logits", "FP32", ("objects", 1))
+    shared = {"images": Dimension(choices=(1, "objects"))}
+    models = by_role(
+        ModelSpec(
+            MEMORY_ATTENTION,
+            inputs=(
+                features,
+                Tensor("memories", "FP32", ("objects", "memories", memory_channels, small, small)),
+                # Steps between the frame of a memory and this one: 1 to 6; 0 for a prompted frame at any distance.
+                Tensor("memory_ages", "INT64", ("objects", "memories")),
+                Tensor("object_pointers", "FP32", ("objects", "pointers", channels)),
+                # Steps between the frame of a pointer and this one, divided by min(frames, 16) - 1.
+                Tensor("pointer_ages", "FP32", ("objects", "pointers")),
+            ),
+            outputs=(Tensor("conditioned_embeddings", "FP32", ("objects", channels, small, small)),),
+            dimensions={**shared, "pointers": Dimension(minimum=0)},
+        ),
+        ModelSpec(
+            MEMORY_ENCODER,
+            inputs=(features, logits, score, Tensor("is_prompted", "FP32", ("objects",))),
+            outputs=(Tensor("memory", "FP32", ("objects", memory_channels, small, small)),),
+            dimensions=shared,
+        ),
+        ModelSpec(
+            TRACKING_DECODER,
+            inputs=(
+                *(Tensor(tensor.name, "FP32", tensor.shape) for tensor in embeddings),
+                Tensor("point_coords", "FP32", ("objects", "points", 2)),
+                Tensor("point_labels", "FP32", ("objects", "points")),
+                # 1: the best of three masks; 0: the single mask.
+                Tensor("multimask", "FP32", ("objects",)),
+                # 0: mask_input holds logits of an earlier prediction. 1: it is the output of the mask_prompt model, and
+                # the embeddings are of a frame without memory. -1: the same, and the mask is empty.
+                Tensor("mask_prompt", "FP32", ("objects",)),
+                Tensor("mask_input", "FP32", ("masks", 1, low, low), optional=True),
+                Tensor("has_mask_input", "FP32", ("masks",), optional=True),
+            ),
+            outputs=(
+                logits,
+                Tensor("iou_predictions", "FP32", ("objects", 1)),
+                score,
+                Tensor("object_pointers", "FP32", ("objects", channels)),
+            ),
+            dimensions={**shared, "masks": Dimension(choices=(1, "objects")), "points": Dimension(minimum=0)},
+        ),
+        ModelSpec(
+            MASK_PROMPT,
+            # 1 inside the object, 0 outside, at the size of the encoder's image.
+            inputs=(Tensor("mask", "FP32", ("objects", 1, side, side)),),
+            outputs=(Tensor("mask_input", "FP32", ("objects", 1, low, low)), logits),
+        ),
+    )
+    return Tracking(models, memory_channels, small, channels)

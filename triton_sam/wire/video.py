@@ -1,0 +1,119 @@
+"""The wire contract of the video models, for example ``sam2_video``: operations, tensors, parameters and limits.
+
+A request has one operation. Small arguments travel as one JSON text, images and masks as tensors. The client drives a
+video frame by frame, so that back-pressure and cancellation need nothing else.
+"""
+
+from __future__ import annotations
+
+from ..families.base import Family
+from ..families.tables import ENCODER
+from ..families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
+from ..masks.formats import formats_of
+from .contract import ENCODED_MASKS, IOU_PREDICTIONS, LOGITS, MASKS, OUTPUT_FORMAT, Parameter, WireTensor
+
+START_SESSION = "start_session"
+ADD_FRAMES = "add_frames"
+ADD_PROMPT = "add_prompt"
+PROPAGATE = "propagate"
+REMOVE_OBJECT = "remove_object"
+CLEAR_PROMPTS = "clear_prompts"
+RESET_SESSION = "reset_session"
+CLOSE_SESSION = "close_session"
+CANCEL_PROPAGATION = "cancel_propagation"
+GET_SNAPSHOT = "get_snapshot"
+OPERATIONS = (
+    START_SESSION,
+    ADD_FRAMES,
+    ADD_PROMPT,
+    PROPAGATE,
+    REMOVE_OBJECT,
+    CLEAR_PROMPTS,
+    RESET_SESSION,
+    CLOSE_SESSION,
+    CANCEL_PROPAGATION,
+    GET_SNAPSHOT,
+)
+
+OPERATION = "operation"
+SESSION_ID = "session_id"
+ARGUMENTS = "arguments"
+FRAMES = "frames"
+MASK = "mask"
+SNAPSHOT = "snapshot"
+
+RESULT = "result"
+FRAME_INDEXES = "frame_indexes"
+OBJECT_IDS = "object_ids"
+OBJECT_SCORES = "object_scores"
+
+DEFAULT_MAX_SESSIONS = 32
+DEFAULT_MAX_OBJECTS = 64
+DEFAULT_MAX_PROMPTED_FRAMES = 32
+DEFAULT_SESSION_BYTES = 256 << 20
+DEFAULT_IDLE_SECONDS = 600
+DEFAULT_CACHE_BYTES = 512 << 20
+DEFAULT_MAX_PENDING = 64
+
+
+def video_model(family: Family, variant: str | None = None) -> str:
+    """Return the Triton name of the video model of a family or variant, for example ``sam2_video``."""
+    return f"{variant or family.name}_video"
+
+
+def inputs() -> tuple[WireTensor, ...]:
+    """Return the inputs of a video model."""
+    return (
+        WireTensor(OPERATION, "BYTES", (1,), note=", ".join(OPERATIONS)),
+        WireTensor(SESSION_ID, "BYTES", (1,), True, note="from the answer to start_session"),
+        WireTensor(ARGUMENTS, "BYTES", (1,), True, note="a JSON object, see docs/reference/video.md"),
+        WireTensor(FRAMES, "BYTES", ("frames",), True, note="image files: JPEG, PNG, ..."),
+        WireTensor(MASK, "BOOL", ("height", "width"), True, note="a mask as prompt, in the size of the frames"),
+        WireTensor(SNAPSHOT, "BYTES", (1,), True, note="for start_session: goes on where a lost session was"),
+        WireTensor(OUTPUT_FORMAT, "BYTES", (1,), True, note=", ".join(output_formats())),
+    )
+
+
+def outputs(family: Family) -> tuple[WireTensor, ...]:
+    """Return the outputs of a video model. A row is one object in one frame."""
+    side = family.mask_size
+    return (
+        WireTensor(RESULT, "BYTES", (1,), note="a JSON object"),
+        WireTensor(FRAME_INDEXES, "INT64", ("rows",)),
+        WireTensor(OBJECT_IDS, "INT64", ("rows",)),
+        WireTensor(MASKS, "FP32", ("rows", 1, side, side), note="logits"),
+        WireTensor(ENCODED_MASKS, "BYTES", ("rows",), note="full size"),
+        WireTensor(OBJECT_SCORES, "FP32", ("rows",), note="logits: above 0 the object is visible"),
+        WireTensor(IOU_PREDICTIONS, "FP32", ("rows",)),
+        WireTensor(SNAPSHOT, "BYTES", (1,)),
+    )
+
+
+def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, ...]:
+    """Return the parameters of a video model with their defaults."""
+    roles = (ENCODER, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER, MASK_PROMPT)
+    return (
+        Parameter("family", family.name.upper()),
+        Parameter("image_size", str(family.image_size), "Side of the encoder's image in pixels."),
+        *(Parameter(role, family.model_name(role, variant)) for role in roles),
+        Parameter("max_sessions", str(DEFAULT_MAX_SESSIONS), "Sessions at a time; more are refused at once."),
+        Parameter("max_objects", str(DEFAULT_MAX_OBJECTS), "Objects of one session."),
+        Parameter(
+            "max_prompted_frames",
+            str(DEFAULT_MAX_PROMPTED_FRAMES),
+            "Prompted frames of one object: each later frame attends to all of them.",
+        ),
+        Parameter(
+            "session_bytes",
+            str(DEFAULT_SESSION_BYTES),
+            "Memories and masks of earlier frames that a session keeps for corrections, in bytes.",
+        ),
+        Parameter("idle_seconds", str(DEFAULT_IDLE_SECONDS), "A session without requests for so long is closed."),
+        Parameter("cache_bytes", str(DEFAULT_CACHE_BYTES), "Embeddings of frames, in bytes. On a CPU in /dev/shm."),
+        Parameter("max_pending", str(DEFAULT_MAX_PENDING), "Requests that may run or wait; more are refused."),
+    )
+
+
+def output_formats() -> tuple[str, ...]:
+    """Return the valid values of ``output_format``. The first is the default."""
+    return LOGITS, *formats_of("session model")

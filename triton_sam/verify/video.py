@@ -1,0 +1,191 @@
+"""Compare video models with the official video predictor: same weights, same frames, same prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..families.base import FloatArray, Size
+from ..masks.compare import intersection_over_union
+
+Frame = npt.NDArray[np.uint8]
+Logits = Mapping[int, FloatArray]
+"""Logits (s,s) in low resolution by object, in one frame."""
+
+
+class VideoRunner(Protocol):
+    """Follows objects through one video. The official predictor and the clients each have a runner."""
+
+    def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
+        """Add a prompt (``points``, ``labels``, ``box`` or ``mask``); return the logits in this frame."""
+        ...
+
+    def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
+        """Track all objects from a frame to the end of the video (or its begin); yield each frame and its logits."""
+        ...
+
+    def mask(self, logits: FloatArray) -> npt.NDArray[np.bool_]:
+        """Return the mask (H,W) in the size of the frames that belongs to logits."""
+        ...
+
+    def reset(self) -> None:
+        """Forget all objects."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a case: a prompt, or a pass.
+
+    Args:
+        prompt: arguments of VideoRunner.add(); None for a pass.
+        start: first frame of a pass; None: the first prompted frame.
+        reverse: direction of a pass.
+    """
+
+    prompt: Mapping[str, Any] | None = None
+    start: int | None = None
+    reverse: bool = False
+
+
+@dataclass(frozen=True)
+class VideoRow:
+    """One case, answered by one runner and by the official predictor.
+
+    Args:
+        runner: name of the runner that answered, for example "served over http".
+        case: title of the case.
+        frames: number of answers that were compared: frames of all passes, and prompts.
+        logit_diff: largest absolute difference of the low-resolution logits.
+        iou: IoU of the masks in the size of the frames, the smallest of all objects and frames, 0..1.
+        pixels: pixels that differ in a mask, the most of all objects and frames.
+        visible: share of the compared masks that have pixels, 0..1. Masks without pixels prove little.
+    """
+
+    runner: str
+    case: str
+    frames: int
+    logit_diff: float
+    iou: float
+    pixels: int
+    visible: float
+
+    def passes(self, threshold: float) -> bool:
+        """Return whether the masks are equal enough. NaN never is. One pixel may differ, since rounding decides it."""
+        return self.iou >= threshold or (self.pixels <= 1 and not np.isnan(self.logit_diff))
+
+
+def threshold(frames: int) -> float:
+    """Return the smallest allowed IoU. Differences grow along a video, because each frame builds on earlier ones."""
+    return 0.9999 if frames <= 8 else 0.999
+
+
+def cases(size: Size, frames: int) -> dict[str, list[Step]]:
+    """Return the cases by title: prompts and passes, spread over a video of any size.
+
+    Args:
+        size: width and height of the frames in pixels.
+        frames: number of frames, at least 4.
+    """
+    middle = frames // 2
+    click = Step({"frame": 0, "object_id": 1, "points": _at(size, (0.32, 0.36)), "labels": [1]})
+    box = Step({"frame": 0, "object_id": 2, "box": _at(size, (0.1, 0.5), (0.45, 0.9)).reshape(4)})
+    third = Step({"frame": 0, "object_id": 3, "points": _at(size, (0.7, 0.3), (0.9, 0.9)), "labels": [1, 0]})
+    correction = Step({"frame": middle, "object_id": 1, "points": _at(size, (0.5, 0.5)), "labels": [0]})
+    late = Step({"frame": middle, "object_id": 2, "points": _at(size, (0.66, 0.6)), "labels": [1]})
+    mask = Step({"frame": 0, "object_id": 1, "mask": _disc(size)})
+    middle_click = Step({"frame": middle, "object_id": 1, "points": _at(size, (0.4, 0.4)), "labels": [1]})
+    again = Step(start=middle)
+    return {
+        "one object": [click, Step()],
+        "three objects": [click, box, third, Step()],
+        "correction in the middle": [click, Step(), correction, again],
+        "object added midway": [click, Step(), late, again],
+        "both directions": [middle_click, Step(), Step(start=middle, reverse=True)],
+        "mask prompt": [mask, Step()],
+    }
+
+
+def verify_video(
+    reference: VideoRunner, runners: Mapping[str, VideoRunner], size: Size, frames: int
+) -> Iterator[VideoRow]:
+    """Compare runners with the official video predictor.
+
+    Args:
+        reference: the official predictor with the weights and the frames of the runners.
+        runners: the runners by name.
+        size: width and height of the frames in pixels.
+        frames: number of frames.
+
+    Yields:
+        One row for each case and runner.
+
+    Raises:
+        ServerError: a served runner failed.
+    """
+    for title, steps in cases(size, frames).items():
+        expected = list(_answers(reference, steps))
+        for name, runner in runners.items():
+            yield _compare(name, title, runner, list(_answers(runner, steps)), expected)
+
+
+def format_table(rows: Sequence[VideoRow], least: float) -> str:
+    """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
+    lines = [("runner", "case", "answers", "max |logit diff|", "mask IoU", "pixels", "with mask", "")]
+    for row in rows:
+        verdict = "ok" if row.passes(least) else "FAIL"
+        numbers = f"{row.logit_diff:.1e}", f"{row.iou:.6f}", str(row.pixels), f"{row.visible:.0%}"
+        lines.append((row.runner, row.case, str(row.frames), *numbers, verdict))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _answers(runner: VideoRunner, steps: Sequence[Step]) -> Iterator[tuple[int, dict[int, FloatArray]]]:
+    runner.reset()
+    for step in steps:
+        if step.prompt is not None:
+            yield int(step.prompt["frame"]), dict(runner.add(**step.prompt))
+        else:
+            for frame, logits in runner.propagate(step.start, step.reverse):
+                yield frame, dict(logits)
+
+
+def _compare(
+    name: str,
+    title: str,
+    runner: VideoRunner,
+    found: Sequence[tuple[int, Logits]],
+    expected: Sequence[tuple[int, Logits]],
+) -> VideoRow:
+    """Compare the answers of one case. Other frames or objects than expected count as an IoU of 0."""
+    if [(frame, set(logits)) for frame, logits in found] != [(frame, set(logits)) for frame, logits in expected]:
+        return VideoRow(name, title, len(found), np.inf, 0.0, -1, 0.0)
+    differences, ious, pixels, visible = [0.0], [1.0], [0], []
+    for (_, ours), (_, theirs) in zip(found, expected, strict=True):
+        for object_id, logits in ours.items():
+            differences.append(float(np.abs(logits - theirs[object_id]).max()))
+            mask, official = runner.mask(logits), runner.mask(theirs[object_id])
+            ious.append(intersection_over_union(mask, official))
+            pixels.append(int(np.count_nonzero(mask != official)))
+            visible.append(bool(official.any()))
+    return VideoRow(name, title, len(found), max(differences), min(ious), max(pixels), float(np.mean(visible)))
+
+
+def _at(size: Size, *places: tuple[float, float]) -> FloatArray:
+    """Turn fractions of width and height into whole pixels, float32 (N,2)."""
+    pixels: FloatArray = np.floor(np.array(places, np.float32) * np.array(size, np.float32))
+    return pixels
+
+
+def _disc(size: Size) -> npt.NDArray[np.bool_]:
+    """Return a mask of a disc in the size of the frames."""
+    width, height = size
+    y, x = np.mgrid[:height, :width]
+    disc: npt.NDArray[np.bool_] = (x - 0.4 * width) ** 2 + (y - 0.45 * height) ** 2 < (0.2 * min(size)) ** 2
+    return disc

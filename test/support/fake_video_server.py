@@ -155,13 +155,15 @@ class FakeVideoServer:
     def _start(self, arguments, inputs):
         if len(self.sessions) >= self.max_sessions:
             raise RefusedError("BUSY", "no place for another session")
-        tracker = Tracker(arguments["num_frames"])
-        if wire.SNAPSHOT in inputs:
+        if wire.SNAPSHOT not in inputs:
+            tracker = Tracker(arguments["num_frames"])
+        else:
+            assert arguments == {}
             tracker = pickle.loads(inputs[wire.SNAPSHOT][0])
             tracker.step = 0
         name = uuid.uuid4().hex
         self.sessions[name] = {"tracker": tracker, "frames": {}, "last": None}
-        return result(session_id=name)
+        return result(session_id=name, next_step=1)
 
     def _take_frames(self, session, arguments, inputs):
         contents = inputs.get(wire.FRAMES, ())

@@ -153,7 +153,7 @@ class SessionFlows:
             answer = yield self._model.start(self._frames.count, self._frames.size, self._snapshot)
             result = self._model.read_result(answer)
             self._session = _session_id(result, self._model.name)
-            self._step = int(result.get("step", 0))
+            self._step = int(result.get("next_step", 1)) - 1
             for operation in self._journal:
                 yield from self._ask(operation, (wire.RESULT,))
         except InferenceError as error:

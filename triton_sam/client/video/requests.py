@@ -72,9 +72,10 @@ class VideoModel:
 
     def start(self, num_frames: int | None, size: Size, snapshot: bytes | None) -> Request:
         """Build the request that starts a session, or that continues a lost one from its snapshot."""
-        inputs = _inputs(wire.START_SESSION, None, {"num_frames": num_frames, "frame_size": list(size)})
-        if snapshot is not None:
-            inputs[wire.SNAPSHOT] = _texts(snapshot)
+        if snapshot is None:
+            inputs = _inputs(wire.START_SESSION, None, {"num_frames": num_frames, "frame_size": list(size)})
+        else:  # it holds the arguments
+            inputs = {**_inputs(wire.START_SESSION, None, {}), wire.SNAPSHOT: _texts(snapshot)}
         return Request(self.name, inputs, (wire.RESULT,))
 
     def add_frames(self, session: str, frames: Mapping[int, bytes]) -> Request:

@@ -7,9 +7,12 @@ official predictor as a reference.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import ConfigurationError
 from ..families import Family, get_family
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from .reference import Reference
+    from .reference import Reference, VideoReference
 
 
 class Exporter(ABC):
@@ -126,3 +129,15 @@ class Exporter(ABC):
             ConfigurationError: the family has no official predictor.
         """
         raise ConfigurationError(f"{self.name} has no official predictor to compare with")
+
+    def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:  # noqa: ARG002
+        """Return the official video predictor around a model from load(), with a video.
+
+        Args:
+            model: from load().
+            frames: the frames, each uint8 (H,W,3) RGB.
+
+        Raises:
+            ConfigurationError: the family has no official video predictor.
+        """
+        raise ConfigurationError(f"{self.name} has no official video predictor to compare with")

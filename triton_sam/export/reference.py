@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,3 +42,30 @@ class Reference(Protocol):
 
     def answer(self, prompt: Prompt, multimask: bool) -> Answer:
         """Answer a prompt: one mask for each object, or three with ``multimask``."""
+
+
+class VideoReference(Protocol):
+    """An official video predictor with one video. Its logits (objects,H,W) have the order of ``object_ids``."""
+
+    @property
+    def object_ids(self) -> list[int]:
+        """The ids of the objects, in the order in which they were added."""
+        ...
+
+    def add_points(
+        self, frame: int, object_id: int, points: Any = None, labels: Any = None, box: Any = None
+    ) -> FloatArray:
+        """Add points and a box in pixels of the frame; return the logits of all objects there."""
+        ...
+
+    def add_mask(self, frame: int, object_id: int, mask: BoolArray) -> FloatArray:
+        """Add a mask (H,W); return the logits of all objects in the frame."""
+        ...
+
+    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, FloatArray]]:
+        """Yield each frame with the logits of all objects."""
+        ...
+
+    def reset(self) -> None:
+        """Remove all objects."""
+        ...

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import ConfigurationError
 from ..families import get_family
@@ -13,7 +17,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .pipeline import Exported
-    from .reference import Reference
+    from .reference import Reference, VideoReference
 
 
 def exporter(family: str) -> Exporter:
@@ -69,6 +73,32 @@ def reference(family: str, checkpoint: Path | None, model: str | None, random_se
     chosen = exporter(family)
     side = chosen.family.image_size
     return chosen.reference(chosen.load(checkpoint, model, image_size=side, random_seed=random_seed))
+
+
+def video_reference(
+    family: str,
+    checkpoint: Path | None,
+    model: str | None,
+    random_seed: int | None,
+    image_size: int,
+    frames: Sequence[npt.NDArray[np.uint8]],
+) -> VideoReference:
+    """Build the official video predictor of a family, with the same weights as export().
+
+    Args:
+        family: name of the family.
+        checkpoint: file with the weights; None for random weights.
+        model: see Settings.model.
+        random_seed: seed of random weights; None with a checkpoint.
+        image_size: side of the encoder's image in pixels.
+        frames: the frames of the video, each uint8 (H,W,3) RGB.
+
+    Raises:
+        SamError: see Exporter.load() and Exporter.video_reference().
+    """
+    chosen = exporter(family)
+    built = chosen.load(checkpoint, model, image_size=image_size, random_seed=random_seed)
+    return chosen.video_reference(built, frames)
 
 
 def parameters(family: str, size: str) -> int:

@@ -9,32 +9,88 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..client.video.sync import Video
+from ..export.reference import VideoReference
 from ..families.base import FloatArray, Size
 from ..masks.compare import intersection_over_union
+from ..masks.resize import resize_logits
+from ..masks.video_segment import VideoSegment
 
-Frame = npt.NDArray[np.uint8]
 Logits = Mapping[int, FloatArray]
-"""Logits (s,s) in low resolution by object, in one frame."""
+"""Logits (H,W) in the size of the frames, by object, in one frame."""
 
 
 class VideoRunner(Protocol):
     """Follows objects through one video. The official predictor and the clients each have a runner."""
 
     def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
-        """Add a prompt (``points``, ``labels``, ``box`` or ``mask``); return the logits in this frame."""
+        """Add a prompt (``points``, ``labels``, ``box`` or ``mask``); return the logits of the object in this frame."""
         ...
 
     def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
         """Track all objects from a frame to the end of the video (or its begin); yield each frame and its logits."""
         ...
 
-    def mask(self, logits: FloatArray) -> npt.NDArray[np.bool_]:
-        """Return the mask (H,W) in the size of the frames that belongs to logits."""
-        ...
-
     def reset(self) -> None:
         """Forget all objects."""
         ...
+
+
+class ClientRunner:
+    """Runs an open video of a client.
+
+    Args:
+        video: the video.
+    """
+
+    def __init__(self, video: Video) -> None:
+        self._video = video
+
+    def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
+        """See VideoRunner.add."""
+        return {object_id: self._logits(self._video.add(frame, object_id, **prompt))}
+
+    def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
+        """See VideoRunner.propagate."""
+        for frame, segments in self._video.propagate(start, reverse=reverse):
+            yield frame, {object_id: self._logits(segment) for object_id, segment in segments.items()}
+
+    def reset(self) -> None:
+        """See VideoRunner.reset."""
+        self._video.reset()
+
+    def _logits(self, segment: VideoSegment) -> FloatArray:
+        assert segment.logits is not None  # noqa: S101 - for the type checker: the client asks for them by default
+        return resize_logits(segment.logits.reshape(segment.logits.shape[-2:]), self._video.frame_size)
+
+
+class ReferenceRunner:
+    """Runs the official video predictor.
+
+    Args:
+        reference: the predictor with the frames.
+    """
+
+    def __init__(self, reference: VideoReference) -> None:
+        self._reference = reference
+
+    def add(self, frame: int, object_id: int, **prompt: Any) -> Logits:
+        """See VideoRunner.add."""
+        mask = prompt.pop("mask", None)
+        if mask is None:
+            rows = self._reference.add_points(frame, object_id, **prompt)
+        else:
+            rows = self._reference.add_mask(frame, object_id, mask)
+        return {object_id: rows[self._reference.object_ids.index(object_id)]}
+
+    def propagate(self, start: int | None, reverse: bool) -> Iterator[tuple[int, Logits]]:
+        """See VideoRunner.propagate."""
+        for frame, rows in self._reference.propagate(start, reverse=reverse):
+            yield frame, dict(zip(self._reference.object_ids, rows, strict=True))
+
+    def reset(self) -> None:
+        """See VideoRunner.reset."""
+        self._reference.reset()
 
 
 @dataclass(frozen=True)
@@ -60,7 +116,7 @@ class VideoRow:
         runner: name of the runner that answered, for example "served over http".
         case: title of the case.
         frames: number of answers that were compared: frames of all passes, and prompts.
-        logit_diff: largest absolute difference of the low-resolution logits.
+        logit_diff: largest absolute difference of the logits, both clamped to +-32.
         iou: IoU of the masks in the size of the frames, the smallest of all objects and frames, 0..1.
         pixels: pixels that differ in a mask, the most of all objects and frames.
         visible: share of the compared masks that have pixels, 0..1. Masks without pixels prove little.
@@ -130,7 +186,7 @@ def verify_video(
     for title, steps in cases(size, frames).items():
         expected = list(_answers(reference, steps))
         for name, runner in runners.items():
-            yield _compare(name, title, runner, list(_answers(runner, steps)), expected)
+            yield _compare(name, title, list(_answers(runner, steps)), expected)
 
 
 def format_table(rows: Sequence[VideoRow], least: float) -> str:
@@ -159,7 +215,6 @@ def _answers(runner: VideoRunner, steps: Sequence[Step]) -> Iterator[tuple[int, 
 def _compare(
     name: str,
     title: str,
-    runner: VideoRunner,
     found: Sequence[tuple[int, Logits]],
     expected: Sequence[tuple[int, Logits]],
 ) -> VideoRow:
@@ -169,8 +224,9 @@ def _compare(
     differences, ious, pixels, visible = [0.0], [1.0], [0], []
     for (_, ours), (_, theirs) in zip(found, expected, strict=True):
         for object_id, logits in ours.items():
-            differences.append(float(np.abs(logits - theirs[object_id]).max()))
-            mask, official = runner.mask(logits), runner.mask(theirs[object_id])
+            pair = logits, theirs[object_id]
+            differences.append(float(np.abs(np.subtract(*(np.clip(each, -32, 32) for each in pair))).max()))
+            mask, official = (each > 0 for each in pair)
             ious.append(intersection_over_union(mask, official))
             pixels.append(int(np.count_nonzero(mask != official)))
             visible.append(bool(official.any()))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
 from ...families.sam2 import Sam2
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
+from ..reference import VideoReference
 from ..settings import Settings
 from . import model as sam2_model
 from .reference import Sam2Reference
@@ -70,6 +74,12 @@ class Sam2Exporter(Exporter):
     def reference(self, model: Any) -> Sam2Reference:
         """See Exporter.reference."""
         return Sam2Reference(model)
+
+    def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
+        """See Exporter.video_reference."""
+        from .video_reference import Sam2VideoReference
+
+        return Sam2VideoReference(model, frames)
 
 
 def load_model(

@@ -155,9 +155,13 @@ def stub_of(server, model):
     return None
 
 
-@pytest.mark.parametrize("frame", [pytest.param(3, marks=pytest.mark.slow), 31])
-def test_killing_the_process_in_the_middle_changes_no_mask(url, server, undisturbed, frame):
+@pytest.mark.parametrize(
+    ("protocol", "frame"),
+    [("http", 31), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("http", 3), ("grpc", 3), ("grpc", 31)))],
+)
+def test_killing_the_process_in_the_middle_changes_no_mask(protocol, frame, server, undisturbed):
     passed = []
+    url = server.http_url if protocol == "http" else server.grpc_url
     with SAM2VideoClient(url, timeout=120, retries=5) as client, client.open(FRAMES) as video:
         prompt(video)
         for index, segments in video.propagate(start=0):

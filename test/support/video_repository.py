@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 SIDE = 512
 CONFIG = "sam2.1_hiera_micro"
@@ -18,9 +19,10 @@ def export_video(repository: Path) -> Path:
     from triton_sam.repository import CONFIG_NAME, config_for
     from triton_sam.sessions.video.config import MODEL_NAME, MODEL_TEXT, video_config
 
-    model = load_model(None, CONFIG, image_size=SIDE, random_seed=0)
+    model: Any = load_model(None, CONFIG, image_size=SIDE, random_seed=0)
     model.binarize_mask_from_pts_for_mem_enc = True
     family = Sam2().at(SIDE)
+    assert family.tracking is not None
     specs = [family.encoder, *family.tracking.models.values()]
     for spec in specs:
         traced = trace(model, spec) if spec is family.encoder else trace_video(model, spec)

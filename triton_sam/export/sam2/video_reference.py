@@ -171,7 +171,7 @@ class Sam2VideoReference:
         return state
 
 
-class _Predictor(SAM2VideoPredictor):
+class _Predictor(SAM2VideoPredictor):  # type: ignore[misc]
     """The official predictor, which keeps its memories, rounded to bfloat16, as FP32 numbers.
 
     The official code concatenates them with pointers, which makes them FP32. In a frame before all prompts of an object
@@ -192,7 +192,7 @@ class _Predictor(SAM2VideoPredictor):
 def _predictor_of(model: Any) -> Any:
     """Return a SAM2VideoPredictor that shares all modules, parameters and settings with a SAM2Base."""
     predictor = _Predictor.__new__(_Predictor)
-    vars(predictor).update(vars(model))
+    predictor.__dict__.update(vars(model))
     predictor.fill_hole_area = _FILL_HOLE_AREA if torch.cuda.is_available() and model.device.type == "cuda" else 0
     predictor.non_overlap_masks = False
     predictor.clear_non_cond_mem_around_input = False

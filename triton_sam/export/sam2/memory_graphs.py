@@ -268,7 +268,8 @@ class MemoryEncoder(nn.Module):
         if model.no_obj_embed_spatial is None:  # SAM2.0
             return memory
         absent = (object_score_logits <= 0).to(memory.dtype).unsqueeze(2).unsqueeze(3)
-        return memory + absent * model.no_obj_embed_spatial.reshape(1, -1, 1, 1)
+        marked: Tensor = memory + absent * model.no_obj_embed_spatial.reshape(1, -1, 1, 1)
+        return marked
 
 
 def _fuse(block: Any, x: Tensor) -> Tensor:

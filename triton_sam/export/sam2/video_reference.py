@@ -171,7 +171,7 @@ class Sam2VideoReference:
         return state
 
 
-class _Predictor(SAM2VideoPredictor):  # type: ignore[misc] - the package has no types
+class _Predictor(SAM2VideoPredictor):  # type: ignore[misc]
     """The official predictor, which keeps its memories, rounded to bfloat16, as FP32 numbers.
 
     The official code concatenates them with pointers, which makes them FP32. In a frame before all prompts of an object

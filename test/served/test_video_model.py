@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -17,6 +18,7 @@ pytest.importorskip("onnxruntime")
 from support.session_requests import text  # noqa: E402
 
 from triton_sam.errors import (  # noqa: E402
+    InferenceError,
     PromptError,
     ServerBusyError,
     UnknownImageError,
@@ -28,6 +30,7 @@ from triton_sam.masks.resize import resize_logits  # noqa: E402
 from triton_sam.transport import Transport  # noqa: E402
 from triton_sam.transport.onnx import OnnxTransport  # noqa: E402
 from triton_sam.transport.url import parse_url  # noqa: E402
+from triton_sam.wire.contract import read_error  # noqa: E402
 
 COUNT = 6
 SIZE = (200, 150)
@@ -87,7 +90,10 @@ class Session:
         }
         if self.id is not None:
             inputs["session_id"] = text(self.id.encode())
-        answer = self.transport.infer("sam2_video", inputs, outputs)
+        try:
+            answer = self.transport.infer("sam2_video", inputs, outputs)
+        except InferenceError as error:  # clients read the code in the text
+            raise read_error(error) from error
         return {**answer, "result": json.loads(answer["result"][0])}
 
     def do(self, operation, outputs=ROWS, tensors=None, **arguments):
@@ -219,7 +225,7 @@ def test_the_33rd_session_is_refused_at_once(video, transport):
 
 
 def test_the_next_frame_is_encoded_while_one_is_tracked(video, video_server):
-    with Transport(parse_url(video_server.grpc_url)) as transport:
+    with contextlib.closing(Transport(parse_url(video_server.grpc_url))) as transport:
         session = Session(transport, video[3], num_frames=COUNT)
         session.send(0)
         session.do("add_prompt", frame_index=0, object_id=1, points=[[50, 60]])

@@ -63,7 +63,7 @@ def official_predictor(model: Any) -> Any:
     for name, value in OPTIONS.items():
         setattr(model, name, value)
     model.__class__ = SAM2VideoPredictor
-    # Without autocast, the predictor fails where there are memories, which are bfloat16, and no pointers, which are not.
+    # Without autocast, the predictor fails where it has memories, which are bfloat16, and no pointers, which are not.
     model.memory_attention.register_forward_pre_hook(_as_floats, with_kwargs=True)
     return model
 

@@ -33,7 +33,7 @@ def write_onnx_configs(repository: Path) -> list[Path]:
     """Write the config.pbtxt of the ONNX models of version 1; return the files that are different now."""
     changed = []
     for family in map(get_family, FAMILIES):
-        for spec in family.models.values():
+        for spec in family.every_model.values():
             folder = repository / family.model_name(spec.role)
             graph = folder / "1" / spec.filename
             if graph.is_file():
@@ -48,7 +48,7 @@ def write_hashes(repository: Path) -> list[Path]:
     """Write the hashes of the committed graphs, those of version 1; return the files that are different now."""
     changed = []
     for family in map(get_family, FAMILIES):
-        for spec in family.models.values():
+        for spec in family.every_model.values():
             folder = repository / family.model_name(spec.role)
             graph = folder / "1" / spec.filename
             name = f"1/{graph.name}"

@@ -15,7 +15,7 @@ Arrays = dict[str, np.ndarray]
 
 def video_model(config: str, side: int) -> Any:
     """Return the official model with random weights, and the settings of build_sam2_video_predictor."""
-    model = load_model(None, config, image_size=side, random_seed=0)
+    model: Any = load_model(None, config, image_size=side, random_seed=0)
     model.binarize_mask_from_pts_for_mem_enc = True
     return model
 
@@ -71,13 +71,11 @@ class History:
         return conditioned.numpy()
 
     def inputs(self, frame: int, num_frames: int, reverse: bool) -> Arrays:
-        """Return the memories and pointers of a frame, chosen by the rules in CLAUDE.md's words: see Tracking."""
+        """Return the memories and pointers of a frame, chosen by the rules of the official predictor."""
         step = -1 if reverse else 1
         prompted, tracked = self.outputs["cond_frame_outputs"], self.outputs["non_cond_frame_outputs"]
         memories = [(0, output) for output in prompted.values()]
-        for age in range(6, 0, -1):
-            if frame - age * step in tracked:
-                memories.append((age, tracked[frame - age * step]))
+        memories += [(age, tracked[frame - age * step]) for age in range(6, 0, -1) if frame - age * step in tracked]
         limit = min(num_frames, 16)
         pointers = [((frame - t) * step, output) for t, output in prompted.items() if (frame - t) * step >= 0]
         pointers += [(age, tracked[frame - age * step]) for age in range(1, limit) if frame - age * step in tracked]
@@ -117,7 +115,7 @@ def official_memory(model: Any, embeddings: np.ndarray, masks: np.ndarray, score
 
 
 def official_tracking(model: Any, image: Arrays, points: Arrays | None, multimask: bool, mask: Any = None) -> Arrays:
-    """Return the answer of SAM2Base._forward_sam_heads in the names of the tracking decoder; one row for each object."""
+    """Return the answer of SAM2Base._forward_sam_heads in the names of the tracking decoder, a row for each object."""
     given = {name: torch.from_numpy(array) for name, array in (points or {}).items()}
     with torch.no_grad():
         found = model._forward_sam_heads(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import SamError
-from ..families import FAMILIES
+from ..families import FAMILIES, get_family
 from ..repository.folder import default_repository
 
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
@@ -67,6 +67,22 @@ def add_repository(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="model repository (default: $TRITON_SAM_REPOSITORY, ./model_repository, or the one of this installation)",
     )
+
+
+def add_video(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
+    """Add --video, the models that follow objects through a video. Without a family that has them, it is always off.
+
+    Args:
+        parser: the parser to extend.
+        families: names of the families that the command is for.
+    """
+    owners = [name for name in families if get_family(name).tracking]
+    parser.set_defaults(video=False)
+    if owners:
+        text = (
+            f"{', '.join(owners)}: also export the models that follow objects through a video, and write VARIANT_video"
+        )
+        parser.add_argument("--video", action="store_true", help=text)
 
 
 def add_name(parser: argparse.ArgumentParser, text: str) -> None:

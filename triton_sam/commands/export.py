@@ -51,6 +51,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         action="store_true",
         help="store weights as FP16 but compute in FP32, for files of half the size",
     )
+    _options.add_video(parser, families)
     parser.add_argument(
         "--version",
         type=int,
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         precision=args.precision,
         half_storage=args.half_storage,
+        video=bool(args.video),
         version=args.version,
         progress=not args.quiet,
         options=_families.exporter_options(args, "export"),

@@ -8,7 +8,7 @@ from .._common.signals import ends_by_interrupt
 from ..errors import ConfigurationError
 from ..export import registry
 from ..export.settings import PRECISIONS, Settings
-from ..families import FAMILIES
+from ..families import FAMILIES, get_family
 from . import _families, _hub, _options
 from .download import add_download_options, add_size, chosen_size, fetch_checkpoint
 
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_repository(parser)
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32")
     _families.add_options(parser, "setup", FAMILIES)
+    _options.add_video(parser, tuple(FAMILIES))
     _options.add_name(parser, "name to serve the model under, beside the default one, for example sam2.1_large")
     _options.add_quiet(parser)
 
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _families.refuse_foreign(args, "setup")
+    if args.video and get_family(args.family).tracking is None:  # before the download
+        raise ConfigurationError(f"{args.family} has no models for videos: leave --video out")
     if _hub.is_published(args.family, chosen_size(args)):
         return _hub.run_onnx(args, _published_precision(args))
     registry.exporter(args.family)  # before the download, so that a missing package is reported first
@@ -36,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         checkpoint=fetch_checkpoint(args),
         name=args.name or None,
         precision=args.precision or "fp32",
+        video=bool(args.video),
         progress=not args.quiet,
         options=_families.exporter_options(args, "setup"),
     )

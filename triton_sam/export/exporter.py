@@ -51,6 +51,8 @@ class Exporter(ABC):
             ConfigurationError: a setting is invalid.
             CheckpointError: the checkpoint does not exist.
         """
+        if settings.video and self.family.tracking is None:
+            raise ConfigurationError(f"{self.name} has no models for videos: leave --video out")
         own = tuple(option.destination for option in self.family.options if not option.replaces_size)
         check_settings(settings, self.stride, own)
         return settings
@@ -85,6 +87,13 @@ class Exporter(ABC):
 
         Raises:
             ExportError: torch cannot export the model.
+        """
+
+    def check(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have nothing to check
+        """Check that all models that the settings ask for can be traced, before the first one is.
+
+        Raises:
+            ConfigurationError: the model's configuration does not allow it.
         """
 
     def config(self, settings: Settings) -> str:

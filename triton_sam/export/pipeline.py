@@ -19,9 +19,11 @@ from ..errors import ConfigurationError, ExportError
 from ..families.base import Family
 from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import config_for
-from ..repository.install import install, newer_version_warning, staging, write_flushed
+from ..repository.install import install, newer_version_warning, staging
 from ..repository.names import CONFIG_NAME
 from ..repository.onnx_header import GUARD, GUARD_KEY, read_metadata
+from ..wire.video import video_model
+from . import video
 from .exporter import Exporter
 from .settings import Settings
 
@@ -67,8 +69,9 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
         CheckpointError: the checkpoint is missing or damaged, or belongs to another model.
         ExportError: torch or ONNX Runtime refused the model, or the files cannot be written.
     """
-    family = exporter.family
-    settings = exporter.prepare(settings.complete(family))
+    settings = exporter.prepare(settings.complete(exporter.family))
+    family = exporter.family.at(settings.side)
+    specs = family.every_model if settings.video else family.models
     repository = settings.output_dir
     progress = Progress(settings.variant, settings.progress)
     metadata = _metadata(exporter, settings)
@@ -76,14 +79,15 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
         built = exporter.load(
             settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
         )
+        exporter.check(built, settings)
         model = _to_device(built, settings.device)
     metadata.update(_checkpoint_metadata(settings))
     version = settings.version if settings.version is not None else _choose_version(family, settings, metadata)
-    folders = {role: repository / family.model_name(role, settings.variant) for role in family.models}
+    folders = {role: repository / family.model_name(role, settings.variant) for role in specs}
     try:
         with contextlib.ExitStack() as stack:
             moves: list[tuple[Path, Path]] = []
-            for role, spec in family.models.items():
+            for role, spec in specs.items():
                 folder = folders[role]
                 workspace = stack.enter_context(staging(folder))
                 with progress.step(f"exporting the {_words(role)}"):
@@ -95,15 +99,20 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
                     onnx_tools.try_out(workspace / spec.filename)
                     text = config_for(graph, folder.name, spec.filename)
                 moves += [(file, folder / str(version) / file.name) for file in files]
-                moves += _config_move(text, workspace, folder)
+                moves += video.text_move(CONFIG_NAME, text, workspace, folder)
                 del graph, traced
+            if settings.video:
+                folder = repository / video_model(family, settings.variant)
+                moves += video.moves(family, settings.variant, stack.enter_context(staging(folder)), folder)
             install(moves, repository)
     except OSError as error:
         raise ExportError(f"cannot write {repository}: {error.strerror or error}; nothing was changed") from error
-    models = {role: folders[role] / str(version) / spec.filename for role, spec in family.models.items()}
+    models = {role: folders[role] / str(version) / spec.filename for role, spec in specs.items()}
     for path in models.values():
         progress.line(f"{path} ({_size(path):.1f} MB)")
     if warning := newer_version_warning(folders.values(), version):
+        progress.line(warning)
+    if not settings.video and (warning := video.other_weights_warning(family, settings.variant, repository, metadata)):
         progress.line(warning)
     return Exported(models, version, metadata)
 
@@ -189,12 +198,3 @@ def _choose_version(family: Family, settings: Settings, metadata: Mapping[str, s
         return 1
     built_in = bool(family.built_in) and present.get("triton_sam.checkpoint") == family.built_in
     return 2 if built_in and present.get(_HASH_KEY, "") != metadata.get(_HASH_KEY) else 1
-
-
-def _config_move(text: str, workspace: Path, folder: Path) -> list[tuple[Path, Path]]:
-    """Write config.pbtxt to the workspace and return its move, or no move if the folder has the same text already."""
-    place = folder / CONFIG_NAME
-    if place.is_file() and place.read_text("utf-8", errors="replace") == text:
-        return []
-    write_flushed(workspace / CONFIG_NAME, text)
-    return [(workspace / CONFIG_NAME, place)]

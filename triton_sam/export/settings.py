@@ -31,6 +31,7 @@ class Settings:
         precision: "fp32"; "fp16" for GPUs: weights and arithmetic are FP16, inputs and outputs FP32; or "int8" for
             CPUs: the encoder's matrix products are quantised dynamically, and the other models stay FP32.
         half_storage: store the weights as FP16, which halves the files, and compute in FP32. Only with "fp32".
+        video: also export the models that follow objects through a video, and write the video model, `<name>_video`.
         version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
             other weights.
         progress: report each step on stderr.
@@ -46,6 +47,7 @@ class Settings:
     device: str = "cpu"
     precision: str = "fp32"
     half_storage: bool = False
+    video: bool = False
     version: int | None = None
     progress: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -129,6 +129,11 @@ class Family(ABC):
         """The family's name in messages, for example "SAM2"."""
         return self.name.upper()
 
+    @property
+    def every_model(self) -> Mapping[str, ModelSpec]:
+        """The models of images and those that follow objects through a video, by role."""
+        return {**self.models, **(self.tracking.models if self.tracking else {})}
+
     def model_name(self, role: str, variant: str | None = None) -> str:
         """Return the name of a model in Triton.
 
@@ -240,4 +245,5 @@ def _family_at(kind: type[Family], side: int) -> Family:
         "models": MappingProxyType(models),
         "tracking": kind.tracking and scaled_tracking(kind.tracking, side, official),
     }
-    return type(f"{kind.__name__}At{side}", (kind,), tables)()
+    derived: type[Family] = type(f"{kind.__name__}At{side}", (kind,), tables)
+    return derived()

@@ -17,6 +17,7 @@ EMBEDDINGS = (
     Tensor("high_res_feats_0", "FP32", ("images", 32, 256, 256)),
     Tensor("high_res_feats_1", "FP32", ("images", 64, 128, 128)),
 )
+TRACKING = sam2_tracking(EMBEDDINGS, 1024)
 
 
 class Sam2(PointFamily):
@@ -45,7 +46,7 @@ class Sam2(PointFamily):
             dimensions=DECODER_DIMENSIONS,
         ),
     )
-    tracking: ClassVar[Tracking | None] = sam2_tracking(EMBEDDINGS, 1024)
+    tracking: ClassVar[Tracking | None] = TRACKING
     sizes: ClassVar[tuple[ModelSize, ...]] = (
         ModelSize("tiny", model=f"{_CONFIG}_t.yaml", aliases=("t",)),
         ModelSize("small", model=f"{_CONFIG}_s.yaml", aliases=("s",)),

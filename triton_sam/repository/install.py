@@ -58,7 +58,8 @@ def install(moves: Sequence[tuple[Path, Path]], repository: Path) -> None:
         OSError: a move failed; all places are as they were before. Or the hashes of the installed files could not be
             written.
     """
-    weights = [place for _, place in moves if place.parent.name.isdecimal()]
+    # A new version of the package may bring another model.py, so it has no hash.
+    weights = [place for _, place in moves if place.parent.name.isdecimal() and place.suffix != ".py"]
     with locked(repository / LOCK_NAME), contextlib.ExitStack() as undo:
         # An interruption leaves files without a hash, which a server loads, and not files with a wrong one.
         undo.callback(restore_hashes, forget_hashes(weights))

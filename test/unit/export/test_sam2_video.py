@@ -111,13 +111,13 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 HISTORIES = {
-    "one memory": dict(prompted=[0], tracked=[], frame=1),
-    "no pointer": dict(prompted=[20], tracked=[], frame=12),
-    "a few": dict(prompted=[0], tracked=[1, 2, 4], frame=5),
-    "all slots": dict(prompted=[0], tracked=range(1, 30), frame=20),
-    "many prompts": dict(prompted=[0, 3, 9, 25], tracked=range(4, 24), frame=17),
-    "reverse": dict(prompted=[5, 28], tracked=range(10, 28), frame=9, reverse=True),
-    "short video": dict(prompted=[0], tracked=[1, 2], frame=3, num_frames=5),
+    "one memory": {"prompted": [0], "tracked": [], "frame": 1},
+    "no pointer": {"prompted": [20], "tracked": [], "frame": 12},
+    "a few": {"prompted": [0], "tracked": [1, 2, 4], "frame": 5},
+    "all slots": {"prompted": [0], "tracked": range(1, 30), "frame": 20},
+    "many prompts": {"prompted": [0, 3, 9, 25], "tracked": range(4, 24), "frame": 17},
+    "reverse": {"prompted": [5, 28], "tracked": range(10, 28), "frame": 9, "reverse": True},
+    "short video": {"prompted": [0], "tracked": [1, 2], "frame": 3, "num_frames": 5},
 }
 
 

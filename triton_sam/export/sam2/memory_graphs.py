@@ -63,7 +63,7 @@ class MemoryAttention(nn.Module):
         """Condition the embeddings of one frame for P objects.
 
         Args:
-            image_embeddings: (1 or P,C,h,w) from Sam2Encoder; they contain the no-memory embedding, which is subtracted.
+            image_embeddings: (1 or P,C,h,w) from Sam2Encoder; the no-memory embedding in them is subtracted.
             memories: (P,M,c,h,w) from MemoryEncoder; M is at least 1.
             memory_ages: (P,M) steps between the frame of the memory and this one, 1 to 6; 0 for a prompted frame.
             object_pointers: (P,K,C) from TrackingDecoder; K may be 0.
@@ -78,7 +78,7 @@ class MemoryAttention(nn.Module):
         moments = self.model.maskmem_tpos_enc.reshape(-1, memory.shape[-1])
         moment = moments[(memory_ages + (len(moments) - 1)) % len(moments)].unsqueeze(2)
         keys = memory + (self._spread(self.memory_rows, self.memory_columns) + moment)
-        pointers = object_pointers.unflatten(2, (-1, memory.shape[-1]))
+        pointers: Tensor = torch.unflatten(object_pointers, 2, (-1, memory.shape[-1]))
         pointer_keys = (pointers + self._pointer_positions(pointer_ages).unsqueeze(2)).flatten(1, 2)
         values = torch.cat([memory.flatten(1, 2), pointers.flatten(1, 2)], dim=1)
         for layer in self.layers:
@@ -152,9 +152,9 @@ class _Layer(nn.Module):
 class _RotaryAttention(nn.Module):
     """Attention with rotated queries and keys, with the weights of RoPEAttention in sam2.modeling.sam.transformer.
 
-    The official module rotates neighbouring channels, (0, 1), (2, 3) and so on, as complex numbers. Here the rows of both
-    projections are sorted, the even channels first: then a rotation multiplies halves. The products of queries and keys
-    stay the same.
+    The official module rotates neighbouring channels, (0, 1), (2, 3) and so on, as complex numbers. Here the rows of
+    both projections are sorted, the even channels first: then a rotation multiplies halves. The products of queries
+    and keys stay the same.
 
     Args:
         attention: the official module, with one head.
@@ -179,7 +179,7 @@ class _RotaryAttention(nn.Module):
         return keys if rotation is None else _rotate(keys, rotation)
 
     def attend(self, query: Tensor, key: Tensor, x: Tensor) -> Tensor:
-        """Return the (P,L,C) output for queries (P,L,d), keys (P,T,d), and the input (P,T,n) of the value projection."""
+        """Return the (P,L,C) output for queries (P,L,d), keys (P,T,d), and inputs (P,T,n) of the value projection."""
         value = self.attention.v_proj(x)
         if self.fused:
             attended = attend(query, key, value, self.attention.num_heads)
@@ -194,11 +194,14 @@ def _evens_first(projection: nn.Linear) -> nn.Linear:
     """Return a projection whose even output channels come first, and then the odd ones."""
     size = projection.out_features
     order = torch.cat([torch.arange(0, size, 2), torch.arange(1, size, 2)]).to(projection.weight.device)
-    changed = nn.utils.skip_init(nn.Linear, projection.in_features, size, device=projection.weight.device)
+    changed: nn.Linear = nn.utils.skip_init(  # type: ignore[no-untyped-call]
+        nn.Linear, projection.in_features, size, device=projection.weight.device
+    )
     with torch.no_grad():
         changed.weight.copy_(projection.weight[order])
         changed.bias.copy_(projection.bias[order])
-    return changed.requires_grad_(False)
+    changed.requires_grad_(False)
+    return changed
 
 
 def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
@@ -242,7 +245,7 @@ class MemoryEncoder(nn.Module):
         """Encode the masks of P objects in one frame.
 
         Args:
-            image_embeddings: (1 or P,C,h,w) from Sam2Encoder; they contain the no-memory embedding, which is subtracted.
+            image_embeddings: (1 or P,C,h,w) from Sam2Encoder; the no-memory embedding in them is subtracted.
             masks: (P,1,S/4,S/4) mask logits.
             object_score_logits: (P,1) above 0 if the object is visible.
             is_prompted: (P,) 1 if the frame has a prompt for the object, else 0.
@@ -265,7 +268,8 @@ class MemoryEncoder(nn.Module):
         if model.no_obj_embed_spatial is None:  # SAM2.0
             return memory
         absent = (object_score_logits <= 0).to(memory.dtype).unsqueeze(2).unsqueeze(3)
-        return memory + absent * model.no_obj_embed_spatial.reshape(1, -1, 1, 1)
+        marked: Tensor = memory + absent * model.no_obj_embed_spatial.reshape(1, -1, 1, 1)
+        return marked
 
 
 def _fuse(block: Any, x: Tensor) -> Tensor:
@@ -275,8 +279,10 @@ def _fuse(block: Any, x: Tensor) -> Tensor:
     weight, bias = block.pwconv2.weight, block.pwconv2.bias
     if block.gamma is not None:
         weight, bias = weight * block.gamma.unsqueeze(1), bias * block.gamma
-    return x + _pointwise(y, weight, bias)
+    result: Tensor = x + _pointwise(y, weight, bias)
+    return result
 
 
 def _pointwise(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return nn.functional.conv2d(x, weight.unsqueeze(2).unsqueeze(3), bias)
+    result: Tensor = nn.functional.conv2d(x, weight.unsqueeze(2).unsqueeze(3), bias)
+    return result

@@ -1,4 +1,4 @@
-"""The exporter of SAM2.1: it builds the model and traces its two graphs."""
+"""The exporter of SAM2.1: it builds the model and traces its graphs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ try:
     from ..point_graphs import trace_decoder
     from . import attention
     from .graphs import Sam2Decoder, Sam2Encoder
+    from .video_graphs import check_video_model, trace_video
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
 
@@ -52,6 +53,11 @@ class Sam2Exporter(Exporter):
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:
         """See Exporter.trace."""
         return trace(model, spec, bool(options.get("standard_operators")))
+
+    def check(self, model: Any, settings: Settings) -> None:
+        """See Exporter.check."""
+        if settings.video:
+            check_video_model(model)
 
     def config(self, settings: Settings) -> str:
         """See Exporter.config."""
@@ -104,17 +110,20 @@ def load_model(
 
 
 def trace(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx.ModelProto:
-    """Trace the encoder or the decoder.
+    """Trace the encoder, the decoder, or one of the models for videos.
 
     Args:
         model: from load_model().
-        spec: Sam2.encoder or Sam2.decoder.
+        spec: a row of Sam2.models, or of Sam2.tracking for the model's image size.
         standard_operators: use only operators of the ONNX standard.
 
     Raises:
         ExportError: torch cannot export the model.
+        ConfigurationError: the model follows objects in another way than the official ones.
     """
-    return _trace_encoder(model, standard_operators) if spec.role == ENCODER else _trace_decoder(model)
+    if spec.role in Sam2.models:
+        return _trace_encoder(model, standard_operators) if spec.role == ENCODER else _trace_decoder(model)
+    return trace_video(model, spec, standard_operators)
 
 
 def _trace_encoder(model: Any, standard_operators: bool) -> onnx.ModelProto:

@@ -54,14 +54,14 @@ class TrackingDecoder(Sam2Decoder):
             point_labels: (P,N) 0 background, 1 foreground, 2 and 3 corners of a box, -1 padding, -2 no point. An object
                 without points has one point with the label -1, as the official predictor gives it.
             multimask: (P,) 1: the best of three masks by predicted IoU; 0: the single mask.
-            mask_prompt: (P,) 0: none; 1: mask_input comes from MaskPrompt; -1: the same, and the mask is empty. A mask as
-                prompt implies the single mask.
+            mask_prompt: (P,) 0: none; 1: mask_input comes from MaskPrompt; -1: the same, and the mask is empty. A mask
+                as prompt implies the single mask.
             mask_input: (1 or P,1,S/4,S/4) logits of an earlier prediction, or the output of MaskPrompt.
             has_mask_input: (1 or P,) 1 if mask_input holds logits that are a prompt, else 0.
 
         Returns:
-            masks (P,1,S/4,S/4): logits, which are not clamped, -1024 everywhere if the object is not visible; for a mask as
-            prompt they have no meaning, because MaskPrompt returns them. iou_predictions (P,1); object_score_logits
+            masks (P,1,S/4,S/4): logits, which are not clamped; -1024 if the object is not visible. For a mask as prompt
+            they have no meaning, because MaskPrompt returns them. iou_predictions (P,1); object_score_logits
             (P,1), above 0 if the object is visible; object_pointers (P,256).
         """
         by_mask = mask_prompt.abs() > 0.5
@@ -113,8 +113,8 @@ class MaskPrompt(nn.Module):
         super().__init__()
         self.model = model
         side = model.image_size // 4
-        # torch's antialiased bilinear resize to a quarter: a triangle of 8 pixels. At the border it divides by the sum of
-        # the weights inside the image, 3.5 of 4.
+        # torch's antialiased bilinear resize to a quarter: a triangle of 8 pixels. At the border it divides by the sum
+        # of the weights inside the image, 3.5 of 4.
         weights = torch.tensor([1.0, 3.0, 5.0, 7.0, 7.0, 5.0, 3.0, 1.0]) / 32
         border = torch.ones(side)
         border[0] = border[-1] = 4 / 3.5

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigurationError
-from ...families.sam2 import Sam2
+from ...families.sam2 import TRACKING as SAM2_TRACKING
 from ...families.tables import ModelSpec
 from ...families.tables import Tensor as TensorSpec
 from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
@@ -21,8 +21,8 @@ from .tracking_graphs import MaskPrompt, TrackingDecoder
 _EXAMPLE_SIZES = {"images": 1, "masks": 1, "objects": 2, "memories": 3, "pointers": 5, "points": 4}
 """Sizes of the dynamic dimensions in a trace.
 
-They differ, so that torch does not treat two dimensions as equal. Images and masks are traced with a batch of 1, which is
-broadcast, and free_batch() makes it dynamic afterwards.
+They differ, so that torch does not treat two dimensions as equal. Images and masks are traced with a batch of 1, which
+is broadcast, and free_batch() makes it dynamic afterwards.
 """
 
 _SETTINGS = {
@@ -39,7 +39,7 @@ _SETTINGS = {
     "non_overlap_masks_for_mem_enc": False,
     "multimask_min_pt_num": 0,
 }
-"""Settings of SAM2Base that SAM2.0 and SAM2.1 share in all sizes, and that the graphs and the video sessions rely on."""
+"""Settings of SAM2Base that SAM2.0 and SAM2.1 share in all sizes; the graphs and the video sessions rely on them."""
 _LAYER_SETTINGS = {
     "pos_enc_at_attn": False,
     "pos_enc_at_cross_attn_keys": True,
@@ -53,15 +53,13 @@ def check_video_model(model: Any) -> None:
     Raises:
         ConfigurationError: its configuration has another value for a setting of the memory.
     """
-    tracking = Sam2.tracking
-    assert tracking is not None
     expected = {
         **_SETTINGS,
-        "num_maskmem": tracking.memories + 1,
-        "max_obj_ptrs_in_encoder": tracking.pointers,
-        "multimask_max_pt_num": tracking.multimask_points,
-        "mem_dim": tracking.memory_channels,
-        "hidden_dim": tracking.pointer_channels,
+        "num_maskmem": SAM2_TRACKING.memories + 1,
+        "max_obj_ptrs_in_encoder": SAM2_TRACKING.pointers,
+        "multimask_max_pt_num": SAM2_TRACKING.multimask_points,
+        "mem_dim": SAM2_TRACKING.memory_channels,
+        "hidden_dim": SAM2_TRACKING.pointer_channels,
     }
     for name, value in expected.items():
         _require(name, getattr(model, name), value)

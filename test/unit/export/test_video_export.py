@@ -1,0 +1,97 @@
+"""An export with the models for videos: all files or none, and the families that have no such models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.export
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from unit.export.test_pipeline import Zeros  # noqa: E402
+
+from triton_sam.errors import ConfigurationError, ExportError  # noqa: E402
+from triton_sam.export.pipeline import Exported, export_models  # noqa: E402
+from triton_sam.export.settings import Settings  # noqa: E402
+from triton_sam.families import get_family  # noqa: E402
+from triton_sam.repository import parse_config  # noqa: E402
+from triton_sam.repository.selection import read_repository, unloadable  # noqa: E402
+from triton_sam.sessions.video.config import MODEL_TEXT  # noqa: E402
+
+ROLES = ("memory_attention", "memory_encoder", "tracking_decoder", "mask_prompt")
+
+
+def export(repository: Path, exporter: Any = None, **options: Any) -> Exported:
+    options = {"random_seed": 0, "name": "mine", **options}
+    return export_models(exporter or Zeros(), Settings(repository, **options))
+
+
+def test_the_video_model_appears_with_its_models(tmp_path: Path) -> None:
+    found = export(tmp_path, video=True, image_size=512, progress=False)
+    assert list(found.files) == ["encoder", "decoder", *ROLES]
+    assert all(path.is_file() for path in found.files.values())
+    assert (tmp_path / "mine_video" / "1" / "model.py").read_text() == MODEL_TEXT
+    config = parse_config((tmp_path / "mine_video" / "config.pbtxt").read_text())
+    assert config.parameters["image_size"].string_value == "512"
+    models = read_repository(tmp_path)
+    assert unloadable(models) == {}
+    assert models["mine_video"].dependencies(models) == {f"mine_{role}" for role in ("encoder", *ROLES)}
+    found.files["mask_prompt"].unlink()
+    assert unloadable(read_repository(tmp_path))["mine_video"] == "it calls mine_mask_prompt, which has no weights here"
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
+    class Fails(Zeros):
+        def trace(self, model: Any, spec: Any, options: Any) -> Any:
+            if spec.role == "mask_prompt":
+                raise ExportError("torch could not export the mask prompt")
+            return super().trace(model, spec, options)
+
+    with pytest.raises(ExportError, match="mask prompt"):
+        export(tmp_path / "repository", Fails(), video=True, progress=False)
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_pair_of_other_weights_beside_models_for_videos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export(tmp_path, video=True)
+    export(tmp_path)
+    assert "other weights" not in capsys.readouterr().err
+    export(tmp_path, random_seed=1)
+    assert "mine_memory_attention, mine_memory_encoder" in (said := capsys.readouterr().err)
+    assert "belong to other weights: export with --video too" in said
+
+
+def test_a_family_without_models_for_videos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from triton_sam.cli import main
+
+    class NoVideo(Zeros):
+        name = "sam1"
+
+    with pytest.raises(ConfigurationError, match="sam1 has no models for videos: leave --video out"):
+        export(tmp_path / "repository", NoVideo(), video=True)
+    assert main(["setup", "sam1", "vit_b", "--video", "--model-repository", str(tmp_path), "-q"]) == 1
+    assert "sam1 has no models for videos" in capsys.readouterr().err
+
+
+def test_a_family_at_another_image_size() -> None:
+    family = get_family("sam2")
+    small = family.at(512)
+    assert small is family.at(512)
+    assert family.at(1024) is family
+    assert get_family("sam2") is family
+    assert (small.image_size, small.mask_size, small.tracking and small.tracking.memory_side) == (512, 128, 32)
+    assert small.encoder.inputs[0].shape == ("images", 3, 512, 512)
+    assert small.decoder.inputs[3].shape == ("prompts", "points", 2)
+    assert {tensor.name: tensor.shape for tensor in small.every_model["memory_attention"].inputs}["memories"] == (
+        "objects",
+        "memories",
+        64,
+        32,
+        32,
+    )
+    with pytest.raises(ConfigurationError, match="image size 500: it must be a positive multiple of 16"):
+        family.at(500)

@@ -1,0 +1,228 @@
+"""The official video predictor of SAM2 on the CPU, as a reference for videos."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from sam2.sam2_video_predictor import SAM2VideoPredictor
+
+from ..._common.quiet import quiet
+from ...errors import VideoError
+from ...families.base import FloatArray
+from .graphs import PIXEL_MEAN, PIXEL_STD
+
+Frames = Sequence[npt.NDArray[np.uint8]]
+
+_FILL_HOLE_AREA = 8
+"""Set by build_sam2_video_predictor. Without its CUDA kernel the predictor skips this step, and so it does on a CPU."""
+
+
+@dataclass(frozen=True)
+class ObjectState:
+    """What the official predictor keeps of an object in a frame.
+
+    Args:
+        is_prompted: whether later frames treat it as a prompted frame.
+        logits: (S/4,S/4) mask logits.
+        object_score: above 0 if the object is visible; a logit.
+        pointer: (256,) object pointer.
+        memory: (64,S/16,S/16), rounded to bfloat16; None before the next propagation encodes it.
+    """
+
+    is_prompted: bool
+    logits: FloatArray
+    object_score: float
+    pointer: FloatArray
+    memory: FloatArray | None
+
+
+class Sam2VideoReference:
+    """Runs sam2.sam2_video_predictor.SAM2VideoPredictor with the settings of build_sam2_video_predictor, on the CPU.
+
+    The official loader reads JPEG files. Here its arithmetic runs on the frames themselves: Pillow's resize of bytes to
+    SxS (bicubic by default), division by 255 in FP64, then mean and standard deviation in FP32.
+
+    Args:
+        model: a sam2.modeling.sam2_base.SAM2Base from load_model(); its parameters are shared, not copied.
+        frames: the frames of a video, each (height,width,3) uint8 RGB, all of one size.
+
+    Raises:
+        VideoError: there is no frame, or the frames differ in size.
+    """
+
+    def __init__(self, model: Any, frames: Frames) -> None:
+        if not frames:
+            raise VideoError("the video has no frames: give at least one")
+        if other := next((frame.shape for frame in frames if frame.shape != frames[0].shape), None):
+            raise VideoError(f"the frames differ in size: {frames[0].shape[:2]} and {other[:2]}")
+        self._predictor = _predictor_of(model)
+        self._images = torch.stack([_image(frame, model.image_size) for frame in frames])
+        self._size = frames[0].shape[:2]
+        self._state = self._new_state()
+
+    @property
+    def object_ids(self) -> list[int]:
+        """The ids of the objects, in the order in which they were added; masks have the same order."""
+        return list(self._state["obj_ids"])
+
+    def add_points(
+        self,
+        frame: int,
+        object_id: int,
+        points: Any = None,
+        labels: Any = None,
+        box: Any = None,
+        clear_old_points: bool = True,
+    ) -> FloatArray:
+        """Add points (N,2), their labels (N,) and a box (4,), in pixels of the frame; see add_new_points_or_box.
+
+        Returns:
+            (objects,height,width) logits of all objects in the frame; -1024 for those without an output there.
+        """
+        with quiet():
+            _, _, logits = self._predictor.add_new_points_or_box(
+                self._state,
+                frame,
+                object_id,
+                points=None if points is None else np.asarray(points, np.float32),
+                labels=None if labels is None else np.asarray(labels, np.int32),
+                clear_old_points=clear_old_points,
+                box=None if box is None else np.asarray(box, np.float32),
+            )
+        return _rows(logits)
+
+    def add_mask(self, frame: int, object_id: int, mask: npt.NDArray[np.bool_]) -> FloatArray:
+        """Add a (height,width) mask; see add_new_mask. Returns logits as add_points() does."""
+        with quiet():
+            _, _, logits = self._predictor.add_new_mask(self._state, frame, object_id, np.asarray(mask, bool))
+        return _rows(logits)
+
+    def propagate(
+        self, start: int | None = None, count: int | None = None, reverse: bool = False
+    ) -> Iterator[tuple[int, FloatArray]]:
+        """Yield each frame with the (objects,height,width) logits of all objects; see propagate_in_video.
+
+        Args:
+            start: index of the first frame; None for the earliest prompted one.
+            count: number of frames after the first one; None for all.
+            reverse: whether to go backwards.
+        """
+        found = self._predictor.propagate_in_video(self._state, start, count, reverse)
+        while True:
+            with quiet():
+                step = next(found, None)
+            if step is None:
+                return
+            yield step[0], _rows(step[2])
+
+    def remove(self, object_id: int) -> None:
+        """Remove an object; see remove_object."""
+        with quiet():
+            self._predictor.remove_object(self._state, object_id)
+
+    def clear(self, frame: int, object_id: int) -> FloatArray:
+        """Remove all prompts of an object in a frame; see clear_all_prompts_in_frame. Returns as add_points() does."""
+        with quiet():
+            _, _, logits = self._predictor.clear_all_prompts_in_frame(self._state, frame, object_id)
+        return _rows(logits)
+
+    def reset(self) -> None:
+        """Remove all objects; see reset_state."""
+        self._predictor.reset_state(self._state)
+
+    def state(self, object_id: int) -> dict[int, ObjectState]:
+        """Return what the predictor keeps of an object, by frame; prompts that wait for a propagation are included."""
+        index = self._state["obj_id_to_idx"][object_id]
+        found: dict[int, ObjectState] = {}
+        for kind in ("output_dict_per_obj", "temp_output_dict_per_obj"):
+            for key in ("non_cond_frame_outputs", "cond_frame_outputs"):
+                outputs: Mapping[int, Any] = self._state[kind][index][key]
+                found |= {frame: _object_state(output, key) for frame, output in outputs.items()}
+        return dict(sorted(found.items()))
+
+    def _new_state(self) -> dict[str, Any]:
+        """Return the state that SAM2VideoPredictor.init_state makes, without its reading of files."""
+        cpu = torch.device("cpu")
+        state: dict[str, Any] = {
+            "images": self._images,
+            "num_frames": len(self._images),
+            "offload_video_to_cpu": False,
+            "offload_state_to_cpu": False,
+            "video_height": self._size[0],
+            "video_width": self._size[1],
+            "device": cpu,
+            "storage_device": cpu,
+            "obj_ids": [],
+        }
+        by_object = (
+            "point_inputs_per_obj",
+            "mask_inputs_per_obj",
+            "output_dict_per_obj",
+            "temp_output_dict_per_obj",
+            "frames_tracked_per_obj",
+        )
+        state |= {name: {} for name in (*by_object, "cached_features", "constants", "obj_id_to_idx", "obj_idx_to_id")}
+        return state
+
+
+class _Predictor(SAM2VideoPredictor):
+    """The official predictor, which keeps its memories, rounded to bfloat16, as FP32 numbers.
+
+    The official code concatenates them with pointers, which makes them FP32. In a frame before all prompts of an object
+    there is no pointer, and then torch refuses the product of bfloat16 memories and FP32 weights.
+    """
+
+    def _run_single_frame_inference(self, *arguments: Any, **options: Any) -> Any:
+        output, masks = super()._run_single_frame_inference(*arguments, **options)
+        if output["maskmem_features"] is not None:
+            output["maskmem_features"] = output["maskmem_features"].float()
+        return output, masks
+
+    def _run_memory_encoder(self, *arguments: Any, **options: Any) -> Any:
+        features, positions = super()._run_memory_encoder(*arguments, **options)
+        return features.float(), positions
+
+
+def _predictor_of(model: Any) -> Any:
+    """Return a SAM2VideoPredictor that shares all modules, parameters and settings with a SAM2Base."""
+    predictor = _Predictor.__new__(_Predictor)
+    vars(predictor).update(vars(model))
+    predictor.fill_hole_area = _FILL_HOLE_AREA if torch.cuda.is_available() and model.device.type == "cuda" else 0
+    predictor.non_overlap_masks = False
+    predictor.clear_non_cond_mem_around_input = False
+    predictor.add_all_frames_to_correct_as_cond = False
+    predictor.binarize_mask_from_pts_for_mem_enc = True
+    return predictor.eval()
+
+
+def _image(frame: npt.NDArray[np.uint8], side: int) -> torch.Tensor:
+    """Return the (3,S,S) FP32 input of the encoder, as load_video_frames_from_jpg_images in sam2.utils computes it."""
+    resized = np.array(Image.fromarray(frame).resize((side, side)))
+    image = torch.zeros(3, side, side, dtype=torch.float32)
+    image.copy_(torch.from_numpy(resized / 255.0).permute(2, 0, 1))
+    image -= torch.tensor(PIXEL_MEAN, dtype=torch.float32)[:, None, None]
+    image /= torch.tensor(PIXEL_STD, dtype=torch.float32)[:, None, None]
+    return image
+
+
+def _object_state(output: Mapping[str, Any], key: str) -> ObjectState:
+    memory = output["maskmem_features"]
+    return ObjectState(
+        is_prompted=key == "cond_frame_outputs",
+        logits=output["pred_masks"][0, 0].numpy(),
+        object_score=float(output["object_score_logits"][0, 0]),
+        pointer=output["obj_ptr"][0].numpy(),
+        memory=None if memory is None else memory[0].float().numpy(),
+    )
+
+
+def _rows(logits: torch.Tensor) -> FloatArray:
+    """Return (objects,height,width) logits of the predictor's (objects,1,height,width)."""
+    rows: FloatArray = logits[:, 0].float().numpy()
+    return rows

@@ -24,6 +24,7 @@ from triton_sam.sessions.video.config import MODEL_TEXT, video_config
 
 SIDE = 512
 FAMILY = get_family("sam2").at(SIDE)
+assert FAMILY.tracking is not None
 OPTIONS = {
     "fill_hole_area": 0,
     "non_overlap_masks": False,

@@ -172,6 +172,8 @@ def test_clear_and_remove(both):
     both.points(4, 2, points=[[8, 4]], labels=[1])
     both.propagate(count=12)
     both.clear(4, 1)
+    both.points(4, 1, points=[[6, 6]], labels=[1])
+    both.clear(4, 1)
     both.propagate(2, 12)
     both.points(4, 1, points=[[1, 1]], labels=[1])
     both.propagate()

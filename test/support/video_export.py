@@ -1,0 +1,92 @@
+"""The models for videos of the micro size at 512 px with random weights, and the official predictor with the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from sam2.sam2_video_predictor import SAM2VideoPredictor
+from support.official_video import centre_scores, video_model
+
+from triton_sam._common.files import atomic_write
+from triton_sam.export import onnx_tools
+from triton_sam.export.pipeline import finish_graph
+from triton_sam.export.sam2 import attention
+from triton_sam.export.sam2.graphs import Sam2Encoder
+from triton_sam.export.sam2.video_graphs import trace_video
+from triton_sam.families import get_family
+from triton_sam.families.tables import ENCODER
+from triton_sam.repository.config import config_for
+from triton_sam.sessions.video.config import MODEL_TEXT, video_config
+
+SIDE = 512
+FAMILY = get_family("sam2").at(SIDE)
+assert FAMILY.tracking is not None
+OPTIONS = {
+    "fill_hole_area": 0,
+    "non_overlap_masks": False,
+    "clear_non_cond_mem_around_input": False,
+    "add_all_frames_to_correct_as_cond": False,
+}
+"""The arguments of SAM2VideoPredictor that SAM2Base does not have. Holes are filled on GPUs alone."""
+
+
+def write_video_models(repository: Path) -> Any:
+    """Write encoder, the four tracking models and the video model into a repository; return the torch model."""
+    model = video_model("sam2.1_hiera_micro", SIDE)
+    centre_scores(model)
+    for spec in (FAMILY.encoder, *FAMILY.tracking.models.values()):
+        if spec.role == ENCODER:
+            images = torch.export.Dim("images", min=1)
+            with attention.fused_attention(model):
+                example = [torch.rand(2, 3, SIDE, SIDE)]
+                traced = onnx_tools.trace(Sam2Encoder(model), spec, example, {"image": {0: images}})
+        else:
+            traced = trace_video(model, spec)
+        graph = finish_graph(traced, spec, "fp32", half_storage=False)
+        graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)
+        name = FAMILY.model_name(spec.role)
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "1" / "model.onnx").write_bytes(graph.SerializeToString())
+        atomic_write(repository / name / "config.pbtxt", config_for(graph, name).encode())
+    folder = repository / "sam2_video"
+    (folder / "1").mkdir(parents=True)
+    (folder / "1" / "model.py").write_text(MODEL_TEXT)
+    (folder / "config.pbtxt").write_text(video_config(FAMILY))
+    return model
+
+
+def official_predictor(model: Any) -> Any:
+    """Return the official predictor with a model's weights. The model itself becomes it."""
+    for name, value in OPTIONS.items():
+        setattr(model, name, value)
+    model.__class__ = SAM2VideoPredictor
+    # Without autocast, the predictor fails where it has memories, which are bfloat16, and no pointers, which are not.
+    model.memory_attention.register_forward_pre_hook(_as_floats, with_kwargs=True)
+    return model
+
+
+def _as_floats(_: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
+    return arguments, {**keywords, "memory": keywords["memory"].float()}
+
+
+def draw_frames(folder: Path, count: int, size: tuple[int, int] = (200, 150)) -> list[Path]:
+    """Draw a clip: two discs that move over a textured ground. Return the files, which are JPEG as the official code
+    reads them.
+    """
+    width, height = size
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    ground = 90 + 40 * np.sin(x / 9) * np.cos(y / 7)
+    files = []
+    for number in range(count):
+        pixels = np.repeat(ground[..., None], 3, 2)
+        for channel, (left, top, radius) in enumerate(((50 + 6 * number, 60, 25), (140 - 5 * number, 90, 18))):
+            inside = (x - left) ** 2 + (y - top) ** 2 < radius**2
+            pixels[inside] = (30, 30, 30)
+            pixels[inside, channel] = 220
+        files.append(folder / f"{number:05d}.jpg")
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(files[-1], quality=95)
+    return files

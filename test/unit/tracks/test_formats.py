@@ -29,7 +29,7 @@ def test_palette_has_the_colours_of_davis() -> None:
     assert len(palette) == 768
     assert palette[:15] == bytes([0, 0, 0, 128, 0, 0, 0, 128, 0, 128, 128, 0, 0, 0, 128])
     assert tuple(palette[3 * 8 : 3 * 9]) == (64, 0, 0)
-    assert tuple(palette[3 * 22 : 3 * 23]) == (128, 64, 128)
+    assert tuple(palette[3 * 22 : 3 * 23]) == (0, 192, 128)
     assert tuple(palette[3 * 255 :]) == (224, 224, 192)
 
 

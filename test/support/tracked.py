@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,14 @@ class FakeVideo:
         frames: number of frames, or None for a stream.
         breaks_at: the frame at which the tracking is interrupted.
         shift: columns by which the masks differ from those of other servers.
+        every: distance between tracked frames.
         length: real length of a stream.
     """
 
     frames: int | None
     breaks_at: int | None = None
     shift: int = 0
+    every: int = 1
     length: int = 10_000
     error: type[BaseException] = KeyboardInterrupt
     prompts: dict[int, tuple[int, float, float]] = field(default_factory=dict)
@@ -78,7 +80,7 @@ class FakeVideo:
         return disc(x, y)
 
     def propagate(
-        self, start: int | None = None, count: int | None = None, reverse: bool = False, every: int = 1
+        self, start: int | None = None, count: int | None = None, reverse: bool = False, *, logits: bool = True
     ) -> Iterator[tuple[int, dict[int, Found]]]:
         frame = min(first for first, _, _ in self.prompts.values()) if start is None else start
         left = count if count is not None else self.length
@@ -87,11 +89,8 @@ class FakeVideo:
             if frame == self.breaks_at:
                 raise self.error
             self.asked.append(frame)
-            yield (
-                frame,
-                {
-                    object_id: disc(x + frame - first + self.shift, y)
-                    for object_id, (first, x, y) in self.prompts.items()
-                },
-            )
-            frame, left = frame + (-every if reverse else every), left - 1
+            found = {
+                object_id: disc(x + frame - first + self.shift, y) for object_id, (first, x, y) in self.prompts.items()
+            }
+            yield frame, found if logits else {key: replace(each, logits=None) for key, each in found.items()}
+            frame, left = frame + (-self.every if reverse else self.every), left - 1

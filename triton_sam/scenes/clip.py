@@ -156,8 +156,8 @@ def _draw(layer: _Layer, time: float, canvas: textures.Image, labels: NDArray[np
     """Draw a layer at a time 0..1 over the canvas and over the labels of a frame."""
     size = len(canvas)
     x, y = layer.place(time)
-    move = cv2.getRotationMatrix2D((size / 2, size / 2), layer.turn * time, 1.0)
-    move[:, 2] += x - size / 2, y - size / 2
+    move = np.asarray(cv2.getRotationMatrix2D((size / 2, size / 2), layer.turn * time, 1.0), np.float64)
+    move[:, 2] += np.array([x - size / 2, y - size / 2])
     inside = cv2.warpAffine(layer.mask, move, (size, size)) >= 0.5
     pixels = cv2.warpAffine(layer.pixels, move, (size, size), borderMode=cv2.BORDER_REFLECT)
     canvas[inside] = pixels[inside]

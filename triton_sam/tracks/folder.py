@@ -95,6 +95,11 @@ class TrackFolder:
         """The records of each image that is in the folder."""
         return self._records
 
+    @property
+    def needs_logits(self) -> bool:
+        """Whether a format needs the logits of the masks."""
+        return len(self._ids) > 1 and any(form.needs_logits for form in self.formats)
+
     def has(self, frame: int) -> bool:
         """Return whether an image is complete in all formats."""
         return frame in self._records and all(path.is_file() for _, path in self._image_files(frame))

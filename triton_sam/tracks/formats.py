@@ -18,7 +18,7 @@ from .._common.files import atomic_write
 from ..families.base import Size
 from .coco_video import coco_video
 from .overlay_video import draw_records, write_mp4
-from .palette import label_map, to_png
+from .palette import MAX_OBJECT_ID, label_map, to_png
 from .protocols import ObjectMask
 from .records import MaskRecord
 
@@ -58,6 +58,7 @@ class TrackFormat:
         write_video: writes the file of the whole video at the end.
         largest_id: the highest object id that the format can hold, or None.
         needs_images: whether the images themselves are read again for the file of the whole video.
+        needs_logits: whether the masks of several objects need their logits.
     """
 
     name: str
@@ -68,6 +69,7 @@ class TrackFormat:
     write_video: Callable[[Path, TrackedVideo], None] | None = None
     largest_id: int | None = None
     needs_images: bool = False
+    needs_logits: bool = False
 
 
 def _png(masks: Mapping[int, ObjectMask]) -> bytes:
@@ -97,7 +99,8 @@ _ROWS = (
         "one PNG for each image with the palette of DAVIS: a pixel holds the id of its object",
         image_file="{:05d}.png".format,
         write_image=_png,
-        largest_id=255,
+        largest_id=MAX_OBJECT_ID,
+        needs_logits=True,
     ),
     TrackFormat("rle", RECORDS, "JSON Lines with COCO RLE, score, box and area; always written"),
     TrackFormat("coco", "annotations.json", "COCO for videos, as in YouTube-VIS", write_video=_coco),

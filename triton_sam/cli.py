@@ -27,6 +27,7 @@ from .commands import (
     service,
     setup,
     speculative,
+    track,
     verify,
 )
 from .errors import SamError
@@ -36,6 +37,7 @@ COMMANDS = (
     serve,
     service,
     predict,
+    track,
     models,
     doctor,
     health,

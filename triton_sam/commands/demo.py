@@ -1,7 +1,7 @@
 """Segment two images on a real Triton and show the masks.
 
 The command uses the server at --url, else a running server at the default URL; if there is none, it starts a local
-server for the demo.
+server for the demo. `triton-sam demo --video` tracks objects through a drawn clip.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_url(parser)
     _options.add_access(parser)
     _options.add_repository(parser)
+    parser.add_argument(
+        "--video", action="store_true", help="track three objects through a drawn clip instead, each from one click"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the overlays (default: test/output)")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     _options.add_quiet(parser)
@@ -67,6 +70,10 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or _default_output()
     report = Report()
     out.mkdir(parents=True, exist_ok=True)  # before the server starts, so that a wrong path is reported at once
+    if args.video:
+        from . import _demo_video
+
+        return _demo_video.run(args, out)
     with _found_or_local(args) as (url, about), SAM2TritonClient(url, **_options.access(args)) as client:
         _options.say(args, about)
         folder = bundled("test/images")

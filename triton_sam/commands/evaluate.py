@@ -1,12 +1,14 @@
-"""Measure how well a served model segments, with simulated clicks and boxes on images with known objects.
+"""Measure how well a served model segments images and tracks objects in videos, where the objects are known.
 
 Examples:
   triton-sam evaluate --local
   triton-sam evaluate --url grpc://gpu-host:8001 --name sam2.1_large --dataset coins --dataset my_images --out results
+  triton-sam evaluate --local --dataset clips --dataset davis:DAVIS --prompt box
 
 A folder contains NAME.jpg (png, tif, ...) and, for each image, NAME_labels.png (tif) or labels/NAME.png (tif), whose
 pixels are integers: 0 for background, another number for each object. docs/how-to/evaluate.md explains the simulated
-clicks and each metric. Ctrl-C stops the command and shows the results so far.
+clicks and each metric. Videos are drawn clips, or a folder with JPEGImages/NAME/*.jpg and Annotations/NAME/*.png, as in
+the data set DAVIS; their metrics are J, F and J&F. Ctrl-C stops the command and shows the results so far.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from .._common.files import atomic_write
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES
-from . import _options, _server
+from . import _evaluate_videos, _options, _server
 
 if TYPE_CHECKING:
     from ..client.segmenter import Segmenter
@@ -37,14 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset",
         action="append",
-        metavar="synthetic|coins|cells|DIR",
-        help="images to measure on; repeat the option for more data sets (default: synthetic)",
+        metavar="synthetic|coins|cells|DIR|clips|davis:DIR",
+        help="images or videos to measure on; repeat the option for more data sets (default: synthetic)",
     )
     parser.add_argument(
         "--clicks", type=int, default=8, metavar="N", help="maximum clicks per object, 1..8 (default: 8)"
     )
     parser.add_argument(
-        "--count", type=int, metavar="N", help="maximum number of images (default: 50 synthetic ones, else all)"
+        "--count",
+        type=int,
+        metavar="N",
+        help="maximum number of images or videos (default: 50 synthetic images, 4 clips, else all)",
     )
     parser.add_argument("--objects", type=int, default=32, metavar="N", help="maximum objects per image (default: 32)")
     parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
@@ -56,6 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="also measure boxes whose sides are off by this fraction of the box, for example 0.1",
     )
+    parser.add_argument(
+        "--prompt",
+        choices=("mask", "box", "click"),
+        default="mask",
+        help="videos: the prompt of each object, in the first frame that shows it (default: mask)",
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json, iou.png and examples_*.png")
     parser.add_argument("--json", action="store_true", help="print all results as JSON")
     _options.add_client(parser)
@@ -64,6 +75,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. After an interruption or an error, print the results so far and raise it again."""
+    from ..evaluation.videos import is_video_dataset
+
+    videos = [name for name in args.dataset or () if is_video_dataset(name)]
+    if not videos:
+        return _measure_images(args)
+    if len(videos) < len(args.dataset):
+        raise ConfigurationError("images and videos have different metrics: evaluate them by two commands")
+    return _evaluate_videos.run(args, videos)
+
+
+def _measure_images(args: argparse.Namespace) -> int:
+    """Measure data sets of images."""
     from ..evaluation.report import table, to_json
     from ..evaluation.runner import Settings
 

@@ -1,0 +1,108 @@
+"""The command `track` with the real client, against a server of the contract whose masks depend on all before them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.fake_video_server import FakeVideoServer, VideoTransport
+
+from triton_sam import SAM2VideoClient
+from triton_sam.cli import main
+from triton_sam.commands import _video
+from triton_sam.tracks.overlay_video import frame_rate, write_mp4
+from triton_sam.tracks.records import read_records
+
+av = pytest.importorskip("av")
+
+FRAMES = 12
+PROMPTS = ("--point", "0:10,20", "--object", "2", "--box", "4:1,2,30,40", "--negative-point", "4:5,6")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeVideoServer:
+    fake = FakeVideoServer()
+    monkeypatch.setattr(_video, "make_client", lambda *_: SAM2VideoClient(transport=VideoTransport(fake)))
+    return fake
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    images = [Image.fromarray(rng.integers(0, 255, (48, 64, 3), np.uint8)) for _ in range(FRAMES)]
+    write_mp4(tmp_path / "clip.mp4", images, Fraction(10))
+    return tmp_path / "clip.mp4"
+
+
+def masks(out: Path) -> dict[tuple[int, int], str]:
+    return {(row.frame, row.object_id): row.rle["counts"] for row in read_records(out / "masks.jsonl")}
+
+
+def test_video_file_with_two_objects(server: FakeVideoServer, clip: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["track", str(clip), *PROMPTS, "--out", str(out), "-q"]) == 0
+    with SAM2VideoClient(transport=VideoTransport(FakeVideoServer())) as client, client.open(clip) as video:
+        video.add(0, 1, points=[[10, 20]], labels=[1])
+        video.add(4, 2, points=[[5, 6]], labels=[0], box=[1, 2, 30, 40])
+        expected = {
+            (frame, number): segment.to_rle()["counts"]
+            for frame, segments in video.propagate()
+            for number, segment in segments.items()
+        }
+    assert len(expected) == 2 * FRAMES
+    assert masks(out) == expected
+    assert frame_rate(out / "overlay.mp4") == 10
+    with av.open(str(out / "overlay.mp4")) as container:
+        assert sum(1 for _ in container.decode(video=0)) == FRAMES
+
+
+@pytest.mark.parametrize("options", [(), ("--every", "4"), ("--reverse",)])
+def test_interrupted_run_gives_the_masks_of_an_undisturbed_one(
+    server: FakeVideoServer, clip: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    command = ["track", str(clip), *PROMPTS, "--format", "png", *options, "-q", "--out"]
+    assert main([*command, str(tmp_path / "whole")]) == 0
+    expected = masks(tmp_path / "whole")
+    requests = len(server.requests)
+
+    def interrupt(number: int) -> None:
+        if number - first == requests // 2:
+            raise KeyboardInterrupt
+
+    first = len(server.requests)
+    server.before = interrupt
+    assert main([*command, str(tmp_path / "out")]) == 130
+    server.before = None
+    done = masks(tmp_path / "out")
+    assert 0 < len(done) < len(expected)
+    assert main([*command, str(tmp_path / "out")]) == 0
+    assert masks(tmp_path / "out") == expected
+
+
+def test_motion_jpeg_on_standard_input(
+    server: FakeVideoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.BytesIO()
+    for frame in range(FRAMES):
+        Image.new("RGB", (64, 48), (15 * frame, 60, 90)).save(stream, format="JPEG")
+    monkeypatch.setattr(sys, "stdin", type("Stdin", (), {"buffer": io.BytesIO(stream.getvalue())}))
+    assert main(["track", "-", "--point", "0:10,20", "--out", str(tmp_path / "out"), "-q"]) == 0
+    assert sorted({frame for frame, _ in masks(tmp_path / "out")}) == list(range(FRAMES))
+    assert (tmp_path / "out/overlay.mp4").stat().st_size > 0
+    assert len(list((tmp_path / "out/images").iterdir())) == FRAMES
+
+
+def test_broken_and_missing_videos_are_one_line(server: FakeVideoServer, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "broken.mp4").write_bytes(b"no video" * 100)
+    (tmp_path / "empty.mp4").write_bytes(b"")
+    for name in ("broken.mp4", "empty.mp4", "none.mp4"):
+        assert main(["track", str(tmp_path / name), "--point", "0:1,1", "--out", str(tmp_path / "out")]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert name in line
+    assert not server.requests

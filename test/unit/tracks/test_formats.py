@@ -1,0 +1,198 @@
+"""Each format of a tracked video: the written file, read again, holds exactly the masks."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from pycocotools import mask as coco_masks
+from support.tracked import HEIGHT, SIDE, Found, disc
+
+from triton_sam.errors import InputError
+from triton_sam.tracks.coco_video import coco_video
+from triton_sam.tracks.formats import TRACK_FORMATS, TrackedVideo
+from triton_sam.tracks.overlay_video import encoder_name, frame_rate, write_gif, write_mp4
+from triton_sam.tracks.palette import davis_palette, label_map, to_png
+from triton_sam.tracks.records import MaskRecord, RecordFile, read_records
+
+NOTHING = Found(np.zeros((HEIGHT, SIDE), bool), 0.1, -3.0, None)
+
+
+def test_palette_has_the_colours_of_davis() -> None:
+    palette = davis_palette()
+    assert len(palette) == 768
+    assert palette[:15] == bytes([0, 0, 0, 128, 0, 0, 0, 128, 0, 128, 128, 0, 0, 0, 128])
+    assert tuple(palette[3 * 8 : 3 * 9]) == (64, 0, 0)
+    assert tuple(palette[3 * 22 : 3 * 23]) == (0, 192, 128)
+    assert tuple(palette[3 * 255 :]) == (224, 224, 192)
+
+
+def test_png_keeps_ids_up_to_255() -> None:
+    masks = {1: disc(10, 10), 2: disc(30, 30), 255: disc(50, 15)}
+    image = Image.open(io.BytesIO(TRACK_FORMATS["png"].write_image(masks)))
+    assert image.mode == "P"
+    assert bytes(image.getpalette()) == davis_palette()
+    pixels = np.asarray(image)
+    for object_id, found in masks.items():
+        assert np.array_equal(pixels == object_id, found.mask)
+
+
+@pytest.mark.parametrize("object_id", [0, 256, -1])
+def test_png_refuses_other_ids(object_id: int) -> None:
+    with pytest.raises(InputError, match=r"1\.\.255"):
+        label_map({object_id: disc(10, 10)})
+
+
+def test_pixel_of_several_masks_goes_to_the_highest_logit() -> None:
+    left, right = disc(28, 20, radius=12), disc(36, 20, radius=12)
+    labels = label_map({1: left, 2: right})
+    assert (left.mask & right.mask).sum() > 50
+    assert (labels[:, :32][left.mask[:, :32]] == 1).all()
+    assert (labels[:, 33:][right.mask[:, 33:]] == 2).all()
+    assert (labels[20, 32]) == 2  # equal logits: the later object
+    assert np.array_equal(labels > 0, left.mask | right.mask)
+
+
+def test_without_logits_the_later_object_wins() -> None:
+    one, two = (replace(disc(x, 20, radius=12), logits=None) for x in (28, 36))
+    assert np.array_equal(label_map({1: one, 2: two}) == 2, two.mask)
+    mixed = label_map({1: disc(28, 20, radius=12), 2: two})
+    assert np.array_equal(mixed == 1, one.mask)
+
+
+def test_label_map_needs_masks_of_one_size() -> None:
+    with pytest.raises(InputError, match="one size"):
+        label_map({1: disc(1, 1), 2: replace(NOTHING, mask=np.zeros((2, 2), bool))})
+    with pytest.raises(InputError, match="one size"):
+        label_map({})
+
+
+def test_records_round_trip(tmp_path: Path) -> None:
+    file = RecordFile(tmp_path / "masks.jsonl", objects=2)
+    written = [
+        tuple(MaskRecord.of(frame, object_id, found) for object_id, found in ((1, disc(10 + frame, 9)), (7, NOTHING)))
+        for frame in range(3)
+    ]
+    for group in written:
+        file.append(group)
+    assert list(read_records(file.path)) == [record for group in written for record in group]
+    assert file.repair() == dict(enumerate(written))
+    first = json.loads(file.path.read_text().splitlines()[0])
+    assert list(first) == ["frame", "object_id", "rle", "score", "object_score", "box", "area"]
+    assert np.array_equal(coco_masks.decode(first["rle"]).astype(bool), disc(10, 9).mask)
+    assert first["area"] == disc(10, 9).mask.sum()
+    assert written[0][1].box is None
+
+
+def test_records_cut_off_in_the_middle_are_repaired_at_every_byte(tmp_path: Path) -> None:
+    path = tmp_path / "masks.jsonl"
+    file = RecordFile(path, objects=2)
+    for frame in range(2):
+        file.append([MaskRecord.of(frame, object_id, disc(10 + frame, 9, radius=3)) for object_id in (1, 2)])
+    content = path.read_bytes()
+    complete = [content.index(b"\n", content.index(b"\n") + 1) + 1, len(content)]
+    for length in range(len(content) + 1):
+        path.write_bytes(content[:length])
+        frames = file.repair()
+        kept = max([end for end in complete if end <= length], default=0)
+        assert len(frames) == ([0, *complete].index(kept))
+        assert path.read_bytes() == content[:kept]
+
+
+def test_a_damaged_file_of_records_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "masks.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(InputError, match="not the record"):
+        RecordFile(path, objects=1).repair()
+    record = MaskRecord.of(0, 1, disc(9, 9)).to_line()
+    path.write_text(record + record)
+    with pytest.raises(InputError, match="damaged near line 2"):
+        RecordFile(path, objects=1).repair()
+
+
+def test_coco_video_decodes_with_pycocotools() -> None:
+    masks = {(3, 1): disc(10, 9), (3, 2): NOTHING, (5, 1): disc(20, 9), (5, 2): disc(40, 30)}
+    records = [MaskRecord.of(frame, object_id, found) for (frame, object_id), found in masks.items()]
+    document = json.loads(json.dumps(coco_video("clip", (SIDE, HEIGHT), [5, 3], records)))
+    (video,) = document["videos"]
+    assert (video["width"], video["height"], video["length"]) == (SIDE, HEIGHT, 2)
+    assert video["file_names"] == ["clip/00003.jpg", "clip/00005.jpg"]
+    assert [annotation["id"] for annotation in document["annotations"]] == [1, 2]
+    for annotation in document["annotations"]:
+        assert annotation["category_id"] in [category["id"] for category in document["categories"]]
+        for index, frame in enumerate((3, 5)):
+            found = masks[frame, annotation["id"]]
+            rle = annotation["segmentations"][index]
+            if not found.mask.any():
+                assert rle is annotation["bboxes"][index] is annotation["areas"][index] is None
+                continue
+            assert np.array_equal(coco_masks.decode(rle).astype(bool), found.mask)
+            assert annotation["areas"][index] == int(coco_masks.area(rle))
+            assert annotation["bboxes"][index] == coco_masks.toBbox(rle).tolist()
+
+
+@pytest.mark.parametrize("encoder", [None, "mpeg4"])
+@pytest.mark.parametrize("size", [(64, 48), (63, 47)])
+def test_mp4_has_the_frames_the_rate_and_even_sides(tmp_path: Path, encoder: str | None, size: tuple[int, int]) -> None:
+    av = pytest.importorskip("av")
+    colors = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
+    rate = Fraction(30000, 1001)
+    path = tmp_path / "overlay.mp4"
+    assert write_mp4(path, (Image.new("RGB", size, color) for color in colors), rate, encoder) == 3
+    assert frame_rate(path) == rate
+    with av.open(str(path)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        assert container.streams.video[0].codec_context.name == ("mpeg4" if encoder else "h264")
+    assert [frame.shape for frame in frames] == [(48, 64, 3)] * 3
+    for frame, color in zip(frames, colors, strict=True):
+        assert np.abs(frame.reshape(-1, 3).mean(axis=0) - color).max() < 16
+
+
+def test_mp4_of_nothing_or_of_two_sizes_leaves_no_file(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    path = tmp_path / "overlay.mp4"
+    with pytest.raises(InputError, match="no image"):
+        write_mp4(path, [], Fraction(25))
+    with pytest.raises(InputError, match="one size"):
+        write_mp4(path, [Image.new("RGB", (64, 48)), Image.new("RGB", (32, 48))], Fraction(25))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_best_encoder_is_libx264() -> None:
+    av = pytest.importorskip("av")
+    assert encoder_name() == ("libx264" if "libx264" in av.codecs_available else "mpeg4")
+
+
+def test_gif_has_all_frames(tmp_path: Path) -> None:
+    path = tmp_path / "overlay.gif"
+    images = [Image.new("RGB", (32, 32), (60 * number, 0, 0)) for number in range(4)]
+    assert write_gif(path, images, Fraction(10)) == 4
+    with Image.open(path) as image:
+        assert image.n_frames == 4
+        assert image.info["duration"] == 100
+    with pytest.raises(InputError, match="no image"):
+        write_gif(path, [], Fraction(10))
+
+
+def test_overlay_draws_the_masks_in_their_frames(tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    records = {frame: (MaskRecord.of(frame, 1, disc(10 + 20 * frame, 20)),) for frame in range(2)}
+    grey = [Image.new("RGB", (SIDE, HEIGHT), (90, 90, 90)) for _ in records]
+    video = TrackedVideo("clip", (SIDE, HEIGHT), Fraction(5), records, lambda frames: iter(grey[: len(frames)]))
+    TRACK_FORMATS["overlay"].write_video(tmp_path / "overlay.mp4", video)
+    with av.open(str(tmp_path / "overlay.mp4")) as container:
+        frames = [frame.to_ndarray(format="rgb24").astype(int) for frame in container.decode(video=0)]
+    for frame, pixels in enumerate(frames):
+        inside, outside = pixels[20, 10 + 20 * frame], pixels[20, 10 + 20 * (1 - frame)]
+        assert inside[2] - inside[0] > 60  # the first colour is a blue
+        assert np.abs(outside - 90).max() < 20
+
+
+def test_png_of_a_label_map_is_smaller_than_its_pixels() -> None:
+    assert len(to_png(label_map({1: disc(10, 10)}))) < SIDE * HEIGHT

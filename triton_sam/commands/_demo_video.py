@@ -1,0 +1,128 @@
+"""The part of `demo` that tracks objects through a drawn clip and compares them with the truth."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from ..errors import ModelNotReadyError, SamError
+from ..families import get_family
+from ..families.tracking import MEMORY_ATTENTION
+from ..repository.folder import version_folders
+from ..repository.onnx_header import read_metadata
+from ..tracks.overlay_video import draw_records, has_av, write_gif, write_mp4
+from ..tracks.protocols import ObjectMask
+from ..tracks.records import MaskRecord
+from ..wire.video import video_model
+from . import _options, _server, _video
+
+if TYPE_CHECKING:
+    from ..scenes.clip import Clip
+
+SEED = 0
+RATE = Fraction(12)
+"""Frames a second of the overlay."""
+
+_UNTRAINED = ("random seed", "untrained")
+"""Words in the metadata of a model whose memory was not trained."""
+_SMALL_GIF = 256
+"""Side of the GIF, which is written where PyAV is missing."""
+
+
+def run(args: argparse.Namespace, out: Path) -> int:
+    """Track the objects of the clip from one click each; write an overlay, and print J and F.
+
+    Raises:
+        ModelNotReadyError: there are no video models; the message says where they come from.
+        SamError: the server cannot be started, or a request failed.
+    """
+    from ..evaluation.video_report import VideoReport, video_table
+    from ..evaluation.video_runner import VideoSettings, measure_video
+    from ..evaluation.videos import VideoDataset, open_videos
+    from ..scenes.clip import generate_clip
+
+    known = open_videos("clips", 1, SEED).loaders[0][1]()
+    records: dict[int, list[MaskRecord]] = {}
+
+    def keep(frame: int, masks: Mapping[int, ObjectMask]) -> None:
+        records[frame] = [MaskRecord.of(frame, object_id, found) for object_id, found in masks.items()]
+
+    with _found_or_local(args) as url, _video.make_client(url, None, 120.0, _options.access(args)) as client:
+        start = time.perf_counter()
+        results = measure_video(lambda images: _video.opened(client, images), known, VideoSettings("click"), keep)
+        seconds = time.perf_counter() - start
+    path = _write_overlay(generate_clip(SEED), records, out)
+    report = VideoReport(VideoDataset("drawn clip, one click", "", ()), tuple(results))
+    if args.json:
+        objects = [{"object_id": each.object_id, "j": each.j, "f": each.f} for each in results]
+        print(json.dumps({"objects": objects, "overlay": str(path), "seconds": round(seconds, 2)}))
+        return 0
+    print(video_table([report]))
+    print(f"{len(records)} frames with {len(results)} objects in {seconds:.1f} s\nwrote {path}")
+    if not args.quiet and _memory_is_untrained(_options.repository(args)):
+        print(
+            "The memory of this model is untrained, so its masks do not follow the objects. The official weights do: "
+            "triton-sam setup sam2 tiny --video"
+        )
+    return 0
+
+
+def _write_overlay(clip: Clip, records: Mapping[int, list[MaskRecord]], out: Path) -> Path:
+    drawn = [draw_records(Image.fromarray(clip.images[frame]), records[frame]) for frame in sorted(records)]
+    if has_av():
+        path = out / "clip_overlay.mp4"
+        write_mp4(path, drawn, RATE)
+    else:
+        path = out / "clip_overlay.gif"
+        write_gif(path, [image.resize((_SMALL_GIF, _SMALL_GIF)) for image in drawn], RATE)
+    return path
+
+
+@contextlib.contextmanager
+def _found_or_local(args: argparse.Namespace) -> Iterator[str | None]:
+    """Yield the URL of the given server, of a running one with a video model, or of a local one started here."""
+    if args.url is not None or _runs(args):
+        yield args.url
+        return
+    repository = _options.repository(args)
+    model = video_model(get_family("sam2"))
+    if _weights(repository) is None:
+        raise ModelNotReadyError(f"{repository} has no weights for {model}: {_video.HOW_TO_GET_MODELS}")
+    with _server.local_server(args, repository, [model]) as server:
+        yield server.http_url
+
+
+def _runs(args: argparse.Namespace) -> bool:
+    """Return whether a server with a video model runs at the default URL."""
+    with _video.make_client(None, None, 5.0, _options.access(args)) as client, contextlib.suppress(SamError):
+        return bool(client.is_ready())
+    return False
+
+
+def _weights(repository: Path) -> Path | None:
+    """Return the file of the memory attention that Triton serves, the newest version; None if there is none."""
+    folder = repository / get_family("sam2").model_name(MEMORY_ATTENTION)
+    if not folder.is_dir():
+        return None
+    files = [version / "model.onnx" for version in version_folders(folder)]
+    return next((path for path in reversed(files) if path.is_file()), None)
+
+
+def _memory_is_untrained(repository: Path) -> bool:
+    """Return whether the metadata of the weights says that their memory was not trained."""
+    path = _weights(repository)
+    if path is None:
+        return False
+    try:
+        values = read_metadata(path).values()
+    except (ValueError, OSError):
+        return False
+    return any(word in value for value in values for word in _UNTRAINED)

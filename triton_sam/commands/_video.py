@@ -1,0 +1,124 @@
+"""The source of a command that tracks objects, and its client of videos."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ..errors import ModelNotReadyError
+from ..inputs.images import open_image
+from ..inputs.video import FrameSource, open_frames
+from ..tracks.overlay_video import DEFAULT_RATE, frame_rate
+from ..tracks.protocols import Video
+from . import _options
+
+
+@dataclass(frozen=True)
+class VideoInput:
+    """The frames of a command.
+
+    Args:
+        name: a short name, for example the name of the file without its ending.
+        frames: the frames.
+        rate: frames a second.
+        is_live: whether the frames come as a stream, which cannot be read again.
+        identity: values by which a later run recognises the source.
+    """
+
+    name: str
+    frames: FrameSource
+    rate: Fraction
+    is_live: bool
+    identity: dict[str, Any]
+
+    def images(self, frames: Sequence[int]) -> Iterator[Image.Image]:
+        """Read frames again, one after the other."""
+        for index in frames:
+            frame = self.frames.frame(index)
+            if frame is not None:
+                yield open_image(frame.content)
+
+
+def open_input(text: str, quality: int | None = None) -> VideoInput:
+    """Open the source of a command: a file, a folder, the number of a camera, a URL, or "-" for the standard input.
+
+    Args:
+        text: the source.
+        quality: see SAM2VideoClient.open().
+
+    Raises:
+        VideoError: the source is missing, empty, damaged or not a video.
+        MissingDependencyError: the source needs PyAV, and it is not installed.
+    """
+    if text == "-":
+        return _live("stdin", open_frames(sys.stdin.buffer, quality))
+    if text.isdecimal() and not Path(text).exists():
+        return _live(f"camera {text}", open_frames(int(text), quality))
+    frames = open_frames(text, quality)
+    if frames.num_frames is None:
+        return _live(text, frames)
+    path = Path(text)
+    identity: dict[str, Any] = {"name": path.resolve().name, "frames": frames.num_frames, "size": list(frames.size)}
+    if path.is_dir():
+        return VideoInput(path.resolve().name, frames, DEFAULT_RATE, False, identity)
+    return VideoInput(path.stem, frames, frame_rate(path), False, identity | {"bytes": path.stat().st_size})
+
+
+def _live(name: str, frames: FrameSource) -> VideoInput:
+    return VideoInput(name, frames, DEFAULT_RATE, True, {"name": name, "size": list(frames.size)})
+
+
+def add_video_client(parser: argparse.ArgumentParser) -> None:
+    """Add the options that select the video model and the server."""
+    _options.add_spellings(
+        parser,
+        "--variant",
+        "--name",
+        "--model-name",
+        metavar="VARIANT",
+        help="variant to use, for example sam2.1_large",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=120.0, metavar="SECONDS", help="time limit of each call (default: 120)"
+    )
+    _options.add_url(parser)
+    _options.add_access(parser)
+    _options.add_local(parser)
+    _options.add_repository(parser)
+
+
+def make_client(url: str | None, variant: str | None, timeout: float, access: dict[str, Any]) -> Any:
+    """Return a client of videos. Tests replace this function."""
+    from ..client.video import SAM2VideoClient
+
+    return SAM2VideoClient(url, variant, timeout=timeout, **access)
+
+
+@contextlib.contextmanager
+def opened(client: Any, source: Any, **options: Any) -> Iterator[Video]:
+    """Open a video in a client.
+
+    Raises:
+        ModelNotReadyError: the server has no video models; the message says where they come from.
+        SamError: see SAM2VideoClient.open().
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            video = stack.enter_context(client.open(source, **options))
+        except ModelNotReadyError as error:
+            raise ModelNotReadyError(f"{error} - {HOW_TO_GET_MODELS}") from error
+        yield video
+
+
+HOW_TO_GET_MODELS = (
+    "videos need models beside the model pair: `triton-sam setup sam2 tiny --video` downloads and exports them, and "
+    "`triton-sam models` lists the models that a server has"
+)

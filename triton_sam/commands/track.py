@@ -1,0 +1,226 @@
+"""Track objects through a video: prompt them in one frame, get their masks in all of them.
+
+Examples:
+  triton-sam track clip.mp4 --local --point 0:210,350 --out clip_masks
+  triton-sam track clip.mp4 --object 1 --point 0:210,350 --negative-point 0:200,300 --object 2 --box 12:40,60,180,220 \\
+      --format png --format coco --out clip_masks
+  triton-sam track 0 --box 0:100,80,400,460 --format rle --out camera_masks        # camera 0, until Ctrl-C
+  ffmpeg -i rtsp://... -f mjpeg - | triton-sam track - --point 0:320,240 --out stream_masks
+
+The same command goes on after an interruption. docs/how-to/video.md describes each file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from .._common.signals import ends_by_interrupt
+from ..errors import ConfigurationError, PromptError, SamError
+from ..tracks.folder import TrackFolder
+from ..tracks.formats import TRACK_FORMATS, TrackedVideo
+from ..tracks.overlay_video import encoder_name
+from ..tracks.prompts import ObjectPrompt
+from . import _options, _server, _track_prompts, _video
+
+DEFAULT_FORMATS = ("png", "overlay")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument(
+        "video", help="video file, folder of images, number of a camera, URL, or - for a video on standard input"
+    )
+    _track_prompts.add_prompts(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
+    parser.add_argument(
+        "--format",
+        action="append",
+        choices=tuple(TRACK_FORMATS),
+        help="; ".join(f"{form.name}: {form.meaning}" for form in TRACK_FORMATS.values())
+        + f"; repeat for more (default: {' and '.join(DEFAULT_FORMATS)})",
+    )
+    parser.add_argument(
+        "--range",
+        type=_range,
+        metavar="A:B",
+        help="track frames A up to, but not including, B; either may be missing (default: from the first prompt on)",
+    )
+    parser.add_argument(
+        "--reverse", action="store_true", help="track backwards, from the last prompt or the range's end"
+    )
+    parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="track frames 0, N, 2N, ... only; prompts must be at these"
+    )
+    parser.add_argument(
+        "--quality", type=int, metavar="1..100", help="send frames as JPEG of this quality (default: without loss)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="remove the results of an earlier run from --out")
+    _video.add_video_client(parser)
+    _options.add_quiet(parser)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The frames to track.
+
+    Args:
+        start: the first frame.
+        frames: all frames in the order of tracking; None for a stream without an end.
+        reverse: whether they go towards frame 0.
+    """
+
+    start: int
+    frames: Sequence[int] | None
+    reverse: bool
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    prompts = _track_prompts.collected(args)
+    formats = args.format or list(DEFAULT_FORMATS)
+    if any(TRACK_FORMATS[name].needs_images for name in formats):
+        encoder_name()  # without PyAV, say so before the work
+    source = _video.open_input(args.video, args.quality)
+    with contextlib.closing(source.frames), ends_by_interrupt():
+        plan = make_plan(args, prompts, source.frames.num_frames)
+        parameters = _parameters(args, prompts, source)
+        folder = TrackFolder(args.out, parameters, formats, sorted({prompt.object_id for prompt in prompts}))
+        with folder.opened(args.overwrite, resume=not source.is_live):
+            stop: SamError | None = None
+            if plan.frames is None or not all(map(folder.has, plan.frames)):
+                stop = _track(args, prompts, source, plan, folder)
+            finished = TrackedVideo(
+                source.name,
+                source.frames.size,
+                source.rate / args.every,
+                folder.records,
+                folder.kept_images if source.is_live else source.images,
+            )
+            for path in folder.finish(finished):
+                _options.say(args, f"wrote {path}")
+    _print_objects(folder)
+    if stop is not None:
+        raise stop
+    return 0
+
+
+def make_plan(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], num_frames: int | None) -> Plan:
+    """Choose the frames to track.
+
+    Raises:
+        ConfigurationError: the range is empty, --every is below 1, or a stream is to be tracked backwards.
+        PromptError: a prompt is at a frame that is not there or not tracked.
+    """
+    if args.every < 1:
+        raise ConfigurationError(f"--every must be at least 1, not {args.every}")
+    if args.reverse and num_frames is None:
+        raise ConfigurationError("a stream cannot be tracked backwards: leave --reverse out")
+    for prompt in prompts:
+        if num_frames is not None and prompt.frame >= num_frames:
+            raise PromptError(f"there is no frame {prompt.frame}: the video has the frames 0 to {num_frames - 1}")
+        if prompt.frame % args.every:
+            raise PromptError(f"frame {prompt.frame} is not tracked with --every {args.every}: prompt another frame")
+    low, high = args.range or (None, None)
+    end = high if num_frames is None else min(high if high is not None else num_frames, num_frames)
+    prompted = [prompt.frame for prompt in prompts]
+    if args.reverse:
+        start = max(prompted) if high is None or end is None else (end - 1) // args.every * args.every
+        frames: range | None = range(start, (low or 0) - 1, -args.every)
+    else:
+        start = min(prompted) if low is None else -(-low // args.every) * args.every
+        frames = None if end is None else range(start, end, args.every)
+    if frames is not None and not frames:
+        raise ConfigurationError(f"there is no frame to track from frame {start} on: give another --range")
+    return Plan(start, frames, args.reverse)
+
+
+def _track(
+    args: argparse.Namespace,
+    prompts: Sequence[ObjectPrompt],
+    source: _video.VideoInput,
+    plan: Plan,
+    folder: TrackFolder,
+) -> SamError | None:
+    """Track the frames of a plan into a folder.
+
+    Ctrl-C ends a stream, and so does an error, which is returned: what was tracked is not lost. A file can be tracked
+    again, so that both are raised, after a line that says how to go on.
+    """
+    try:
+        with (
+            _server.server_urls(args) as urls,
+            _video.make_client(urls[0], args.variant, args.timeout, _options.access(args)) as client,
+            _video.opened(client, source.frames, quality=args.quality, every=args.every) as video,
+        ):
+            for prompt in prompts:
+                prompt.send(video)
+            count = None if plan.frames is None else len(plan.frames)
+            keeps = source.is_live and any(form.needs_images for form in folder.formats)
+            logits = folder.needs_logits
+            tracked = video.propagate(start=plan.start, count=count, reverse=plan.reverse, logits=logits)
+            for frame, masks in _with_bar(tracked, count, source.name, args.quiet):
+                if keeps:
+                    for image in source.images([frame]):
+                        folder.keep_image(frame, image)
+                folder.add(frame, masks)
+    except KeyboardInterrupt:
+        if source.is_live and folder.records:
+            _options.say(args, f"stopped after {len(folder.records)} frames")
+            return None
+        _say_how_to_go_on(args, plan, folder)
+        raise
+    except SamError as error:
+        if source.is_live and folder.records:
+            return error
+        _say_how_to_go_on(args, plan, folder)
+        raise
+    return None
+
+
+def _with_bar(tracked: Iterator[Any], total: int | None, name: str, quiet: bool) -> Iterator[Any]:
+    """Show frames a second and the time left."""
+    return iter(tqdm(tracked, total=total, desc=name, unit="frame", disable=quiet))
+
+
+def _say_how_to_go_on(args: argparse.Namespace, plan: Plan, folder: TrackFolder) -> None:
+    if plan.frames is None or not folder.records:
+        return
+    done = sum(map(folder.has, plan.frames))
+    _options.say(
+        args, f"{done} of {len(plan.frames)} frames are in {folder.folder}: the same command goes on where it stopped"
+    )
+
+
+def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], source: _video.VideoInput) -> dict[str, Any]:
+    """Return everything that decides about the masks. The names appear in the error about other parameters."""
+    return {
+        "video": source.identity,
+        "prompts": [prompt.to_json() for prompt in prompts],
+        "--range": args.range,
+        "--reverse": args.reverse,
+        "--every": args.every,
+        "--quality": args.quality,
+        "--variant": args.variant,
+    }
+
+
+def _print_objects(folder: TrackFolder) -> None:
+    groups = list(folder.records.values())
+    for place, first in enumerate(groups[0] if groups else ()):
+        visible = [group[place] for group in groups if group[place].area]
+        score = sum(record.score for record in visible) / max(len(visible), 1)
+        print(f"object {first.object_id}: in {len(visible)} of {len(groups)} frames, mean score {score:.3f}")
+
+
+def _range(text: str) -> tuple[int | None, int | None]:
+    low, colon, high = text.partition(":")
+    if not colon or not all(part == "" or part.isdecimal() for part in (low, high)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B, for example 10:200")
+    return int(low) if low else None, int(high) if high else None

@@ -1,0 +1,128 @@
+"""The measurement of tracking: prompt each object where it appears, track all of them, compare each frame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigurationError, InputError
+from ..inputs.images import ImageSource
+from ..tracks.palette import label_map
+from ..tracks.protocols import ObjectMask, Video
+from .clicks import first_click, tight_box
+from .video_metrics import TrackResult, contour_accuracy, region_similarity
+from .videos import KnownVideo
+
+PromptKind = Literal["mask", "box", "click"]
+PROMPT_KINDS: tuple[PromptKind, ...] = get_args(PromptKind)
+
+OpenVideo = Callable[[Sequence[ImageSource]], AbstractContextManager[Video]]
+"""Opens the frames of a video in a client, for example ``SAM2VideoClient.open``."""
+
+
+@dataclass(frozen=True)
+class VideoSettings:
+    """The settings of a measurement of videos.
+
+    Args:
+        prompt: the only prompt of an object, in the first frame in which it is visible: its true mask, its tight box,
+            or a click on the pixel that is farthest from its border.
+        most_objects: maximum number of objects in one video; the first ones are measured.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+
+    prompt: PromptKind = "mask"
+    most_objects: int = 32
+
+    def __post_init__(self) -> None:
+        if self.prompt not in PROMPT_KINDS:
+            raise ConfigurationError(f"the prompt must be {', '.join(PROMPT_KINDS)}, not {self.prompt!r}")
+        if self.most_objects < 1:
+            raise ConfigurationError("the number of objects must be at least 1")
+
+
+def measure_video(
+    opens: OpenVideo,
+    known: KnownVideo,
+    settings: VideoSettings,
+    progress: Callable[[int, Mapping[int, ObjectMask]], None] = lambda _frame, _masks: None,
+) -> list[TrackResult]:
+    """Track all objects of a video, and compare each frame that has a label map.
+
+    As in the toolkit of DAVIS (semi-supervised): masks do not overlap (see tracks.label_map), and neither the frame of
+    the prompt nor the last frame of the video counts.
+
+    Args:
+        opens: opens the frames in a client.
+        known: the video and its label maps.
+        settings: the prompt.
+        progress: called with each frame and its masks.
+
+    Returns:
+        One result for each object that has a measured frame.
+
+    Raises:
+        InputError: no object is visible, or no frame is left to measure.
+        ServerError: a request failed; see triton_sam.errors.
+    """
+    first = _first_frames(known, settings.most_objects)
+    if not first:
+        raise InputError(f"{known.name} contains no objects: its label maps are 0 everywhere")
+    measured: dict[int, list[tuple[int, float, float]]] = {number: [] for number in first}
+    with opens(known.images) as video:
+        for number, frame in first.items():
+            _prompt(video, number, frame, known.truth[frame]() == number, settings.prompt)
+        last = len(known.images) - 1
+        for frame, masks in video.propagate(start=min(first.values())):
+            progress(frame, masks)
+            if frame in known.truth and frame != last:
+                for number, j, f in _compare(known.truth[frame](), masks, first, frame):
+                    measured[number].append((frame, j, f))
+    results = [_result(known.name, number, rows) for number, rows in measured.items() if rows]
+    if not results:
+        raise InputError(f"{known.name} has no frame to measure: label maps are needed after the first frame")
+    return results
+
+
+def _first_frames(known: KnownVideo, most: int) -> dict[int, int]:
+    """Return the first frame in which each object is visible."""
+    first: dict[int, int] = {}
+    for frame, load in sorted(known.truth.items()):
+        for number in np.unique(load()):
+            if number != 0 and len(first) < most:
+                first.setdefault(int(number), frame)
+    return dict(sorted(first.items()))
+
+
+def _prompt(video: Video, number: int, frame: int, truth: NDArray[np.bool_], kind: PromptKind) -> None:
+    if kind == "mask":
+        video.add(frame, number, mask=truth)
+    elif kind == "box":
+        video.add(frame, number, box=tight_box(truth).tolist())
+    else:
+        click = first_click(truth)
+        video.add(frame, number, points=[[click.x, click.y]], labels=[click.label])
+
+
+def _compare(
+    truth: NDArray[np.integer[Any]], masks: Mapping[int, ObjectMask], first: Mapping[int, int], frame: int
+) -> Iterator[tuple[int, float, float]]:
+    labels = label_map(masks)
+    if labels.shape != truth.shape:
+        raise InputError(f"frame {frame}: the label map has {truth.shape} rows and columns, the video {labels.shape}")
+    for number, prompted in first.items():
+        if frame > prompted:
+            mask, wanted = labels == number, np.asarray(truth == number)
+            yield number, region_similarity(mask, wanted), contour_accuracy(mask, wanted)
+
+
+def _result(name: str, number: int, rows: Sequence[tuple[int, float, float]]) -> TrackResult:
+    frames, j, f = zip(*rows, strict=True)
+    return TrackResult(name, number, frames, j, f)

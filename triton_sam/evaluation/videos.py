@@ -1,0 +1,138 @@
+"""Videos whose objects are known: folders in the layout of the data set DAVIS, and drawn clips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..errors import ConfigurationError, InputError
+from ..inputs.images import ImageSource
+from .folder import IMAGE_SUFFIXES, read_labels
+
+CLIPS = "clips"
+DAVIS = "davis:"
+"""Prefix of a folder in the layout of DAVIS."""
+
+LAYOUT = "JPEGImages/NAME/00000.jpg ... and Annotations/NAME/00000.png ..., also with a folder 480p between"
+
+_DEFAULT_CLIPS = 4
+_RESOLUTIONS = ("", "480p", "Full-Resolution", "1080p")
+_VOID = 255
+"""Pixels of DAVIS that belong neither to an object nor to the background; they count as background."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownVideo:
+    """One video and its objects.
+
+    Args:
+        name: name of the video.
+        images: the frames, as paths or pixels.
+        truth: functions that load the label map of a frame, integers (H,W), by its number. Frames may be missing.
+    """
+
+    name: str
+    images: Sequence[ImageSource]
+    truth: dict[int, Callable[[], NDArray[np.integer[Any]]]]
+
+
+@dataclass(frozen=True)
+class VideoDataset:
+    """A data set of videos. Each is opened when it is needed.
+
+    Args:
+        name: short name.
+        about: one line that describes the videos and the origin of the labels.
+        loaders: name of each video and the function that opens it.
+    """
+
+    name: str
+    about: str
+    loaders: tuple[tuple[str, Callable[[], KnownVideo]], ...]
+
+
+def is_video_dataset(name: str) -> bool:
+    """Return whether a name of a data set means videos: "clips" or "davis:FOLDER"."""
+    return name == CLIPS or name.startswith(DAVIS)
+
+
+def open_videos(name: str, count: int | None = None, seed: int = 0) -> VideoDataset:
+    """Open a data set of videos without loading frames.
+
+    Args:
+        name: "clips" (drawn clips) or "davis:FOLDER".
+        count: maximum number of videos. None takes 4 clips, or all videos of a folder.
+        seed: selects the clips. At least 0.
+
+    Raises:
+        ConfigurationError: there is no such folder, the count is below 1, or the seed is negative.
+        InputError: the folder has no video with annotations.
+        MissingDependencyError: the evaluate extra is not installed.
+    """
+    if seed < 0 or (count is not None and count < 1):
+        raise ConfigurationError("the seed must be at least 0 and the count at least 1")
+    if name == CLIPS:
+        number = _DEFAULT_CLIPS if count is None else count
+        first = seed * 1000
+        loaders = tuple((f"clip {clip}", partial(_clip, clip)) for clip in range(first, first + number))
+        return VideoDataset(CLIPS, "drawn clips with exact labels", loaders)
+    return _davis(Path(name.removeprefix(DAVIS)), count)
+
+
+def _clip(seed: int) -> KnownVideo:
+    from ..scenes.clip import generate_clip
+
+    clip = generate_clip(seed)
+    truth: dict[int, Callable[[], NDArray[np.integer[Any]]]] = {
+        frame: partial(lambda number: clip.labels[number], frame) for frame in range(len(clip.images))
+    }
+    return KnownVideo(f"clip {seed}", [Image.fromarray(image) for image in clip.images], truth)
+
+
+def _davis(folder: Path, count: int | None) -> VideoDataset:
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no data set {folder}: give davis:FOLDER with {LAYOUT}")
+    images, annotations = _with_videos(folder / "JPEGImages"), _with_videos(folder / "Annotations")
+    names = sorted(set(images) & set(annotations))
+    if not names:
+        raise InputError(f"{folder} has no video with annotations: expected {LAYOUT}")
+    loaders = tuple((name, partial(_sequence, name, images[name], annotations[name])) for name in names[:count])
+    return VideoDataset(folder.resolve().name, f"videos with annotations in {folder}", loaders)
+
+
+def _with_videos(folder: Path) -> dict[str, Path]:
+    """Return the folders of videos by name, from the first resolution that has any."""
+    for resolution in _RESOLUTIONS:
+        base = folder / resolution
+        if base.is_dir():
+            found = {path.name: path for path in base.iterdir() if path.is_dir() and _files(path)}
+            if found:
+                return found
+    return {}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+
+
+def _sequence(name: str, images: Path, annotations: Path) -> KnownVideo:
+    frames = _files(images)
+    labels = {path.stem: path for path in _files(annotations)}
+    truth: dict[int, Callable[[], NDArray[np.integer[Any]]]] = {
+        number: partial(_read, labels[path.stem]) for number, path in enumerate(frames) if path.stem in labels
+    }
+    if not truth:
+        raise InputError(f"{annotations} has no label map with the name of an image in {images}: expected {LAYOUT}")
+    return KnownVideo(name, frames, truth)
+
+
+def _read(path: Path) -> NDArray[np.integer[Any]]:
+    labels = read_labels(path)
+    return np.where(labels == _VOID, 0, labels)

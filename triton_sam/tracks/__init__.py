@@ -1,0 +1,22 @@
+"""The masks of objects in all images of a video, and the files that hold them. docs/how-to/video.md shows each file.
+
+`formats.py` is the one table of formats. A mask of one object in one image is a `MaskRecord`, and all formats that need
+the whole video are written from records.
+"""
+
+from .formats import TRACK_FORMATS, TrackFormat
+from .palette import davis_palette, label_map
+from .prompts import ObjectPrompt
+from .protocols import ObjectMask, Video
+from .records import MaskRecord
+
+__all__ = [
+    "TRACK_FORMATS",
+    "MaskRecord",
+    "ObjectMask",
+    "ObjectPrompt",
+    "TrackFormat",
+    "Video",
+    "davis_palette",
+    "label_map",
+]

@@ -1,0 +1,243 @@
+"""The folder of a tracked video. It remembers how it was made, so that an interrupted run can go on.
+
+`track.json` holds the parameters. A run with other parameters is refused. The records and files of an image are
+complete or absent. A run that goes on tracks from the prompts again, because the memory of the model is not in the
+folder, but it writes only what is missing, and compares the rest: so all masks are those of one undisturbed run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from .._common.files import atomic_path, atomic_write, locked
+from ..errors import ConfigurationError, InferenceError
+from ..masks.compare import intersection_over_union
+from .formats import RECORDS, TRACK_FORMATS, TrackedVideo, TrackFormat
+from .protocols import ObjectMask
+from .records import MaskRecord, RecordFile
+
+MANIFEST = "track.json"
+IMAGES = "images"
+"""Folder of the images of a stream, which cannot be read again for the overlay."""
+
+_VERSION = 1
+_LOCK = ".track.lock"
+_SAME = 0.99
+"""IoU from which a mask counts as that of the earlier run: a GPU may add numbers in another order each time."""
+_JPEG_QUALITY = 95
+_NUMBERED = re.compile(r"\d{5,}\.(png|jpg)")
+
+
+class TrackFolder:
+    """Writes the masks of a video, image by image.
+
+    Args:
+        folder: the folder; it is created if its parent exists.
+        parameters: everything that decides about the masks, as JSON values: source, prompts, range, model.
+        formats: names of TRACK_FORMATS.
+        object_ids: the ids of all objects.
+
+    Raises:
+        ConfigurationError: there is no such format, or a format cannot hold the ids.
+    """
+
+    def __init__(
+        self, folder: Path, parameters: Mapping[str, Any], formats: Sequence[str], object_ids: Sequence[int]
+    ) -> None:
+        self.folder = folder
+        self.formats = [_known(name) for name in dict.fromkeys(formats)]
+        self._ids = sorted(object_ids)
+        self._parameters = json.loads(json.dumps(parameters))  # tuples become lists, as in a manifest that was read
+        self._file = RecordFile(folder / RECORDS, len(self._ids))
+        self._records: dict[int, tuple[MaskRecord, ...]] = {}
+        for form in self.formats:
+            if form.largest_id is not None and self._ids and self._ids[-1] > form.largest_id:
+                raise ConfigurationError(
+                    f"--format {form.name} holds object ids up to {form.largest_id}, not {self._ids[-1]}: "
+                    "use smaller ids or another format"
+                )
+
+    @contextlib.contextmanager
+    def opened(self, overwrite: bool = False, resume: bool = True) -> Iterator[None]:
+        """Hold the folder while the block runs, and find out which images it has.
+
+        Args:
+            overwrite: remove the results of an earlier run.
+            resume: whether the source can be read again from its beginning. A stream cannot.
+
+        Raises:
+            ConfigurationError: the folder has results of other parameters or of a stream, files that are not from an
+                earlier run are in the way, or another process writes to it.
+            InputError: the file of records is damaged.
+            OSError: the folder cannot be written.
+        """
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir()
+        if not self.folder.is_dir():
+            raise ConfigurationError(f"{self.folder} is a file: give a folder as --out")
+        with locked(self.folder / _LOCK, self._refuse_second):
+            self._prepare(overwrite, resume)
+            self._records = self._file.repair()
+            for form in self.formats:
+                if form.image_file is not None:
+                    (self.folder / form.file).mkdir(exist_ok=True)
+            yield
+
+    @property
+    def records(self) -> Mapping[int, tuple[MaskRecord, ...]]:
+        """The records of each image that is in the folder."""
+        return self._records
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether a format needs the logits of the masks."""
+        return len(self._ids) > 1 and any(form.needs_logits for form in self.formats)
+
+    def has(self, frame: int) -> bool:
+        """Return whether an image is complete in all formats."""
+        return frame in self._records and all(path.is_file() for _, path in self._image_files(frame))
+
+    def add(self, frame: int, masks: Mapping[int, ObjectMask]) -> None:
+        """Write the masks of one image, as far as they are missing.
+
+        Raises:
+            InferenceError: the masks are not those of an earlier run, or an object is missing.
+            OSError: a file cannot be written.
+        """
+        if sorted(masks) != self._ids:
+            raise InferenceError(f"frame {frame}: the server tracked the objects {sorted(masks)}, not {self._ids}")
+        group = tuple(MaskRecord.of(frame, object_id, masks[object_id]) for object_id in self._ids)
+        before = self._records.get(frame)
+        if before is not None:
+            self._compare(before, group)
+        for form, path in self._image_files(frame):
+            if form.write_image is not None and not path.is_file():
+                atomic_write(path, form.write_image(masks))
+        if before is None:  # last, because an image with records counts as complete
+            self._file.append(group)
+            self._records[frame] = group
+
+    def keep_image(self, frame: int, image: Image.Image) -> None:
+        """Keep an image of a stream for the overlay.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        (self.folder / IMAGES).mkdir(exist_ok=True)
+        with atomic_path(self._kept(frame)) as temporary:
+            image.save(temporary, format="JPEG", quality=_JPEG_QUALITY)
+
+    def kept_images(self, frames: Sequence[int]) -> Iterator[Image.Image]:
+        """Open the images of a stream that were kept."""
+        for frame in frames:
+            with Image.open(self._kept(frame)) as image:
+                yield image.convert("RGB")
+
+    def finish(self, video: TrackedVideo) -> list[Path]:
+        """Write the formats of the whole video and return all results.
+
+        Raises:
+            MissingDependencyError: PyAV is not installed.
+            OSError: a file cannot be written.
+        """
+        for form in self.formats:
+            if form.write_video is not None:
+                form.write_video(self.folder / form.file, video)
+        self._write_manifest(complete=True)
+        names = dict.fromkeys([RECORDS, *(form.file for form in self.formats)])
+        return [self.folder / name for name in names]
+
+    def _image_files(self, frame: int) -> list[tuple[TrackFormat, Path]]:
+        return [
+            (form, self.folder / form.file / form.image_file(frame))
+            for form in self.formats
+            if form.image_file is not None
+        ]
+
+    def _compare(self, before: Sequence[MaskRecord], now: Sequence[MaskRecord]) -> None:
+        for old, new in zip(before, now, strict=True):
+            same = old.rle == new.rle or intersection_over_union(old.mask, new.mask) >= _SAME
+            if not same or old.object_id != new.object_id:
+                raise InferenceError(
+                    f"frame {new.frame}, object {new.object_id}: this server finds another mask than the one in "
+                    f"{self.folder}, so it has other weights: give another --out, or --overwrite to start again"
+                )
+
+    def _prepare(self, overwrite: bool, resume: bool) -> None:
+        """Check the manifest of an earlier run, or write one."""
+        manifest = self._read_manifest()
+        if manifest is None:
+            self._check_empty()
+        elif overwrite:
+            self._remove_results()
+        else:
+            different = _differences(manifest.get("parameters", {}), self._parameters)
+            if different:
+                raise ConfigurationError(
+                    f"{self.folder} has the results of another {' and '.join(different)}: "
+                    "give another --out, or --overwrite to start again"
+                )
+            if not resume:
+                raise ConfigurationError(
+                    f"{self.folder} has the results of a stream, which cannot go on: give another --out, or --overwrite"
+                )
+        self._write_manifest(complete=False)
+
+    def _read_manifest(self) -> dict[str, Any] | None:
+        path = self.folder / MANIFEST
+        if not path.exists():
+            return None
+        try:
+            manifest = json.loads(path.read_text(encoding="utf-8"))
+            if manifest["version"] != _VERSION:
+                raise ValueError(f"version {manifest['version']}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(f"{path} is not a manifest of this version: give another --out") from error
+        return dict(manifest)
+
+    def _write_manifest(self, complete: bool) -> None:
+        manifest = {"version": _VERSION, "complete": complete, "parameters": self._parameters}
+        atomic_write(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+
+    def _check_empty(self) -> None:
+        """Check that no file of somebody else is in the way."""
+        for name in (RECORDS, IMAGES, *(form.file for form in TRACK_FORMATS.values())):
+            if (self.folder / name).exists():
+                raise ConfigurationError(
+                    f"{self.folder / name} exists and is not from `triton-sam track`: give another --out"
+                )
+
+    def _remove_results(self) -> None:
+        for name in dict.fromkeys((RECORDS, IMAGES, *(form.file for form in TRACK_FORMATS.values()))):
+            path = self.folder / name
+            if not path.is_dir():
+                path.unlink(missing_ok=True)
+                continue
+            for file in path.iterdir():
+                if _NUMBERED.fullmatch(file.name):  # other files are the user's
+                    file.unlink()
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+    def _kept(self, frame: int) -> Path:
+        return self.folder / IMAGES / f"{frame:05d}.jpg"
+
+    def _refuse_second(self) -> None:
+        raise ConfigurationError(f"another process writes to {self.folder}: wait for it, or give another --out")
+
+
+def _known(name: str) -> TrackFormat:
+    if name not in TRACK_FORMATS:
+        raise ConfigurationError(f"there is no format {name!r}: give {', '.join(TRACK_FORMATS)}")
+    return TRACK_FORMATS[name]
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]

@@ -1,0 +1,146 @@
+"""The record of one object in one image, and the file of records: JSON Lines with COCO RLE."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
+from ..masks.segment import mask_to_box
+from .protocols import ObjectMask
+
+Box = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class MaskRecord:
+    """One object in one image of a video, ready for JSON.
+
+    Args:
+        frame: number of the image, from 0.
+        object_id: the caller's number of the object.
+        rle: compressed COCO RLE of the mask, ``{"size": [H, W], "counts": text}``.
+        score: the IoU with the true mask that the model predicts, about 0..1.
+        object_score: a logit: above 0 the model sees the object in this image.
+        box: x1,y1,x2,y2 of the mask in pixels, x2 and y2 one past the last pixel; None if the mask is empty.
+        area: number of pixels of the mask.
+    """
+
+    frame: int
+    object_id: int
+    rle: dict[str, Any]
+    score: float
+    object_score: float
+    box: Box | None
+    area: int
+
+    @classmethod
+    def of(cls, frame: int, object_id: int, found: ObjectMask) -> MaskRecord:
+        """Return the record of a mask."""
+        mask = found.mask
+        score, object_score = round(float(found.score), 5), round(float(found.object_score), 5)
+        return cls(frame, object_id, mask_to_rle(mask), score, object_score, mask_to_box(mask), int(mask.sum()))
+
+    @property
+    def mask(self) -> BoolArray:
+        """The mask, bool (H,W).
+
+        Raises:
+            InputError: the RLE is damaged.
+        """
+        return rle_to_mask(self.rle)
+
+    def to_line(self) -> str:
+        """Return the record as one line of JSON, with its line break."""
+        row = {
+            "frame": self.frame,
+            "object_id": self.object_id,
+            "rle": self.rle,
+            "score": self.score,
+            "object_score": self.object_score,
+            "box": self.box,
+            "area": self.area,
+        }
+        return json.dumps(row, separators=(",", ":")) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> MaskRecord:
+        """Read one line of JSON.
+
+        Raises:
+            InputError: the line is not a record.
+        """
+        try:
+            row = json.loads(line)
+            box = row["box"]
+            if box is not None:
+                x1, y1, x2, y2 = (int(value) for value in box)
+                box = (x1, y1, x2, y2)
+            scores = float(row["score"]), float(row["object_score"])
+            return cls(int(row["frame"]), int(row["object_id"]), dict(row["rle"]), *scores, box, int(row["area"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"this line is not the record of a mask: {line[:60]!r}") from error
+
+
+class RecordFile:
+    """A file of records that grows image by image. Each image is in it with all its objects, or not at all.
+
+    Args:
+        path: the file. It may not exist yet.
+        objects: number of objects in each image.
+    """
+
+    def __init__(self, path: Path, objects: int) -> None:
+        self.path = path
+        self._objects = objects
+
+    def append(self, records: Iterable[MaskRecord]) -> None:
+        """Add the records of one image in one write, and hand them to the operating system at once.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        text = "".join(record.to_line() for record in records)
+        with self.path.open("ab", buffering=0) as stream:
+            stream.write(text.encode())
+
+    def repair(self) -> dict[int, tuple[MaskRecord, ...]]:
+        """Return the records by image, and cut off an image at the end of the file that was not written completely.
+
+        Raises:
+            InputError: the file is damaged before its end.
+            OSError: the file cannot be read or written.
+        """
+        if not self.path.exists():
+            return {}
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        lines = whole.splitlines(keepends=True)
+        kept = len(lines) - len(lines) % max(self._objects, 1)
+        grouped: dict[int, tuple[MaskRecord, ...]] = {}
+        for start in range(0, kept, max(self._objects, 1)):
+            group = tuple(MaskRecord.from_line(line.decode()) for line in lines[start : start + self._objects])
+            if len({record.frame for record in group}) > 1 or group[0].frame in grouped:
+                raise InputError(f"{self.path} is damaged near line {start + 1}: start again with --overwrite")
+            grouped[group[0].frame] = group
+        length = sum(len(line) for line in lines[:kept])
+        if length < len(content):
+            with self.path.open("r+b") as stream:
+                stream.truncate(length)
+        return grouped
+
+
+def read_records(path: Path) -> Iterator[MaskRecord]:
+    """Read a file of records, one at a time, in the order of the file.
+
+    Raises:
+        InputError: a line is not a record.
+        OSError: the file cannot be read.
+    """
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            yield MaskRecord.from_line(line)

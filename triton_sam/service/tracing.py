@@ -1,7 +1,7 @@
 """The trace that a request belongs to: W3C Trace Context, https://www.w3.org/TR/trace-context/.
 
-The service reads the header ``traceparent``, writes the id of the trace into its log, and sends the header back. It also
-opens spans of OpenTelemetry if the environment names a collector.
+The service reads the header ``traceparent``, writes the id of the trace into its log, and sends the header back. If the
+environment names a collector, it also opens spans of OpenTelemetry.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.micro_export import MicroExport
+from support.shared_servers import end_unused, find_last_users, shared
 
 from triton_sam._common.bundle import bundled
 
@@ -21,6 +22,18 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--url", help="server for test_basic.py (default: one that runs at $TRITON_URL, else a local one)")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    find_last_users(session)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item):
+    try:
+        return (yield)
+    finally:
+        end_unused(item)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,7 +104,7 @@ def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(scope="session")
-def families_server(tmp_path_factory: pytest.TempPathFactory):
+def families_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """A local Triton with all three families, small ones for SAM1 and SAM3, under their own names and under aliases."""
     for package in ("segment_anything", "transformers", "onnxruntime"):
         pytest.importorskip(package)
@@ -104,27 +117,24 @@ def families_server(tmp_path_factory: pytest.TempPathFactory):
     options = ["--model-repository", str(repository), "-q"]
     assert main(["alias", "paintera", *options]) == 0
     assert main(["alias", "my_sam", "--of", "sam2", *options]) == 0
-    with local_server.LocalServer(repository) as running:
-        yield running
+    yield from shared(request, local_server.LocalServer(repository))
 
 
 @pytest.fixture(scope="session")
-def service_triton():
+def service_triton(request: pytest.FixtureRequest):
     """A local Triton with the session model, as the service's tests need it."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
-    with local_server.LocalServer(bundled("model_repository"), models=["sam2"]) as running:
-        yield running
+    yield from shared(request, local_server.LocalServer(bundled("model_repository"), models=["sam2"]))
 
 
 @pytest.fixture(scope="session")
-def service(service_triton):
+def service(request: pytest.FixtureRequest, service_triton):
     """A running SAM service over ``service_triton``."""
     pytest.importorskip("fastapi")
     from support.running_service import running_service
 
-    with running_service(service_triton.grpc_url) as running:
-        yield running
+    yield from shared(request, running_service(service_triton.grpc_url))
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,7 @@ yaml = pytest.importorskip("yaml")
 from support import helm, manifests  # noqa: E402
 from support.chart import CASES, ROOT, by_kind, containers, pods, rendered, script, selected, triton  # noqa: E402
 
-
-@pytest.fixture(scope="module", autouse=True)
-def program() -> str:
-    """Return the path of helm; skip the tests of this file without one."""
-    try:
-        return helm.program("helm")
-    except helm.MissingProgramError as reason:
-        pytest.skip(str(reason))
+pytestmark = pytest.mark.usefixtures("helm_program")
 
 
 # --- what is there
@@ -83,7 +76,7 @@ def test_server_and_overlays_agree() -> None:
     assert mine["metadata"]["threshold"] == scaled["metadata"]["threshold"]
 
 
-def test_rules_and_dashboard_are_those_of_the_folder_monitoring(program: str, tmp_path: Path) -> None:
+def test_rules_and_dashboard_are_those_of_the_folder_monitoring(helm_program: str, tmp_path: Path) -> None:
     monitoring = ROOT / "deploy/monitoring"
     (rule,) = by_kind("full", "PrometheusRule")
     assert rule["spec"] == yaml.safe_load((monitoring / "rules.yml").read_text())
@@ -97,7 +90,7 @@ def test_rules_and_dashboard_are_those_of_the_folder_monitoring(program: str, tm
     (relabeling,) = monitor["spec"]["endpoints"][0]["relabelings"]
     assert f'job=~"{relabeling["replacement"]}.*"' in rule["spec"]["groups"][1]["rules"][0]["expr"]
     # The files are links. A packaged chart holds what they point to.
-    assert helm.run([program, "package", helm.CHART, "--destination", tmp_path]).returncode == 0
+    assert helm.run([helm_program, "package", helm.CHART, "--destination", tmp_path]).returncode == 0
     (archive,) = tmp_path.glob("*.tgz")
     again = helm.template(helm.CHART / "ci/full-values.yaml", chart=archive)
     assert [one for one in again if one["kind"] == "PrometheusRule"] == [rule]

@@ -22,13 +22,7 @@ from support.chart import CASES, ROOT, by_kind, containers, pods, script, triton
 PRESETS = yaml.safe_load((helm.CHART / "files/presets.yaml").read_text())
 
 
-@pytest.fixture(scope="module", autouse=True)
-def program() -> str:
-    """Return the path of helm; skip the tests of this file without one."""
-    try:
-        return helm.program("helm")
-    except helm.MissingProgramError as reason:
-        pytest.skip(str(reason))
+pytestmark = pytest.mark.usefixtures("helm_program")
 
 
 # --- models and resources
@@ -204,9 +198,9 @@ def test_the_readme_describes_every_value(tmp_path: Path) -> None:
     assert "Access modes" in known["modelStore.pvc.accessModes"]
 
 
-def test_the_notes_say_what_to_do_next(program: str) -> None:
+def test_the_notes_say_what_to_do_next(helm_program: str) -> None:
     def notes(case: str) -> str:
-        command = [program, "install", "sam", helm.CHART, "--dry-run=client", "--namespace", "vision"]
+        command = [helm_program, "install", "sam", helm.CHART, "--dry-run=client", "--namespace", "vision"]
         done = subprocess.run(
             [*command, f"--values={helm.CHART / 'ci' / f'{case}-values.yaml'}"],
             capture_output=True, text=True, timeout=60, check=True,

@@ -6,6 +6,7 @@ import pytest
 from support.conditions import settled
 from support.session_requests import IMAGE_BYTES
 from support.session_server import IMAGES_IN_CACHE, serve
+from support.shared_servers import shared
 
 from triton_sam import SAM2TritonClient
 from triton_sam.transport import Transport
@@ -13,7 +14,7 @@ from triton_sam.transport.url import parse_url
 
 
 @pytest.fixture(scope="session")
-def session_server(tmp_path_factory):
+def session_server(request, tmp_path_factory):
     """A server whose session model keeps three images. Its encoder is quick: see support.light_encoder."""
     pytest.importorskip("onnx")
     from support.light_encoder import light_repository
@@ -21,8 +22,7 @@ def session_server(tmp_path_factory):
     repository = light_repository(tmp_path_factory.mktemp("session") / "models")
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES + 1)))
-    with serve(repository) as running:
-        yield running
+    yield from shared(request, serve(repository))
 
 
 @pytest.fixture

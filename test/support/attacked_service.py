@@ -21,7 +21,7 @@ ATTACKERS = Path(__file__).with_name("attackers.py")
 
 @dataclass
 class Watch:
-    """What a lone user met: seconds of each answer, and the memory of the service in bytes."""
+    """Measurements beside an attack: seconds of each answer to a lone user, and the memory of the service in bytes."""
 
     health: list[float] = field(default_factory=list)
     clicks: list[float] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the Helm chart renders for its files of values, and ways to look into it."""
+"""The documents that the Helm chart renders for a file of values, and functions that read them."""
 
 from __future__ import annotations
 

@@ -44,11 +44,12 @@ def become_supervisor(
     run_directory = Path(tempfile.mkdtemp(prefix="triton-sam-"))
     identity = secrets.token_hex(4)
     links = run_directory / LINKS
-    is_open = admin or option(options, CONTROL_MODE) is not None
+    chosen = option(options, CONTROL_MODE)
+    is_open = admin or chosen is not None
     if is_open:
         control = [f"--model-repository={repository}"]
-        control += [] if option(options, CONTROL_MODE) is not None else [f"{CONTROL_MODE}=explicit"]
-        if option([*options, *control], CONTROL_MODE) == "explicit":
+        control += [f"{CONTROL_MODE}=explicit"] if chosen is None else []
+        if chosen in (None, "explicit"):
             control += [f"--load-model={folder.name}" for folder in folders]
     else:
         link_models(links, [folder.path for folder in folders])

@@ -10,6 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from . import stubs
+
 _LOG_LINE = re.compile(r"^(?P<level>[EWIF])\d{4} \S+ +\d+ [\w.]+:\d+\] (?P<text>.*)$")
 _FORMALITIES = re.compile(r"^(?:(?:Internal|Invalid argument|TritonModelException|UNAVAILABLE): )+")
 _BIND_FAILURE = re.compile(r"(?i)already in use|address in use|failed to start (http|grpc|metrics) service")
@@ -82,11 +84,7 @@ class Probe:
 def failed_models(index: list[dict[str, str]], wanted: Collection[str]) -> dict[str, str]:
     """Return the reason for each wanted model that is not ready; an empty dictionary when all are ready."""
     ready = {row["name"] for row in index if row.get("state") == "READY"}
-    reasons = {
-        row["name"]: tidy_reason(row["reason"])
-        for row in index
-        if row.get("state") == "UNAVAILABLE" and row.get("reason") not in (None, "", "unloaded")
-    }
+    reasons = {row["name"]: tidy_reason(row["reason"]) for row in index if stubs.has_failed(row)}
     silent = {name: "the server did not load it" for name in wanted if name not in ready}
     return {**silent, **{name: reason for name, reason in reasons.items() if name in wanted}}
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,15 +141,15 @@ def ready_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:
 
 
 def failed_models(index: list[dict[str, Any]] | dict[str, Any]) -> set[str]:
-    """Return the models of an index that failed to load. One that was unloaded by a request has not failed."""
+    """Return the models of an index that failed to load. A model that was unloaded by a request has not failed."""
     if not isinstance(index, list):
         return set()
-    failed = {
-        str(row["name"])
-        for row in index
-        if row.get("state") == "UNAVAILABLE" and row.get("reason") not in (None, "", "unloaded")
-    }
-    return failed - ready_models(index)  # an older version may be ready
+    return {str(row["name"]) for row in index if has_failed(row)} - ready_models(index)  # an older version may be ready
+
+
+def has_failed(row: Mapping[str, Any]) -> bool:
+    """Return whether a row of an index is a version of a model that failed to load."""
+    return row.get("state") == "UNAVAILABLE" and row.get("reason") not in (None, "", "unloaded")
 
 
 def count_by_model(stubs: set[Stub]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What all requests of the service share: bytes, pixels, places and pages. This is the one place that limits them."""
+"""The budgets that all requests of the service share: bytes, pixels, places and pages. Nothing else limits them."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Lease:
 
 
 class Budget:
-    """An amount that the whole service shares. Who asks for more than is left is refused at once.
+    """An amount that the whole service shares. A request for more than the rest is refused at once.
 
     Args:
         name: name in the metrics.
         limit: the amount.
-        refusal: what the service has too much of, for the answer.
+        refusal: the reason of a refusal, for the answer.
         metrics: shows how much is used.
         takes_one: whether somebody who asks while nothing is used gets any amount, also more than the limit.
     """
@@ -113,9 +113,9 @@ class Budget:
 
 
 class WaitingBudget(Budget):
-    """An amount that the whole service shares. Who asks for more than is left waits, in the order of asking.
+    """An amount that the whole service shares. A request for more than the rest waits; requests are served in order.
 
-    A single one that asks for more than the limit has all of it for itself.
+    A request for more than the limit gets all of it for itself.
     """
 
     def __init__(self, name: str, limit: int, refusal: str, metrics: Metrics) -> None:
@@ -271,7 +271,7 @@ class Budgets:
 
 
 class Pace:
-    """A rate that nobody is refused for: who is too fast waits.
+    """A rate that refuses nobody: a caller that is too fast waits.
 
     Args:
         rate: how often in a second.
@@ -284,7 +284,7 @@ class Pace:
         self._turn = asyncio.Lock()
 
     async def wait(self, amount: float = 1.0) -> None:
-        """Return when it is this one's turn. What is larger than a burst counts as a burst."""
+        """Return when the caller may go on. An amount that is larger than a burst counts as a burst."""
         amount = min(amount, self._burst)
         async with self._turn:  # a lock is fair
             while True:

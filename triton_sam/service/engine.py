@@ -60,7 +60,7 @@ class Pair:
 
     @property
     def origin(self) -> Origin:
-        """What embeddings depend on: another version has other weights, and a session model keeps them at Triton."""
+        """The origin of embeddings. Each version has other weights, and a session model keeps embeddings at Triton."""
         return self.name, self.version, self.keeps_images
 
 

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket
 from .problems import Problem, response
 
 HEALTH = "/health"
-"""Whoever watches the service gets an answer here by any name, and also when the service is busy."""
+"""This path answers monitoring under any name of the host, and also when the service is busy."""
 ANY, LOCAL = "*", "localhost"
 
 

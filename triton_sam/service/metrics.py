@@ -34,7 +34,7 @@ class Metrics:
         self.triton_up = Gauge(f"{prefix}_triton_up", "1 when Triton answers and has models", registry=self.registry)
         self.budget_used = Gauge(
             f"{prefix}_budget_used",
-            "What is used of a budget that all requests share",
+            "The used part of a budget that all requests share",
             ["budget"],
             registry=self.registry,
         )

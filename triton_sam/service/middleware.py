@@ -32,7 +32,7 @@ SAFETY = {
 }
 """Headers of every answer that has none of its own (the page has): data is not a document, and nobody frames it."""
 OPEN_PATHS = ("/", "/health", "/static/", "/docs", "/openapi.json", "/favicon.ico")
-"""What needs no token: nothing there comes from users or from models. The page asks for the token by itself."""
+"""Paths that need no token, because they show nothing of users or models. The page asks for the token by itself."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 """Methods that are counted by name; a caller may make up others."""
 

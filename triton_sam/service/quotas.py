@@ -1,4 +1,4 @@
-"""What is left of the quota of each caller."""
+"""The rest of the quota of each caller."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Callers:
         self._known = [(token.secret, Caller(token.name, token.quota, metrics)) for token in tokens]
         self._everybody = Caller(EVERYBODY, quota, metrics)
         self.anybody = Caller("anybody", Quota(), metrics)
-        """Whoever asks for what needs no token."""
+        """The caller of paths that need no token."""
 
     def find(self, given: str) -> Caller | None:
         """Return the caller with a token, or None if nobody has it. The time reveals nothing about the tokens."""

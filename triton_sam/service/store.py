@@ -15,7 +15,7 @@ PER_IMAGE = 2048
 """Bytes that an image takes besides its content: 1400 measured, with an id at Triton."""
 
 Origin = tuple[str, str, bool]
-"""What made embeddings, and where they are: name of the pair, version of its encoder, whether Triton keeps them."""
+"""The origin and the place of embeddings: name of the pair, version of its encoder, whether Triton keeps them."""
 
 
 @dataclass(eq=False)

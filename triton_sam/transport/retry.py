@@ -58,8 +58,8 @@ class Attempts:
         is_patient = self._may_wait and time.monotonic() < self._patient_until and cannot_have_run(error, meant)
         may_repeat = isinstance(meant, ServerUnreachableError) and self._left > 0
         pause = spread(self._pause) if is_patient or may_repeat else math.inf
-        if may_repeat and process_is_gone(error):
-            pause = max(pause, spread(PAUSE_FOR_DEAD_PROCESS)) if self._may_wait else pause
+        if may_repeat and self._may_wait and process_is_gone(error):
+            pause = max(pause, spread(PAUSE_FOR_DEAD_PROCESS))
         if pause >= seconds_left:
             raise meant from (None if meant is error else error)
         self._left -= not is_patient

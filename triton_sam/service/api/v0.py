@@ -37,7 +37,7 @@ NPZ = "application/x-npz"
 GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
 ENTRY, MAX_ENTRIES = b"PK\x01\x02", 64
-"""What stands before each entry in the directory of an .npz, and the most entries. Ours has less than 16."""
+"""The signature of each entry in the directory of an .npz, and the maximum number of entries. Ours has less than 16."""
 MAX_PIXEL = 1_000_000
 
 SessionId = Annotated[str | None, Form(max_length=128, description="From `GET /new_session_id`.")]

@@ -25,6 +25,23 @@ def session_server(request, tmp_path_factory):
     yield from shared(request, serve(repository))
 
 
+@pytest.fixture(scope="session")
+def video_models(tmp_path_factory):
+    """The models for videos in the micro size at 512 pixels, with random weights."""
+    for package in ("torch", "sam2", "onnxruntime"):
+        pytest.importorskip(package)
+    from support.video_export import write_video_models
+
+    return write_video_models(tmp_path_factory.mktemp("video") / "models")
+
+
+@pytest.fixture(scope="session")
+def video_server(request, video_models):
+    """A local Triton with these models."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    yield from shared(request, local_server.LocalServer(video_models.repository))
+
+
 @pytest.fixture
 def client(session_server):
     with SAM2TritonClient(session_server.http_url) as client:

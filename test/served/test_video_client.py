@@ -28,20 +28,9 @@ def drawn(index):
 FRAMES = [drawn(index) for index in range(COUNT)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    for package in ("torch", "sam2", "onnxruntime"):
-        pytest.importorskip(package)
-    local_server = pytest.importorskip("triton_sam.local_server")
-    from support.video_repository import export_video
-
-    with local_server.LocalServer(export_video(tmp_path_factory.mktemp("video"))) as running:
-        yield running
-
-
 @pytest.fixture(params=["http", "grpc"])
-def url(request, server):
-    return server.http_url if request.param == "http" else server.grpc_url
+def url(request, video_server):
+    return video_server.http_url if request.param == "http" else video_server.grpc_url
 
 
 def prompt(video):
@@ -53,9 +42,9 @@ def values(segments):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(server):
+def undisturbed(video_server):
     """All masks of 60 frames, tracked without a disturbance."""
-    with SAM2VideoClient(server.http_url) as client, client.open(FRAMES) as video:
+    with SAM2VideoClient(video_server.http_url) as client, client.open(FRAMES) as video:
         prompt(video)
         passed = [(frame, values(segments)) for frame, segments in video.propagate(start=0)]
         assert video.restored == 0
@@ -115,9 +104,9 @@ def test_refusals_are_clear_and_the_session_lives_on(url):
             list(video.propagate())
 
 
-def test_cancel_computes_at_most_one_more_frame(url, server):
+def test_cancel_computes_at_most_one_more_frame(url, video_server):
     def computed():
-        with contextlib.closing(Transport(parse_url(server.http_url))) as transport:
+        with contextlib.closing(Transport(parse_url(video_server.http_url))) as transport:
             return int(transport.statistics("sam2_memory_encoder")["inference_count"])
 
     with SAM2VideoClient(url) as client, client.open(FRAMES) as video:
@@ -146,9 +135,9 @@ def test_the_official_words_work_on_a_real_server(url):
     state.video.close()
 
 
-def stub_of(server, model):
+def stub_of(video_server, model):
     """Return the process of a Python model."""
-    for process in psutil.Process(server.pid).children(recursive=True):
+    for process in psutil.Process(video_server.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if any(f"/{model}/" in word for word in process.cmdline()):
                 return process
@@ -159,15 +148,15 @@ def stub_of(server, model):
     ("protocol", "frame"),
     [("http", 31), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("http", 3), ("grpc", 3), ("grpc", 31)))],
 )
-def test_killing_the_process_in_the_middle_changes_no_mask(protocol, frame, server, undisturbed):
+def test_killing_the_process_in_the_middle_changes_no_mask(protocol, frame, video_server, undisturbed):
     passed = []
-    url = server.http_url if protocol == "http" else server.grpc_url
+    url = video_server.http_url if protocol == "http" else video_server.grpc_url
     with SAM2VideoClient(url, timeout=120, retries=5) as client, client.open(FRAMES) as video:
         prompt(video)
         for index, segments in video.propagate(start=0):
             passed.append((index, values(segments)))
             if index == frame:
-                stub = stub_of(server, "sam2_video")
+                stub = stub_of(video_server, "sam2_video")
                 assert stub is not None
                 stub.kill()
                 wait_until(lambda stub=stub: not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE)

@@ -38,22 +38,18 @@ ROWS = ["result", "frame_indexes", "object_ids", "masks", "object_scores", "iou_
 
 
 @pytest.fixture(scope="module")
-def video(tmp_path_factory):
+def video(tmp_path_factory, video_models):
     """Repository, official predictor, its state of the drawn clip, and the frames."""
-    from support.video_export import draw_frames, official_predictor, write_video_models
+    from support.video_export import draw_frames, official_predictor
 
-    repository = tmp_path_factory.mktemp("video") / "models"
-    model = write_video_models(repository)
     folder = tmp_path_factory.mktemp("clip")
     files = draw_frames(folder, COUNT, SIZE)
-    return repository, official_predictor(model), folder, [file.read_bytes() for file in files]
-
-
-@pytest.fixture(scope="module")
-def video_server(video):
-    local_server = pytest.importorskip("triton_sam.local_server")
-    with local_server.LocalServer(video[0], http_port=0, grpc_port=0, metrics_port=0) as running:
-        yield running
+    return (
+        video_models.repository,
+        official_predictor(video_models.model),
+        folder,
+        [file.read_bytes() for file in files],
+    )
 
 
 @pytest.fixture(params=[*(pytest.param(name, marks=pytest.mark.slow) for name in ("process", "http")), "grpc"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from triton_sam.sessions.video.config import MODEL_TEXT, video_config
 
 SIDE = 512
 FAMILY = get_family("sam2").at(SIDE)
-assert FAMILY.tracking is not None
 OPTIONS = {
     "fill_hole_area": 0,
     "non_overlap_masks": False,
@@ -34,8 +34,17 @@ OPTIONS = {
 """The arguments of SAM2VideoPredictor that SAM2Base does not have. Holes are filled on GPUs alone."""
 
 
-def write_video_models(repository: Path) -> Any:
-    """Write encoder, the four tracking models and the video model into a repository; return the torch model."""
+@dataclass(frozen=True)
+class VideoModels:
+    """A repository with the models for videos, and the official torch model with their weights."""
+
+    repository: Path
+    model: Any
+
+
+def write_video_models(repository: Path) -> VideoModels:
+    """Write encoder, the four tracking models and the video model into a repository."""
+    assert FAMILY.tracking is not None
     model = video_model("sam2.1_hiera_micro", SIDE)
     centre_scores(model)
     for spec in (FAMILY.encoder, *FAMILY.tracking.models.values()):
@@ -56,7 +65,7 @@ def write_video_models(repository: Path) -> Any:
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(MODEL_TEXT)
     (folder / "config.pbtxt").write_text(video_config(FAMILY))
-    return model
+    return VideoModels(repository, model)
 
 
 def official_predictor(model: Any) -> Any:

@@ -19,7 +19,6 @@ from ..errors import ConfigurationError
 from ..export import registry
 from ..export.settings import Settings
 from ..families import FAMILIES, get_family
-from ..families.tables import ENCODER
 from ..repository.folder import models_to_load
 from ..wire.video import video_model
 from . import _families, _options, _server
@@ -116,13 +115,13 @@ def _runners(
     stack: contextlib.ExitStack,
 ) -> Iterator[tuple[str, ClientRunner]]:
     """Yield a runner in this process, and runners of servers over HTTP and gRPC, by their names."""
-    from ..verify.in_process import VideoTransport
+    from ..transport.onnx import OnnxTransport
     from ..verify.video import ClientRunner
+    from ..verify.video_transport import VideoTransport
 
     family = get_family(args.family).at(side)
-    assert family.tracking is not None  # noqa: S101 - for the type checker: names() lists no other family
-    needed = {role: files[role] for role in (ENCODER, *family.tracking.models)}
-    clients = {"onnxruntime": SAM2VideoClient(transport=VideoTransport(family, needed))}
+    models = OnnxTransport({family.model_name(role): file for role, file in files.items()})
+    clients = {"onnxruntime": SAM2VideoClient(transport=VideoTransport(family, models))}
     if args.url is not None:
         clients["served"] = SAM2VideoClient(args.url, timeout=_PATIENCE, **_options.access(args))
     elif args.local:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,18 @@ import numpy as np
 import torch
 from PIL import Image
 from sam2.sam2_video_predictor import SAM2VideoPredictor
-from support.official_video import centre_scores, video_model
+from support.video_graphs import SIDE, micro_graphs
 
 from triton_sam._common.files import atomic_write
 from triton_sam.export import onnx_tools
 from triton_sam.export.pipeline import finish_graph
 from triton_sam.export.sam2 import attention
 from triton_sam.export.sam2.graphs import Sam2Encoder
-from triton_sam.export.sam2.video_graphs import trace_video
 from triton_sam.families import get_family
 from triton_sam.families.tables import ENCODER
 from triton_sam.repository.config import config_for
 from triton_sam.sessions.video.config import MODEL_TEXT, video_config
 
-SIDE = 512
 FAMILY = get_family("sam2").at(SIDE)
 OPTIONS = {
     "fill_hole_area": 0,
@@ -45,18 +44,18 @@ class VideoModels:
 def write_video_models(repository: Path) -> VideoModels:
     """Write encoder, the four tracking models and the video model into a repository."""
     assert FAMILY.tracking is not None
-    model = video_model("sam2.1_hiera_micro", SIDE)
-    centre_scores(model)
+    graphs = micro_graphs()
+    model = copy.deepcopy(graphs.model)  # a test makes an official predictor of it
     for spec in (FAMILY.encoder, *FAMILY.tracking.models.values()):
         if spec.role == ENCODER:
             images = torch.export.Dim("images", min=1)
             with attention.fused_attention(model):
                 example = [torch.rand(2, 3, SIDE, SIDE)]
                 traced = onnx_tools.trace(Sam2Encoder(model), spec, example, {"image": {0: images}})
+            graph = finish_graph(traced, spec, "fp32", half_storage=False)
+            graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)
         else:
-            traced = trace_video(model, spec)
-        graph = finish_graph(traced, spec, "fp32", half_storage=False)
-        graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)
+            graph = graphs.graph(spec.role)
         name = FAMILY.model_name(spec.role)
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "1" / "model.onnx").write_bytes(graph.SerializeToString())

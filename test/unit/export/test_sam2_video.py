@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -16,19 +14,15 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from support.official_video import (  # noqa: E402
     Arrays,
     History,
-    centre_scores,
     noise,
     official_mask_answer,
     official_memory,
     official_tracking,
-    video_model,
 )
+from support.video_graphs import MICRO, Graphs, micro_graphs  # noqa: E402
 
 from triton_sam.errors import ConfigurationError  # noqa: E402
-from triton_sam.export import onnx_tools  # noqa: E402
-from triton_sam.export.pipeline import finish_graph  # noqa: E402
-from triton_sam.export.sam2.video_graphs import check_video_model, trace_video  # noqa: E402
-from triton_sam.families.sam2 import Sam2  # noqa: E402
+from triton_sam.export.sam2.video_graphs import check_video_model  # noqa: E402
 from triton_sam.families.tracking import (  # noqa: E402
     MASK_PROMPT,
     MEMORY_ATTENTION,
@@ -36,40 +30,8 @@ from triton_sam.families.tracking import (  # noqa: E402
     TRACKING_DECODER,
 )
 
-MICRO, TINY, TINY_20 = "sam2.1_hiera_micro", "configs/sam2.1/sam2.1_hiera_t.yaml", "configs/sam2/sam2_hiera_t.yaml"
+TINY, TINY_20 = "configs/sam2.1/sam2.1_hiera_t.yaml", "configs/sam2/sam2_hiera_t.yaml"
 TOLERANCE = 1e-4
-
-
-class Graphs:
-    """The official model of a configuration, and its graphs, traced when they are first used."""
-
-    def __init__(self, config: str, side: int) -> None:
-        self.model, self.side = video_model(config, side), side
-        centre_scores(self.model)
-        self.family = Sam2().at(side)
-        self.specs = self.family.tracking.models
-        self.sessions: dict[tuple[str, bool], Any] = {}
-        self.graphs: dict[tuple[str, bool], Any] = {}
-
-    def graph(self, role: str, standard: bool = False) -> Any:
-        if (role, standard) not in self.graphs:
-            traced = trace_video(self.model, self.specs[role], standard)
-            graph = finish_graph(traced, self.specs[role], "fp32", half_storage=False)
-            graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)
-            self.graphs[role, standard] = graph
-        return self.graphs[role, standard]
-
-    def run(self, role: str, inputs: Arrays, standard: bool = False) -> Arrays:
-        if (role, standard) not in self.sessions:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 3
-            content = self.graph(role, standard).SerializeToString()
-            self.sessions[role, standard] = onnxruntime.InferenceSession(content, options)
-        names = self.specs[role].output_names
-        return dict(zip(names, self.sessions[role, standard].run(list(names), inputs), strict=True))
-
-
-_made: dict[tuple[str, int], Graphs] = {}
 
 
 @pytest.fixture(
@@ -83,10 +45,7 @@ _made: dict[tuple[str, int], Graphs] = {}
     scope="module",
 )
 def graphs(request: pytest.FixtureRequest) -> Graphs:
-    if request.param not in _made:
-        _made.clear()
-        _made[request.param] = Graphs(*request.param)
-    return _made[request.param]
+    return micro_graphs() if request.param == (MICRO, 512) else Graphs(*request.param)
 
 
 def embeddings(side: int, images: int = 1) -> Arrays:

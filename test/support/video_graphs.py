@@ -23,6 +23,7 @@ class Graphs:
         self.model, self.side = video_model(config, side), side
         centre_scores(self.model)
         self.family = Sam2().at(side)
+        assert self.family.tracking is not None
         self.specs = self.family.tracking.models
         self.sessions: dict[tuple[str, bool], Any] = {}
         self.graphs: dict[tuple[str, bool], Any] = {}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the committed config.pbtxt files again: of the session models and of those that only encode compressed images.
 
-Run it after a change of triton_sam/wire/contract.py, of triton_sam/sessions/image/config.py, or of `config_for` in
+Run it after a change of triton_sam/wire/contract.py, of triton_sam/sessions/*/config.py, or of `config_for` in
 triton_sam/repository/config.py, and after a change of the demo model. It also writes those of the ONNX models whose
 graph lies in version 1, and the hashes of these graphs; an export writes the others.
 """
@@ -14,7 +14,7 @@ from triton_sam._common.files import atomic_write
 from triton_sam.families import FAMILIES, get_family
 from triton_sam.repository import CONFIG_NAME, config_for
 from triton_sam.repository.hashes import SUMS_NAME, read_sums, record_hashes, sha256_of
-from triton_sam.sessions.image.config import write_configs
+from triton_sam.sessions.configs import write_configs
 
 REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
 

@@ -6,6 +6,10 @@
 >>> masks, iou = client.predict(point_coords=[[512, 512]], point_labels=[1])
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ._version import __version__
 from .client.paths import queue_multiple_requests, wait_for_latest_result
 from .client.speculative import SpeculativeSAM2Client
@@ -31,11 +35,18 @@ from .errors import (
     ServerError,
     ServerTimeoutError,
     ServerUnreachableError,
+    UnknownSessionError,
+    VideoError,
 )
 from .inputs.embeddings import ImageEmbeddings
 from .masks.segment import Segment
 
+if TYPE_CHECKING:
+    from .client.video import AsyncSAM2VideoClient, SAM2VideoClient
+    from .masks.video_segment import VideoSegment
+
 __all__ = [
+    "AsyncSAM2VideoClient",
     "CheckpointError",
     "ChecksumError",
     "ConfigurationError",
@@ -53,6 +64,7 @@ __all__ = [
     "PromptError",
     "RepositoryError",
     "SAM2TritonClient",
+    "SAM2VideoClient",
     "SamError",
     "SamTritonClient",
     "Segment",
@@ -61,7 +73,25 @@ __all__ = [
     "ServerTimeoutError",
     "ServerUnreachableError",
     "SpeculativeSAM2Client",
+    "UnknownSessionError",
+    "VideoError",
+    "VideoSegment",
     "__version__",
     "queue_multiple_requests",
     "wait_for_latest_result",
 ]
+
+_LAZY = {
+    "AsyncSAM2VideoClient": "client.video.aio",
+    "SAM2VideoClient": "client.video.sync",
+    "VideoSegment": "masks.video_segment",
+}
+"""Public names whose modules are imported when a program first uses them."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_LAZY[name]}", __name__), name)

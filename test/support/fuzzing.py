@@ -21,7 +21,8 @@ from PIL import Image
 
 from triton_sam.families import get_family
 from triton_sam.sessions.cache import ImageCache
-from triton_sam.sessions.image.session import Reply, SessionModel
+from triton_sam.sessions.image.session import SessionModel
+from triton_sam.sessions.reply import Reply
 from triton_sam.wire import contract
 from triton_sam.wire.pair import ModelPair
 

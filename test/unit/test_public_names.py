@@ -11,6 +11,7 @@ import triton_sam
 
 PUBLIC = {
     "triton_sam": """
+        AsyncSAM2VideoClient SAM2VideoClient UnknownSessionError VideoError VideoSegment
         CheckpointError ChecksumError ConfigurationError DownloadError ExportError ImageEmbeddings ImageError
         InferenceError InputError LocalServerError MissingDependencyError ModelNotReadyError NoImageError PortInUseError
         PromptError RepositoryError SAM2TritonClient SamError SamTritonClient Segment ServerBusyError ServerError
@@ -37,7 +38,7 @@ PUBLIC = {
     """,
 }
 HEAVY = {
-    "aiohttp", "contourpy", "cv2", "fastapi", "filelock", "gevent", "huggingface_hub", "matplotlib", "onnx",
+    "aiohttp", "av", "contourpy", "cv2", "fastapi", "filelock", "gevent", "huggingface_hub", "matplotlib", "onnx",
     "onnxruntime", "scipy", "skimage", "torch", "transformers", "uvicorn",
 }  # fmt: skip
 
@@ -54,9 +55,16 @@ def test_public_names_are_listed():
     assert set(triton_sam.__all__) == set(PUBLIC["triton_sam"].split())
 
 
-def test_the_import_loads_nothing_heavy():
-    program = "import json, sys, triton_sam; print(json.dumps(list(sys.modules)))"
+def loaded_by(program: str) -> set[str]:
+    """Return the names of the modules that a program has loaded at its end."""
+    program = f"import json, sys; {program}; print(json.dumps(list(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in json.loads(answer.stdout)}
+    return set(json.loads(answer.stdout))
+
+
+@pytest.mark.parametrize("names", ["SAM2TritonClient", "SAM2VideoClient, AsyncSAM2VideoClient"])
+def test_the_import_loads_nothing_heavy(names):
+    loaded = loaded_by(f"from triton_sam import {names}")
     assert "numpy" in loaded
-    assert loaded.isdisjoint(HEAVY)
+    assert {name.partition(".")[0] for name in loaded}.isdisjoint(HEAVY)
+    assert ("triton_sam.client.video" in loaded) == ("Video" in names)

@@ -8,8 +8,10 @@ so the table only names it, in the string ``exporter``, and nothing imports it b
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -17,6 +19,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigurationError
 from .names import model_name
+from .scaling import scaled, scaled_model, scaled_tracking
 from .tables import DECODER, ENCODER, Checkpoint, HubFiles, ModelSize, ModelSpec, Option, Tensor
 from .tracking import Tracking
 
@@ -135,6 +138,19 @@ class Family(ABC):
         """
         return model_name(variant or self.name, role)
 
+    def at(self, side: int) -> Family:
+        """Return this family for images of another size, to which the maps of all its models are scaled.
+
+        The family that it returns is not registered: get_family() has the official size.
+
+        Args:
+            side: height and width of the encoder's image in pixels.
+
+        Raises:
+            ConfigurationError: a map of a model would have no whole number of rows.
+        """
+        return self if side == self.image_size else _family_at(type(self), side)
+
     def find_size(self, name: str | None = None) -> ModelSize:
         """Return the size that has a name or an alias; for None, the size that random weights have by default.
 
@@ -211,3 +227,17 @@ class Family(ABC):
         """
         masks, scores = self.requested_outputs(multimask_output)
         return outputs[masks], outputs[scores]
+
+
+@functools.cache
+def _family_at(kind: type[Family], side: int) -> Family:
+    """Return an instance of a family whose tables are scaled; see Family.at()."""
+    official = kind.image_size
+    models = {role: scaled_model(spec, side, official) for role, spec in kind.models.items()}
+    tables = {
+        "image_size": side,
+        "mask_size": scaled(kind.mask_size, side, official),
+        "models": MappingProxyType(models),
+        "tracking": kind.tracking and scaled_tracking(kind.tracking, side, official),
+    }
+    return type(f"{kind.__name__}At{side}", (kind,), tables)()

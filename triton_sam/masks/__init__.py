@@ -6,10 +6,12 @@ from .polygons import Polygon, mask_to_polygons, trace_polygons
 from .resize import full_size_logits, resize_logits
 from .rle import mask_to_rle, rle_to_mask
 from .segment import Segment, mask_to_box, mask_to_png
+from .video_segment import VideoSegment
 
 __all__ = [
     "Polygon",
     "Segment",
+    "VideoSegment",
     "best_of",
     "full_size_logits",
     "intersection_over_union",

@@ -1,7 +1,8 @@
-"""The metrics that the session model adds to Triton's ``/metrics``."""
+"""The metrics that the session models add to Triton's ``/metrics``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 RESTARTS_VARIABLE = "TRITON_SAM_RESTARTS"
@@ -24,16 +25,44 @@ GAUGES = {
     "cache_limit_bytes": "Bytes of embeddings that the cache may hold",
     "cache_images": "Images in the cache",
 }
+_SHARED = (
+    "cache_hits",
+    "cache_misses",
+    "cache_evictions",
+    "encodes",
+    "encode_seconds",
+    "failures",
+    "refusals",
+    "restarts",
+)
+VIDEO_COUNTERS = {
+    **{name: COUNTERS[name] for name in _SHARED},
+    "sessions_started": "Video sessions started",
+    "sessions_restored": "Video sessions started from a snapshot",
+    "sessions_expired": "Video sessions closed because nobody used them",
+    "sessions_refused": "Video sessions refused because there were too many already",
+    "prompts": "Prompts on frames of videos",
+    "prompt_seconds": "Time spent on prompts, from the cached embeddings to logits",
+    "frames_tracked": "Frames tracked, each once for all objects",
+    "objects_tracked": "Objects tracked, each once for every frame",
+    "track_seconds": "Time spent on tracking, with waiting for the embeddings of the frames",
+    "repeats": "Requests that were answered with the stored answer to the same step",
+}
+VIDEO_GAUGES = {
+    **GAUGES,
+    "sessions": "Video sessions that are open",
+    "session_bytes": "Bytes of the outputs that all video sessions keep",
+}
 
 
 class Metrics(Protocol):
-    """The methods by which the session model reports its metrics."""
+    """The methods by which a session model reports its metrics."""
 
     def add(self, name: str, value: float = 1.0) -> None:
-        """Increase the counter with this name in COUNTERS."""
+        """Increase the counter with this name."""
 
     def set(self, name: str, value: float) -> None:
-        """Set the gauge with this name in GAUGES."""
+        """Set the gauge with this name."""
 
 
 class TritonMetrics:
@@ -43,14 +72,23 @@ class TritonMetrics:
         pb_utils: Triton's module ``triton_python_backend_utils``.
         model: name of the model, which is the label of its metrics.
         restarts: how often Triton was started again so far. Every session model of a server reports this number.
+        counters: descriptions of the counters by name.
+        gauges: descriptions of the gauges by name.
     """
 
-    def __init__(self, pb_utils: Any, model: str, restarts: int = 0) -> None:
+    def __init__(
+        self,
+        pb_utils: Any,
+        model: str,
+        restarts: int = 0,
+        counters: Mapping[str, str] = COUNTERS,
+        gauges: Mapping[str, str] = GAUGES,
+    ) -> None:
         kinds = pb_utils.MetricFamily
         # Triton drops a family as soon as nothing refers to it.
         self._families: list[Any] = []
         self._metrics: dict[str, Any] = {}
-        for names, kind, ending in ((COUNTERS, kinds.COUNTER, "_total"), (GAUGES, kinds.GAUGE, "")):
+        for names, kind, ending in ((counters, kinds.COUNTER, "_total"), (gauges, kinds.GAUGE, "")):
             for name, description in names.items():
                 family = kinds(name=f"{PREFIX}{name}{ending}", description=description, kind=kind)
                 self._families.append(family)

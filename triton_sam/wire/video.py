@@ -10,7 +10,16 @@ from ..families.base import Family
 from ..families.tables import ENCODER
 from ..families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from ..masks.formats import formats_of
-from .contract import ENCODED_MASKS, IOU_PREDICTIONS, LOGITS, MASKS, OUTPUT_FORMAT, Parameter, WireTensor
+from .contract import (
+    DEFAULT_THREADS,
+    ENCODED_MASKS,
+    IOU_PREDICTIONS,
+    LOGITS,
+    MASKS,
+    OUTPUT_FORMAT,
+    Parameter,
+    WireTensor,
+)
 
 START_SESSION = "start_session"
 ADD_FRAMES = "add_frames"
@@ -54,6 +63,7 @@ DEFAULT_SESSION_BYTES = 256 << 20
 DEFAULT_IDLE_SECONDS = 600
 DEFAULT_CACHE_BYTES = 512 << 20
 DEFAULT_MAX_PENDING = 64
+DEFAULT_OBJECTS_AT_A_TIME = 8
 
 
 def video_model(family: Family, variant: str | None = None) -> str:
@@ -110,6 +120,14 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
         ),
         Parameter("idle_seconds", str(DEFAULT_IDLE_SECONDS), "A session without requests for so long is closed."),
         Parameter("cache_bytes", str(DEFAULT_CACHE_BYTES), "Embeddings of frames, in bytes. On a CPU in /dev/shm."),
+        Parameter(
+            "objects_at_a_time",
+            str(DEFAULT_OBJECTS_AT_A_TIME),
+            "Objects in one call of a model; the memory for attention grows with them.",
+        ),
+        Parameter(
+            "threads", str(DEFAULT_THREADS), "Sessions that are worked on at a time, and besides as many frames."
+        ),
         Parameter("max_pending", str(DEFAULT_MAX_PENDING), "Requests that may run or wait; more are refused."),
     )
 

@@ -15,7 +15,9 @@ from support.session_requests import colored
 
 from triton_sam.families import get_family
 from triton_sam.sessions.cache import ImageCache
-from triton_sam.sessions.image.session import NoRoomError, Reply, SessionModel
+from triton_sam.sessions.image.session import SessionModel
+from triton_sam.sessions.images import NoRoomError
+from triton_sam.sessions.reply import Reply
 from triton_sam.wire.pair import ModelPair
 
 IMAGES = 8

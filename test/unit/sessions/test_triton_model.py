@@ -141,10 +141,12 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         tensors={tensor.name(): tensor.as_numpy() for tensor in tensors}, error=error
     )
     monkeypatch.setitem(sys.modules, utils.__name__, utils)
-    monkeypatch.delitem(sys.modules, "triton_sam.sessions.image.triton_model", raising=False)
-    imported = importlib.import_module("triton_sam.sessions.image.triton_model")
-    yield imported
-    sys.modules.pop("triton_sam.sessions.image.triton_model", None)
+    names = ("triton_sam.sessions.bls", "triton_sam.sessions.image.triton_model")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield [importlib.import_module(name) for name in names][-1]
+    for name in names:
+        sys.modules.pop(name, None)
 
 
 def arguments(**changed: str) -> dict:
@@ -349,9 +351,9 @@ def test_a_cache_for_less_than_one_image_is_refused(module) -> None:
 
 def test_other_weights_have_other_ids(module, tmp_path: Path) -> None:
     folder = tmp_path / "sam2_encoder"
-    assert module.weights_identity(folder) == module.weights_identity(folder)
+    assert module.bls.weights_identity(folder) == module.bls.weights_identity(folder)
     (folder / "1").mkdir(parents=True)
-    seen = {module.weights_identity(folder)}
+    seen = {module.bls.weights_identity(folder)}
     for version, content in (
         ("1", b"a"),
         ("1", b"b"),
@@ -361,5 +363,5 @@ def test_other_weights_have_other_ids(module, tmp_path: Path) -> None:
     ):
         (folder / version).mkdir(exist_ok=True)
         (folder / version / "model.onnx").write_bytes(content)
-        seen.add(module.weights_identity(folder))
+        seen.add(module.bls.weights_identity(folder))
     assert len(seen) == 5  # the same file as version 2 is the same encoder

@@ -50,13 +50,23 @@ def _forward(self: MultiScaleAttention, x: Tensor) -> Tensor:
         pooled = do_pool(query.reshape(batch, height, width, side), self.q_pool)
         height, width = pooled.shape[1:3]
         query = pooled.reshape(batch, height * width, side)
-    attended = _attend(query, key, value, self.num_heads)
+    attended = attend(query, key, value, self.num_heads)
     projection: Tensor = self.proj(attended.flatten(0, 1))
     return projection.reshape(batch, height, width, -1)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
-    """Return a graph node for softmax(q k^T / sqrt(d)) v; q, k and v are (B,positions,heads*d). It cannot be run."""
+def attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
+    """Return a graph node for softmax(q k^T / sqrt(d)) v. It cannot be run.
+
+    Args:
+        query: (B,positions,heads*d).
+        key: (B,others,heads*d).
+        value: (B,others,heads*d).
+        heads: number of heads.
+
+    Returns:
+        (B,positions,heads*d)
+    """
     return torch.onnx.ops.symbolic(
         f"{ONNX_RUNTIME_DOMAIN}::{OPERATOR}",
         (query, key, value),

@@ -113,13 +113,26 @@ class Sam2Decoder(PointDecoder):
         Returns:
             (P,4,S/4,S/4) mask logits and (P,4) scores, both with mask token 0 first, and (P,1) object score logits.
         """
+        tokens, features = self.attend_to_prompt(image, coords, labels)
+        return self._predict(tokens, features, high_res_0, high_res_1)
+
+    def attend_to_prompt(self, image: Tensor, coords: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Run the transformer on the image and the prompt; arguments as in all_masks().
+
+        Returns:
+            (P,T,256) tokens, the learned ones first, and (P,S/16*S/16,256) image features.
+        """
         points, is_point = self._embed_points(coords, labels)
         heads = [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
         if self.decoder.pred_obj_scores:
             heads.insert(0, self.decoder.obj_score_token.weight)
         tokens, ignored = self._tokens(heads, points, is_point)
-        tokens_out, image_out = self._transform(image, tokens, ignored)
-        return self._predict(tokens_out, image_out, high_res_0, high_res_1)
+        return self._transform(image, tokens, ignored)
+
+    def mask_tokens(self, tokens: Tensor) -> Tensor:
+        """Return the (P,4,256) tokens of the masks among the (P,T,256) tokens of attend_to_prompt()."""
+        first = 2 if self.decoder.pred_obj_scores else 1
+        return tokens[:, first : first + self.decoder.num_mask_tokens]
 
     def _predict(
         self, tokens: Tensor, image: Tensor, high_res_0: Tensor, high_res_1: Tensor
@@ -127,14 +140,13 @@ class Sam2Decoder(PointDecoder):
         """Turn the transformer's outputs into the masks and scores of all_masks(); see MaskDecoder.predict_masks."""
         decoder = self.decoder
         first = 1 if decoder.pred_obj_scores else 0
-        mask_tokens = tokens[:, first + 1 : first + 1 + decoder.num_mask_tokens]
         side = self.prompt_encoder.image_embedding_size
         upscale_1, norm, activation_1, upscale_2, activation_2 = decoder.output_upscaling
         features = image.transpose(1, 2).reshape(-1, image.shape[2], *side)
         features = activation_1(channel_norm(norm, upscale_1(features) + high_res_1))
         features = activation_2(upscale_2(features) + high_res_0)
 
-        masks = self._masks(mask_tokens, features)
+        masks = self._masks(self.mask_tokens(tokens), features)
         scores = decoder.iou_prediction_head(tokens[:, first])
         if decoder.pred_obj_scores:
             return masks, scores, decoder.pred_obj_score_head(tokens[:, 0])

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._common.text import one_line
 from ...masks.formats import find_format
@@ -16,9 +15,8 @@ from ...masks.segment import Segment
 from ...wire import contract
 from ...wire.pair import ModelPair, Prediction
 from ..cache import HeldImage
+from ..reply import Tensors
 from .requests import SessionRequest
-
-Tensors = dict[str, npt.NDArray[Any]]
 
 
 def write_image(image: HeldImage) -> Tensors:

@@ -1,22 +1,16 @@
-"""Writes, from the wire contract, the config.pbtxt of all models that are not ONNX: see `scripts/write_configs.py`.
-
-These models are the session models, which keep embeddings, and the models that only encode compressed images.
-"""
+"""The config.pbtxt of the session models of images, and of the models that only encode compressed images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from ..._common.files import atomic_write
-from ...families import FAMILIES, get_family
 from ...families.base import Family
 from ...families.tables import ENCODER, Tensor
-from ...repository.config import QUEUE, ConfigTensor, parse_config, tensor_list, tensor_text
-from ...repository.names import CONFIG_NAME
+from ...repository.config import QUEUE, ConfigTensor, tensor_list, tensor_text
 from ...wire import contract
 from ...wire.contract import WireTensor
 from ...wire.pair import ModelPair
+from ..config_text import checked, explained, parameter, parameter_lines
 
 ENCODING_FAMILIES = ("sam2",)
 """Families with models that only encode compressed images, for clients with a decoder of their own."""
@@ -24,31 +18,6 @@ SIZE = WireTensor(contract.IMAGE_SIZE, "INT32", (2,), note="width, height of the
 ENCODED_IMAGE = (
     f"input [{tensor_text(Tensor(contract.ENCODED_IMAGE, 'BYTES', (1,)))}]  # JPEG, PNG, WebP, TIFF, BMP, ..."
 )
-
-
-def written_configs() -> dict[str, str]:
-    """Return the config.pbtxt of each of these models, by model name."""
-    texts = {name: session_config(get_family(name)) for name in FAMILIES}
-    for name in ENCODING_FAMILIES:
-        texts[f"{name}_preprocess"] = preprocess_config(get_family(name))
-        texts[f"{name}_encoder_jpeg"] = encoder_jpeg_config(get_family(name))
-    return texts
-
-
-def write_configs(repository: Path) -> list[Path]:
-    """Write the config.pbtxt of each of these models into a repository; return the files that changed.
-
-    Raises:
-        OSError: the repository cannot be written.
-    """
-    changed = []
-    for name, text in written_configs().items():
-        path = repository / name / CONFIG_NAME
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_write(path, text.encode())
-            changed.append(path)
-    return changed
 
 
 def session_config(family: Family, variant: str | None = None) -> str:
@@ -66,15 +35,13 @@ def session_config(family: Family, variant: str | None = None) -> str:
         "# One request is one image; several objects are prompts of one request.",
         "max_batch_size: 0",
         *QUEUE,
-        f"input {tensor_list([_explained(tensor) for tensor in contract.inputs(family)])}",
-        f"output {tensor_list([_explained(tensor) for tensor in contract.outputs(family)])}",
+        f"input {tensor_list([explained(tensor) for tensor in contract.inputs(family)])}",
+        f"output {tensor_list([explained(tensor) for tensor in contract.outputs(family)])}",
         "# One instance is one cache; it works on many requests at a time.",
         "instance_group [{ count: 1, kind: KIND_AUTO }]",
     ]
-    for parameter in contract.parameters(family, variant):
-        lines += [f"# {parameter.meaning}"] if parameter.meaning else []
-        lines.append(_parameter(parameter.name, parameter.value))
-    return _checked(lines)
+    lines += parameter_lines(contract.parameters(family, variant))
+    return checked(lines)
 
 
 def preprocess_config(family: Family) -> str:
@@ -82,16 +49,16 @@ def preprocess_config(family: Family) -> str:
     (pixels,) = family.encoder.inputs
     one_image = ConfigTensor(pixels.name, pixels.dtype, (1, *pixels.shape[1:]))
     subject = f"Any image -> the input of {family.model_name(ENCODER)}, resized as the official predictor does it."
-    return _checked(
+    return checked(
         [
             f"# {subject} A step of {family.name}_encoder_jpeg.",
             f'name: "{family.name}_preprocess"',
             'backend: "python"',
             "max_batch_size: 0",
             ENCODED_IMAGE,
-            f"output {tensor_list([one_image, _explained(SIZE)])}",
+            f"output {tensor_list([one_image, explained(SIZE)])}",
             "instance_group [{ count: 1, kind: KIND_CPU }]",
-            _parameter("family", family.name.upper()),
+            parameter("family", family.name.upper()),
         ]
     )
 
@@ -104,31 +71,19 @@ def encoder_jpeg_config(family: Family) -> str:
         _step(f"{family.name}_preprocess", (contract.ENCODED_IMAGE,), (pixels, contract.IMAGE_SIZE)),
         _step(family.model_name(ENCODER), (pixels,), family.encoder.output_names),
     )
-    return _checked(
+    return checked(
         [
             f"# Any image -> {family.name.upper()}'s embeddings, for clients with a decoder of their own.",
             f'name: "{family.name}_encoder_jpeg"',
             'platform: "ensemble"',
             "max_batch_size: 0",
             ENCODED_IMAGE,
-            f"output {tensor_list([*embeddings, _explained(SIZE)])}",
+            f"output {tensor_list([*embeddings, explained(SIZE)])}",
             "ensemble_scheduling {\n  step [",
             ",\n".join(steps),
             "  ]\n}",
         ]
     )
-
-
-def _explained(tensor: WireTensor) -> ConfigTensor:
-    """Return a tensor with its comment for config.pbtxt: its free dimensions, and its note."""
-    is_free = any(isinstance(side, str) for side in tensor.shape)
-    words = [" x ".join(map(str, tensor.shape))] if is_free else []
-    comment = ", ".join([*words, *([tensor.note] if tensor.note else [])])
-    return ConfigTensor(tensor.name, tensor.dtype, tensor.shape, tensor.optional, comment, tensor.heading)
-
-
-def _parameter(key: str, value: str) -> str:
-    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
 
 
 def _step(model: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str:
@@ -137,9 +92,3 @@ def _step(model: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> str:
     return "\n".join(
         ["    {", *(f"      {line}" for line in (f'model_name: "{model}"', "model_version: -1", *lines)), "    }"]
     )
-
-
-def _checked(lines: list[str]) -> str:
-    text = "\n".join(lines) + "\n"
-    parse_config(text)
-    return text

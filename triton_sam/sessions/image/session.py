@@ -3,80 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
-from ...errors import InferenceError, UnknownImageError
+from ...errors import UnknownImageError
 from ...families.base import FloatArray
-from ...inputs.images import FORMATS, encoder_input, open_image
+from ...inputs.images import encoder_input
 from ...inputs.prompts import Prompts
 from ...wire.pair import ModelPair, Prediction
-from ..cache import HeldImage, ImageCache, SingleFlight
+from ..cache import HeldImage, ImageCache
+from ..images import Encoder, ImageStore, NoRoomError
 from ..metrics import Metrics
-from .answers import Tensors, write_image, write_json, write_json_error, write_masks
+from ..reply import Reply
+from .answers import write_image, write_json, write_json_error, write_masks
 from .requests import SessionRequest, read_request, wants_json
 
-Result = TypeVar("Result")
 
-PARALLEL_ENCODES = 2
-"""Number of images that are opened and encoded at a time: one is opened while the encoder processes another."""
-
-
-class NoRoomError(InferenceError):
-    """There is no memory left for the tensors of a call."""
-
-
-class Models(Protocol):
+class Models(Encoder, Protocol):
     """Calls the encoder and the decoder. Both calls may raise NoRoomError."""
 
     @property
     def objects_at_a_time(self) -> int:
         """Maximum number of objects in one call of decode()."""
 
-    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
-        """Run the encoder; return its outputs by name, in the form that decode() accepts."""
-
     def decode(
         self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
     ) -> Mapping[str, FloatArray]:
         """Run the decoder on embeddings from encode() and the tensors of a prompt."""
-
-    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
-        """Return the size of embeddings in bytes."""
-
-
-@dataclass
-class Reply:
-    """The answer to one request.
-
-    Args:
-        tensors: outputs by name; after an error only ``result_json``, if the request can read the error there.
-        error: the error of the request, or None.
-        counts: amounts to add to the counters, by the names in metrics.COUNTERS.
-        seconds: duration of each step in seconds.
-    """
-
-    tensors: Tensors = field(default_factory=dict)
-    error: Exception | None = None
-    counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def timed(self, step: str) -> Iterator[None]:
-        """Record the duration of a step."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[step] = time.perf_counter() - began
 
 
 class SessionModel:
@@ -95,11 +52,7 @@ class SessionModel:
         self._pair = pair
         self._models = models
         self._metrics = metrics
-        self._identity = identity.encode()
-        self._flights: SingleFlight[str, HeldImage] = SingleFlight()
-        self._encoders = threading.BoundedSemaphore(PARALLEL_ENCODES)
-        self._floors: dict[str, int] = {}
-        """Bytes in the cache below which calls that run out of memory may not evict images, by step."""
+        self._images = ImageStore(models, cache, self._prepare, pair.family.embeddings, identity)
         metrics.set("cache_limit_bytes", cache.limit)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]]) -> Reply:
@@ -118,16 +71,7 @@ class SessionModel:
         """Add the counts of a reply to the metrics. Call this after answering: each metric is a call to the server."""
         for name, value in reply.counts.items():
             self._metrics.add(name, value)
-        if reply.counts["encodes"] or reply.counts["cache_evictions"]:
-            self._metrics.set("cache_limit_bytes", self.cache.limit)
-            self._metrics.set("cache_bytes", self.cache.nbytes)
-            self._metrics.set("cache_images", len(self.cache))
-
-    def image_id(self, content: bytes) -> str:
-        """Return the id of an image. Equal bytes have equal ids as long as the encoder does not change."""
-        digest = blake2b(content, digest_size=16)
-        digest.update(self._identity)
-        return digest.hexdigest()
+        self._images.report(reply, self._metrics)
 
     def _answer(self, request: SessionRequest, reply: Reply) -> None:
         image = self._find(request, reply)
@@ -148,64 +92,17 @@ class SessionModel:
             UnknownImageError: the id is unknown.
             ImageError: the content is not a usable image.
         """
-        image_id = self.image_id(request.image) if request.image is not None else str(request.image_id)
-        image = self.cache.get(image_id)
-        reply.counts["cache_misses" if image is None else "cache_hits"] += 1
-        if image is not None:
-            return image
-        content = request.image
-        if content is None:
+        if request.image is not None:
+            return self._images.find(request.image, reply)
+        image_id = str(request.image_id)
+        image = self._images.get(image_id, reply)
+        if image is None:
             raise UnknownImageError(f"no image {image_id[:64]!r} here (any more): send the image again")
-        return self._flights.run(image_id, lambda: self._encode(image_id, content, reply))
-
-    def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
-        landed = self.cache.get(image_id)  # stored by another thread after this request looked for it
-        if landed is not None:
-            return landed
-        with self._encoders:
-            with reply.timed("open"):
-                opened = open_image(content, FORMATS)
-                (spec,) = self._pair.family.encoder.inputs
-                pixels = encoder_input(opened, self._pair.family)
-            size = opened.size
-            del opened
-            with reply.timed("encode"):
-                embeddings = self._with_room("encode", lambda: self._models.encode({spec.name: pixels}), reply)
-        image = HeldImage(image_id, size, self._pair.family.embeddings(embeddings), self._models.nbytes(embeddings))
-        reply.counts["cache_evictions"] += self.cache.put(image)
-        reply.counts.update(encodes=1, encode_seconds=reply.seconds["open"] + reply.seconds["encode"])
         return image
 
-    def _with_room(self, step: str, call: Callable[[], Result], reply: Reply, keep: int = 0) -> Result:
-        """Call a model. If memory runs out, evict images one by one and repeat.
-
-        If that helps, the cache was too large, and its limit stays lower. If it does not help, memory lacks for another
-        reason: the limit stays as it was, and so does half of the images, until a call of this step succeeds.
-
-        Args:
-            step: name of the call.
-            call: calls the model.
-            reply: counts the evictions.
-            keep: bytes of images that stay in any case.
-
-        Raises:
-            NoRoomError: memory still lacks.
-        """
-        evicted = 0
-        while True:
-            try:
-                result = call()
-            except NoRoomError:
-                floor = self._floors.setdefault(step, self.cache.nbytes // 2)
-                evicted = self.cache.evict_oldest(max(floor, keep))
-                if not evicted:
-                    raise
-                reply.counts["cache_evictions"] += 1
-            else:
-                self._floors.pop(step, None)
-                if evicted:
-                    self.cache.lower_limit(evicted)
-                return result
+    def _prepare(self, image: Image.Image) -> Mapping[str, FloatArray]:
+        (spec,) = self._pair.family.encoder.inputs
+        return {spec.name: encoder_input(image, self._pair.family)}
 
     def _decode(self, image: HeldImage, request: SessionRequest, reply: Reply) -> Prediction:
         family = self._pair.family
@@ -228,7 +125,9 @@ class SessionModel:
         circular references.
         """
         if len(part) == 1:  # evicting the image of this request would free nothing
-            return [self._with_room("decode", lambda: self._call_decoder(image, part, request), reply, image.nbytes)]
+            return [
+                self._images.with_room("decode", lambda: self._call_decoder(image, part, request), reply, image.nbytes)
+            ]
         with contextlib.suppress(NoRoomError):
             return [self._call_decoder(image, part, request)]
         # Fewer objects take less memory, and no image has to go.

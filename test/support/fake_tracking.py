@@ -1,0 +1,188 @@
+"""Models of a tracker that compute little: every output depends on every input, so that a wrong input shows."""
+
+from __future__ import annotations
+
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from PIL import Image
+
+from triton_sam.families import get_family
+from triton_sam.sessions.cache import ImageCache
+from triton_sam.sessions.video.model import Settings, VideoModel
+from triton_sam.sessions.video.models import Decoded
+from triton_sam.wire import video
+
+SIDE = 64
+FAMILY = get_family("sam2").at(SIDE)
+assert FAMILY.tracking is not None
+TABLE = FAMILY.tracking
+SIZE = (20, 12)
+FRAME_BYTES = 24
+
+
+class NoMetrics:
+    def __init__(self):
+        self.counts = {}
+        self.gauges = {}
+
+    def add(self, name, value=1.0):
+        self.counts[name] = self.counts.get(name, 0) + value
+
+    def set(self, name, value):
+        self.gauges[name] = value
+
+
+class FakeModels:
+    """Notes the calls; rows of one call do not affect each other."""
+
+    objects_at_a_time = 8
+
+    def __init__(self):
+        self.attended = []
+        self.decoded = []
+        self.remembered = []
+        self.encodes = 0
+
+    def encode(self, inputs):
+        self.encodes += 1
+        value = np.float32(inputs["image"].mean())
+        return {name: np.full(2, value, np.float32) for name in FAMILY.encoder.output_names}
+
+    def nbytes(self, embeddings):
+        return FRAME_BYTES
+
+    def attend(self, frame, memories):
+        self.attended.append(memories)
+        weights = 1 + memories.ages
+        total = (memories.memories.mean(axis=(2, 3, 4)) / weights).sum(1)
+        if memories.pointers.shape[1]:
+            total = total + (memories.pointers[:, :, 0] / (1 + memories.pointer_ages)).sum(1)
+        return _value(frame) + np.float32(0.37) * total.astype(np.float32)
+
+    def decode(self, frame, conditioned, prompt):
+        self.decoded.append((conditioned is not None, prompt))
+        value = np.full(len(prompt.coords), _value(frame)) if conditioned is None else conditioned
+        value = value + 0.01 * (prompt.coords.sum((1, 2)) + prompt.labels.sum(1)) + prompt.multimask
+        if prompt.mask is not None:
+            value = value + prompt.mask.mean((1, 2, 3)) + prompt.mask_prompt
+        value = np.sin(value).astype(np.float32)
+        low = FAMILY.mask_size
+        ramp = np.linspace(-1, 1, low * low, dtype=np.float32).reshape(1, 1, low, low)
+        masks = value[:, None, None, None] + ramp
+        pointers = value[:, None] * np.linspace(1, 2, TABLE.pointer_channels, dtype=np.float32)
+        return Decoded(masks, np.abs(value)[:, None], value[:, None], pointers.astype(np.float32))
+
+    def remember(self, frame, masks, scores, is_prompted):
+        self.remembered.append((len(masks), is_prompted))
+        value = masks.mean((1, 2, 3)) + 0.5 * scores[:, 0] + 0.25 * is_prompted + _value(frame)
+        shape = (TABLE.memory_channels, TABLE.memory_side, TABLE.memory_side)
+        ramp = np.linspace(0.5, 1.5, int(np.prod(shape)), dtype=np.float32).reshape(1, *shape)
+        return (value[:, None, None, None] * ramp).astype(np.float32)
+
+    def prompt_mask(self, mask):
+        small = mask.reshape(len(mask), 1, SIDE // 4, 4, SIDE // 4, 4).mean((3, 5)).astype(np.float32)
+        return small, small * 20 - 10
+
+
+def _value(frame):
+    return next(iter(frame.values()))[0]
+
+
+def frame_file(number, size=SIZE):
+    """Return an image file that no other number has."""
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (number % 256, number // 256 % 256, 77)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def text(content):
+    return np.array([content], np.object_)
+
+
+class Error(AssertionError):
+    """A refused request. ``error`` has the reason."""
+
+    def __init__(self, error):
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+
+class Server:
+    """A video model without Triton, and requests to it.
+
+    Args:
+        frames: number of frames that fit into the cache.
+        options: fields of Settings.
+    """
+
+    def __init__(self, frames=1000, models=None, **options):
+        self.models = models or FakeModels()
+        self.metrics = NoMetrics()
+        self.threads = ThreadPoolExecutor(4)
+        settings = Settings(**options)
+        cache = ImageCache(frames * FRAME_BYTES)
+        self.model = VideoModel(
+            FAMILY, self.models, cache, self.metrics, "weights", settings, self.threads, self.threads
+        )
+
+    def ask(self, operation, session=None, tensors=None, snapshot=False, output_format=None, **arguments):
+        """Send one request; return the outputs, with the result read from JSON."""
+        inputs = {video.OPERATION: text(operation.encode()), **(tensors or {})}
+        if session is not None:
+            inputs[video.SESSION_ID] = text(session.encode())
+        if arguments:
+            inputs[video.ARGUMENTS] = text(json.dumps(arguments).encode())
+        if output_format:
+            inputs["output_format"] = text(output_format.encode())
+        reply = self.model.answer(inputs, wants_snapshot=snapshot)
+        self.model.report(reply)
+        if reply.error is not None:
+            raise Error(reply.error)
+        return {**reply.tensors, "result": json.loads(reply.tensors["result"][0])}
+
+    def start(self, **arguments):
+        return Client(self, self.ask("start_session", **arguments)["result"])
+
+
+class Client:
+    """One session, whose frames are images of their index plus ``shift``."""
+
+    def __init__(self, server, result, shift=0):
+        self.server = server
+        self.result = result
+        self.id = result["session_id"]
+        self.step = 0
+        self.shift = shift
+
+    def add_frames(self, *indexes, size=SIZE):
+        files = np.array([frame_file(index + self.shift, size) for index in indexes], np.object_)
+        return self.server.ask("add_frames", self.id, {"frames": files}, frame_indexes=list(indexes))
+
+    def do(self, operation, **arguments):
+        """Run an operation that has a step."""
+        answer = self.server.ask(operation, self.id, step=self.step + 1, **arguments)
+        self.step += 1
+        return answer
+
+    def click(self, frame, object_id=1, points=((3, 4),), **arguments):
+        self.add_frames(frame)
+        return self.do("add_prompt", frame_index=frame, object_id=object_id, points=points, **arguments)
+
+    def track(self, frames, first=True, **arguments):
+        """Track frames one by one; return the masks by frame and object."""
+        masks = {}
+        for frame in frames:
+            self.add_frames(frame)
+            answer = self.do("propagate", frame_index=frame, first=first, **arguments)
+            first = False
+            masks.update(rows(answer))
+        return masks
+
+
+def rows(answer):
+    """Return the masks of an answer by frame and object."""
+    keys = zip(answer["frame_indexes"].tolist(), answer["object_ids"].tolist(), strict=True)
+    return dict(zip(keys, answer["masks"], strict=True))

@@ -1,0 +1,336 @@
+"""Sources of frames: files with B-frames, folders, lists, generators, and all that can be wrong with them."""
+
+import io
+import os
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam.errors import ConfigurationError, MissingDependencyError, VideoError
+from triton_sam.inputs.video import files as video_files
+from triton_sam.inputs.video import open_frames
+
+av = pytest.importorskip("av")
+
+COUNT, WIDTH, HEIGHT = 50, 64, 48
+
+
+def drawn(index):
+    """Return a frame that tells its index: six bits as six wide columns."""
+    frame = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    for bit in range(6):
+        if index >> bit & 1:
+            frame[:, bit * 10 : bit * 10 + 10] = 255
+    return frame
+
+
+def told(frame):
+    """Return the index that a frame tells."""
+    pixels = np.asarray(Image.open(io.BytesIO(frame.content)).convert("L"))
+    return sum(1 << bit for bit in range(6) if pixels[10:38, bit * 10 + 3 : bit * 10 + 7].mean() > 127)
+
+
+def write(path, codec="libx264", count=COUNT, **options):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=10)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.gop_size, stream.max_b_frames, stream.bit_rate = 12, 3, 2_000_000
+        stream.options = options
+        container.start_encoding()
+        for index in range(count):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(drawn(index), format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+CLIPS = {
+    "mp4": ("libx264", {}),
+    "open.mp4": ("libx264", {"x264-params": "open-gop=1"}),
+    "mkv": ("libx264", {}),
+    "avi": ("mpeg4", {}),
+    "mpeg4.mp4": ("mpeg4", {}),
+    "h264": ("libx264", {}),  # raw: no time stamps at all
+}
+
+
+@pytest.fixture(scope="module", params=CLIPS)
+def clip(request, tmp_path_factory):
+    codec, options = CLIPS[request.param]
+    if codec not in av.codecs_available:
+        pytest.skip(f"this PyAV has no {codec}")
+    return write(tmp_path_factory.mktemp("clips") / f"clip.{request.param}", codec, **options)
+
+
+@pytest.fixture(scope="module")
+def mp4(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("clips") / "clip.mp4", "mpeg4")
+
+
+def has_b_frames(path):
+    with av.open(str(path)) as container:
+        return any(frame.pict_type == av.video.frame.PictureType.B for frame in container.decode(video=0))
+
+
+def test_frames_of_a_file_have_exact_indexes_in_any_order(clip, monkeypatch):
+    assert has_b_frames(clip)
+    monkeypatch.setattr(video_files, "CACHE_BYTES", 4 * 3 * WIDTH * HEIGHT)
+    source = open_frames(clip)
+    assert (source.num_frames, source.size) == (COUNT, (WIDTH, HEIGHT))
+    orders = [
+        range(COUNT),
+        reversed(range(COUNT)),
+        np.random.default_rng(0).permutation(COUNT).tolist(),
+        [7, 7, 30, 31, 29, 49, 0, 48, 13, 12, 11],
+    ]
+    for order in orders:
+        for index in order:
+            frame = source.frame(index)
+            assert (frame.index, told(frame)) == (index, index)
+    assert source.frame(COUNT) is None
+    source.close()
+    assert told(source.frame(3)) == 3  # a closed file opens again
+
+
+def test_going_back_decodes_from_the_last_start_alone(mp4, monkeypatch):
+    source = open_frames(mp4)
+    source.frame(49)
+    numbered, decoded = source._numbered, []
+
+    def count(container, stream):
+        for index, frame in numbered(container, stream):
+            decoded.append(index)
+            yield index, frame
+
+    source._decoded.clear()
+    monkeypatch.setattr(source, "_numbered", count)
+    source.frame(40)
+    assert 1 <= len(decoded) <= 13
+    assert decoded[-1] == 40
+    decoded.clear()
+    source.frame(39)  # was decoded on the way, unless it starts a group
+    assert decoded in ([], [39])
+
+
+def test_frames_are_sent_without_loss_or_in_the_quality_that_was_asked_for(mp4):
+    exact, small = open_frames(mp4).frame(9), open_frames(mp4, quality=60).frame(9)
+    assert exact.content.startswith(b"\x89PNG")
+    assert small.content.startswith(b"\xff\xd8")
+    with av.open(str(mp4)) as container:
+        pixels = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)][9]
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(exact.content))), pixels)
+    for quality in (0, 101):
+        with pytest.raises(ConfigurationError, match="quality must be 1 to 100"):
+            open_frames(mp4, quality=quality)
+
+
+def test_a_frame_that_is_turned_becomes_upright():
+    class Turned:
+        rotation = -90
+
+        def to_ndarray(self, format):  # noqa: A002 - PyAV's name
+            return np.arange(2 * 4 * 3, dtype=np.uint8).reshape(2, 4, 3)
+
+    image = np.asarray(video_files.picture(Turned()))
+    np.testing.assert_array_equal(image, np.rot90(Turned().to_ndarray("rgb24"), 3))  # clockwise
+
+
+# What is wrong with a file
+
+
+def test_files_that_are_no_video_are_one_clear_line(tmp_path, mp4):
+    with pytest.raises(VideoError, match="there is no video at"):
+        open_frames(tmp_path / "nowhere.mp4")
+    (tmp_path / "empty.mp4").touch()
+    with pytest.raises(VideoError, match=r"empty.mp4 is empty \(0 bytes\)"):
+        open_frames(tmp_path / "empty.mp4")
+    (tmp_path / "text.mp4").write_text("no video " * 100)
+    with pytest.raises(VideoError, match=r"text.mp4 cannot be opened as a video: "):
+        open_frames(tmp_path / "text.mp4")
+    (tmp_path / "half.mp4").write_bytes(mp4.read_bytes()[:2000])  # the index at its end is missing
+    with pytest.raises(VideoError, match=r"half.mp4 cannot be opened as a video: "):
+        open_frames(tmp_path / "half.mp4")
+
+
+def test_sound_alone_is_no_video(tmp_path):
+    path = tmp_path / "sound.wav"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
+        frame.sample_rate = 8000
+        container.mux(stream.encode(frame))
+    with pytest.raises(VideoError, match=r"sound.wav holds no video stream: give a video file"):
+        open_frames(path)
+
+
+def test_a_file_without_frames_is_an_error(tmp_path):
+    path = write(tmp_path / "none.avi", "mpeg4", count=0)
+    with pytest.raises(VideoError, match=r"none.avi is empty: a video needs at least one frame"):
+        open_frames(path)
+
+
+def test_a_broken_part_of_a_file_is_an_error_of_its_frames_alone(tmp_path):
+    path = write(tmp_path / "broken.mkv", "mpeg4")
+    content = bytearray(path.read_bytes())
+    size = len(content)
+    path.write_bytes(content[: size * 6 // 10])  # cut: the rest of the frames is not there
+    source = open_frames(path)
+    assert 10 < source.num_frames < COUNT
+    for index in range(5):
+        assert told(source.frame(index)) == index
+    assert source.frame(COUNT - 1) is None
+
+
+def test_without_pyav_the_error_says_what_to_install(mp4, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(MissingDependencyError, match=r"video files and cameras need the video extra .*pip install"):
+        open_frames(mp4)
+    with pytest.raises(MissingDependencyError, match="pip install"):
+        open_frames("rtsp://127.0.0.1:9/camera")
+
+
+# Folders and lists
+
+
+def test_a_folder_is_read_in_the_natural_order_and_sent_unchanged(tmp_path):
+    for index in (0, 1, 2, 9, 10, 11):
+        Image.fromarray(drawn(index)).save(tmp_path / f"frame{index}.jpg", quality=95)
+    (tmp_path / "notes.txt").write_text("no frame")
+    (tmp_path / ".hidden.jpg").write_bytes(b"no frame")
+    source = open_frames(tmp_path)
+    assert (source.num_frames, source.size) == (6, (WIDTH, HEIGHT))
+    assert [told(source.frame(place)) for place in range(6)] == [0, 1, 2, 9, 10, 11]
+    assert source.frame(4).content == (tmp_path / "frame10.jpg").read_bytes()
+    assert source.frame(6) is None
+
+
+def test_a_folder_without_frames_is_an_error(tmp_path):
+    (tmp_path / "notes.txt").write_text("no frame")
+    with pytest.raises(VideoError, match=r"holds no frames: give a folder with image files \(\.bmp, \.jpeg"):
+        open_frames(tmp_path)
+
+
+def test_a_turned_photograph_has_the_size_that_the_server_sees(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(drawn(1)).save(tmp_path / "0.jpg", exif=exif)
+    assert open_frames(tmp_path).size == (HEIGHT, WIDTH)
+
+
+def test_a_list_may_mix_all_forms_of_images(tmp_path):
+    Image.fromarray(drawn(1)).save(tmp_path / "1.png")
+    images = [drawn(0), tmp_path / "1.png", Image.fromarray(drawn(2)), Image.fromarray(drawn(3)).convert("L")]
+    source = open_frames(images)
+    assert [told(source.frame(index)) for index in (3, 0, 1, 2)] == [3, 0, 1, 2]
+    array = open_frames(np.stack([drawn(index) for index in range(5)]), quality=90)
+    assert (array.num_frames, told(array.frame(4))) == (5, 4)
+    assert array.frame(0).content.startswith(b"\xff\xd8")
+
+
+def test_frames_of_another_size_are_an_error_that_names_both():
+    source = open_frames([drawn(0), drawn(1), np.zeros((10, 20, 3), np.uint8), drawn(3)])
+    with pytest.raises(VideoError, match="frame 2 of the list has 20 x 10 pixels, but the first frame has 64 x 48"):
+        source.frame(2)
+    assert told(source.frame(3)) == 3
+
+
+def test_a_damaged_frame_is_an_error_that_names_it(tmp_path):
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    source = open_frames([drawn(0), tmp_path / "bad.jpg"])
+    with pytest.raises(VideoError, match="frame 1 of the list: the content is not an image"):
+        source.frame(1)
+    with pytest.raises(VideoError, match="frame 0 of the list: there is no image at"):
+        open_frames([tmp_path / "nowhere.jpg"])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ([], "the list is empty"),
+        (np.zeros((0, 4, 4, 3), np.uint8), "the array is empty"),
+        (np.zeros((4, 4, 3), np.uint8), r"must be \(T,H,W,3\), not \(4, 4, 3\)"),
+        (iter(()), "the stream is empty"),
+        (b"content", "cannot read frames from bytes"),
+        (None, "cannot read frames from NoneType"),
+        (True, "cannot read frames from bool"),
+        (-1, "there is no camera -1"),
+    ],
+)
+def test_what_is_no_video_is_one_clear_line(source, message):
+    with pytest.raises(VideoError, match=message):
+        open_frames(source)
+
+
+def test_a_negative_index_is_an_error():
+    with pytest.raises(VideoError, match="there is no frame -1"):
+        open_frames([drawn(0)]).frame(-1)
+
+
+# Streams
+
+
+def test_a_stream_is_read_when_it_is_asked_and_keeps_its_last_frames():
+    taken = []
+
+    def endless():
+        index = 0
+        while True:
+            taken.append(index)
+            yield drawn(index)
+            index += 1
+
+    source = open_frames(endless(), window=4)
+    assert (source.num_frames, source.size, taken) == (None, (WIDTH, HEIGHT), [0])
+    assert told(source.frame(9)) == 9
+    assert taken == list(range(10))
+    assert told(source.frame(6)) == 6
+    with pytest.raises(VideoError, match="frame 5 of the stream is gone: a stream keeps its last 4 frames, now 6 to 9"):
+        source.frame(5)
+    source.close()
+    assert source.frame(10) is None
+    with pytest.raises(ConfigurationError, match="window must be at least 1"):
+        open_frames(endless(), window=0)
+
+
+def test_a_damaged_frame_ends_a_stream_so_that_no_index_shifts():
+    source = open_frames(iter([drawn(0), np.zeros((4, 4, 7)), drawn(2)]))
+    with pytest.raises(VideoError, match="frame 1 of the stream: an image array must be"):
+        source.frame(1)
+    assert source.frame(1) is None
+    assert told(source.frame(0)) == 0
+
+
+def test_an_open_file_and_a_pipe_are_streams(tmp_path):
+    path = write(tmp_path / "clip.mkv", "mpeg4")
+    with path.open("rb") as file:
+        source = open_frames(file)
+        assert [told(source.frame(index)) for index in range(COUNT)] == list(range(COUNT))
+        assert source.frame(COUNT) is None
+        assert source.num_frames is None
+        source.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_named_pipe_is_a_stream(tmp_path):
+    import threading
+
+    content = write(tmp_path / "clip.mkv", "mpeg4").read_bytes()
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,))
+    writer.start()
+    source = open_frames(tmp_path / "pipe")
+    assert [told(source.frame(index)) for index in range(COUNT)] == list(range(COUNT))
+    writer.join(60)
+    source.close()
+
+
+def test_a_url_that_nobody_serves_is_an_error():
+    with pytest.raises(VideoError, match="cannot be opened as a video"):
+        open_frames("http://127.0.0.1:9/clip.mp4")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="cameras are named by the system")
+def test_a_camera_that_is_not_there_is_an_error():
+    with pytest.raises(VideoError, match="camera 77 cannot be opened as a video"):
+        open_frames(77)

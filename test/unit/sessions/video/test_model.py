@@ -1,0 +1,491 @@
+"""The video model without Triton and with models that compute little: limits, steps, snapshots, sessions, errors."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from support.conditions import wait_until
+from support.fake_tracking import FAMILY, SIZE, TABLE, Client, Error, FakeModels, Server, frame_file, rows, text
+
+from triton_sam.errors import (
+    ImageError,
+    InputError,
+    PromptError,
+    ServerBusyError,
+    UnknownImageError,
+    UnknownSessionError,
+    VideoError,
+)
+from triton_sam.masks.rle import rle_to_mask
+from triton_sam.sessions.images import NoRoomError
+from triton_sam.sessions.video.limits import STREAM_FRAMES, Limits, sizes
+from triton_sam.sessions.video.memory import from_bfloat16, to_bfloat16
+from triton_sam.sessions.video.sessions import MAX_WAITING, Strand
+
+MEMORY, LOGITS, POINTER = sizes(TABLE)
+
+
+def refused(kind, words, call, *args, **kwargs):
+    with pytest.raises(Error) as caught:
+        call(*args, **kwargs)
+    assert type(caught.value.error) is kind, caught.value
+    message = str(caught.value.error)
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+def test_bfloat16_rounds_as_torch_does():
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(0).integers(0, 1 << 32, 200_000, np.uint64).astype(np.uint32).view(np.float32)
+    values = np.concatenate([values, np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1.00390625, 1.01171875])])
+    expected = torch.from_numpy(values).to(torch.bfloat16).float().numpy()
+    np.testing.assert_array_equal(from_bfloat16(to_bfloat16(values)), expected)
+
+
+def test_objects_of_equal_shapes_go_through_one_call(server):
+    session = server.start(num_frames=30)
+    for name in (1, 2, 3):
+        session.click(0, name)
+    session.click(4, 4)
+    session.track(range(12))
+    # In frame 0, only object 4 is tracked. From then on, it has one memory more than the others, until all have seven.
+    objects = [len(call.ages) for call in server.models.attended]
+    assert objects[:5] == [1, 3, 1, 3, 1]
+    assert objects[-1] == 4
+    assert server.models.encodes == 12
+
+
+def test_a_batch_that_does_not_fit_is_halved():
+    class Small(FakeModels):
+        def attend(self, frame, memories):
+            if len(memories.ages) > 2:
+                raise NoRoomError("out of memory")
+            return super().attend(frame, memories)
+
+    plenty, small = Server(), Server(models=Small())
+    masks = []
+    for server in (plenty, small):
+        session = server.start()
+        for name in range(7):
+            session.click(0, name, [[name, 3]])
+        masks.append(session.track(range(3)))
+    assert max(len(call.ages) for call in plenty.models.attended) == 7
+    for key, mask in masks[0].items():
+        np.testing.assert_array_equal(masks[1][key], mask)
+
+
+def test_each_step_happens_once(server):
+    session = server.start(num_frames=5)
+    session.click(0)
+    first = session.do("propagate", frame_index=0, first=True)
+    session.add_frames(1)
+    answer = session.do("propagate", frame_index=1)
+    calls = len(server.models.attended)
+    again = server.ask("propagate", session.id, frame_index=1, step=session.step)
+    np.testing.assert_array_equal(again["masks"], answer["masks"])
+    assert len(server.models.attended) == calls
+    assert server.metrics.counts["repeats"] == 1
+    assert not np.array_equal(first["masks"], answer["masks"])
+    for step in (session.step - 1, session.step + 2, session.step + 100):
+        refused(InputError, "expects step 4", server.ask, "propagate", session.id, frame_index=1, step=step)
+    refused(InputError, "expects step 4", server.ask, "reset_session", session.id, step=session.step)
+    refused(InputError, "step must be", server.ask, "reset_session", session.id)
+    refused(PromptError, "no frame 7", session.do, "propagate", frame_index=7)
+    session.do("propagate", frame_index=1)  # a refused request is no step
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_snapshot_at_every_frame_goes_on_with_equal_masks(server, reverse):
+    frames = list(range(24))[:: -1 if reverse else 1]
+    session = server.start(num_frames=24)
+    session.click(frames[0], 1)
+    session.click(frames[4], 1, [[9, 9]], labels=[0])
+    session.click(frames[2], 2, None, box=[1, 1, 7, 7])
+    session.add_frames(frames[0])
+    session.do("add_prompt", frame_index=frames[0], object_id=3, tensors={"mask": np.ones(SIZE[::-1], bool)})
+    expected, snapshots, first = {}, {}, True
+    for frame in frames:
+        session.add_frames(frame)
+        answer = session.do("propagate", frame_index=frame, reverse=reverse, first=first, snapshot=True)
+        first = False
+        expected.update(rows(answer))
+        snapshots[frame] = answer["snapshot"]
+    assert len(expected) == 3 * 24
+    for done, frame in enumerate(frames):
+        other = Client(server, server.ask("start_session", tensors={"snapshot": snapshots[frame]})["result"])
+        assert other.result["object_ids"] == [1, 2, 3]
+        assert other.result["frame_size"] == list(SIZE)
+        got = other.track(frames[done + 1 :], first=False, reverse=reverse)
+        again = {**got, **other.track(frames, reverse=reverse)}  # a new pass, from the first prompt
+        for key, mask in again.items():
+            np.testing.assert_array_equal(mask, expected[key], err_msg=f"{key} after frame {frame}")
+        server.ask("close_session", other.id)
+
+
+def test_a_snapshot_before_the_first_pass_and_a_correction_after_one(server):
+    session = server.start(num_frames=20)
+    session.click(0)
+    restored = server.ask("get_snapshot", session.id, snapshot=True)["snapshot"]
+    other = Client(server, server.ask("start_session", tensors={"snapshot": restored})["result"])
+    expected = session.track(range(10))
+    for key, mask in other.track(range(10)).items():
+        np.testing.assert_array_equal(mask, expected[key])
+    content = server.ask("get_snapshot", session.id, snapshot=True)["snapshot"]
+    third = Client(server, server.ask("start_session", tensors={"snapshot": content})["result"])
+    answers = [rows(each.click(9, 1, [[1, 1]], labels=[0], clear_old_points=False)) for each in (session, third)]
+    np.testing.assert_array_equal(answers[0][9, 1], answers[1][9, 1])
+    assert server.models.decoded[-1][1].mask is not None
+    after = [each.track(range(9, 15)) for each in (session, third)]
+    for key, mask in after[0].items():
+        np.testing.assert_array_equal(mask, after[1][key])
+
+
+def test_damaged_snapshots_are_one_error(server):
+    session = server.start(num_frames=20)
+    session.click(0)
+    session.track(range(4))
+    content = server.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0]
+    rng = np.random.default_rng(0)
+    damaged = [b"", b"x", content[:-1], content + b"x", content[: len(content) // 2]]
+    for place in rng.integers(0, len(content), 40):
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(rng.integers(8))
+        damaged.append(bytes(changed))
+    before = len(server.model.sessions)
+    for each in damaged:
+        refused(InputError, "the snapshot is damaged", server.ask, "start_session", tensors={"snapshot": text(each)})
+    assert len(server.model.sessions) == before
+    other = Server()
+    other.model._identity = "other weights"
+    refused(InputError, "other models", other.ask, "start_session", tensors={"snapshot": text(content)})
+    few = Server(limits=Limits(objects=1, prompted_frames=0))
+    refused(PromptError, "max_prompted_frames", few.ask, "start_session", tensors={"snapshot": text(content)})
+
+
+def test_a_hostile_snapshot_with_a_right_hash_is_refused(server):
+    from hashlib import blake2b
+
+    session = server.start(num_frames=20)
+    session.click(0)
+    session.track(range(3))
+    content = server.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0]
+    mark, rest = content.split(b"\n", 1)[0] + b"\n", content.split(b"\n", 1)[1][16:]
+    head, data = rest.split(b"\n", 1)
+    state = json.loads(head)
+    changes = [
+        ("objects", 3),
+        ("objects", [[]]),
+        ("objects", [{}]),
+        ("num_frames", -1),
+        ("position", [1]),
+        ("frame_size", [0, 0]),
+        ("frame_size", 5),
+        ("objects", []),
+    ]
+    for key, value in changes:
+        body = json.dumps({**state, key: value}).encode() + b"\n" + data
+        made = mark + blake2b(body, digest_size=16).digest() + body
+        refused(InputError, "the snapshot is damaged", server.ask, "start_session", tensors={"snapshot": text(made)})
+
+
+def test_32_sessions_do_not_meet(server):
+    def run(session):
+        session.click(0, 1, [[session.shift % 19, 3]])
+        session.click(0, 2, [[3, 4]])
+        return session.track(range(8))
+
+    def sessions(where):
+        return [Client(where, where.start(num_frames=8).result, shift=number) for number in range(32)]
+
+    together = sessions(server)
+    refused(ServerBusyError, "32 video sessions are open", server.start)
+    with ThreadPoolExecutor(16) as threads:
+        masks = list(threads.map(run, together))
+    for number, session in enumerate(sessions(Server())):
+        for key, mask in run(session).items():
+            np.testing.assert_array_equal(masks[number][key], mask)
+    assert len({mask[7, 1].tobytes() for mask in masks}) == 32
+    server.ask("close_session", together[0].id)
+    refused(UnknownSessionError, "no video session", together[0].track, [0])
+    server.start()
+
+
+def test_idle_sessions_are_closed():
+    server = Server(idle_seconds=0.05, sessions=2)
+    old = server.start()
+    wait_until(lambda: server.model.close_idle().counts["sessions_expired"])
+    refused(UnknownSessionError, "no video session", old.add_frames, 0)
+    for _ in range(2):
+        server.start()
+    wait_until(lambda: len(server.model.sessions) == 0 or server.model.close_idle() is None)
+    server.start()
+
+
+@pytest.mark.parametrize("frames", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_many_frames_take_no_more_memory(server, frames):
+    session = server.start()
+    session.click(0)
+    (tracker,) = [each.tracker for each in server.model.sessions._sessions.values()]
+    sizes_seen, file = [], np.array([frame_file(0)], np.object_)
+    for frame in range(frames):
+        server.models.attended.clear()
+        server.models.decoded.clear()
+        server.models.remembered.clear()
+        server.ask(
+            "propagate",
+            session.id,
+            {"frames": file},
+            frame_index=frame,
+            frame_indexes=[frame],
+            first=frame == 0,
+            step=session.step + 1,
+        )
+        session.step += 1
+        sizes_seen.append(tracker.nbytes)
+    assert sizes_seen[-1] == sizes_seen[200]
+    (memory,) = tracker.objects.values()
+    assert len(memory.tracked) == STREAM_FRAMES + 1
+    assert len(memory.frames.runs) == 1
+    assert (
+        len(server.ask("get_snapshot", session.id, snapshot=True)["snapshot"][0])
+        < 9 * (MEMORY + LOGITS) + 20 * POINTER + 4000
+    )
+
+
+def test_a_session_keeps_to_its_bytes():
+    window = 7 * MEMORY + LOGITS + 16 * POINTER
+    limit = window + 4 * (MEMORY + LOGITS)
+    roomy, tight = Server(), Server(limits=Limits(session_bytes=limit))
+    masks = []
+    for server in (roomy, tight):
+        session = server.start(num_frames=60)
+        session.click(0)
+        masks.append(session.track(range(50)))
+        assert server.model.sessions.nbytes == server.metrics.gauges["session_bytes"]
+    assert tight.model.sessions.nbytes <= limit < roomy.model.sessions.nbytes
+    for key, mask in masks[0].items():
+        np.testing.assert_array_equal(masks[1][key], mask)
+    refused(PromptError, "session_bytes", session.click, 50, 2)
+    session.track([50], first=False)  # the session lives on
+
+
+def test_limits_have_names():
+    server = Server(limits=Limits(objects=2, prompted_frames=3))
+    session = server.start(num_frames=9)
+    for frame in range(3):
+        session.click(frame)
+    refused(PromptError, "max_prompted_frames", session.click, 3)
+    session.click(2)
+    session.click(0, 2)
+    refused(PromptError, "max_objects", session.click, 0, 3)
+    refused(PromptError, "1025 points", session.click, 0, 2, [[1, 1]] * 1025)
+    assert server.ask("start_session")["result"]["limits"]["max_objects"] == 2
+    session.do("clear_prompts", frame_index=2, object_id=1)
+    session.click(3)
+
+
+def test_frames_that_are_not_there_are_asked_for():
+    server = Server(frames=2)
+    session = server.start(num_frames=9)
+    refused(
+        UnknownImageError, "frame 0 is not here", session.do, "add_prompt", frame_index=0, object_id=1, points=[[1, 1]]
+    )
+    session.click(0)
+    session.add_frames(1, 2, 3)
+    refused(UnknownImageError, "frame 0 is not here", session.do, "propagate", frame_index=0, first=True)
+    files = np.array([frame_file(0), frame_file(1)], np.object_)
+    answer = session.do(
+        "propagate", frame_index=0, first=True, frame_count=2, frame_indexes=[0, 1], tensors={"frames": files}
+    )
+    assert answer["result"]["frames"] == [0, 1]
+
+
+def test_several_frames_in_one_request(server):
+    one, many = server.start(num_frames=9), server.start(num_frames=9)
+    for session in (one, many):
+        session.click(2)
+    expected = {**one.track(range(2, 9))}
+    many.add_frames(*range(2, 9))
+    answer = many.do("propagate", frame_index=2, frame_count=200, first=True)
+    assert answer["result"]["frames"] == list(range(2, 9))
+    assert not answer["result"]["cancelled"]
+    for key, mask in rows(answer).items():
+        np.testing.assert_array_equal(mask, expected[key])
+    refused(PromptError, "at most 256 masks", fill, many)
+
+
+def fill(session):
+    for name in range(2, 6):
+        session.click(0, name)
+    session.do("propagate", frame_index=0, frame_count=60)
+
+
+def test_a_pass_ends_after_the_current_frame(server):
+    session = server.start(num_frames=200)
+    session.click(0)
+    files = np.array([frame_file(number) for number in range(100)], np.object_)
+    inside, go_on = threading.Event(), threading.Event()
+    attend = server.models.attend
+
+    def waiting(frame, memories):
+        inside.set()
+        assert go_on.wait(60)
+        return attend(frame, memories)
+
+    server.models.attend = waiting
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(
+            session.do,
+            "propagate",
+            frame_index=0,
+            frame_count=100,
+            first=True,
+            frame_indexes=list(range(100)),
+            tensors={"frames": files},
+        )
+        assert inside.wait(60)
+        server.ask("cancel_propagation", session.id)
+        go_on.set()
+        answer = running.result()
+    assert answer["result"]["frames"] == [0, 1]
+    assert answer["result"]["cancelled"]
+    assert len(session.track([2, 3], first=False)) == 2
+
+
+def test_formats(server):
+    session = server.start(num_frames=3)
+    logits = session.click(0)
+    for form in ("rle", "png"):
+        answer = session.do("add_prompt", frame_index=0, object_id=2, points=[[3, 4]], output_format=form)
+        assert "masks" not in answer
+        assert len(answer["encoded_masks"]) == 2
+    assert (
+        rle_to_mask(
+            json.loads(session.do("clear_prompts", frame_index=0, object_id=2, output_format="rle")["encoded_masks"][0])
+        ).shape
+        == SIZE[::-1]
+    )
+    assert logits["masks"].shape == (1, 1, FAMILY.mask_size, FAMILY.mask_size)
+    unseen = rows(session.click(1, 3))
+    assert (unseen[1, 1] == -1024).all()
+    assert (unseen[1, 3] != -1024).any()
+
+
+GOOD = {"frame_index": 0, "object_id": 1, "points": [[1, 1]]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "operation", "changed"),
+    [
+        (InputError, "operation must be one of", "fly", {}),
+        (InputError, "frame_index must be a whole number", "add_prompt", {"frame_index": None}),
+        (InputError, "frame_index must be a whole number", "add_prompt", {"frame_index": -1}),
+        (InputError, "frame_index must be a whole number", "add_prompt", {"frame_index": True}),
+        (InputError, "frame_index must be a whole number", "propagate", {"frame_index": "0"}),
+        (PromptError, "there is no frame 9", "add_prompt", {"frame_index": 9}),
+        (PromptError, "there is no frame 9", "propagate", {"frame_index": 9}),
+        (InputError, "object_id must be a whole number", "add_prompt", {"object_id": 1.5}),
+        (InputError, "object_id must be a whole number", "remove_object", {"object_id": 1 << 63}),
+        (PromptError, "points must be a list", "add_prompt", {"points": "x"}),
+        (PromptError, "point_coords must be", "add_prompt", {"points": [1, 2, 3]}),
+        (PromptError, "lies outside", "add_prompt", {"points": [[99, 1]]}),
+        (PromptError, "for one object, not for 2", "add_prompt", {"points": [[[1, 1]], [[2, 2]]]}),
+        (PromptError, "label 7 is unknown", "add_prompt", {"labels": [7]}),
+        (PromptError, "need one label", "add_prompt", {"labels": [1, 1]}),
+        (PromptError, "label -2", "add_prompt", {"labels": [-2], "box": [1, 1, 2, 2]}),
+        (PromptError, "box must be", "add_prompt", {"box": [1]}),
+        (PromptError, "swapped corners", "add_prompt", {"box": [5, 5, 1, 1]}),
+        (PromptError, "a box comes before", "add_prompt", {"box": [1, 1, 5, 5], "clear_old_points": False}),
+        (PromptError, "give points, a box or a mask", "add_prompt", {"points": []}),
+        (InputError, "clear_old_points must be true or false", "add_prompt", {"clear_old_points": 1}),
+        (InputError, "has no argument 'colour'", "add_prompt", {"colour": 1}),
+        (InputError, "frame_indexes must be a list", "add_frames", {"frame_indexes": 3}),
+        (InputError, "frame_indexes must be a list", "add_frames", {"frame_indexes": [-1]}),
+        (InputError, "must name each of the 0 frames", "add_frames", {"frame_indexes": [1]}),
+        (InputError, "frame_count must be", "propagate", {"frame_count": 0}),
+        (InputError, "frame_count must be", "propagate", {"frame_count": 1000}),
+        (InputError, "reverse must be", "propagate", {"reverse": "no"}),
+        (InputError, "first must be", "propagate", {"first": 0}),
+        (PromptError, "add a prompt first", "propagate", {"first": True}),
+        (PromptError, "no pass was begun", "propagate", {}),
+        (PromptError, "no object 1", "remove_object", {}),
+        (PromptError, "no object 1", "clear_prompts", {}),
+        (VideoError, "no frames", "start_session", {"num_frames": 0}),
+        (InputError, "num_frames must be", "start_session", {"num_frames": "9"}),
+        (InputError, "frame_size must be", "start_session", {"frame_size": [1]}),
+        (InputError, "step must be", "add_prompt", {"step": 0}),
+    ],
+)
+def test_bad_arguments_are_one_error_each(server, kind, words, operation, changed):
+    session = server.start(num_frames=9)
+    session.add_frames(0)
+    base = {
+        "add_prompt": GOOD,
+        "propagate": {"frame_index": 0},
+        "clear_prompts": {"frame_index": 0, "object_id": 1},
+        "remove_object": {"object_id": 1},
+    }.get(operation, {})
+    step = {"step": 1} if operation in ("add_prompt", "propagate", "clear_prompts", "remove_object") else {}
+    refused(kind, words, server.ask, operation, session.id, **{**base, **step, **changed})
+    session.click(0)
+    assert len(session.track([0, 1])) == 2  # the session lives on
+
+
+def test_bad_tensors_are_one_error_each(server):
+    session = server.start(num_frames=9)
+    session.add_frames(0)
+    ask, name = server.ask, session.id
+    prompt = {"frame_index": 0, "object_id": 1, "step": 1}
+    refused(PromptError, "size of the frames", ask, "add_prompt", name, {"mask": np.ones((3, 3), bool)}, **prompt)
+    refused(PromptError, "mask must be a bool", ask, "add_prompt", name, {"mask": np.ones((3, 0), bool)}, **prompt)
+    refused(
+        PromptError,
+        "cannot be combined",
+        ask,
+        "add_prompt",
+        name,
+        {"mask": np.ones(SIZE[::-1], bool)},
+        points=[[1, 1]],
+        **prompt,
+    )
+    refused(InputError, "takes no mask", ask, "reset_session", name, {"mask": np.ones((3, 3), bool)}, step=1)
+    refused(InputError, "arguments is no JSON", ask, "reset_session", name, {"arguments": text(b"{")})
+    refused(InputError, "must be a JSON object", ask, "reset_session", name, {"arguments": text(b"[]")})
+    refused(InputError, "output_format must be", ask, "reset_session", name, output_format="bmp", step=1)
+    refused(InputError, "no UTF-8", ask, "reset_session", None, {"session_id": text(b"\xff")}, step=1)
+    refused(InputError, "needs the session_id", ask, "reset_session", None, step=1)
+    refused(UnknownSessionError, "no video session", ask, "reset_session", "x", step=1)
+    refused(ImageError, "not an image", ask, "add_frames", name, {"frames": text(b"no")}, frame_indexes=[1])
+    refused(VideoError, "one size", session.add_frames, 1, size=(9, 9))
+    refused(
+        InputError, "once", ask, "add_frames", name, {"frames": np.array([b"", b""], np.object_)}, frame_indexes=[1, 1]
+    )
+    refused(PromptError, "no frame 9", session.add_frames, 9)
+    sized = server.ask("start_session", frame_size=[7, 7])["result"]["session_id"]
+    refused(VideoError, "one size", Client(server, {"session_id": sized}).add_frames, 0)
+    session.click(0)
+
+
+def test_a_strand_runs_one_after_the_other_and_is_bounded():
+    seen, gate = [], threading.Event()
+    with ThreadPoolExecutor(4) as threads:
+        strand = Strand(threads)
+        first = strand.submit(lambda: gate.wait(60) and seen.append(0))
+        rest = [strand.submit(lambda number=number: seen.append(number)) for number in range(1, MAX_WAITING)]
+        with pytest.raises(ServerBusyError, match="too many requests wait for this session"):
+            strand.submit(lambda: None)
+        assert threads.submit(lambda: "free").result(60) == "free"
+        gate.set()
+        for each in (first, *rest):
+            each.result(60)
+        wait_until(lambda: not strand.is_busy)
+    assert seen == list(range(MAX_WAITING))

@@ -1,0 +1,256 @@
+"""The sequences of requests behind the calls of a video, written once for both clients.
+
+The state of a session lives on the server, which may lose it: it starts again, another replica answers, the session
+was idle for too long. So `SessionFlows` keeps the means to restore the session: a snapshot of the state that the server
+sent some operations ago, the operations since then, and the frames that they need.
+
+A call that fails has changed nothing: if it is not certain whether the server did the operation, the session is given
+up and restored, without the operation, at the next call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from ...errors import (
+    ConfigurationError,
+    ImageError,
+    InferenceError,
+    InputError,
+    PromptError,
+    SamError,
+    ServerBusyError,
+    ServerError,
+    UnknownImageError,
+    UnknownSessionError,
+    VideoError,
+)
+from ...transport.base import Tensors
+from ...wire import video as wire
+from ...wire.contract import read_error
+from ..flows import Flow
+from .frames import SessionFrames
+from .requests import Operation, VideoModel
+
+MAX_LOSSES = 3
+"""Number of times that one operation may find the session lost and have it restored."""
+MAX_KNOWN = 256
+"""Number of frames of which the client remembers that it has sent them."""
+
+
+class SessionFlows:
+    """Flows of one session. Only one flow at a time may run, except upload(), which may run beside the others.
+
+    Args:
+        model: builds the requests.
+        frames: gives the frames.
+        snapshot_every: number of operations after which the client asks for the next snapshot.
+
+    Raises:
+        ConfigurationError: ``snapshot_every`` is below 1.
+    """
+
+    def __init__(self, model: VideoModel, frames: SessionFrames, snapshot_every: int = 16) -> None:
+        if snapshot_every < 1:
+            raise ConfigurationError(f"snapshot_every must be at least 1, not {snapshot_every}")
+        self._model = model
+        self._frames = frames
+        self._snapshot_every = snapshot_every
+        self._session: str | None = None
+        self._step = 0
+        self._snapshot: bytes | None = None
+        self._journal: list[Operation] = []
+        self._unsettled: set[int] = set()  # frames with prompts whose memory the server has not encoded yet
+        self._known: OrderedDict[int, None] = OrderedDict()
+        self._abandoned: list[str] = []
+        self.restored = 0
+
+    def start(self) -> Flow[None]:
+        """Start the session.
+
+        Raises:
+            ServerBusyError: the server has no place for another session.
+            SamError: the request failed.
+        """
+        yield from self._restore()
+        self.restored = 0
+
+    def run(self, operation: Operation, outputs: tuple[str, ...] = ()) -> Flow[Tensors]:
+        """Do an operation and return its answer. If the server has lost the session, it is restored first.
+
+        Args:
+            operation: the operation.
+            outputs: names of the outputs of rows that the caller needs.
+
+        Raises:
+            SamError: the operation failed, and the session is as it was before.
+        """
+        wanted = (wire.RESULT, *outputs)
+        if operation.frame is not None:
+            self._content(operation.frame)  # must be at hand, since a later loss of the session may need it
+        if operation.frame is not None and len(self._journal) + 1 >= self._snapshot_every:
+            wanted = (*wanted, wire.SNAPSHOT)
+        answer = yield from self._healing(operation, wanted)
+        self._done(operation, answer)
+        return answer
+
+    def snapshot(self) -> Flow[None]:
+        """Take a snapshot now, so that a lost session costs nothing to repeat.
+
+        Raises:
+            SamError: the request failed.
+        """
+        operation = Operation(wire.GET_SNAPSHOT)
+        answer = yield from self._healing(operation, (wire.RESULT, wire.SNAPSHOT))
+        self._keep_snapshot(answer)
+
+    def upload(self, index: int) -> Flow[None]:
+        """Send a frame before it is needed. A failure is no error: the frame then travels with the operation."""
+        session = self._session
+        content = self._frames.content(index)
+        if content is None or session is None or index in self._known:
+            return
+        try:
+            yield self._model.add_frames(session, {index: content})
+        except ServerError:
+            return
+        if session == self._session:
+            self._remember([index])
+
+    def close(self) -> Flow[None]:
+        """End the session on the server. A failure is no error: the server ends idle sessions by itself."""
+        self._forget(close=True)
+        yield from self._close_abandoned()
+
+    def _healing(self, operation: Operation, wanted: tuple[str, ...]) -> Flow[Tensors]:
+        losses = 0
+        while True:
+            try:
+                if self._session is None:
+                    yield from self._restore()
+                return (yield from self._ask(operation, wanted))
+            except UnknownSessionError as error:
+                self._forget()
+                losses += 1
+                if losses > MAX_LOSSES:
+                    raise UnknownSessionError(
+                        f"{self._model.name} lost the session {losses} times in a row: if several servers share the "
+                        "requests, all requests of a client must go to one of them"
+                    ) from error
+            except (InputError, ServerBusyError):  # the server has refused the request, so that nothing has changed
+                raise
+            except BaseException:
+                self._forget(close=True)
+                raise
+
+    def _restore(self) -> Flow[None]:
+        """Start a session from the snapshot, and repeat the operations since then."""
+        yield from self._close_abandoned()
+        self._known.clear()
+        try:
+            answer = yield self._model.start(self._frames.count, self._frames.size, self._snapshot)
+            result = self._model.read_result(answer)
+            self._session = _session_id(result, self._model.name)
+            self._step = int(result.get("next_step", 1)) - 1
+            for operation in self._journal:
+                yield from self._ask(operation, (wire.RESULT,))
+        except InferenceError as error:
+            meant = read_error(error)
+            self._forget(close=not isinstance(meant, UnknownSessionError))
+            raise meant from (None if meant is error else error)
+        except BaseException:  # also GeneratorExit: the caller does not wait for the answer
+            self._forget(close=True)
+            raise
+        self.restored += 1
+
+    def _ask(self, operation: Operation, wanted: tuple[str, ...]) -> Flow[Tensors]:
+        """Send an operation, with the frames that the server does not have."""
+        session = self._session
+        assert session is not None  # noqa: S101 - for the type checker
+        attached: dict[int, bytes] = {}
+        if operation.frame is not None and operation.frame not in self._known:
+            attached[operation.frame] = self._content(operation.frame)
+        while True:
+            try:
+                answer = yield self._model.change(operation, session, self._step + 1, attached, wanted)
+            except InferenceError as error:
+                meant = read_error(error)
+                lost = _lost_frame(meant)
+                if lost is None or lost in attached:
+                    raise _of_frames(meant, attached) from (None if meant is error else error)
+                self._known.pop(lost, None)
+                attached[lost] = self._content(lost)
+            else:
+                self._step += operation.is_counted
+                self._remember(attached)
+                return answer
+
+    def _content(self, index: int) -> bytes:
+        content = self._frames.content(index)
+        if content is None:
+            raise PromptError(f"there is no frame {self._frames.outside(index)}: the video ends before it")
+        return content
+
+    def _done(self, operation: Operation, answer: Tensors) -> None:
+        """Note an operation that the server has done."""
+        if operation.name == wire.RESET_SESSION:
+            self._journal.clear()
+            self._unsettled.clear()
+            self._snapshot = None
+        elif wire.SNAPSHOT in answer:
+            self._keep_snapshot(answer)
+        else:
+            self._journal.append(operation)
+        if operation.name == wire.ADD_PROMPT and operation.frame is not None:
+            self._unsettled.add(operation.frame)
+        elif operation.arguments.get("first"):
+            self._unsettled.clear()
+        needed = {done.frame for done in self._journal if done.frame is not None}
+        self._frames.pin(needed | self._unsettled)
+
+    def _keep_snapshot(self, answer: Tensors) -> None:
+        self._snapshot = bytes(answer[wire.SNAPSHOT].flat[0])
+        self._journal.clear()
+
+    def _remember(self, indexes: Iterable[int]) -> None:
+        for index in indexes:
+            self._known[index] = None
+        while len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    def _forget(self, close: bool = False) -> None:
+        """Give the session up; with ``close``, tell the server at the next occasion."""
+        if close and self._session is not None:
+            self._abandoned.append(self._session)
+        self._session = None
+        self._known.clear()
+
+    def _close_abandoned(self) -> Flow[None]:
+        while self._abandoned:
+            try:
+                yield self._model.close(self._abandoned.pop())
+            except ServerError:
+                continue
+
+
+def _session_id(result: dict[str, object], model: str) -> str:
+    session = result.get("session_id")
+    if not isinstance(session, str) or not session:
+        raise InferenceError(f"{model} sent no session_id")
+    return session
+
+
+def _lost_frame(error: SamError) -> int | None:
+    """Return the index of the frame that the server does not have, if this is the error."""
+    found = re.search(r"frame (\d+)", str(error)) if isinstance(error, UnknownImageError) else None
+    return int(found[1]) if found else None
+
+
+def _of_frames(error: SamError, attached: dict[int, bytes]) -> SamError:
+    """Return the error of the server; if it is about the image of a frame, as the error of the video."""
+    if not isinstance(error, ImageError):
+        return error
+    frames = ", ".join(map(str, attached)) or "a frame"
+    return VideoError(f"the server cannot read frame {frames}: {error}")

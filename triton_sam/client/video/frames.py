@@ -1,0 +1,99 @@
+"""The frames of a video as its session numbers them, and the encoded frames that may have to be sent again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from ...errors import ConfigurationError, PromptError
+from ...families.base import Size
+from ...inputs.video.base import FrameSource
+
+
+class SessionFrames:
+    """Gives the frames of a source to a session. Several threads may use it.
+
+    With ``every`` = n, the session sees a video of each n-th frame: frame n of the source is its frame 1.
+
+    Args:
+        source: the source.
+        every: distance between frames of the session.
+        recent: number of frames, of those read last, that stay in memory.
+
+    Raises:
+        ConfigurationError: ``every`` is below 1.
+    """
+
+    def __init__(self, source: FrameSource, every: int, recent: int) -> None:
+        if every < 1:
+            raise ConfigurationError(f"every must be at least 1, not {every}")
+        self.source = source
+        self.every = every
+        self._recent = recent
+        self._read: OrderedDict[int, bytes] = OrderedDict()
+        self._pinned: frozenset[int] = frozenset()
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> Size:
+        """Width and height of all frames in pixels."""
+        return self.source.size
+
+    @property
+    def count(self) -> int | None:
+        """Number of frames of the session; None for a stream."""
+        frames = self.source.num_frames
+        return None if frames is None else -(-frames // self.every)
+
+    def outside(self, index: int) -> int:
+        """Return the index that a frame of the session has in the source."""
+        return index * self.every
+
+    def inside(self, frame: int) -> int:
+        """Return the index that a frame of the source has in the session.
+
+        Raises:
+            PromptError: there is no such frame, or the session leaves it out.
+        """
+        total = self.source.num_frames
+        if frame < 0 or (total is not None and frame >= total):
+            known = "" if total is None else f": the video has the frames 0 to {total - 1}"
+            raise PromptError(f"there is no frame {frame}{known}")
+        index, rest = divmod(frame, self.every)
+        if rest:
+            near = index * self.every
+            raise PromptError(
+                f"frame {frame} is left out, because the video was opened with every={self.every}: give {near} or "
+                f"{near + self.every}"
+            )
+        return index
+
+    def content(self, index: int) -> bytes | None:
+        """Return a frame of the session as an image file; None if the video ends before it.
+
+        Raises:
+            VideoError: the frame cannot be read (any more).
+        """
+        with self._lock:
+            if index in self._read:
+                self._read.move_to_end(index)
+                return self._read[index]
+        frame = self.source.frame(self.outside(index))
+        if frame is None:
+            return None
+        with self._lock:
+            self._read[index] = frame.content
+            self._drop()
+        return frame.content
+
+    def pin(self, indexes: Iterable[int]) -> None:
+        """Keep these frames in memory, and of all others only the recent ones."""
+        with self._lock:
+            self._pinned = frozenset(indexes)
+            self._drop()
+
+    def _drop(self) -> None:
+        loose = [index for index in self._read if index not in self._pinned]
+        for index in loose[: max(0, len(loose) - self._recent)]:
+            del self._read[index]

@@ -1,0 +1,195 @@
+"""Builds the requests to a video model and reads its answers. It does no I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import InferenceError
+from ...families.base import Family, FloatArray, Size
+from ...masks.formats import FORMATS
+from ...masks.resize import full_size_logits
+from ...masks.rle import BoolArray
+from ...masks.video_segment import VideoSegment
+from ...transport.base import Tensors
+from ...wire import video as wire
+from ...wire.contract import ENCODED_MASKS, IOU_PREDICTIONS, MASKS, OUTPUT_FORMAT
+from ...wire.pair import Request
+
+FULL_SIZE = FORMATS["rle"]
+"""The format in which the client asks for full-size masks, because it takes the fewest bytes."""
+ROWS = (wire.FRAME_INDEXES, wire.OBJECT_IDS, wire.OBJECT_SCORES, IOU_PREDICTIONS)
+"""The outputs of each row besides the mask."""
+WITH_LOGITS, WITH_MASKS = (*ROWS, MASKS), (*ROWS, ENCODED_MASKS)
+"""The outputs of rows with logits, and of rows with encoded full-size masks."""
+_NOT_COUNTED = frozenset((wire.START_SESSION, wire.ADD_FRAMES, wire.GET_SNAPSHOT, wire.CLOSE_SESSION))
+"""The operations that change no state that a mask depends on. They carry no step."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation of a session, which can be repeated in another session.
+
+    Args:
+        name: one of wire.video.OPERATIONS.
+        arguments: the JSON arguments without the step.
+        frame: index of the frame whose pixels the operation needs; None if it needs none.
+        mask: bool (H,W), a mask as prompt.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    frame: int | None = None
+    mask: BoolArray | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether its request carries a step."""
+        return self.name not in _NOT_COUNTED
+
+
+@dataclass(frozen=True)
+class VideoModel:
+    """Builds requests and reads answers for one video model.
+
+    Args:
+        family: the SAM family.
+        variant: name of the models, for example "sam2.1_large"; None for the family's default.
+    """
+
+    family: Family
+    variant: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Triton name of the model, for example ``sam2_video``."""
+        return wire.video_model(self.family, self.variant)
+
+    def start(self, num_frames: int | None, size: Size, snapshot: bytes | None) -> Request:
+        """Build the request that starts a session, or that continues a lost one from its snapshot."""
+        if snapshot is None:
+            inputs = _inputs(wire.START_SESSION, None, {"num_frames": num_frames, "frame_size": list(size)})
+        else:  # it holds the arguments
+            inputs = {**_inputs(wire.START_SESSION, None, {}), wire.SNAPSHOT: _texts(snapshot)}
+        return Request(self.name, inputs, (wire.RESULT,))
+
+    def add_frames(self, session: str, frames: Mapping[int, bytes]) -> Request:
+        """Build the request that sends frames by index, to be encoded before they are needed."""
+        inputs = _inputs(wire.ADD_FRAMES, session, {"frame_indexes": list(frames)})
+        inputs[wire.FRAMES] = _texts(*frames.values())
+        return Request(self.name, inputs, (wire.RESULT,))
+
+    def close(self, session: str) -> Request:
+        """Build the request that ends a session."""
+        return Request(self.name, _inputs(wire.CLOSE_SESSION, session, {}), (wire.RESULT,))
+
+    def change(
+        self,
+        operation: Operation,
+        session: str,
+        step: int,
+        frames: Mapping[int, bytes],
+        outputs: tuple[str, ...],
+    ) -> Request:
+        """Build the request of an operation.
+
+        Args:
+            operation: the operation.
+            session: id of the session.
+            step: number of the operation in this session, from 1.
+            frames: frames to send along, by index.
+            outputs: names of the outputs to ask for.
+        """
+        arguments = dict(operation.arguments)
+        if operation.is_counted:
+            arguments["step"] = step
+        if frames:
+            arguments["frame_indexes"] = list(frames)
+        inputs = _inputs(operation.name, session, arguments)
+        if frames:
+            inputs[wire.FRAMES] = _texts(*frames.values())
+        if operation.mask is not None:
+            inputs[wire.MASK] = operation.mask
+        if ENCODED_MASKS in outputs:
+            inputs[OUTPUT_FORMAT] = _texts(FULL_SIZE.name.encode())
+        return Request(self.name, inputs, outputs)
+
+    def read_result(self, outputs: Tensors) -> dict[str, Any]:
+        """Return the JSON result of an answer.
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        try:
+            result = json.loads(bytes(outputs[wire.RESULT].flat[0]))
+        except (ValueError, IndexError) as error:
+            raise InferenceError(f"{self.name} sent a result that is not JSON") from error
+        if not isinstance(result, dict):
+            raise InferenceError(f"{self.name} sent a result that is not a JSON object")
+        return result
+
+    def read_logits(self, outputs: Tensors) -> dict[int, FloatArray]:
+        """Return the logits (h,w) of each object in an answer about one frame."""
+        self._check(outputs, outputs[MASKS], dimensions=4)
+        return {int(id_): logits[0] for id_, logits in zip(outputs[wire.OBJECT_IDS], outputs[MASKS], strict=True)}
+
+    def read_segments(self, outputs: Tensors, size: Size, frame: int) -> dict[int, VideoSegment]:
+        """Return the full-size masks of an answer about one frame, by object. This is slow for large frames.
+
+        Args:
+            outputs: the answer.
+            size: width and height of the frames.
+            frame: index of the frame for the caller.
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        has_logits = MASKS in outputs
+        masks = outputs[MASKS] if has_logits else outputs[ENCODED_MASKS]
+        self._check(outputs, masks, dimensions=4 if has_logits else 1)
+        segments = {}
+        for row, content in enumerate(masks):
+            object_id = int(outputs[wire.OBJECT_IDS][row])
+            segments[object_id] = VideoSegment(
+                mask=full_size_logits(content[0], size, self.family) > 0 if has_logits else self._decoded(content),
+                score=float(outputs[IOU_PREDICTIONS][row]),
+                logits=np.array(content[0], np.float32) if has_logits else None,
+                object_index=row,
+                object_id=object_id,
+                frame=frame,
+                object_score=float(outputs[wire.OBJECT_SCORES][row]),
+            )
+        return segments
+
+    def _decoded(self, content: bytes) -> BoolArray:
+        try:
+            return FULL_SIZE.to_mask(content)
+        except ValueError as error:
+            raise InferenceError(f"{self.name} sent a mask that is not valid {FULL_SIZE.name}: {error}") from error
+
+    def _check(self, outputs: Tensors, masks: npt.NDArray[Any], dimensions: int) -> None:
+        rows = len(outputs[wire.OBJECT_IDS])
+        if masks.ndim != dimensions or any(len(outputs[name]) != rows for name in ROWS) or len(masks) != rows:
+            raise InferenceError(f"{self.name} sent masks of shape {masks.shape} for {rows} object(s)")
+
+
+def _inputs(operation: str, session: str | None, arguments: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    inputs: dict[str, npt.NDArray[Any]] = {
+        wire.OPERATION: _texts(operation.encode()),
+        wire.ARGUMENTS: _texts(json.dumps(arguments).encode()),
+    }
+    if session is not None:
+        inputs[wire.SESSION_ID] = _texts(session.encode())
+    return inputs
+
+
+def _texts(*contents: bytes) -> npt.NDArray[np.object_]:
+    """Return bytes as a BYTES tensor of one dimension."""
+    tensor = np.empty(len(contents), np.object_)
+    tensor[:] = contents
+    return tensor

@@ -1,0 +1,125 @@
+"""Traces the four models that follow objects through a video: see memory_graphs and tracking_graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from ...errors import ConfigurationError
+from ...families.sam2 import Sam2
+from ...families.tables import ModelSpec
+from ...families.tables import Tensor as TensorSpec
+from ...families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
+from .. import onnx_tools
+from .memory_graphs import MemoryAttention, MemoryEncoder
+from .tracking_graphs import MaskPrompt, TrackingDecoder
+
+_EXAMPLE_SIZES = {"images": 1, "masks": 1, "objects": 2, "memories": 3, "pointers": 5, "points": 4}
+"""Sizes of the dynamic dimensions in a trace.
+
+They differ, so that torch does not treat two dimensions as equal. Images and masks are traced with a batch of 1, which is
+broadcast, and free_batch() makes it dynamic afterwards.
+"""
+
+_SETTINGS = {
+    "use_obj_ptrs_in_encoder": True,
+    "pred_obj_scores": True,
+    "soft_no_obj_ptr": False,
+    "directly_add_no_mem_embed": True,
+    "use_mask_input_as_output_without_sam": True,
+    "only_obj_ptrs_in_the_past_for_eval": True,
+    "multimask_output_in_sam": True,
+    "multimask_output_for_tracking": True,
+    "memory_temporal_stride_for_eval": 1,
+    "max_cond_frames_in_attn": -1,
+    "non_overlap_masks_for_mem_enc": False,
+    "multimask_min_pt_num": 0,
+}
+"""Settings of SAM2Base that SAM2.0 and SAM2.1 share in all sizes, and that the graphs and the video sessions rely on."""
+_LAYER_SETTINGS = {
+    "pos_enc_at_attn": False,
+    "pos_enc_at_cross_attn_keys": True,
+    "pos_enc_at_cross_attn_queries": False,
+}
+
+
+def check_video_model(model: Any) -> None:
+    """Check that a SAM2Base follows objects in the way of the official configurations.
+
+    Raises:
+        ConfigurationError: its configuration has another value for a setting of the memory.
+    """
+    tracking = Sam2.tracking
+    assert tracking is not None
+    expected = {
+        **_SETTINGS,
+        "num_maskmem": tracking.memories + 1,
+        "max_obj_ptrs_in_encoder": tracking.pointers,
+        "multimask_max_pt_num": tracking.multimask_points,
+        "mem_dim": tracking.memory_channels,
+        "hidden_dim": tracking.pointer_channels,
+    }
+    for name, value in expected.items():
+        _require(name, getattr(model, name), value)
+    for layer in model.memory_attention.layers:
+        for name, value in _LAYER_SETTINGS.items():
+            _require(name, getattr(layer, name), value)
+        for attention in (layer.self_attn, layer.cross_attn_image):
+            _require("num_heads", attention.num_heads, 1)
+            _require("internal_dim", attention.internal_dim, model.memory_attention.layers[0].self_attn.internal_dim)
+
+
+def _require(name: str, found: object, expected: object) -> None:
+    if found != expected:
+        raise ConfigurationError(
+            f"the configuration has {name}: {found}, but the models for videos need {expected}: export without --video"
+        )
+
+
+def trace_video(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx.ModelProto:
+    """Trace one of the models for videos.
+
+    Args:
+        model: from load_model().
+        spec: one of Tracking.models, for the model's image size.
+        standard_operators: use only operators of the ONNX standard.
+
+    Raises:
+        ConfigurationError: see check_video_model().
+        ExportError: torch cannot export the model.
+    """
+    check_video_model(model)
+    graphs: dict[str, Callable[[Any], nn.Module]] = {
+        MEMORY_ATTENTION: lambda model: MemoryAttention(model, fused=not standard_operators),
+        MEMORY_ENCODER: MemoryEncoder,
+        TRACKING_DECODER: TrackingDecoder,
+        MASK_PROMPT: MaskPrompt,
+    }
+    free = {
+        symbol: torch.export.Dim(symbol, min=_minimum(spec, symbol))
+        for symbol, size in _EXAMPLE_SIZES.items()
+        if size > 1
+    }
+    dynamic = {
+        tensor.name: {axis: free[side] for axis, side in enumerate(tensor.shape) if side in free}
+        for tensor in spec.inputs
+    }
+    example = [_example(tensor, model.device) for tensor in spec.inputs]
+    graph = onnx_tools.trace(graphs[spec.role](model), spec, example, dynamic)
+    onnx_tools.free_batch(graph)
+    return graph
+
+
+def _minimum(spec: ModelSpec, symbol: str) -> int:
+    return spec.dimensions[symbol].minimum if symbol in spec.dimensions else 1
+
+
+def _example(tensor: TensorSpec, device: torch.device) -> Tensor:
+    shape = [_EXAMPLE_SIZES[side] if isinstance(side, str) else side for side in tensor.shape]
+    if tensor.dtype == "INT64":
+        return torch.ones(shape, dtype=torch.int64, device=device)
+    return torch.rand(shape, device=device)

@@ -1,0 +1,47 @@
+"""Turns the frames of a video, and masks that are prompts, into tensors, as SAM2VideoPredictor prepares them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from ..families.base import FloatArray
+
+
+def frame_input(frame: Image.Image, side: int) -> FloatArray:
+    """Turn a frame into the input of an encoder that takes RGB in 0..1 and squashes its images.
+
+    Unlike single images, frames are resized with Pillow's default, a bicubic filter on bytes: see
+    sam2.utils.misc._load_img_as_tensor.
+
+    Args:
+        frame: RGB image of any size.
+        side: side of the encoder's image in pixels.
+
+    Returns:
+        float32 (1,3,side,side) in 0..1.
+    """
+    resized = np.asarray(frame.resize((side, side), Image.Resampling.BICUBIC))
+    # The predictor divides in float64, which rounds some of the 256 values differently from a division in float32.
+    values = (np.arange(256) / 255.0).astype(np.float32)
+    return np.ascontiguousarray(values[resized].transpose(2, 0, 1)[None])
+
+
+def mask_prompt(mask: npt.NDArray[np.bool_], side: int) -> FloatArray:
+    """Turn a mask that is a prompt into the input of the mask_prompt model.
+
+    The mask is resized bilinearly with antialiasing and thresholded at 0.5, as in SAM2VideoPredictor.add_new_mask.
+
+    Args:
+        mask: bool (H,W).
+        side: side of the encoder's image in pixels.
+
+    Returns:
+        float32 (1,1,side,side): 1 inside the object, 0 outside.
+    """
+    if mask.shape == (side, side):
+        return mask.astype(np.float32)[None, None]
+    values = Image.fromarray(mask.astype(np.float32))
+    resized = np.asarray(values.resize((side, side), Image.Resampling.BILINEAR))
+    return (resized >= 0.5).astype(np.float32)[None, None]

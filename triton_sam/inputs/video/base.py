@@ -1,0 +1,149 @@
+"""A frame that is ready to be sent, and the base class of the sources of frames."""
+
+from __future__ import annotations
+
+import io
+import threading
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from ...errors import ConfigurationError, ImageError, VideoError
+from ...families.base import Size
+from ..images import FORMATS, TURNED, ImageSource, image_bytes, open_image, orientation
+
+BEST_QUALITY = 100
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a video.
+
+    Args:
+        index: number of the frame, from 0.
+        content: the frame as the content of an image file.
+        size: width and height in pixels.
+    """
+
+    index: int
+    content: bytes
+    size: Size
+
+
+class FrameSource(ABC):
+    """The frames of one video, all of one size. Several threads may use a source.
+
+    Args:
+        name: the name of the source in messages, for example a path.
+
+    Attributes:
+        num_frames: number of frames; None for a stream, whose end is not known.
+        size: width and height of all frames in pixels.
+    """
+
+    num_frames: int | None
+    size: Size
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.RLock()
+
+    def frame(self, index: int) -> Frame | None:
+        """Return a frame; None if the video ends before it.
+
+        Raises:
+            VideoError: the index is negative, the frame cannot be read (any more), or its size differs from that of the
+                first frame.
+        """
+        if index < 0:
+            raise VideoError(f"there is no frame {index}: the first frame has the index 0")
+        with self._lock:
+            found = self._checked(index)
+        if found is None:
+            return None
+        content, size = found
+        if size != self.size:
+            raise VideoError(
+                f"frame {index} of {self.name} has {size[0]} x {size[1]} pixels, but the first frame has "
+                f"{self.size[0]} x {self.size[1]}: all frames of a video must have one size"
+            )
+        return Frame(index, content, size)
+
+    def close(self) -> None:  # noqa: B027 - most sources hold nothing open
+        """Close files and devices. Later calls of frame() may fail."""
+
+    def _open_first(self) -> None:
+        """Set ``size`` from the first frame. A subclass calls this at the end of its constructor.
+
+        Raises:
+            VideoError: there is no first frame, or it cannot be read.
+        """
+        first = self._checked(0)
+        if first is None:
+            raise VideoError(f"{self.name} is empty: a video needs at least one frame")
+        self.size = first[1]
+
+    def _checked(self, index: int) -> tuple[bytes, Size] | None:
+        try:
+            return self._read(index)
+        except ImageError as error:
+            raise VideoError(f"frame {index} of {self.name}: {error}") from error
+
+    @abstractmethod
+    def _read(self, index: int) -> tuple[bytes, Size] | None:
+        """Return the encoded frame and its size; None if the video ends before it. The caller holds the lock.
+
+        Raises:
+            ImageError: the frame is damaged; VideoError: it cannot be read for another reason.
+        """
+
+
+def encode(source: ImageSource, quality: int | None) -> tuple[bytes, Size]:
+    """Return an image as the content of an image file, with its width and height.
+
+    Files and encoded bytes stay as they are. Pixels become PNG, which keeps each of them, or JPEG.
+
+    Args:
+        source: see ImageSource.
+        quality: None for PNG; 1..100 for JPEG of this quality.
+
+    Raises:
+        ImageError: the source is not a usable image.
+    """
+    if isinstance(source, (np.ndarray, Image.Image)):
+        image = open_image(source)
+        return encode_pixels(image, quality), image.size
+    content = image_bytes(source)
+    return content, _size_of(content)
+
+
+def encode_pixels(image: Image.Image, quality: int | None) -> bytes:
+    """Return the pixels of an RGB image as PNG (``quality`` None) or as JPEG. See encode()."""
+    buffer = io.BytesIO()
+    if quality is None:
+        image.save(buffer, "PNG", compress_level=1)
+    else:
+        image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def check_quality(quality: int | None) -> None:
+    """Check the quality of JPEG.
+
+    Raises:
+        ConfigurationError: it is neither None nor 1..100.
+    """
+    if quality is not None and not 1 <= quality <= BEST_QUALITY:
+        raise ConfigurationError(f"quality must be 1 to {BEST_QUALITY}, or None for lossless frames, not {quality}")
+
+
+def _size_of(content: bytes) -> Size:
+    """Return width and height of an image file as open_image() would turn it, from its header alone."""
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            width, height = image.size
+            return (height, width) if orientation(image) in TURNED else (width, height)
+    except Exception as error:  # for damaged data, Pillow's parsers raise almost any exception
+        raise ImageError("the content is not an image that Pillow can read") from error

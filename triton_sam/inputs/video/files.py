@@ -1,0 +1,256 @@
+"""Frames of a video file, decoded by PyAV. Any frame can be asked for again, with exact indexes."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from ..._common.extras import missing
+from ...errors import MissingDependencyError, VideoError
+from ...families.base import Size
+from .base import FrameSource, encode_pixels
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+    from av.video.stream import VideoStream
+
+CACHE_BYTES = 128 << 20
+"""Decoded frames to keep, in bytes. A video that is read backwards is decoded once for each so many frames."""
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """When each frame of a video is shown.
+
+    Args:
+        times: the time stamps of all frames, ascending; the index of a frame is its place in this list.
+        starts: the time stamps of the frames at which decoding can start, ascending.
+    """
+
+    times: list[int]
+    starts: list[int]
+
+    def index(self, time: int | None) -> int | None:
+        """Return the index of the frame with a time stamp; None if there is none."""
+        if time is None:
+            return None
+        place = bisect.bisect_left(self.times, time)
+        return place if place < len(self.times) and self.times[place] == time else None
+
+
+class VideoFrames(FrameSource):
+    """The frames of a video file.
+
+    The constructor reads the file once without decoding it, to find the time stamps of all frames. If the file has none
+    (raw H.264, some AVI files), it decodes the file once to count them; going back then decodes from the start.
+
+    Args:
+        path: the file, in any format that FFmpeg reads.
+        quality: None sends each frame without loss, as PNG (about 1.3 bytes for each pixel of a natural scene); 1..100
+            sends JPEG of this quality (95: about 0.4 bytes for each pixel), whose pixels differ slightly.
+
+    Raises:
+        VideoError: the file is not a video, is damaged, or holds no frames.
+        MissingDependencyError: PyAV is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], quality: int | None = None) -> None:
+        super().__init__(os.fspath(path))
+        self._quality = quality
+        self._container: InputContainer | None = None
+        self._decoded: OrderedDict[int, Image.Image] = OrderedDict()
+        self._next: Iterator[tuple[int, VideoFrame]] = iter(())
+        self._position = 0  # index of the next frame that the decoder gives
+        self._timetable = self._read_timetable()
+        self.num_frames = len(self._timetable.times) if self._timetable else self._count_by_decoding()
+        try:
+            self._open_first()
+        except VideoError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file. Asking for a frame opens it again."""
+        with self._lock:
+            self._next = iter(())
+            if self._container is not None:
+                self._container.close()
+            self._container = None
+
+    def _read(self, index: int) -> tuple[bytes, Size] | None:
+        if self.num_frames is not None and index >= self.num_frames:
+            return None
+        image = self._decoded.get(index)
+        if image is None:
+            image = self._decode(index)
+        return encode_pixels(image, self._quality), image.size
+
+    def _decode(self, index: int) -> Image.Image:
+        """Decode up to a frame, from where the decoder stands, or from the last start before the frame."""
+        if self._container is None or not self._position <= index or self._is_shorter_to_seek(index):
+            self._seek(index)
+        try:
+            for found, frame in self._next:
+                self._position = found + 1
+                if found <= index:
+                    self._keep(found, frame, index)
+                if found >= index:
+                    break
+        except _av().error.FFmpegError as error:
+            self.close()
+            raise VideoError(f"frame {index} of {self.name} is damaged: {_reason(error)}") from error
+        image = self._decoded.get(index)
+        if image is None:
+            self.close()
+            raise VideoError(f"frame {index} of {self.name} cannot be decoded: the file is damaged or incomplete")
+        return image
+
+    def _is_shorter_to_seek(self, index: int) -> bool:
+        """Whether decoding can start between the position of the decoder and a frame."""
+        if self._timetable is None:
+            return False
+        start = self._timetable.index(self._start_before(self._timetable, index))
+        return start is not None and start > self._position
+
+    def _seek(self, index: int) -> None:
+        """Place the decoder at the last start before a frame, or at the beginning of the file."""
+        self.close()
+        self._container, stream = self._open()
+        if self._timetable is not None:
+            target = self._start_before(self._timetable, index)
+            earlier = [time for time in self._timetable.starts if time <= target][-3:]
+            # Formats search by decoding time, so that the first jump may land behind the frame.
+            for start in reversed(earlier):
+                if start == self._timetable.times[0]:
+                    break
+                self._container.seek(start, stream=stream)
+                frames = self._numbered(self._container, stream)
+                first = next(frames, None)
+                if first is not None and first[0] <= index:
+                    self._position = first[0]
+                    self._next = _chain(first, frames)
+                    return
+            self._container.close()
+            self._container, stream = self._open()
+        self._position = 0
+        self._next = self._numbered(self._container, stream)
+
+    @staticmethod
+    def _start_before(timetable: Timetable, index: int) -> int:
+        time = timetable.times[index]
+        place = bisect.bisect_right(timetable.starts, time)
+        return timetable.starts[place - 1] if place else timetable.times[0]
+
+    def _numbered(self, container: InputContainer, stream: VideoStream) -> Iterator[tuple[int, VideoFrame]]:
+        """Decode and yield frames with their indexes."""
+        for count, frame in enumerate(container.decode(stream)):
+            index = count if self._timetable is None else self._timetable.index(frame.pts)
+            if index is not None:
+                yield index, frame
+
+    def _keep(self, index: int, frame: VideoFrame, wanted: int) -> None:
+        """Keep a decoded frame if it is the wanted one, or one of those before it that fit the cache."""
+        room = max(1, CACHE_BYTES // (3 * frame.width * frame.height))
+        if wanted - index >= room:
+            return
+        self._decoded[index] = picture(frame)
+        while len(self._decoded) > room:
+            self._decoded.popitem(last=False)
+
+    def _open(self) -> tuple[InputContainer, VideoStream]:
+        container = open_container(self.name, self.name)
+        return container, video_stream(container, self.name)
+
+    def _read_timetable(self) -> Timetable | None:
+        """Read the time stamps of all frames; None if frames have no time stamp of their own."""
+        container, stream = self._open()
+        times, starts = [], []
+        with container:
+            try:
+                for packet in container.demux(stream):
+                    if packet.size == 0 or packet.is_discard:
+                        continue
+                    if packet.pts is None:
+                        return None
+                    times.append(packet.pts)
+                    if packet.is_keyframe:
+                        starts.append(packet.pts)
+            except _av().error.FFmpegError as error:
+                if not times:
+                    raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
+        times.sort()
+        return Timetable(times, sorted(starts)) if len(set(times)) == len(times) else None
+
+    def _count_by_decoding(self) -> int:
+        container, stream = self._open()
+        with container:
+            try:
+                return sum(1 for _ in container.decode(stream))
+            except _av().error.FFmpegError as error:
+                raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
+
+
+def picture(frame: VideoFrame) -> Image.Image:
+    """Return a decoded frame as an RGB image, turned upright."""
+    pixels = frame.to_ndarray(format="rgb24")
+    quarters = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise, as numpy counts
+    return Image.fromarray(np.ascontiguousarray(np.rot90(pixels, quarters)))
+
+
+def open_container(source: Any, name: str, **options: Any) -> InputContainer:
+    """Open a file, URL or device by PyAV.
+
+    Raises:
+        VideoError: it cannot be opened.
+        MissingDependencyError: PyAV is not installed.
+    """
+    av = _av()
+    try:
+        container: InputContainer = av.open(source, "r", **options)
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise VideoError(f"{name} cannot be opened as a video: {_reason(error)}") from error
+    return container
+
+
+def video_stream(container: InputContainer, name: str) -> VideoStream:
+    """Return the first video stream.
+
+    Raises:
+        VideoError: there is none.
+    """
+    for stream in container.streams.video:
+        stream.thread_type = "AUTO"
+        return stream
+    container.close()
+    raise VideoError(f"{name} holds no video stream: give a video file")
+
+
+def _chain(first: tuple[int, VideoFrame], frames: Iterator[tuple[int, VideoFrame]]) -> Iterator[tuple[int, VideoFrame]]:
+    yield first
+    yield from frames
+
+
+def _av() -> Any:
+    try:
+        import av
+        import av.error
+    except ImportError as error:
+        raise missing_pyav(error) from error
+    return av
+
+
+def missing_pyav(error: ImportError) -> MissingDependencyError:
+    """Return the error for a missing PyAV."""
+    return missing("video files and cameras need", "video", error)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,62 @@
+"""Frames of a camera, a URL or a pipe, read by PyAV as they come."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from ...errors import VideoError
+from .files import open_container, picture, video_stream
+from .stream import DEFAULT_WINDOW, StreamFrames
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+
+_DEVICES = {"linux": ("v4l2", "/dev/video{}"), "darwin": ("avfoundation", "{}")}
+"""The input format of FFmpeg for cameras, and how it names them, by the start of ``sys.platform``."""
+
+
+def camera_frames(number: int, quality: int | None = None, window: int = DEFAULT_WINDOW) -> StreamFrames:
+    """Return the frames of a camera, counted from 0.
+
+    Raises:
+        VideoError: there is no such camera, or this system is neither Linux nor macOS.
+        MissingDependencyError: PyAV is not installed.
+    """
+    if number < 0:
+        raise VideoError(f"there is no camera {number}: the first camera has the number 0")
+    if sys.platform not in _DEVICES:
+        raise VideoError("a camera number needs Linux or macOS: give a URL, or a generator of frames")
+    form, device = _DEVICES[sys.platform]
+    return live_frames(device.format(number), f"camera {number}", quality, window, format=form)
+
+
+def live_frames(
+    source: Any, name: str, quality: int | None = None, window: int = DEFAULT_WINDOW, **options: Any
+) -> StreamFrames:
+    """Return the frames of a URL, of a device, or of a file object that is open for reading.
+
+    Raises:
+        VideoError: it cannot be opened, or holds no video.
+        MissingDependencyError: PyAV is not installed.
+    """
+    container = open_container(source, name, **options)
+    try:
+        return StreamFrames(_images(container, name), quality, window, name, container.close)
+    except VideoError:
+        container.close()
+        raise
+
+
+def _images(container: InputContainer, name: str) -> Iterator[Image.Image]:
+    import av.error
+
+    stream = video_stream(container, name)
+    try:
+        for frame in container.decode(stream):
+            yield picture(frame)
+    except av.error.FFmpegError as error:
+        raise VideoError(f"{name} broke off: {error.strerror or error}") from error

@@ -1,0 +1,215 @@
+"""The side of the session models towards Triton: calls to other models (BLS, Business Logic Scripting), and answers.
+
+Only the entries of the session models (``triton_model.py``) import this module, because it needs the module
+``triton_python_backend_utils``, which exists only inside Triton.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import shutil
+import threading
+from collections.abc import Container, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import triton_python_backend_utils as pb_utils
+
+from .._common.text import one_line
+from ..errors import InferenceError, InputError, ServerBusyError, ServerError, UnknownImageError, UnknownSessionError
+from ..wire import contract
+from .images import NoRoomError
+from .reply import Reply
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Triton's Python backend keeps tensors on the CPU
+SHARED_MEMORY_OF_CALLS = 128 << 20
+"""Bytes of shared memory that running requests use besides the cache, in the processes of the models."""
+NO_ROOM = re.compile(r"shared memory pool|out of memory|failed to allocate", re.IGNORECASE)
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+class Pool:
+    """The threads for one kind of requests, and the places of those that run or wait.
+
+    Each kind of requests has a pool of its own, so that one kind is never refused because of another.
+
+    Args:
+        name: prefix of the names of the threads.
+        threads: number of requests that run at a time.
+        pending: number of requests that may run or wait.
+    """
+
+    def __init__(self, name: str, threads: int, pending: int) -> None:
+        self.threads = ThreadPoolExecutor(threads, name)
+        self.places = threading.BoundedSemaphore(pending)
+
+
+class Caller:
+    """Calls other models of the same Triton, from any number of threads."""
+
+    def __init__(self) -> None:
+        self._current = threading.local()
+
+    @contextlib.contextmanager
+    def traced(self, trace: Any) -> Iterator[None]:
+        """Let the calls of this thread inside the block be steps of a trace; None is no trace."""
+        self._current.trace = trace
+        try:
+            yield
+        finally:
+            self._current.trace = None
+
+    def call(self, model: str, inputs: list[Any], outputs: tuple[str, ...], memory: Any) -> dict[str, Any]:
+        """Run a model; return its outputs by name as tensors of Triton.
+
+        Args:
+            model: name of the model.
+            inputs: tensors of Triton.
+            outputs: names of the outputs.
+            memory: memory in which the model puts the outputs, see cpu() and gpu().
+
+        Raises:
+            NoRoomError: memory lacks.
+            ServerBusyError: too many requests wait for the model.
+            InferenceError: the model failed.
+        """
+        trace = getattr(self._current, "trace", None)
+        options = {} if trace is None else {"trace": trace}
+        request = pb_utils.InferenceRequest(
+            model_name=model,
+            inputs=inputs,
+            requested_output_names=list(outputs),
+            preferred_memory=memory,
+            **options,
+        )
+        response = request.exec()
+        if response.has_error():
+            raise _read_failure(f"{model} failed: {response.error().message()}")
+        return {tensor.name(): tensor for tensor in response.output_tensors()}
+
+
+def weights_identity(folder: Path) -> str:
+    """Return a hash that identifies an encoder's weights and is equal on all replicas.
+
+    It covers name, size, first 64 KiB and last 64 KiB of each file of the newest version.
+    """
+    versions = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()]
+    digest = blake2b(folder.name.encode(), digest_size=16)
+    for path in sorted(max(versions, key=lambda path: int(path.name)).glob("*")) if versions else ():
+        if path.is_file():
+            with path.open("rb") as stream:
+                size = path.stat().st_size
+                head = stream.read(1 << 16)
+                stream.seek(max(0, size - (1 << 16)))
+                digest.update(f"{path.name} {size}".encode() + head + stream.read())
+    return digest.hexdigest()
+
+
+def trace_of(request: Any) -> Any:
+    """Return the trace that a request belongs to; None if it belongs to none, or only to a trace file of Triton."""
+    trace = request.trace() if hasattr(request, "trace") else None  # Triton 24.10 and newer have it
+    return trace if trace is not None and trace.get_context() else None
+
+
+def to_tensors(arrays: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+    """Return arrays as tensors of Triton."""
+    return [pb_utils.Tensor(name, array) for name, array in arrays.items()]
+
+
+def named(name: str, tensor: Any) -> Any:
+    """Return a tensor under the name that a model has for it, without copying."""
+    return tensor if tensor.name() == name else pb_utils.Tensor.from_dlpack(name, tensor)
+
+
+def float_bytes(tensors: Mapping[str, Any]) -> int:
+    """Return the size of tensors of Triton in bytes. In the wire contract, all embeddings are float32."""
+    return sum(4 * math.prod(tensor.shape()) for tensor in tensors.values())
+
+
+def cpu() -> Any:
+    """Return the memory of the CPU."""
+    return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU, 0)
+
+
+def gpu(args: Mapping[str, str]) -> Any:
+    """Return the memory of the GPU that Triton placed this model on; None on a CPU."""
+    if args["model_instance_kind"] != "GPU":
+        return None
+    return pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_GPU, int(args["model_instance_device_id"]))
+
+
+def fitting(limit: int, one_image: int, in_shared_memory: bool) -> int:
+    """Return the limit of the cache in bytes: the configured one, or less if shared memory is too small."""
+    if limit < one_image:
+        raise pb_utils.TritonModelException(f"cache_bytes is {limit}, but the embeddings of one image take {one_image}")
+    there = shutil.disk_usage(SHARED_MEMORY).total
+    fits = max(one_image, there - SHARED_MEMORY_OF_CALLS)
+    if not in_shared_memory or limit <= fits:
+        return limit
+    pb_utils.Logger.log_warn(
+        f"cache_bytes is {limit}, {SHARED_MEMORY} has {there}: the cache keeps to {fits}; docker run --shm-size ..."
+    )
+    return fits
+
+
+def number(parameters: Mapping[str, str], key: str, default: int) -> int:
+    """Return a parameter of config.pbtxt, which must be a whole number above 0."""
+    text = parameters.get(key, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise pb_utils.TritonModelException(f"parameter {key} must be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def response(reply: Reply, wanted: Container[str]) -> Any:
+    """Return a reply as a response of Triton with the requested outputs; without any of them, as an error."""
+    # Send only requested outputs. Triton 24.10 frees others without holding Python's lock (fixed in 24.12), which may
+    # damage memory, and ends the process with Python 3.12.
+    asked = {name: array for name, array in reply.tensors.items() if name in wanted}
+    if asked:
+        return pb_utils.InferenceResponse(to_tensors(asked))
+    if reply.error is None:  # an answer without outputs would look like success
+        reply.counts["failures"] += 1
+        reply.error = InputError(
+            f"this request has none of the requested outputs: request some of {', '.join(reply.tensors)}"
+        )
+    return failure(f"{contract.code_of(reply.error)}: {one_line(reply.error)}", _status(reply.error))
+
+
+def failure(message: str, code: Any) -> Any:
+    """Return an error as a response of Triton."""
+    return pb_utils.InferenceResponse([], error=pb_utils.TritonError(message, code))
+
+
+def cancelled() -> Any:
+    """Return the response to a request that was cancelled."""
+    return failure("the request was cancelled", pb_utils.TritonError.CANCELLED)
+
+
+def send(reply: Reply, sender: Any, wanted: Container[str]) -> None:
+    """Send an answer. If that fails, for example because shared memory is full, send an error instead."""
+    try:
+        sender.send(response(reply, wanted), flags=FINAL)
+    except Exception as error:  # noqa: BLE001 - Triton's module documents no error types
+        reply.counts["failures"] = 1
+        text = f"{contract.INTERNAL}: the answer could not be sent: {one_line(error)}"
+        sender.send(failure(text, pb_utils.TritonError.INTERNAL), flags=FINAL)
+
+
+def _read_failure(text: str) -> ServerError:
+    """Convert the message of a failed model: out of memory, queue full, or another error."""
+    if NO_ROOM.search(text):
+        return NoRoomError(text)
+    return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
+
+
+def _status(error: Exception) -> Any:
+    if isinstance(error, (UnknownImageError, UnknownSessionError)):
+        return pb_utils.TritonError.NOT_FOUND
+    if isinstance(error, ServerBusyError):
+        return pb_utils.TritonError.UNAVAILABLE
+    return pb_utils.TritonError.INVALID_ARG if isinstance(error, InputError) else pb_utils.TritonError.INTERNAL

@@ -1,0 +1,41 @@
+"""Lines of the config.pbtxt of models that are written from the wire contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..repository.config import ConfigTensor, parse_config
+from ..wire.contract import Parameter, WireTensor
+
+
+def explained(tensor: WireTensor) -> ConfigTensor:
+    """Return a tensor with its comment for config.pbtxt: its free dimensions, and its note."""
+    is_free = any(isinstance(side, str) for side in tensor.shape)
+    words = [" x ".join(map(str, tensor.shape))] if is_free else []
+    comment = ", ".join([*words, *([tensor.note] if tensor.note else [])])
+    return ConfigTensor(tensor.name, tensor.dtype, tensor.shape, tensor.optional, comment, tensor.heading)
+
+
+def parameter(key: str, value: str) -> str:
+    """Return the line of one parameter."""
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+
+
+def parameter_lines(parameters: Iterable[Parameter]) -> list[str]:
+    """Return the lines of parameters, with their meanings as comments above them."""
+    lines = []
+    for item in parameters:
+        lines += [f"# {item.meaning}"] if item.meaning else []
+        lines.append(parameter(item.name, item.value))
+    return lines
+
+
+def checked(lines: list[str]) -> str:
+    """Return lines as the text of a config.pbtxt.
+
+    Raises:
+        RepositoryError: Triton could not parse it.
+    """
+    text = "\n".join(lines) + "\n"
+    parse_config(text)
+    return text

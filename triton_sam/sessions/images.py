@@ -1,0 +1,145 @@
+"""Finds images in the cache by the hash of their file, or opens and encodes them: shared by all session models."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Any, Protocol, TypeVar
+
+from PIL import Image
+
+from ..errors import InferenceError
+from ..families.base import FloatArray
+from ..inputs.images import FORMATS, open_image
+from .cache import HeldImage, ImageCache, SingleFlight
+from .metrics import Metrics
+from .reply import Reply
+
+Result = TypeVar("Result")
+
+PARALLEL_ENCODES = 2
+"""Number of images that are opened and encoded at a time: one is opened while the encoder processes another."""
+
+
+class NoRoomError(InferenceError):
+    """There is no memory left for the tensors of a call."""
+
+
+class Encoder(Protocol):
+    """Calls the encoder. The call may raise NoRoomError."""
+
+    def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
+        """Run the encoder; return its outputs by name, in the form that the other models accept."""
+
+    def nbytes(self, embeddings: Mapping[str, Any]) -> int:
+        """Return the size of embeddings in bytes."""
+
+
+class ImageStore:
+    """Finds or encodes images, from any number of threads. Equal files are encoded once.
+
+    Args:
+        encoder: calls the encoder.
+        cache: keeps embeddings.
+        prepare: turns an RGB image into the inputs of the encoder by name.
+        select: returns the outputs of the encoder that the other models take, by the names of their inputs.
+        identity: text that identifies everything besides the image on which the embeddings depend: the encoder, its
+            weights, and how images are resized.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        cache: ImageCache,
+        prepare: Callable[[Image.Image], Mapping[str, FloatArray]],
+        select: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        identity: str,
+    ) -> None:
+        self.cache = cache
+        self._encoder = encoder
+        self._prepare = prepare
+        self._select = select
+        self._identity = identity.encode()
+        self._flights: SingleFlight[str, HeldImage] = SingleFlight()
+        self._encoders = threading.BoundedSemaphore(PARALLEL_ENCODES)
+        self._floors: dict[str, int] = {}
+        """Bytes in the cache below which calls that run out of memory may not evict images, by step."""
+
+    def image_id(self, content: bytes) -> str:
+        """Return the id of an image. Equal bytes have equal ids as long as the encoder does not change."""
+        digest = blake2b(content, digest_size=16)
+        digest.update(self._identity)
+        return digest.hexdigest()
+
+    def get(self, image_id: str, reply: Reply) -> HeldImage | None:
+        """Return an image from the cache, or None, and count the hit or the miss."""
+        image = self.cache.get(image_id)
+        reply.counts["cache_misses" if image is None else "cache_hits"] += 1
+        return image
+
+    def find(self, content: bytes, reply: Reply) -> HeldImage:
+        """Return the image of a file from the cache, or encode it.
+
+        Raises:
+            ImageError: the content is not a usable image.
+        """
+        image_id = self.image_id(content)
+        image = self.get(image_id, reply)
+        return image or self._flights.run(image_id, lambda: self._encode(image_id, content, reply))
+
+    def report(self, reply: Reply, metrics: Metrics) -> None:
+        """Report the size of the cache if the request of a reply changed it."""
+        if reply.counts["encodes"] or reply.counts["cache_evictions"]:
+            metrics.set("cache_limit_bytes", self.cache.limit)
+            metrics.set("cache_bytes", self.cache.nbytes)
+            metrics.set("cache_images", len(self.cache))
+
+    def with_room(self, step: str, call: Callable[[], Result], reply: Reply, keep: int = 0) -> Result:
+        """Call a model. If memory runs out, evict images one by one and repeat.
+
+        If that helps, the cache was too large, and its limit stays lower. If it does not help, memory lacks for another
+        reason: the limit stays as it was, and so does half of the images, until a call of this step succeeds.
+
+        Args:
+            step: name of the call.
+            call: calls the model.
+            reply: counts the evictions.
+            keep: bytes of images that stay in any case.
+
+        Raises:
+            NoRoomError: memory still lacks.
+        """
+        evicted = 0
+        while True:
+            try:
+                result = call()
+            except NoRoomError:
+                floor = self._floors.setdefault(step, self.cache.nbytes // 2)
+                evicted = self.cache.evict_oldest(max(floor, keep))
+                if not evicted:
+                    raise
+                reply.counts["cache_evictions"] += 1
+            else:
+                self._floors.pop(step, None)
+                if evicted:
+                    self.cache.lower_limit(evicted)
+                return result
+
+    def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+        landed = self.cache.get(image_id)  # stored by another thread after this request looked for it
+        if landed is not None:
+            return landed
+        with self._encoders:
+            with reply.timed("open"):
+                opened = open_image(content, FORMATS)
+                pixels = self._prepare(opened)
+            size = opened.size
+            del opened
+            with reply.timed("encode"):
+                embeddings = self.with_room("encode", lambda: self._encoder.encode(pixels), reply)
+        image = HeldImage(image_id, size, self._select(embeddings), self._encoder.nbytes(embeddings))
+        reply.counts["cache_evictions"] += self.cache.put(image)
+        reply.counts["encodes"] += 1
+        reply.counts["encode_seconds"] += reply.seconds["open"] + reply.seconds["encode"]
+        return image

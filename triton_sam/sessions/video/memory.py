@@ -1,0 +1,155 @@
+"""The memory of one object: the outputs of its frames, and the choice of those that a frame attends to.
+
+Reference: SAM2Base._prepare_memory_conditioned_features, SAM2VideoPredictor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ...families.base import FloatArray
+from ...families.tracking import Tracking
+from .frames import TrackedFrames
+
+Halves = npt.NDArray[np.uint16]
+
+
+def to_bfloat16(values: FloatArray) -> Halves:
+    """Round float32 to bfloat16 (to the nearest, ties to even), and return the bits. NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = ((bits + (np.uint32(0x7FFF) + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    is_nan = np.isnan(values)
+    return np.where(is_nan, np.uint16(0x7FC0), rounded) if is_nan.any() else rounded
+
+
+def from_bfloat16(bits: Halves) -> FloatArray:
+    """Return the float32 values of bfloat16 bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+@dataclass(eq=False)
+class Output:
+    """The output for one object in one frame.
+
+    Args:
+        pointer: float32 (D,).
+        score: logit, above 0 if the object is visible.
+        iou: the predicted IoU of the mask, about 0..1.
+        logits: float32 (1,s,s); None if the session has dropped them.
+        memory: bfloat16 (C,h,w) as uint16; None if it is not encoded yet, or dropped.
+    """
+
+    pointer: FloatArray
+    score: float
+    iou: float
+    logits: FloatArray | None = None
+    memory: Halves | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return sum(array.nbytes for array in (self.pointer, self.logits, self.memory) if array is not None)
+
+
+@dataclass(eq=False)
+class Selected:
+    """The outputs that an object attends to in one frame, with their ages.
+
+    Args:
+        memories: (age, output) pairs: the prompted frames, age 0, then the frames before, the oldest first.
+        pointers: (age, output) pairs: the prompted frames in the past, then the frames before, the youngest first.
+    """
+
+    memories: list[tuple[int, Output]]
+    pointers: list[tuple[int, Output]]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of memories and of pointers. Objects of equal shape can go through one call."""
+        return len(self.memories), len(self.pointers)
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """The points of a prompt, float32 (N,2) in pixels of the encoder's image, and their labels, float32 (N,)."""
+
+    coords: FloatArray
+    labels: FloatArray
+
+
+@dataclass(eq=False)
+class ObjectMemory:
+    """Everything that a session knows of one object.
+
+    The order of the frames inside each dictionary is that in which they came, since the order of memories in a call
+    decides how sums round.
+
+    Args:
+        prompted: outputs of prompted frames, which every other frame attends to (``cond_frame_outputs``).
+        tracked: outputs of other frames (``non_cond_frame_outputs``).
+        new_prompted: outputs of prompts that the next pass moves to ``prompted`` (``temp_output_dict``).
+        new_tracked: outputs of corrections that the next pass moves to ``tracked``.
+        points: points by frame.
+        masked: frames whose prompt is a mask.
+        frames: the frames that a pass has visited, with its direction.
+    """
+
+    prompted: dict[int, Output] = field(default_factory=dict)
+    tracked: dict[int, Output] = field(default_factory=dict)
+    new_prompted: dict[int, Output] = field(default_factory=dict)
+    new_tracked: dict[int, Output] = field(default_factory=dict)
+    points: dict[int, Points] = field(default_factory=dict)
+    masked: set[int] = field(default_factory=set)
+    frames: TrackedFrames = field(default_factory=TrackedFrames)
+
+    def outputs(self) -> Iterator[Output]:
+        """Iterate over all outputs."""
+        for outputs in (self.prompted, self.tracked, self.new_prompted, self.new_tracked):
+            yield from outputs.values()
+
+    def prompts(self) -> set[int]:
+        """Return the frames that have prompts or outputs of prompts."""
+        return {*self.prompted, *self.new_prompted, *self.points, *self.masked}
+
+    def shown(self, frame: int, is_new_prompted: bool) -> Output | None:
+        """Return the output that a frame shows after a prompt, see _consolidate_temp_output_across_obj.
+
+        Args:
+            frame: index of the frame.
+            is_new_prompted: whether to look at new prompted frames first, or at new corrections.
+        """
+        new = self.new_prompted if is_new_prompted else self.new_tracked
+        return new.get(frame) or self.prompted.get(frame) or self.tracked.get(frame)
+
+    def select(self, frame: int, reverse: bool, num_frames: int | None, table: Tracking) -> Selected:
+        """Return the outputs that a frame attends to.
+
+        Args:
+            frame: index of the frame.
+            reverse: whether tracking runs towards the first frame.
+            num_frames: number of frames of the video; None if it is unknown.
+            table: numbers of memories and pointers.
+        """
+        step = -1 if reverse else 1
+        memories = [(0, output) for output in self.prompted.values() if output.memory is not None]
+        for age in range(table.memories, 0, -1):
+            output = self.tracked.get(frame - age * step)
+            if output is not None and output.memory is not None:
+                memories.append((age, output))
+        pointers = [
+            ((frame - index) * step, output) for index, output in self.prompted.items() if (frame - index) * step >= 0
+        ]
+        for age in range(1, pointer_limit(num_frames, table)):
+            output = self.tracked.get(frame - age * step)
+            if output is not None:
+                pointers.append((age, output))
+        return Selected(memories, pointers)
+
+
+def pointer_limit(num_frames: int | None, table: Tracking) -> int:
+    """Return the maximum number of pointers; a stream has more frames than pointers."""
+    return table.pointers if num_frames is None else min(num_frames, table.pointers)

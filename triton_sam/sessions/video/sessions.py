@@ -1,0 +1,227 @@
+"""The table of sessions: ids, limits, idle time, and what each session knows besides its tracker."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from ...errors import InputError, ServerBusyError, UnknownSessionError, VideoError
+from ...families.base import Size
+from ..reply import Tensors
+from .tracker import Tracker
+
+KNOWN_FRAMES = 1024
+"""A session knows the ids of so many frames, those that came last."""
+MAX_WAITING = 8
+"""Requests of one session that may run or wait, so that one client cannot take the places of all others."""
+
+
+class VideoSession:
+    """One session. Its operations run one after the other, in a Strand; only add_frame() and cancel() come between.
+
+    Args:
+        session_id: its id.
+        tracker: what it computes.
+        frame_size: width and height of the frames, if they are known.
+        strand: runs its operations.
+    """
+
+    def __init__(self, session_id: str, tracker: Tracker, frame_size: Size | None, strand: Strand) -> None:
+        self.session_id = session_id
+        self.tracker = tracker
+        self.strand = strand
+        self.used = time.monotonic()
+        self.is_closed = False
+        self.cancels = 0
+        """How often cancel_propagation was called."""
+        self._frame_size = frame_size
+        self._frames: OrderedDict[int, str] = OrderedDict()
+        self._lock = threading.Lock()
+        self._last: tuple[int, str, Tensors] = (0, "", {})
+
+    @property
+    def frame_size(self) -> Size:
+        """Width and height of the frames in pixels.
+
+        Raises:
+            VideoError: no frame is known yet.
+        """
+        if self._frame_size is None:
+            raise VideoError("the session has no frame yet: send one first")
+        return self._frame_size
+
+    @property
+    def known_size(self) -> Size | None:
+        """Width and height of the frames in pixels; None if no frame is known yet."""
+        return self._frame_size
+
+    def add_frame(self, index: int, image_id: str, size: Size) -> None:
+        """Note the image of a frame.
+
+        Raises:
+            VideoError: its size is not that of the earlier frames.
+        """
+        with self._lock:
+            expected = self._frame_size or size
+            if size != expected:
+                raise VideoError(
+                    f"frame {index} has {size[0]} x {size[1]} pixels, and earlier frames have {expected[0]} x "
+                    f"{expected[1]}: all frames of a video must have one size"
+                )
+            self._frame_size = size
+            self._frames[index] = image_id
+            self._frames.move_to_end(index)
+            while len(self._frames) > KNOWN_FRAMES:
+                self._frames.popitem(last=False)
+
+    def image_id(self, index: int) -> str | None:
+        """Return the id of a frame's image, or None."""
+        with self._lock:
+            return self._frames.get(index)
+
+    def repeated(self, step: int, operation: str) -> Tensors | None:
+        """Return the stored answer if the last step is repeated; None if this is the next step.
+
+        Raises:
+            InputError: it is neither.
+        """
+        last, last_operation, answer = self._last
+        if step == last + 1:
+            return None
+        if step != last or operation != last_operation:
+            raise InputError(
+                f"step {step} ({operation}): the session expects step {last + 1} after {last} ({last_operation})"
+            )
+        return answer
+
+    def finish(self, step: int, operation: str, answer: Tensors) -> None:
+        """Store the answer to a step."""
+        self._last = step, operation, answer
+
+
+class Strand:
+    """Runs work one after the other on the threads of an executor. Waiting work takes no thread.
+
+    Args:
+        executor: the threads, which other strands use, too.
+        limit: number of works that may run or wait.
+    """
+
+    def __init__(self, executor: Executor, limit: int = MAX_WAITING) -> None:
+        self._executor = executor
+        self._limit = limit
+        self._waiting: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._is_running = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether work runs or waits."""
+        return self._is_running
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        """Run some work after all work that came before.
+
+        Raises:
+            ServerBusyError: too much work waits.
+        """
+        future: Future[None] = Future()
+        with self._lock:
+            if len(self._waiting) >= self._limit:
+                raise ServerBusyError("too many requests wait for this session: wait for an answer first")
+            self._waiting.append((work, future))
+            if not self._is_running:
+                self._is_running = True
+                self._executor.submit(self._run_next)
+        return future
+
+    def _run_next(self) -> None:
+        work, future = self._waiting[0]
+        try:
+            work()
+        except BaseException as error:
+            future.set_exception(error)
+            raise
+        else:
+            future.set_result(None)
+        finally:
+            with self._lock:
+                self._waiting.popleft()
+                self._is_running = bool(self._waiting)
+                if self._is_running:
+                    self._executor.submit(self._run_next)
+
+
+class SessionTable:
+    """All sessions of a model, from any number of threads.
+
+    Args:
+        limit: number of sessions at a time.
+        idle_seconds: a session that nobody has used for so long is closed.
+        executor: runs the operations of all sessions.
+    """
+
+    def __init__(self, limit: int, idle_seconds: float, executor: Executor) -> None:
+        self._limit = limit
+        self._idle_seconds = idle_seconds
+        self._executor = executor
+        self._sessions: dict[str, VideoSession] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the outputs of all sessions in bytes, as of their last operations."""
+        with self._lock:
+            return sum(session.tracker.kept_bytes for session in self._sessions.values())
+
+    def start(self, tracker: Tracker, frame_size: Size | None) -> VideoSession:
+        """Add a session.
+
+        Raises:
+            ServerBusyError: there are too many.
+        """
+        session = VideoSession(secrets.token_hex(16), tracker, frame_size, Strand(self._executor))
+        with self._lock:
+            if len(self._sessions) >= self._limit:
+                raise ServerBusyError(
+                    f"{self._limit} video sessions are open here, and there may be no more: close one, or wait until "
+                    f"one has been idle for {self._idle_seconds:g} s"
+                )
+            self._sessions[session.session_id] = session
+        return session
+
+    def find(self, session_id: str) -> VideoSession:
+        """Return a session and note that it is in use.
+
+        Raises:
+            UnknownSessionError: it does not exist (any more).
+        """
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is None:
+                raise UnknownSessionError(f"no video session {session_id[:64]!r} here (any more): start a session")
+            session.used = time.monotonic()
+        return session
+
+    def close(self, session: VideoSession) -> None:
+        """Remove a session. Its running operation ends after the current frame."""
+        session.is_closed = True
+        session.cancels += 1
+        with self._lock:
+            self._sessions.pop(session.session_id, None)
+
+    def close_idle(self) -> int:
+        """Close the sessions that nobody has used for the idle time; return their number."""
+        earliest = time.monotonic() - self._idle_seconds
+        with self._lock:
+            idle = [each for each in self._sessions.values() if each.used < earliest and not each.strand.is_busy]
+        for session in idle:
+            self.close(session)
+        return len(idle)

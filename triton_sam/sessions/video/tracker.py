@@ -1,0 +1,372 @@
+"""What one session computes: prompts, passes, corrections, and the outputs that it keeps.
+
+Pure logic over TrackingModels. Reference: sam2.sam2_video_predictor.SAM2VideoPredictor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import PromptError
+from ...families.base import FloatArray
+from ...families.tracking import Tracking
+from ...inputs.frames import mask_prompt
+from ..images import NoRoomError
+from .limits import Limits, check_room, drop_outputs
+from .memory import ObjectMemory, Output, Points, Selected, pointer_limit, to_bfloat16
+from .models import Decoded, DecoderPrompt, Embeddings, Memories, TrackingModels
+
+Result = TypeVar("Result")
+
+LOGIT_LIMIT = 32.0
+"""Logits of an earlier output are clamped to -32..32 before they refine it."""
+PRESENT, ABSENT = 10.0, -10.0
+"""Scores of an object whose prompt is a mask, see SAM2Base._use_mask_as_output."""
+
+
+class Frames(Protocol):
+    """Finds the frames that a request needs, and makes room in memory for its calls."""
+
+    def find(self, frame: int) -> Embeddings:
+        """Return the embeddings of a frame.
+
+        Raises:
+            UnknownImageError: they are not here (any more).
+        """
+
+    def with_room(self, step: str, call: Callable[[], Result]) -> Result:
+        """Run a call that may raise NoRoomError; make room and repeat it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One object in one frame. ``output`` is None if the session knows no output of it there."""
+
+    frame: int
+    object_id: int
+    output: Output | None
+
+
+class Tracker:
+    """Tracks the objects of one video. It is not thread-safe: its session runs one operation after the other.
+
+    Args:
+        models: calls the models.
+        table: names and sizes of the family's tracker.
+        image_size: side of the encoder's image in pixels.
+        num_frames: number of frames of the video; None for a stream.
+        limits: limits of the session.
+    """
+
+    def __init__(
+        self, models: TrackingModels, table: Tracking, image_size: int, num_frames: int | None, limits: Limits
+    ) -> None:
+        self.objects: dict[int, ObjectMemory] = {}
+        self.num_frames = num_frames
+        self.position: tuple[int, bool] | None = None
+        """The frame that was tracked last, and whether in reverse."""
+        self.kept_bytes = 0
+        """Size of all outputs after the last operation, for other threads."""
+        self.limits = limits
+        self.table = table
+        self._models = models
+        self._image_size = image_size
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all outputs in bytes."""
+        return sum(output.nbytes for memory in self.objects.values() for output in memory.outputs())
+
+    def add_points(
+        self, frame: int, object_id: int, points: Points, clear_old_points: bool, frames: Frames
+    ) -> list[Row]:
+        """Add points, or replace them; see SAM2VideoPredictor.add_new_points_or_box.
+
+        Args:
+            frame: index of the frame.
+            object_id: the object, which may be new.
+            points: points in pixels of the encoder's image; the corners of a box come first, with labels 2 and 3.
+            clear_old_points: whether the points replace those that the object has in this frame.
+            frames: finds the embeddings of the frame.
+
+        Returns:
+            One row for each object.
+
+        Raises:
+            PromptError: a limit is exceeded.
+        """
+        memory = self._memory_for(object_id, frame)
+        old = None if clear_old_points else memory.points.get(frame)
+        if old is not None:
+            points = Points(np.concatenate([old.coords, points.coords]), np.concatenate([old.labels, points.labels]))
+        self.limits.check_points(len(points.coords))
+        direction = memory.frames.direction(frame)
+        is_new = direction is None or not memory.prompted
+        previous = (memory.new_prompted if is_new else memory.new_tracked).get(frame)
+        previous = previous or memory.prompted.get(frame) or memory.tracked.get(frame)
+        mask = None if previous is None or previous.logits is None else previous.logits[None]
+        prompt = DecoderPrompt(
+            points.coords[None],
+            points.labels[None],
+            len(points.coords) <= self.table.multimask_points,
+            mask=None if mask is None else np.clip(mask, -LOGIT_LIMIT, LOGIT_LIMIT),
+        )
+        selected = None if is_new else memory.select(frame, bool(direction), self.num_frames, self.table)
+        embeddings = frames.find(frame)
+        output = frames.with_room("prompt", lambda: self._decode_prompt(embeddings, selected, prompt))
+        memory.points[frame] = points
+        memory.masked.discard(frame)
+        return self._keep(frame, object_id, memory, output, is_new)
+
+    def add_mask(self, frame: int, object_id: int, mask: npt.NDArray[np.bool_], frames: Frames) -> list[Row]:
+        """Add a mask as prompt; see SAM2VideoPredictor.add_new_mask and SAM2Base._use_mask_as_output.
+
+        Args:
+            frame: index of the frame.
+            object_id: the object, which may be new.
+            mask: bool (H,W) in the size of the frames.
+            frames: finds the embeddings of the frame.
+
+        Returns:
+            One row for each object.
+
+        Raises:
+            PromptError: a limit is exceeded.
+        """
+        memory = self._memory_for(object_id, frame)
+        pixels = mask_prompt(mask, self._image_size)
+        is_empty = not pixels.any()
+        embeddings = frames.find(frame)
+
+        def compute() -> Output:
+            low, logits = self._models.prompt_mask(pixels)
+            prompt = DecoderPrompt(*_no_points(1), False, -1 if is_empty else 1, low)
+            pointer = self._models.decode(embeddings, None, prompt).pointers[0]
+            return Output(pointer, ABSENT if is_empty else PRESENT, 1.0, logits[0])
+
+        output = frames.with_room("prompt", compute)
+        is_new = memory.frames.direction(frame) is None or not memory.prompted
+        memory.masked.add(frame)
+        memory.points.pop(frame, None)
+        return self._keep(frame, object_id, memory, output, is_new)
+
+    def begin_pass(self, frames: Frames) -> None:
+        """Encode the memories of new prompts; see SAM2VideoPredictor.propagate_in_video_preflight.
+
+        Raises:
+            PromptError: there are no objects, or one has no prompt.
+        """
+        self.check_prompts()
+        waiting: dict[int, list[Output]] = defaultdict(list)
+        for memory in self.objects.values():
+            for outputs in (memory.new_tracked, memory.new_prompted):
+                for frame, output in outputs.items():
+                    if output.memory is None:
+                        waiting[frame].append(output)
+        for frame, group in waiting.items():
+            embeddings = frames.find(frame)
+            for part in self._parts(group):
+                self._remember(embeddings, part, frames)
+        for memory in self.objects.values():
+            memory.tracked |= memory.new_tracked
+            memory.prompted |= memory.new_prompted
+            memory.new_tracked, memory.new_prompted = {}, {}
+            for frame in memory.prompted:
+                memory.tracked.pop(frame, None)
+
+    def check_prompts(self) -> None:
+        """Refuse a pass without objects, or with an object that has no prompt.
+
+        Raises:
+            PromptError: see above.
+        """
+        if not self.objects:
+            raise PromptError("there is no object to track: add a prompt first")
+        for object_id, memory in self.objects.items():
+            if not memory.prompted and not memory.new_prompted:
+                raise PromptError(f"object {object_id} has no prompt: add one, or remove the object")
+
+    def track(self, frame: int, reverse: bool, frames: Frames) -> list[Row]:
+        """Track all objects in one frame; see SAM2VideoPredictor.propagate_in_video.
+
+        Objects that were added after the pass began wait for the next pass.
+
+        Returns:
+            One row for each object.
+
+        Raises:
+            PromptError: no object has a memory, because no pass was begun.
+        """
+        known = {object_id: memory for object_id, memory in self.objects.items() if memory.prompted}
+        if not known:
+            raise PromptError("no pass was begun: the first request of a pass needs first = true")
+        groups: dict[tuple[int, int], list[tuple[ObjectMemory, Selected]]] = defaultdict(list)
+        for memory in known.values():
+            if frame not in memory.prompted:
+                selected = memory.select(frame, reverse, self.num_frames, self.table)
+                groups[selected.shape].append((memory, selected))
+        if groups:
+            embeddings = frames.find(frame)
+            parts = [part for group in groups.values() for part in self._parts(group)]
+            answers = [self._track_part(embeddings, [each for _, each in part], frames) for part in parts]
+            for part, outputs in zip(parts, answers, strict=True):
+                for (memory, _), output in zip(part, outputs, strict=True):
+                    memory.tracked[frame] = output
+        for memory in known.values():
+            memory.frames.add(frame, reverse)
+        self.position = frame, reverse
+        outputs_here = {name: memory.prompted.get(frame) or memory.tracked[frame] for name, memory in known.items()}
+        rows = [Row(frame, name, replace(output)) for name, output in outputs_here.items()]  # dropping changes outputs
+        drop_outputs(self.objects.values(), frame, self.num_frames is None, self.limits, self.table)
+        return rows
+
+    def clear(self, frame: int, object_id: int) -> list[Row]:
+        """Remove the prompts of an object in a frame; see SAM2VideoPredictor.clear_all_prompts_in_frame.
+
+        Returns:
+            One row for each object.
+
+        Raises:
+            PromptError: the object is unknown.
+        """
+        self._clear(self._known(object_id), frame)
+        return self.rows(frame)
+
+    def remove(self, object_id: int) -> list[Row]:
+        """Remove an object; see SAM2VideoPredictor.remove_object.
+
+        Returns:
+            One row for each frame in which it had prompts and each other object.
+
+        Raises:
+            PromptError: the object is unknown.
+        """
+        memory = self._known(object_id)
+        del self.objects[object_id]
+        if not self.objects:
+            self.reset()
+        return [row for frame in sorted({*memory.points, *memory.masked}) for row in self.rows(frame)]
+
+    def reset(self) -> None:
+        """Forget all objects; see SAM2VideoPredictor.reset_state."""
+        self.objects.clear()
+        self.position = None
+
+    def rows(self, frame: int) -> list[Row]:
+        """Return what all objects show in a frame; see SAM2VideoPredictor._consolidate_temp_output_across_obj."""
+        is_new = any(frame in memory.new_prompted for memory in self.objects.values())
+        return self._rows(frame, is_new)
+
+    def _rows(self, frame: int, is_new: bool) -> list[Row]:
+        return [Row(frame, name, memory.shown(frame, is_new)) for name, memory in self.objects.items()]
+
+    def _known(self, object_id: int) -> ObjectMemory:
+        if object_id not in self.objects:
+            known = ", ".join(map(str, self.objects)) or "none"
+            raise PromptError(f"there is no object {object_id}: the session has {known}")
+        return self.objects[object_id]
+
+    def _memory_for(self, object_id: int, frame: int) -> ObjectMemory:
+        """Return the memory of a known object, or a new one, if the limits allow one more prompt."""
+        memory = self.objects.get(object_id) or ObjectMemory()
+        after = {**self.objects, object_id: memory}
+        self.limits.check_objects(len(after))
+        self.limits.check_prompted_frames(object_id, len(memory.prompts() | {frame}))
+        check_room(
+            {name: each.prompts() | ({frame} if each is memory else set()) for name, each in after.items()},
+            self.limits,
+            self.table,
+        )
+        return memory
+
+    def _keep(self, frame: int, object_id: int, memory: ObjectMemory, output: Output, is_new: bool) -> list[Row]:
+        (memory.new_prompted if is_new else memory.new_tracked)[frame] = output
+        self.objects[object_id] = memory
+        return self._rows(frame, is_new)
+
+    @staticmethod
+    def _clear(memory: ObjectMemory, frame: int) -> None:
+        memory.points.pop(frame, None)
+        memory.masked.discard(frame)
+        memory.new_prompted.pop(frame, None)
+        memory.new_tracked.pop(frame, None)
+        output = memory.prompted.pop(frame, None)
+        if output is not None:
+            memory.tracked[frame] = output
+            memory.frames.remove(frame)
+
+    def _parts(self, group: Sequence[Result]) -> list[Sequence[Result]]:
+        size = self._models.objects_at_a_time
+        return [group[start : start + size] for start in range(0, len(group), size)]
+
+    def _decode_prompt(self, embeddings: Embeddings, selected: Selected | None, prompt: DecoderPrompt) -> Output:
+        conditioned = None if selected is None else self._models.attend(embeddings, self._stack([selected]))
+        (output,) = _outputs(self._models.decode(embeddings, conditioned, prompt))
+        return output
+
+    def _track_part(self, embeddings: Embeddings, part: Sequence[Selected], frames: Frames) -> list[Output]:
+        """Track some objects in one call of each model, or in several calls if memory lacks for one."""
+        if len(part) == 1:
+            return frames.with_room("track", lambda: self._call(embeddings, part))
+        with contextlib.suppress(NoRoomError):
+            return self._call(embeddings, part)
+        half = (len(part) + 1) // 2
+        return [each for some in (part[:half], part[half:]) for each in self._track_part(embeddings, some, frames)]
+
+    def _call(self, embeddings: Embeddings, part: Sequence[Selected]) -> list[Output]:
+        prompt = DecoderPrompt(*_no_points(len(part)), True)
+        conditioned = self._models.attend(embeddings, self._stack(part))
+        decoded = self._models.decode(embeddings, conditioned, prompt)
+        del conditioned
+        outputs = _outputs(decoded)
+        memories = to_bfloat16(self._models.remember(embeddings, decoded.masks, decoded.scores, is_prompted=False))
+        for output, memory in zip(outputs, memories, strict=True):
+            output.memory = memory.copy()
+        return outputs
+
+    def _remember(self, embeddings: Embeddings, outputs: Sequence[Output], frames: Frames) -> None:
+        """Encode the memories of prompted outputs, which have logits, in one frame."""
+        masks = np.stack([output.logits for output in outputs if output.logits is not None])
+        scores = np.array([[output.score] for output in outputs], np.float32)
+        memories = frames.with_room("remember", lambda: self._models.remember(embeddings, masks, scores, True))
+        for output, memory in zip(outputs, to_bfloat16(memories), strict=True):
+            output.memory = memory.copy()
+
+    def _stack(self, part: Sequence[Selected]) -> Memories:
+        count, pointers = part[0].shape
+        side = self.table.memory_side
+        shape = (len(part), count, self.table.memory_channels, side, side)
+        bits = np.empty(shape, np.uint32)
+        ages = np.empty((len(part), count), np.int64)
+        vectors = np.empty((len(part), pointers, self.table.pointer_channels), np.float32)
+        vector_ages = np.empty((len(part), pointers), np.float32)
+        longest = max(1, pointer_limit(self.num_frames, self.table) - 1)
+        for row, selected in enumerate(part):
+            for column, (age, output) in enumerate(selected.memories):
+                bits[row, column] = output.memory
+                ages[row, column] = age
+            for column, (age, output) in enumerate(selected.pointers):
+                vectors[row, column] = output.pointer
+                vector_ages[row, column] = np.float32(age) / np.float32(longest)
+        bits <<= 16
+        return Memories(bits.view(np.float32), ages, vectors, vector_ages)
+
+
+def _no_points(objects: int) -> tuple[FloatArray, FloatArray]:
+    """Return the point with label -1 that stands for no point, see SAM2Base._forward_sam_heads."""
+    return np.zeros((objects, 1, 2), np.float32), np.full((objects, 1), -1, np.float32)
+
+
+def _outputs(decoded: Decoded) -> list[Output]:
+    columns = decoded.pointers, decoded.scores[:, 0], decoded.ious[:, 0], decoded.masks
+    return [
+        Output(pointer.copy(), float(score), float(iou), logits.copy())
+        for pointer, score, iou, logits in zip(*columns, strict=True)
+    ]

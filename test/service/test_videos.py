@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import subprocess
 import threading
 import time
 import zipfile
@@ -18,6 +20,7 @@ pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
 
+from triton_sam._common.bundle import checkout
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 
@@ -461,6 +464,19 @@ def test_files_of_downloads_do_not_stay(http, running, video):
     http.get(f"{video}/masks", params={"format": "rle"})
     folder = running[0].app.state.videos.get(video.rsplit("/", 1)[1]).folder
     wait_until(lambda: [path.name for path in folder.iterdir()] == ["video"])
+
+
+def test_the_lines_of_the_documentation_work(running, client, mp4, tmp_path):
+    text = (checkout() / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "v1/videos" in block]
+    script = block.replace("localhost:5000", running[0].url).replace("curl -s", "curl -sSf")
+    (tmp_path / "clip.mp4").write_bytes(mp4)
+    done = subprocess.run(
+        ["bash", "-c", f"set -eo pipefail\n{script}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("event: frame") == 24
+    assert (tmp_path / "overlay.mp4").read_bytes()[4:8] == b"ftyp"
 
 
 def test_the_document_describes_the_upload(http):

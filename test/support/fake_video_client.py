@@ -16,6 +16,9 @@ from triton_sam.families import get_family
 from triton_sam.masks.video_segment import VideoSegment
 from triton_sam.service.engine import Engine, Pair
 
+WITH_VIDEO_MODEL, WITHOUT_VIDEO_MODEL = "grpc://localhost:9", "grpc://localhost:7"
+"""Nothing listens there."""
+
 
 class FakeVideo:
     """A session. A frame takes ``seconds``; with ``gate`` set, each frame waits until the event is set."""
@@ -89,15 +92,21 @@ class FakeVideoClient:
         """There is no connection."""
 
 
+def _pairs(engine: Engine) -> dict[str, Pair]:
+    """What the engines of all such services know of Triton: several of them may run at the same time."""
+    tracks_videos = engine.settings.url == WITH_VIDEO_MODEL
+    return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=tracks_videos)}
+
+
 @contextlib.contextmanager
 def service_with_videos(*, tracks_videos: bool = True, **options: Any) -> Iterator[Any]:
     """Run a service without a Triton, whose video client is a fake one; yields the service and the client."""
     from support.running_service import running_service
 
-    pair = Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=tracks_videos)
+    url = WITH_VIDEO_MODEL if tracks_videos else WITHOUT_VIDEO_MODEL
     client = FakeVideoClient()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "_pairs", lambda _: {"sam2": pair})
-        with running_service("grpc://localhost:9", **options) as service:
+        patch.setattr(Engine, "_pairs", _pairs)
+        with running_service(url, **options) as service:
             service.app.state.videos.clients.connect = lambda *_: client
             yield service, client

@@ -267,7 +267,26 @@ def test_a_service_that_has_forgotten_the_video_gets_it_again(page, running, cli
     page.faults.clear()  # the browser reports the 404
 
 
-def test_an_image_after_a_video_and_a_video_that_is_none(page, running, images, tmp_path):
+def test_an_image_after_a_video_and_a_video_after_an_image(page, running, images, path, monkeypatch):
+    async def embed(*_):
+        """There is no encoder."""
+
+    monkeypatch.setattr(running[0].app.state.engine, "embed", embed)
+    page.click(*clip.START)
+    segmented(page)
+    video = page.page.evaluate("tritonSam.video.info.id")
+    page.open(images / "shapes.jpg")
+    wait_until(lambda: page.page.is_hidden("#timeline"))
+    assert page.page.is_visible("#save-mask")
+    assert page.facts() == []
+    wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
+    open_clip(page, path)
+    assert page.page.is_visible("#timeline")
+    assert page.page.is_hidden("#save-mask")
+    assert page.page.evaluate("tritonSam.image") is None
+
+
+def test_a_video_that_is_none_leaves_the_open_one(page, tmp_path):
     video = page.page.evaluate("tritonSam.video.info.id")
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video")

@@ -117,6 +117,10 @@ def test_frames_by_keys_buttons_and_the_slider(page):
     page.page.keyboard.press("ArrowRight")  # the slider moves once, not twice
     page.wait("tritonSam.scene.frame === 11")
     assert page.page.get_attribute("#seek", "aria-valuetext") == f"frame 11 of {FRAMES - 1}"
+    page.page.focus("#opacity")
+    page.page.keyboard.press("ArrowRight")
+    assert (page.page.input_value("#opacity"), shown(page)) == ("51", 11)
+    page.page.focus("#seek")
     page.page.keyboard.press("End")
     page.wait(f"tritonSam.scene.frame === {FRAMES - 1}")
     assert page.page.is_disabled("#step-forward")

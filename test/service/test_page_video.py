@@ -24,6 +24,8 @@ SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]
     .map((e) => [e, e.getBoundingClientRect()])
     .filter(([e, b]) => b.width && b.height && !e.closest("dialog") && (b.width < {FINGER} || b.height < {FINGER}))
     .map(([e]) => e.id || e.getAttribute("aria-label") || e.textContent.trim())"""
+CANVAS_FITS = """(() => { const canvas = document.getElementById("canvas");
+    return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()"""
 NAMELESS = """[...document.querySelectorAll("button, select, input")]
     .filter((e) => e.getBoundingClientRect().width && !e.closest("dialog"))
     .filter((e) => !(e.getAttribute("aria-label") || e.labels?.length || e.innerText?.trim()))
@@ -51,6 +53,7 @@ def client(running):
 def open_clip(page, path):
     page.page.set_input_files("#file", path)
     page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
+    page.wait(CANVAS_FITS)  # the timeline has taken its place
 
 
 @pytest.fixture

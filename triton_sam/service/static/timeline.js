@@ -3,8 +3,8 @@
 import { framesOf } from "./video-scene.js";
 
 const THUMBS = 44; // height of the thumbnails
-const LANE = 9; // height of the row of an object
-const MAX_LANES = 5;
+const LANES = 24; // height of the rows of all objects: it never changes, so that the image stays where it is
+const MAX_LANE = 8;
 const EDGE = 6; // room for marks at the first and last frame
 
 export class Timeline {
@@ -48,7 +48,6 @@ export class Timeline {
     this.#seek.value = frame;
     const isPrompted = scene.promptedFrames.includes(frame);
     this.#seek.setAttribute("aria-valuetext", `frame ${frame} of ${this.#seek.max}${isPrompted ? ", with a prompt" : ""}`);
-    this.#canvas.parentElement.style.height = `${THUMBS + LANE * Math.min(MAX_LANES, scene.objects.length) + 6}px`;
     this.redraw();
   }
 
@@ -107,8 +106,9 @@ export class Timeline {
     const context = this.#canvas.getContext("2d");
     context.scale(ratio, ratio);
     this.#drawThumbs(context, width);
-    const objects = this.#state.scene.objects.slice(-MAX_LANES);
-    objects.forEach((object, row) => this.#drawLane(context, object, THUMBS + 3 + LANE * (row + 0.5)));
+    const { objects } = this.#state.scene;
+    const lane = Math.min(MAX_LANE, LANES / objects.length);
+    objects.forEach((object, row) => this.#drawLane(context, object, THUMBS + 5 + lane * (row + 0.5), lane / MAX_LANE));
     this.#drawPosition(context, height);
   }
 
@@ -124,12 +124,12 @@ export class Timeline {
     context.restore();
   }
 
-  #drawLane(context, object, y) {
+  #drawLane(context, object, y, size) {
     const { masks, scene } = this.#state;
     context.lineCap = "round";
     context.globalAlpha = object.visible ? 1 : 0.4;
     context.strokeStyle = object.color;
-    context.lineWidth = object.id === scene.activeId ? 4 : 3;
+    context.lineWidth = (object.id === scene.activeId ? 4 : 3) * size;
     for (const [first, last] of masks.rangesOf(object)) {
       context.beginPath();
       context.moveTo(this.#xOf(first), y);
@@ -138,7 +138,7 @@ export class Timeline {
     }
     for (const frame of framesOf(object)) {
       context.beginPath();
-      context.arc(this.#xOf(frame), y, 4, 0, 2 * Math.PI);
+      context.arc(this.#xOf(frame), y, 1 + 3 * size, 0, 2 * Math.PI);
       context.fillStyle = object.color;
       context.fill();
       context.lineWidth = 1.5;

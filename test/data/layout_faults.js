@@ -11,7 +11,7 @@
     if (box.left < -0.5 || box.right > innerWidth + 0.5) faults.push(`${name(e)} sticks out`);
     if (!/INPUT|SELECT/.test(e.tagName) && e.scrollWidth > e.clientWidth + 1 && e.clientWidth) faults.push(`${name(e)} is cut`);
   }
-  for (const box of [".top", ".tools", ".zoom", ".panel", ".status"]) {
+  for (const box of [".top", ".tools", ".zoom", ".transport", ".panel", ".status"]) {
     const parts = [...document.querySelectorAll(`${box} button, ${box} select, ${box} .pill, ${box} a, ${box} > span`)];
     const boxes = parts.filter((e) => shown(e) && !e.matches(".space")).map((e) => [e, e.getBoundingClientRect()]);
     for (const [i, [a, p]] of boxes.entries()) for (const [b, q] of boxes.slice(i + 1)) {

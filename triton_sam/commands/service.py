@@ -112,10 +112,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=int, default=512, metavar="MIB", help="memory for uploaded images (default: 512)"
     )
+    _add_videos(parser)
     parser.add_argument(
         "--log-format", choices=("json", "text"), default="json", help="form of the log on stderr (default: json)"
     )
     _options.add_quiet(parser)
+
+
+def _add_videos(parser: argparse.ArgumentParser) -> None:
+    """Add the limits of videos."""
+    for option, kind, default, unit, text in (
+        ("--max-video", int, 512, "MIB", "maximum size of an uploaded video"),
+        ("--max-videos", int, 16, "N", "maximum number of uploaded videos"),
+        ("--max-video-frames", int, 20_000, "N", "maximum number of frames of a video"),
+        ("--video-disk", int, 4096, "MIB", "disk for uploaded videos, in the folder of temporary files"),
+        ("--video-mask-memory", int, 256, "MIB", "memory for the masks of videos"),
+        ("--video-idle", float, 900.0, "SECONDS", "time after which an unused video is removed"),
+        ("--max-tracks", int, 4, "N", "videos tracked at a time"),
+    ):
+        parser.add_argument(option, type=kind, default=default, metavar=unit, help=f"{text} (default: {default:g})")
 
 
 def _add_quota(parser: argparse.ArgumentParser) -> None:
@@ -167,6 +182,13 @@ def run(args: argparse.Namespace) -> int:
         page_messages=args.page_messages,
         timeout=args.timeout,
         store_bytes=args.memory * MEBI,
+        max_video=args.max_video * MEBI,
+        max_videos=args.max_videos,
+        max_video_frames=args.max_video_frames,
+        video_bytes=args.video_disk * MEBI,
+        video_mask_bytes=args.video_mask_memory * MEBI,
+        video_idle_seconds=args.video_idle,
+        max_tracks=args.max_tracks,
         log_format=args.log_format,
     )
     repository = _options.repository(args) if args.local else None

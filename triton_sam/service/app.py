@@ -14,6 +14,7 @@ from . import logs, metrics, page, problems
 from .api import live
 from .api import v0 as rest_v0
 from .api import v1 as rest_v1
+from .api import videos as rest_videos
 from .cancellation import CancellableRequests
 from .engine import Engine
 from .hosts import TrustedHosts
@@ -21,6 +22,7 @@ from .middleware import Guard, Observe
 from .schemas import ProblemDetails, SegmentAnswer
 from .settings import Settings
 from .tracing import HEADER
+from .videos.store import Videos
 
 DESCRIPTION = """Segment Anything on NVIDIA Triton.
 
@@ -37,14 +39,17 @@ def create_app(settings: Settings) -> FastAPI:
     """
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
+    videos = Videos(engine)
     requests = CancellableRequests(settings.timeout, figures)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await engine.start()
+        await videos.start()
         try:
             yield
         finally:
+            await videos.stop()
             await engine.stop()
             logs.LOGGER.info("stopped")
 
@@ -58,10 +63,12 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.engine = engine
+    app.state.videos = videos
     app.include_router(page.router(settings))
     app.include_router(live.router(engine))
     app.include_router(rest_v0.router(engine, requests))
     app.include_router(rest_v1.router(engine, requests))
+    app.include_router(rest_videos.router(engine, videos, requests))
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 
     @app.get("/metrics", include_in_schema=False)

@@ -18,6 +18,8 @@ SECOND_BYTES = 1 << 18
 CHUNK = 1 << 16
 """Bytes of an answer that are written at a time, so that the service notices a client that does not read."""
 FILES = "multipart/form-data"
+VIDEOS = "/v1/videos"
+"""The path of uploads that go to the disk as they arrive, not into memory: they have limits of their own."""
 UNUSED = ("GET", "HEAD", "DELETE")
 """Methods whose routes work without the body, also while it arrives."""
 MAX_VALUES = 1 << 14
@@ -53,11 +55,14 @@ class Body:
         self._arrived = arrived
         self._is_unused = scope["method"] in UNUSED
         self._has_files = headers.get("content-type", "").lower().lstrip().startswith(FILES)
-        self._limit = settings.max_body if self._has_files else settings.max_json
+        to_disk = self._has_files and scope["path"] == VIDEOS
+        large = settings.max_video if to_disk else settings.max_body
+        self._limit = large if self._has_files else settings.max_json
         self._length = _length(headers)
         self._read = 0
         self._values = 0
-        self._lease = budgets.bodies.take(0)
+        self._lease = (budgets.video_bytes if to_disk else budgets.bodies).take(0)
+        self._free = 0 if to_disk else FREE_BYTES
         self._unread: Lease | None = None
         self._budgets = budgets
         self._clock = asyncio.get_running_loop().time
@@ -115,11 +120,11 @@ class Body:
         return message
 
     def _count(self, piece: bytes) -> None:
-        before = max(0, self._read - FREE_BYTES)
+        before = max(0, self._read - self._free)
         self._read += len(piece)
         if self._read > self._limit:
             raise self._too_large()
-        self._lease.grow(max(0, self._read - FREE_BYTES) - before)
+        self._lease.grow(max(0, self._read - self._free) - before)
         if self._has_files:
             self._caller.upload(len(piece))
             return

@@ -96,6 +96,11 @@ class Budget:
         lease.grow(amount)
         return lease
 
+    def hold(self, amount: int) -> Lease:
+        """Return a lease of an amount that somebody has been allowed already, and gives back soon."""
+        self.book(amount)
+        return Lease(self, amount)
+
     def check(self, amount: int = 1) -> None:
         """Refuse an amount that is not left.
 
@@ -266,6 +271,10 @@ class Budgets:
             "unread_requests", settings.max_requests * RECEIVING_PER_PLACE, "requests that still arrive", metrics
         )
         self.pages = Budget("pages", settings.max_pages, "open pages", metrics)
+        self.videos = Budget("videos", settings.max_videos, "videos", metrics)
+        self.video_bytes = Budget("video_bytes", settings.video_bytes, "bytes of videos", metrics)
+        self.video_masks = Budget("video_mask_bytes", settings.video_mask_bytes, "masks of videos", metrics)
+        self.tracks = Budget("tracks", settings.max_tracks, "videos that are tracked at a time", metrics)
         self.workers = Workers(int(settings.work_megapixels * MEGA), metrics)
         self.messages = Pace(PAGES_MESSAGES, PAGES_BURST)
 

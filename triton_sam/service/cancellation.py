@@ -30,19 +30,33 @@ class CancellableRequests:
         self._metrics = metrics
         self._tasks: defaultdict[str, set[asyncio.Task[Any]]] = defaultdict(set)
 
-    async def run(self, request: Request, work: Coroutine[Any, Any, Result], session_id: str | None = None) -> Result:
+    async def run(
+        self,
+        request: Request,
+        work: Coroutine[Any, Any, Result],
+        session_id: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Result:
         """Return the result of ``work``.
+
+        Args:
+            request: the request of the client.
+            work: the work for it.
+            session_id: the name by which the client may cancel it.
+            timeout: seconds that it may take; None: those of every request.
 
         Raises:
             Problem: 408 or 413, an unread body is too slow or too large; 499, the client hung up or cancelled its
                 ``session_id``; 504, the time is up. This method then cancels the work, also at Triton.
         """
+        seconds = self._timeout if timeout is None else timeout
         task = asyncio.create_task(work)
         gone = asyncio.create_task(_disconnected(request))
         if session_id is not None:
             self._tasks[session_id].add(task)
         try:
-            await asyncio.wait({task, gone}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task, gone}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if task.done() and not task.cancelled():
                 return task.result()
             fault = gone.exception() if gone.done() else None
@@ -52,7 +66,7 @@ class CancellableRequests:
                 self._metrics.cancelled.inc()
                 raise cancelled()
             raise Problem(
-                504, f"there was no result within {self._timeout:g} s: try again, or send fewer objects", code="timeout"
+                504, f"there was no result within {seconds:g} s: try again, or send fewer objects", code="timeout"
             )
         finally:
             self._forget(session_id, task)

@@ -22,6 +22,7 @@ from ..inputs.images import FORMATS, TURNED, open_image, orientation
 from ..masks.segment import Segment
 from ..transport.triton import Transport
 from ..transport.url import parse_url
+from ..wire.video import video_model
 from .budgets import Budgets, work_pixels
 from .logs import LOGGER
 from .metrics import Metrics
@@ -51,12 +52,14 @@ class Pair:
         family: its SAM family.
         version: version of the encoder that answers.
         keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
+        tracks_videos: whether it has a video model.
     """
 
     name: str
     family: Family
     version: str
     keeps_images: bool
+    tracks_videos: bool = False
 
     @property
     def origin(self) -> Origin:
@@ -346,7 +349,11 @@ class Engine:
             self._variants = sort_models(versions, self._control.model_config).variants
             self._versions = dict(versions)
         pairs = {
-            name: Pair(name, get_family(family), versions[model_name(name, ENCODER)], name in versions)
+            name: Pair(
+                *(name, get_family(family), versions[model_name(name, ENCODER)]),
+                keeps_images=name in versions,
+                tracks_videos=video_model(get_family(family), name) in versions,
+            )
             for family in FAMILIES
             for name in self._variants.get(family, ())
             if model_name(name, ENCODER) in versions

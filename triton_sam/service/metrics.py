@@ -55,6 +55,9 @@ class Metrics:
             registry=self.registry,
         )
         self.stored_bytes = Gauge(f"{prefix}_stored_bytes", "Memory of uploaded images", registry=self.registry)
+        self.tracked_frames = Counter(
+            f"{prefix}_tracked_frames", "Frames of videos that were tracked", registry=self.registry
+        )
         self.stored_images = Gauge(f"{prefix}_stored_images", "Uploaded images in memory", registry=self.registry)
 
     def text(self) -> bytes:

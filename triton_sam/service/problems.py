@@ -23,6 +23,7 @@ from ..errors import (
     ServerTimeoutError,
     ServerUnreachableError,
     UnknownImageError,
+    UnknownSessionError,
 )
 from .logs import LOGGER, request_id
 
@@ -44,9 +45,10 @@ TITLES = {
     405: "Method not allowed",
     406: "Not acceptable",
     408: "Too slow",
+    409: "Conflict",
     411: "Length required",
     413: "Too large",
-    415: "Not an image",
+    415: "Wrong kind of file",
     421: "Wrong host",
     422: "Cannot be used",
     429: "Too many requests",
@@ -60,6 +62,7 @@ TITLES = {
 
 STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (UnknownImageError, 503),  # Triton lost an image again at once: its cache is too small; try again
+    (UnknownSessionError, 503),  # the same with the session of a video
     (ImageError, 422),
     (InputError, 422),
     (ModelNotReadyError, 503),

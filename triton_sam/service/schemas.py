@@ -51,6 +51,7 @@ class Model(BaseModel):
     default: bool = Field(description="Whether this model answers requests that name none.")
     keeps_images: bool = Field(description="Whether Triton keeps the embeddings, so that a click is small.")
     takes_mask: bool = Field(description="Whether the model takes `mask` to refine an earlier answer.")
+    tracks_videos: bool = Field(description="Whether Triton serves the video model, which `/v1/videos` needs.")
 
 
 class Models(BaseModel):
@@ -196,11 +197,12 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     texts = {
         400: "The service cannot read the body.",
         401: "The token is missing or wrong.",
-        404: "There is no such image or model.",
+        404: "There is no such image, video or model.",
         406: "There is no such format of masks.",
         408: "The body came too slowly.",
+        409: "The state of the video does not allow this now.",
         413: "There are too many bytes, values or pixels.",
-        415: "The file is not an image.",
+        415: "The file is not an image or not a video.",
         421: "The service does not answer to this name: see `--allowed-host`.",
         422: "The service cannot use a part of the request.",
         429: "The quota of the token is used up: header `Retry-After`.",

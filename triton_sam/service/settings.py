@@ -25,6 +25,13 @@ LIMITS = {
     "page_messages": "--page-messages",
     "timeout": "--timeout",
     "store_bytes": "--memory",
+    "max_video": "--max-video",
+    "max_videos": "--max-videos",
+    "max_video_frames": "--max-video-frames",
+    "video_bytes": "--video-disk",
+    "video_mask_bytes": "--video-mask-memory",
+    "video_idle_seconds": "--video-idle",
+    "max_tracks": "--max-tracks",
 }
 """Settings that must be above 0, each with the option of `triton-sam service` that sets it."""
 
@@ -57,6 +64,13 @@ class Settings:
         page_messages: messages that one page may send in a second; the service reads no faster.
         timeout: seconds that one request may take.
         store_bytes: memory for uploaded images; the ones used longest ago go first.
+        max_video: bytes that the upload of a video may carry.
+        max_videos: uploaded videos at a time; more are answered 503.
+        max_video_frames: frames of one video.
+        video_bytes: disk for uploaded videos.
+        video_mask_bytes: memory for the masks of all tracked videos.
+        video_idle_seconds: a video that nobody has used for so long is removed.
+        max_tracks: videos that are tracked at a time; more are answered 503.
         static_max_age: seconds that a browser may keep the files of the page without asking.
         log_format: form of the log: "json" or "text".
 
@@ -86,6 +100,13 @@ class Settings:
     page_messages: float = 60.0
     timeout: float = 60.0
     store_bytes: int = 512 * MEBI
+    max_video: int = 512 * MEBI
+    max_videos: int = 16
+    max_video_frames: int = 20_000
+    video_bytes: int = 4096 * MEBI
+    video_mask_bytes: int = 256 * MEBI
+    video_idle_seconds: float = 900.0
+    max_tracks: int = 4
     static_max_age: int = 0
     log_format: str = "json"
 
@@ -108,6 +129,8 @@ class Settings:
             raise ConfigurationError("an empty token protects nothing: leave it out or give one")
         if self.max_body > self.store_bytes:
             raise ConfigurationError("--memory must be at least --max-body: a request has to fit in")
+        if self.max_video > self.video_bytes:
+            raise ConfigurationError("--video-disk must be at least --max-video: a video has to fit in")
         if max(self.max_body, self.max_json) > self.body_bytes:
             raise ConfigurationError(
                 "--body-memory must be at least --max-body and --max-json: a request has to fit in"

@@ -149,6 +149,7 @@ def describe(pair: Pair, is_default: bool) -> Model:
         default=is_default,
         keeps_images=pair.keeps_images,
         takes_mask=pair.family.takes_mask,
+        tracks_videos=pair.tracks_videos,
     )
 
 

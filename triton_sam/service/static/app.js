@@ -3,18 +3,21 @@
 import { connectControls } from "./controls.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
+import { askToken, busy, check, hintFor, setState, warn } from "./notices.js";
 import { outline } from "./outline.js";
-import { paintBox, paintMask, paintPoint } from "./paint.js";
+import { paintBox, paintMask, paintPrompts } from "./paint.js";
 import { showObjects } from "./panel.js";
 import * as rest from "./rest.js";
 import { hasPrompt, promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
+import { isVideo, Video } from "./video.js";
 
 const $ = (id) => document.getElementById(id);
-const scene = new Scene();
 const live = new Live();
 const settings = { model: null, multimask: false, opacity: 0.5, hover: true };
-const masks = new Masks(scene, live, settings);
+const forImages = { scene: new Scene() };
+forImages.masks = new Masks(forImages.scene, live, settings);
+let { scene, masks } = forImages; // or those of the video
 const stats = { hover: [], clicks: [] }; // for measurements: [{moved, painted, ms}]
 let models = [];
 let image = null; // {id, name, stem, width, height, file}
@@ -24,11 +27,15 @@ let serviceIsUp = false;
 let uploadFor = null;
 
 const stage = new Stage($("stage"), $("canvas"), paint);
+const video = new Video({ stage, settings, show, warn, problem: videoProblem });
 // Tests, measurements, and people at the browser's console use this object.
 globalThis.tritonSam = {
   stats,
-  scene,
   settings,
+  video,
+  get scene() {
+    return scene;
+  },
   resultOf: (object) => masks.resultOf(object),
   choiceOf: (object) => masks.choiceOf(object),
   screenOf: (x, y) => stage.screenOf(x, y),
@@ -42,15 +49,18 @@ globalThis.tritonSam = {
 
 // --- masks -----------------------------------------------------------------------------------------------------------
 
-masks.addEventListener("changed", () => show());
-masks.addEventListener("unknown-image", () => void reupload());
-masks.addEventListener("clicked", ({ detail }) => {
-  stage.draw();
-  const total = performance.now() - detail.time;
-  stats.clicks.push({ total, ms: detail.ms });
-  $("click-info").textContent = `last click: ${Math.round(total)} ms`;
-  $("service-info").textContent = `service ${Math.round(detail.ms)} ms`;
-});
+for (const source of [forImages.masks, video.masks]) {
+  source.addEventListener("changed", () => show());
+  source.addEventListener("unknown-image", () => void reupload());
+  source.addEventListener("clicked", ({ detail }) => {
+    stage.draw();
+    const total = performance.now() - detail.time;
+    stats.clicks.push({ total, ms: detail.ms });
+    $("click-info").textContent = `last click: ${Math.round(total)} ms`;
+    $("service-info").textContent = `service ${Math.round(detail.ms)} ms`;
+  });
+}
+video.masks.addEventListener("failed", ({ detail }) => videoProblem(detail));
 
 live.addEventListener("masks", ({ detail }) => {
   if (!image || detail.image !== image.id) return;
@@ -84,19 +94,23 @@ function endHover() {
 // --- actions of the user ---------------------------------------------------------------------------------------------
 
 stage.addEventListener("point", ({ detail }) => {
-  if (!image || opening) return;
+  if (!takesClicks()) return;
   endHover();
   const point = { x: round2(detail.x), y: round2(detail.y), label: detail.label };
   change(() => scene.current().points.push(point), detail.time);
 });
 
 stage.addEventListener("box", ({ detail }) => {
-  if (!image || opening) return;
+  if (!takesClicks()) return;
   endHover();
   change(() => (scene.current().box = detail.box.map(round2)), detail.time);
 });
 
 stage.addEventListener("view", () => ($("zoom-level").textContent = `${Math.round(stage.scale * 100)} %`));
+
+function takesClicks() {
+  return (image || (video.isOpen && video.isAtRest)) && !opening;
+}
 
 function change(act, time) {
   scene.change(act);
@@ -129,7 +143,7 @@ const actions = {
     change(() => (object.choice = index));
   },
   newObject() {
-    if (!image || (scene.active && !hasPrompt(scene.active))) return;
+    if (!(image || video.isOpen) || (scene.active && !hasPrompt(scene.active))) return;
     change(() => scene.begin());
   },
   removeActive: () => scene.active && actions.remove(scene.activeId),
@@ -165,19 +179,20 @@ const actions = {
   open: () => $("file").click(),
   zoom: (factor) => stage.zoom(factor),
   fit: () => stage.fit(),
-  space: (held) => stage.holdSpace(held),
+  space(held) {
+    if (!video.isOpen) stage.holdSpace(held);
+    else if (held) video.togglePlay();
+  },
+  step: (by) => video.step(by),
+  jump: (by) => video.isOpen && video.jump(by),
+  track: (direction) => void video.track(direction),
   escape() {
+    void video.stop();
     stage.abort();
     endHover();
   },
   help: () => $("keys-dialog").showModal(),
 };
-
-function check(selector, isOn) {
-  for (const button of document.querySelectorAll(selector)) {
-    button.setAttribute("aria-checked", String(isOn(button)));
-  }
-}
 
 // --- images --------------------------------------------------------------------------------------------------------
 
@@ -187,20 +202,25 @@ async function open(file) {
   const mine = (opening = new AbortController());
   endHover();
   warn("");
-  $("busy").hidden = false;
+  busy(isVideo(file) ? "Opening the video …" : "Encoding the image …");
   try {
+    if (isVideo(file)) {
+      await video.open(file, mine.signal);
+      image = preview = null;
+      begin(video);
+      return;
+    }
     const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF or 16-bit images
     const info = await rest.upload(file, settings.model, mine.signal);
     const picture = local ?? (await createImageBitmap(await rest.preview(info.id, mine.signal)));
     if (opening !== mine) return; // the user has opened a newer image
     const name = file.name || "image";
-    image = masks.image = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
-    uploadFor = settings.model;
+    image = forImages.masks.image = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
+    video.close();
+    begin(forImages);
     scene.reset();
     masks.reset();
     preview = null;
-    $("stage").classList.remove("is-empty");
-    $("empty").hidden = true;
     stage.show(picture, { width: info.width, height: info.height });
   } catch (problem) {
     if (opening !== mine) return;
@@ -209,21 +229,36 @@ async function open(file) {
   } finally {
     if (opening === mine) {
       opening = null;
-      $("busy").hidden = true;
+      busy("");
       show();
     }
   }
 }
 
-/** Upload the image again: for another model, or for a service that has forgotten it. */
+/** Show the objects of the image, or those of the video. */
+function begin(mode) {
+  ({ scene, masks } = mode);
+  uploadFor = settings.model;
+  document.body.dataset.mode = mode === video ? "video" : "image";
+  $("stage").classList.remove("is-empty");
+  $("empty").hidden = true;
+}
+
+/** Upload the image or the video again: for another model, or for a service that has forgotten it. */
 async function reupload() {
-  if (!image || opening) return;
+  if (!(image || video.isOpen) || opening) return;
   const mine = (opening = new AbortController());
-  $("busy").hidden = false;
+  busy(image ? "Encoding the image …" : "Opening the video …");
   try {
+    if (video.isOpen) {
+      await video.stop();
+      await video.reopen(mine.signal);
+      uploadFor = settings.model;
+      return;
+    }
     const info = await rest.upload(image.file, settings.model, mine.signal);
     if (opening !== mine) return;
-    image = masks.image = { ...image, ...info };
+    image = forImages.masks.image = { ...image, ...info };
     uploadFor = settings.model;
     warn("");
   } catch (problem) {
@@ -232,7 +267,7 @@ async function reupload() {
   } finally {
     if (opening === mine) {
       opening = null;
-      $("busy").hidden = true;
+      busy("");
     }
   }
   await masks.refresh();
@@ -261,7 +296,7 @@ live.addEventListener("status", ({ detail }) => {
   }
   warn("");
   if (wasUp && models.map((model) => model.name).join() === detail.models.join()) return;
-  void loadModels().then(() => image && (uploadFor === settings.model ? masks.refresh() : reupload()));
+  void loadModels().then(() => (image || video.isOpen) && (uploadFor === settings.model ? masks.refresh() : reupload()));
 });
 
 live.addEventListener("lost", () => {
@@ -302,22 +337,10 @@ async function loadModels() {
   select.disabled = models.length === 0;
 }
 
-function askToken() {
-  const dialog = $("token-dialog");
-  if (!dialog.open) dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => (rest.rememberToken($("token").value), resolve()), { once: true });
-  });
-}
-
-function setState(state, text) {
-  $("state").dataset.state = state;
-  $("state").lastElementChild.textContent = text;
-}
-
-function warn(text) {
-  $("banner").textContent = text;
-  $("banner").hidden = !text;
+function videoProblem(problem) {
+  if (problem.status === 401) void askToken().then(() => masks.refresh());
+  else if (problem.code === "unknown_video") void reupload();
+  else warn(problem.message);
 }
 
 // --- showing ---------------------------------------------------------------------------------------------------------
@@ -331,11 +354,7 @@ function paint(context) {
   const active = scene.active;
   const color = active?.color ?? "#1e90ff";
   if (preview?.path) paintMask(context, preview.path, color, settings.opacity * 0.55, unit, true);
-  for (const object of scene.objects) {
-    if (!object.visible) continue;
-    if (object.box) paintBox(context, object.box, object.color, unit);
-    for (const point of object.points) paintPoint(context, point, unit, object !== active);
-  }
+  paintPrompts(context, scene.objects, active, unit);
   if (stage.box) paintBox(context, stage.box, color, unit, true);
 }
 
@@ -344,20 +363,24 @@ function show() {
   $("undo").disabled = !scene.canUndo;
   $("redo").disabled = !scene.canRedo;
   $("clear").disabled = scene.objects.length === 0;
-  $("new-object").disabled = !image || Boolean(scene.active && !hasPrompt(scene.active));
+  $("new-object").disabled = !(image || video.isOpen) || Boolean(scene.active && !hasPrompt(scene.active));
   $("save-mask").disabled = !(scene.active && masks.resultOf(scene.active)?.logits);
-  $("save-overlay").disabled = $("save-coco").disabled = masks.finished.length === 0;
+  const nothing = masks.finished.length === 0;
+  for (const button of document.querySelectorAll("#save-overlay, #save-coco, [data-save]")) button.disabled = nothing;
   $("hint").hidden = scene.objects.length > 0;
-  $("hint").textContent = image ? "Click on an object in the image, or drag a box around it." : "Open an image first.";
-  $("picture-info").textContent = image ? `${image.name} · ${image.width} × ${image.height}` : "no image";
+  $("hint").textContent = hintFor(image, video.isOpen);
+  const shown = image ?? video.info;
+  const size = shown && `${shown.name} · ${shown.width} × ${shown.height}`;
+  $("picture-info").textContent = video.isOpen ? `${size} · ${video.info.fps} frames/s` : (size ?? "no image");
+  video.update();
   stage.redraw();
 }
 
 connectControls({
   actions,
   settings,
-  scene,
-  masks,
+  ...forImages,
+  video,
   stage,
   open,
   openSample,

@@ -1,7 +1,7 @@
 // The page's buttons, fields, dropped files and keys, and the actions that they start.
 
 import { installKeys } from "./keys.js";
-import { saveCoco, saveMask, saveOverlay } from "./saves.js";
+import { saveCoco, saveMask, saveOverlay, saveVideo } from "./saves.js";
 import { toggle as toggleTheme } from "./theme.js";
 
 const $ = (id) => document.getElementById(id);
@@ -9,10 +9,10 @@ const $ = (id) => document.getElementById(id);
 /**
  * Connect every control of the page with its action.
  *
- * page: {actions, settings, scene, masks, stage, open, openSample, reupload, endHover, warn, currentImage()}
+ * page: {actions, settings, scene, masks, video, stage, open, openSample, reupload, endHover, warn, currentImage()}
  */
 export function connectControls(page) {
-  const { actions, settings, scene, masks, stage } = page;
+  const { actions, settings, scene, masks, stage } = page; // of images; the video has its own
   async function saving(act) {
     try {
       await act();
@@ -61,6 +61,13 @@ export function connectControls(page) {
   });
   $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks, settings)));
   $("save-coco").addEventListener("click", () => saving(() => saveCoco(page.currentImage(), masks.finished, masks, settings)));
+  for (const button of document.querySelectorAll("[data-save]")) {
+    button.addEventListener("click", async () => {
+      button.classList.add("is-busy");
+      await saving(() => saveVideo(page.video.info, button.dataset.save));
+      button.classList.remove("is-busy");
+    });
+  }
   $("save-overlay").addEventListener("click", () => {
     const shown = masks.finished
       .filter((object) => object.visible)

@@ -53,7 +53,7 @@ function fields(api, schema) {
 }
 
 function curl(api, verb, path, kind, schema) {
-  const target = `${location.origin}${path.replace("{image_id}", "$ID")}`;
+  const target = `${location.origin}${path.replace(/\{(image|video)_id\}/, "$ID")}`;
   const parts = ["curl -s"];
   if (verb !== "get") parts.push(`-X ${verb.toUpperCase()}`);
   if (kind === "application/json") {

@@ -20,21 +20,28 @@ const LETTERS = {
   delete: (act) => act.removeActive(),
   backspace: (act) => act.removeActive(),
   escape: (act) => act.escape(),
+  arrowleft: (act, event) => act.step(event.shiftKey ? -10 : -1),
+  arrowright: (act, event) => act.step(event.shiftKey ? 10 : 1),
+  "[": (act) => act.jump(-1),
+  "]": (act) => act.jump(1),
+  t: (act) => act.track("forward"),
+  r: (act) => act.track("back"),
 };
 
 export function installKeys(actions) {
   addEventListener("keydown", (event) => {
     if (document.querySelector("dialog[open]") || isTyping(event.target)) return;
     const key = event.key.toLowerCase();
+    if (key.startsWith("arrow") && event.target.matches?.("input[type=range]")) return; // it moves by itself
     if (event.ctrlKey || event.metaKey) {
       if (key === "z") (event.shiftKey ? actions.redo : actions.undo)();
       else if (key === "y") actions.redo();
       else return;
     } else if (key === " ") {
       if (event.target.closest("button, select, a, input")) return;
-      actions.space(true);
+      if (!event.repeat) actions.space(true);
     } else if (LETTERS[key] && !event.altKey) {
-      LETTERS[key](actions);
+      LETTERS[key](actions, event);
     } else {
       return;
     }

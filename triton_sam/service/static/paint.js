@@ -33,8 +33,17 @@ export function paintBox(context, box, color, unit, isPreview = false) {
   context.restore();
 }
 
+/** Draw the boxes and points of all objects that are visible; those of the active one stand out. */
+export function paintPrompts(context, objects, active, unit) {
+  for (const object of objects) {
+    if (!object.visible) continue;
+    if (object.box) paintBox(context, object.box, object.color, unit);
+    for (const point of object.points) paintPoint(context, point, unit, object !== active);
+  }
+}
+
 /** Draw a disc: green with a plus is foreground, red with a minus is background. */
-export function paintPoint(context, point, unit, isFaint = false) {
+function paintPoint(context, point, unit, isFaint = false) {
   const radius = 7 * unit;
   context.save();
   context.globalAlpha = isFaint ? 0.6 : 1;

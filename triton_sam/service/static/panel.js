@@ -67,7 +67,7 @@ function update(row, object, scene, masks, actions) {
   eye.setAttribute("aria-label", `${object.visible ? "Hide" : "Show"} ${object.name}`);
   eye.setAttribute("aria-pressed", String(!object.visible));
   bin.setAttribute("aria-label", `Delete ${object.name}`);
-  facts.textContent = describe(object, result, choice);
+  facts.textContent = masks.describe?.(object) ?? describe(object, result, choice);
   facts.classList.toggle("bad", Boolean(result?.error));
 
   const scores = isActive && result?.scores?.length > 1 ? result.scores : [];

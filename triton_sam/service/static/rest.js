@@ -26,7 +26,7 @@ export function rememberToken(text) {
   }
 }
 
-async function call(path, options = {}) {
+export async function call(path, options = {}) {
   const headers = new Headers(options.headers);
   try {
     if (token()) headers.set("Authorization", `Bearer ${token()}`);

@@ -3,6 +3,9 @@
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
 import { promptOf } from "./scene.js";
+import { download } from "./video-rest.js";
+
+const ENDINGS = { png: "masks.zip", rle: "masks.jsonl", coco: "coco.json", overlay: "overlay.mp4" };
 
 /** Save the mask of one object as PNG: 255 inside, 0 outside. */
 export async function saveMask(image, object, masks, settings) {
@@ -47,6 +50,11 @@ export async function saveCoco(image, objects, masks, settings) {
     annotations,
   };
   save(new Blob([JSON.stringify(coco, null, 1)], { type: "application/json" }), `${image.stem}-coco.json`);
+}
+
+/** Save the masks of all frames of a video in a format of the service. */
+export async function saveVideo(video, format) {
+  save(await download(video.id, format), `${video.stem}-${ENDINGS[format]}`);
 }
 
 async function fullMask(image, object, masks, settings, format) {

@@ -86,8 +86,9 @@ export class Scene {
   }
 }
 
+/** Whether an object has a prompt; one of a video (``prompts``) may have it in another frame. */
 export function hasPrompt(object) {
-  return Boolean(object && (object.points.length || object.box));
+  return Boolean(object && (object.points.length || object.box || Object.keys(object.prompts ?? {}).length));
 }
 
 /** Return an object's prompt for the service; ``extra`` is the point under the mouse, if it counts, too. */

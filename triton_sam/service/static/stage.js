@@ -50,13 +50,19 @@ export class Stage extends EventTarget {
     this.picture = picture;
     this.size = size;
     this.fit();
+    this.draw();
+  }
+
+  /** Show another frame of the same size, without a change of the view. */
+  swap(picture) {
+    this.picture = picture;
+    this.draw();
   }
 
   fit() {
     if (!this.size) return;
     const { width, height } = this.#frame.getBoundingClientRect();
-    const narrow = width < 620;
-    const room = narrow ? { left: 8, top: 64, right: 8, bottom: 60 } : { left: 68, top: 16, right: 16, bottom: 64 };
+    const room = this.#room(width);
     const scale = Math.min(
       (width - room.left - room.right) / this.size.width,
       (height - room.top - room.bottom) / this.size.height,
@@ -69,6 +75,13 @@ export class Stage extends EventTarget {
     };
     this.#fitted = true;
     this.#changed();
+  }
+
+  /** Return the space around the image that the buttons need. It depends on where style.css places them. */
+  #room(width) {
+    if (matchMedia("(max-height: 500px)").matches) return { left: 128, top: 8, right: 8, bottom: 8 };
+    if (width < 620) return { left: 8, top: 68, right: 8, bottom: 68 };
+    return { left: 68, top: 16, right: 16, bottom: 64 };
   }
 
   /** Zoom about a point of the screen; without a point, about the middle of the stage. */
@@ -168,7 +181,7 @@ export class Stage extends EventTarget {
 
   #label(event) {
     const cut = this.tool === "cut";
-    const other = event.button === 2 || (event.buttons & 2) !== 0 || event.altKey;
+    const other = event.button === 2 || (event.buttons & 2) !== 0 || event.altKey || event.shiftKey;
     return cut !== other ? 0 : 1;
   }
 

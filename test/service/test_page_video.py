@@ -1,0 +1,362 @@
+"""The page's video mode in headless Chromium, over a real service whose video client needs no Triton."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import clip
+
+pytest.importorskip("fastapi")
+pytest.importorskip("av")
+from support.conditions import wait_until
+from support.fake_video_client import service_with_videos
+from support.running_browser import WIDE, Page, open_page
+
+LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
+NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
+FINGER = 44
+FRAMES = 40
+SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]
+    .map((e) => [e, e.getBoundingClientRect()])
+    .filter(([e, b]) => b.width && b.height && !e.closest("dialog") && (b.width < {FINGER} || b.height < {FINGER}))
+    .map(([e]) => e.id || e.getAttribute("aria-label") || e.textContent.trim())"""
+CANVAS_FITS = """(() => { const canvas = document.getElementById("canvas");
+    return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()"""
+NAMELESS = """[...document.querySelectorAll("button, select, input")]
+    .filter((e) => e.getBoundingClientRect().width && !e.closest("dialog"))
+    .filter((e) => !(e.getAttribute("aria-label") || e.labels?.length || e.innerText?.trim()))
+    .map((e) => e.outerHTML)"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return clip.write_clip(tmp_path_factory.mktemp("clip") / "clip.mp4", FRAMES)
+
+
+@pytest.fixture(scope="module")
+def running():
+    with service_with_videos() as running:
+        yield running
+
+
+@pytest.fixture
+def client(running):
+    client = running[1]
+    yield client
+    client.seconds, client.failure = 0.0, None
+
+
+def open_clip(page, path):
+    page.page.set_input_files("#file", path)
+    page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
+    page.wait(CANVAS_FITS)  # the timeline has taken its place
+
+
+@pytest.fixture
+def page(browser, running, client, path):
+    """A page with the clip open."""
+    with open_page(browser, running[0].url) as page:
+        open_clip(page, path)
+        yield page
+
+
+def shown(page):
+    return page.page.evaluate("tritonSam.scene.frame")
+
+
+def go_to(page, frame):
+    page.page.evaluate(f"tritonSam.video.goTo({frame})")
+    page.wait(f"tritonSam.scene.frame === {frame}")
+
+
+def segmented(page):
+    """Every prompt on the page has reached the service, and has its mask."""
+    page.wait("""tritonSam.scene.objects.every((o) => Object.keys(o.prompts)
+        .every((frame) => tritonSam.video.masks.maskOf(o, Number(frame))))""")
+
+
+def track(page, direction="forward"):
+    before = page.page.evaluate("tritonSam.video.ended")
+    page.page.click(f"#track-{direction}")
+    page.wait(f"tritonSam.video.ended > {before}")
+
+
+def covered(page, object_index=0):
+    """Frames with a mask, as ranges."""
+    return page.page.evaluate(f"tritonSam.video.masks.rangesOf(tritonSam.scene.objects[{object_index}])")
+
+
+def test_a_click_is_tracked_and_the_overlay_is_the_mask(page):
+    bare = page.pixel(90, 110)
+    page.click(*clip.START)
+    segmented(page)
+    assert page.facts() == ["prompted in 0 · score 0.90"]
+    track(page)
+    assert covered(page) == [[0, FRAMES - 1]]
+    assert shown(page) == FRAMES - 1
+    go_to(page, 10)
+    page.page.fill("#opacity", "100")
+    inside, outside = clip.START[0] + 10 * clip.STEP, clip.START[0] - 20
+    page.wait("tritonSam.video.isAtRest")
+    wait_until(lambda: page.pixel(inside, 120)[2] > 200)  # blue, the colour of the first object
+    assert page.pixel(outside, 120)[2] < 180
+    assert bare[3] == 255
+    page.page.click('[data-role="eye"]')
+    wait_until(lambda: page.pixel(inside, 120)[2] < 200)
+
+
+def test_frames_by_keys_buttons_and_the_slider(page):
+    page.page.keyboard.press("ArrowRight")
+    page.wait("tritonSam.scene.frame === 1")
+    page.page.keyboard.press("Shift+ArrowRight")
+    page.wait("tritonSam.scene.frame === 11")
+    page.page.click("#step-back")
+    page.wait("tritonSam.scene.frame === 10")
+    page.page.focus("#seek")
+    page.page.keyboard.press("ArrowRight")  # the slider moves once, not twice
+    page.wait("tritonSam.scene.frame === 11")
+    assert page.page.get_attribute("#seek", "aria-valuetext") == f"frame 11 of {FRAMES - 1}"
+    page.page.focus("#opacity")
+    page.page.keyboard.press("ArrowRight")
+    assert (page.page.input_value("#opacity"), shown(page)) == ("51", 11)
+    page.page.focus("#seek")
+    page.page.keyboard.press("End")
+    page.wait(f"tritonSam.scene.frame === {FRAMES - 1}")
+    assert page.page.is_disabled("#step-forward")
+    box = page.page.locator("#seek").bounding_box()
+    page.page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 20)
+    page.wait(f"Math.abs(tritonSam.scene.frame - {FRAMES // 2}) <= 1")
+    pixel = page.pixel(clip.START[0] + shown(page) * clip.STEP, clip.START[1])
+    assert np.abs(np.subtract(pixel[:3], (230, 170, 60))).max() < 40  # the disc of this frame
+
+
+def test_play_and_pause(page):
+    page.page.keyboard.press("Space")
+    assert page.page.get_attribute("#play", "aria-label") == "Pause"
+    page.wait("tritonSam.scene.frame >= 3")
+    page.page.click("#play")
+    assert page.page.get_attribute("#play", "aria-label") == "Play"
+    page.wait("tritonSam.video.isAtRest")
+    at_rest = shown(page)
+    page.page.wait_for_timeout(300)
+    assert shown(page) == at_rest
+    go_to(page, FRAMES - 2)
+    page.page.click("#play")
+    page.wait("document.getElementById('play').getAttribute('aria-label') === 'Play'")
+    assert shown(page) == FRAMES - 1
+
+
+def test_several_objects_a_box_and_points_in_two_frames(page, client):
+    page.click(*clip.START)
+    page.page.keyboard.press("n")
+    page.page.mouse.move(*page.at(180, 150))
+    page.page.mouse.down()
+    page.page.mouse.move(*page.at(240, 200), steps=4)
+    page.page.mouse.up()
+    segmented(page)
+    page.page.locator(".object input").nth(1).fill("cup")
+    page.page.keyboard.press("Enter")
+    go_to(page, 5)
+    assert page.facts()[1] == "prompted in 0 · not tracked here"
+    page.page.keyboard.down("Shift")
+    page.click(100, 60)
+    page.page.keyboard.up("Shift")
+    page.page.keyboard.down("Alt")
+    page.click(110, 60)
+    page.page.keyboard.up("Alt")
+    page.click(200, 170)
+    segmented(page)
+    prompts = client.videos[-1].prompts
+    wait_until(lambda: len(prompts[2][5]["points"]) == 3)
+    assert prompts[2][5]["labels"] == [0, 0, 1]
+    assert prompts[2][0]["box"] == pytest.approx([180, 150, 240, 200], abs=2)
+    assert prompts[1][0]["points"][0] == pytest.approx(clip.START, abs=1)
+    page.page.keyboard.press("[")
+    page.wait("tritonSam.scene.frame === 0")
+    page.page.keyboard.press("]")
+    page.wait("tritonSam.scene.frame === 5")
+    track(page, "both")
+    assert covered(page, 0) == covered(page, 1) == [[0, FRAMES - 1]]
+    assert shown(page) == 5
+    page.page.locator('[data-role="bin"]').nth(0).click()
+    wait_until(lambda: list(prompts) == [2])
+
+
+def test_undo_and_redo_reach_the_service(page, client):
+    page.click(*clip.START)
+    page.click(70, 120)
+    segmented(page)
+    wait_until(lambda: len(client.videos[-1].prompts[1][0]["points"]) == 2)
+    page.page.keyboard.press("Control+z")
+    wait_until(lambda: len(client.videos[-1].prompts[1][0]["points"]) == 1)
+    page.page.keyboard.press("Control+z")
+    wait_until(lambda: not client.videos[-1].prompts)
+    assert page.facts() == []
+    page.page.keyboard.press("Control+Shift+z")
+    wait_until(lambda: client.videos[-1].prompts)
+    segmented(page)
+
+
+def test_stop_correct_and_go_on(page, client):
+    page.click(*clip.START)
+    segmented(page)
+    client.seconds = 0.08
+    page.page.keyboard.press("t")
+    page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 4")  # live: the page shows the frames that come
+    assert page.page.is_visible("#track-stop")
+    assert page.page.is_hidden("#track-forward")
+    page.wait("document.getElementById('track-info').textContent.includes('frames/s')")
+    page.page.click("#track-stop")
+    page.wait("!tritonSam.video.isTracking")
+    (first, last), *others = covered(page)
+    assert (first, others) == (0, [])
+    assert 4 <= last < FRAMES - 1
+    at_rest = len(client.videos[-1].computed)
+    go_to(page, 3)
+    client.seconds = 0.0
+    page.click(100, 130)
+    segmented(page)
+    track(page)
+    assert client.videos[-1].computed[at_rest] == 3
+    assert covered(page) == [[0, FRAMES - 1]]
+
+
+def test_a_click_while_it_tracks_stops_and_is_sent(page, client):
+    page.click(*clip.START)
+    segmented(page)
+    client.seconds = 0.08
+    page.page.click("#track-forward")
+    page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
+    page.page.evaluate("tritonSam.video.goTo(1)")
+    page.wait("tritonSam.scene.frame === 1")
+    page.click(70, 130)
+    page.wait("!tritonSam.video.isTracking")
+    wait_until(lambda: 1 in client.videos[-1].prompts[1])
+    assert len(client.videos[-1].computed) < FRAMES
+    assert page.page.is_hidden("#banner")
+
+
+def test_downloads(page):
+    assert page.page.is_disabled('[data-save="png"]')
+    page.click(*clip.START)
+    segmented(page)
+    track(page)
+    name, content = page.download('[data-save="png"]')
+    assert name == "clip-masks.zip"
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert len(archive.namelist()) == FRAMES
+        labels = np.asarray(Image.open(io.BytesIO(archive.read("00004.png"))))
+    assert np.mean((labels == 1) == clip.disc(4)) > 0.98
+    name, content = page.download('[data-save="coco"]')
+    assert name == "clip-coco.json"
+    assert len(json.loads(content)["annotations"][0]["segmentations"]) == FRAMES
+    assert page.download('[data-save="rle"]')[1].count(b"\n") == FRAMES
+    name, content = page.download('[data-save="overlay"]')
+    assert (name, content[4:8]) == ("clip-overlay.mp4", b"ftyp")
+
+
+def test_a_service_that_has_forgotten_the_video_gets_it_again(page, running, client):
+    page.click(*clip.START)
+    segmented(page)
+    before = page.page.evaluate("tritonSam.video.info.id")
+    running[0].http.delete(f"/v1/videos/{before}")
+    sessions = len(client.videos)
+    page.click(70, 125)
+    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts)
+    wait_until(lambda: len(client.videos[-1].prompts[1][0]["points"]) == 2)
+    page.wait("document.getElementById('busy').hidden")
+    assert page.page.evaluate("tritonSam.video.info.id") != before
+    assert page.page.is_hidden("#banner")
+    page.faults.clear()  # the browser reports the 404
+
+
+def test_an_image_after_a_video_and_a_video_after_an_image(page, running, images, path, monkeypatch):
+    async def embed(*_):
+        """There is no encoder."""
+
+    monkeypatch.setattr(running[0].app.state.engine, "embed", embed)
+    page.click(*clip.START)
+    segmented(page)
+    video = page.page.evaluate("tritonSam.video.info.id")
+    page.open(images / "shapes.jpg")
+    wait_until(lambda: page.page.is_hidden("#timeline"))
+    assert page.page.is_visible("#save-mask")
+    assert page.facts() == []
+    wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
+    open_clip(page, path)
+    assert page.page.is_visible("#timeline")
+    assert page.page.is_hidden("#save-mask")
+    assert page.page.evaluate("tritonSam.image") is None
+
+
+def test_a_video_that_is_none_leaves_the_open_one(page, tmp_path):
+    video = page.page.evaluate("tritonSam.video.info.id")
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"no video")
+    page.page.set_input_files("#file", broken)
+    page.page.wait_for_selector("#banner:not([hidden])")
+    assert "broken.mp4: the video is none of MP4" in page.page.inner_text("#banner")
+    assert page.page.evaluate("tritonSam.video.info.id") == video  # the open video stays
+    page.faults.clear()  # the browser reports the 415
+
+
+def test_a_server_without_a_video_model_says_the_command(browser, path):
+    with service_with_videos(tracks_videos=False) as (service, _), open_page(browser, service.url) as page:
+        page.page.set_input_files("#file", path)
+        page.page.wait_for_selector("#banner:not([hidden])")
+        assert "triton-sam setup sam2 base_plus --video" in page.page.inner_text("#banner")
+        page.faults.clear()  # the browser reports the 404
+
+
+def test_a_page_that_closes_forgets_its_video(browser, running, client, path):
+    with open_page(browser, running[0].url) as page:
+        open_clip(page, path)
+        video = page.page.evaluate("tritonSam.video.info.id")
+        page.page.goto("about:blank")
+        wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
+
+
+@pytest.mark.parametrize("viewport", [NARROW, ASIDE], ids=["390x844", "844x390"])
+def test_touch(browser, running, client, path, viewport):
+    context = browser.new_context(viewport=viewport, has_touch=True, is_mobile=True)
+    page = Page(context.new_page())
+    page.page.goto(running[0].url)
+    page.ready()
+    open_clip(page, path)
+    page.page.touchscreen.tap(*page.at(*clip.START))
+    segmented(page)
+    page.page.tap("#track-forward")
+    page.wait("tritonSam.video.ended === 1")
+    assert covered(page) == [[0, FRAMES - 1]]
+    assert page.page.evaluate(SMALL_TARGETS) == []
+    assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+    assert page.faults == []
+    context.close()
+
+
+@pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_nothing_overlaps_and_everything_has_a_name(browser, running, client, path, viewport, theme):
+    context = browser.new_context(viewport=viewport, color_scheme=theme)
+    page = Page(context.new_page())
+    page.page.goto(running[0].url)
+    page.ready()
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    open_clip(page, path)
+    for x in (60, 200):
+        page.click(x, 120)
+        segmented(page)
+        page.page.keyboard.press("n")
+    client.seconds = 0.05
+    page.page.keyboard.press("t")
+    page.wait("tritonSam.video.isTracking && tritonSam.scene.frame >= 2")
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    page.page.keyboard.press("Escape")
+    page.wait("!tritonSam.video.isTracking")
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    assert page.page.evaluate(NAMELESS) == []
+    context.close()

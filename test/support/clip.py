@@ -1,0 +1,57 @@
+"""A short drawn video with a moving disc, as a file and as images."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+WIDTH, HEIGHT, FRAMES, RATE = 320, 240, 24, 12
+STEP = 6
+"""Pixels by which the disc moves to the right in a frame."""
+START = (60, 120)
+RADIUS = 30
+
+
+def disc(frame: int, center: tuple[float, float] = START) -> np.ndarray:
+    """The disc as mask bool (H,W), if it is at ``center`` in frame 0."""
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH]
+    mask: np.ndarray = (columns - center[0] - STEP * frame) ** 2 + (rows - center[1]) ** 2 <= RADIUS**2
+    return mask
+
+
+def image(frame: int) -> Image.Image:
+    """One frame."""
+    drawn = Image.new("RGB", (WIDTH, HEIGHT), (70, 90, 110))
+    pen = ImageDraw.Draw(drawn)
+    for x in range(0, WIDTH, 40):
+        pen.line([(x, 0), (x, HEIGHT)], fill=(80, 100, 120))
+    pen.rectangle([0, 190, WIDTH, HEIGHT], fill=(60, 70, 60))
+    x, y = START[0] + STEP * frame, START[1]
+    pen.ellipse([x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS], fill=(230, 170, 60))
+    return drawn
+
+
+def png(frame: int) -> bytes:
+    """One frame as PNG."""
+    buffer = io.BytesIO()
+    image(frame).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_clip(path: Path, frames: int = FRAMES) -> Path:
+    """Write the video; the ending of the path chooses its kind."""
+    av = pytest.importorskip("av")
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=Fraction(RATE))
+        stream.width, stream.height, stream.pix_fmt, stream.gop_size = WIDTH, HEIGHT, "yuv420p", 8
+        for index in range(frames):
+            for packet in stream.encode(av.VideoFrame.from_image(image(index))):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return path

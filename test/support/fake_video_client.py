@@ -1,0 +1,112 @@
+"""A video client without a Triton: each object is a disc that moves as that of `support.clip`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support import clip
+
+from triton_sam.errors import PromptError
+from triton_sam.families import get_family
+from triton_sam.masks.video_segment import VideoSegment
+from triton_sam.service.engine import Engine, Pair
+
+WITH_VIDEO_MODEL, WITHOUT_VIDEO_MODEL = "grpc://localhost:9", "grpc://localhost:7"
+"""Nothing listens there."""
+
+
+class FakeVideo:
+    """A session. A frame takes ``seconds``; with ``gate`` set, each frame waits until the event is set."""
+
+    def __init__(self, client: FakeVideoClient, source: Any, every: int) -> None:
+        self.every = every
+        self.source = source
+        self.prompts: dict[int, dict[int, dict[str, Any]]] = {}
+        self.computed: list[int] = []
+        self.is_closed = False
+        self._client = client
+
+    async def add(self, frame, object_id, points=None, labels=None, box=None, mask=None, clear_old_points=True):
+        if object_id > self._client.most_objects:
+            raise PromptError("max_objects: a session takes 64 objects")
+        prompt = {"points": points, "labels": labels, "box": box, "mask": mask, "clear_old_points": clear_old_points}
+        self.prompts.setdefault(object_id, {})[frame] = prompt
+        return self._segment(object_id, frame)
+
+    async def propagate(self, start=None, count=None, reverse=False) -> AsyncIterator[Any]:
+        first = min(frame for frames in self.prompts.values() for frame in frames) if start is None else start
+        every = self.every
+        frames = range(first, -1 if reverse else self.source.num_frames, -every if reverse else every)
+        for frame in list(frames)[:count]:
+            self.computed.append(frame)
+            await asyncio.sleep(self._client.seconds)
+            if self._client.gate is not None:
+                await self._client.gate.wait()
+            if self._client.failure is not None:
+                raise self._client.failure
+            yield frame, {object_id: self._segment(object_id, frame) for object_id in sorted(self.prompts)}
+
+    async def remove(self, object_id):
+        del self.prompts[object_id]
+
+    async def clear(self, frame, object_id):
+        del self.prompts[object_id][frame]
+
+    async def reset(self):
+        self.prompts.clear()
+
+    async def aclose(self):
+        self.is_closed = True
+
+    def _segment(self, object_id: int, frame: int) -> VideoSegment:
+        at, prompt = min(self.prompts[object_id].items(), key=lambda entry: abs(entry[0] - frame))
+        if prompt["mask"] is not None:
+            mask = np.roll(prompt["mask"], clip.STEP * (frame - at), axis=1)
+        else:
+            box = prompt["box"]
+            x, y = prompt["points"][0] if box is None else ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
+            mask = clip.disc(frame - at, (x, y))
+        return VideoSegment(mask, 0.9, None, object_id - 1, object_id=object_id, frame=frame, object_score=5.0)
+
+
+class FakeVideoClient:
+    """The client. ``videos`` are all sessions that were opened."""
+
+    def __init__(self) -> None:
+        self.videos: list[FakeVideo] = []
+        self.seconds = 0.0
+        self.gate: asyncio.Event | None = None
+        self.most_objects = 64
+        self.failure: Exception | None = None
+
+    async def open(self, source: Any, *, every: int = 1) -> FakeVideo:
+        self.videos.append(FakeVideo(self, source, every))
+        return self.videos[-1]
+
+    async def aclose(self) -> None:
+        """There is no connection."""
+
+
+def _pairs(engine: Engine) -> dict[str, Pair]:
+    """What the engines of all such services know of Triton: several of them may run at the same time."""
+    tracks_videos = engine.settings.url == WITH_VIDEO_MODEL
+    return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=tracks_videos)}
+
+
+@contextlib.contextmanager
+def service_with_videos(*, tracks_videos: bool = True, **options: Any) -> Iterator[Any]:
+    """Run a service without a Triton, whose video client is a fake one; yields the service and the client."""
+    from support.running_service import running_service
+
+    url = WITH_VIDEO_MODEL if tracks_videos else WITHOUT_VIDEO_MODEL
+    client = FakeVideoClient()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "_pairs", _pairs)
+        with running_service(url, **options) as service:
+            service.app.state.videos.clients.connect = lambda *_: client
+            yield service, client

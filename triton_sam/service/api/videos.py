@@ -1,0 +1,268 @@
+"""The routes of /v1/videos: a caller uploads a video once, prompts objects in its frames, and tracks them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.background import BackgroundTask
+from starlette.responses import FileResponse, StreamingResponse
+
+from ..cancellation import CancellableRequests
+from ..engine import Engine
+from ..problems import Problem
+from ..schemas import problem_responses
+from ..videos import events
+from ..videos.downloads import FILES, Download, prepare
+from ..videos.files import LARGEST_WIDTH, SMALLEST_WIDTH, to_jpeg
+from ..videos.propagation import Propagation
+from ..videos.schemas import (
+    MAX_FRAME,
+    Cancelled,
+    DownloadFormat,
+    FrameMasks,
+    PropagateRequest,
+    VideoInfo,
+    VideoPrompt,
+)
+from ..videos.store import StoredVideo, Videos
+from .v1 import ModelName
+
+VideoId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/videos` answered.")]
+Frame = Annotated[int, Query(ge=0, lt=MAX_FRAME, description="The index of a frame, from 0.")]
+FrameInPath = Annotated[int, Path(ge=0, lt=MAX_FRAME, description="The index of a frame, from 0.")]
+Every = Annotated[
+    int, Query(ge=1, le=10_000, description="Track every n-th frame only. Prompts then go to these frames.")
+]
+ObjectInPath = Annotated[int, Path(ge=1, lt=MAX_FRAME)]
+
+DOWNLOAD_SECONDS = 1800.0
+"""A download may take so long: an overlay encodes every frame."""
+BINARY = {"type": "string", "format": "binary"}
+UPLOAD = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "video": {**BINARY, "description": "MP4, MOV, WebM, MKV or AVI."},
+                        "frames": {"type": "array", "items": BINARY, "description": "Or the frames as image files."},
+                    },
+                }
+            }
+        },
+    }
+}
+JPEG: dict[str, Any] = {"description": "The frame.", "content": {"image/jpeg": {"schema": BINARY}}}
+EVENTS: dict[str, Any] = {
+    "description": "Server-sent events: `frame` (a FrameMasks object) for each frame, `progress` (done, total, "
+    "frames_per_second, seconds_left), and at the end `done` (frames, cancelled) or `error` (as problem+json).",
+    "content": {events.MEDIA_TYPE: {"schema": {"type": "string"}}},
+}
+MASKS: dict[str, Any] = {
+    "description": "The file.",
+    "content": {kind.media_type: {"schema": BINARY} for kind in FILES.values()},
+}
+
+
+def router(engine: Engine, videos: Videos, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
+    """Return the routes under /v1/videos."""
+    api = APIRouter(prefix="/v1/videos", tags=["v1 videos"])
+
+    @api.post(
+        "",
+        summary="Upload a video",
+        status_code=201,
+        openapi_extra=UPLOAD,
+        responses=problem_responses(400, 404, 413, 415, 422, 499),
+    )
+    async def upload(request: Request, response: Response, model: ModelName = None, every: Every = 1) -> VideoInfo:
+        """Upload a video file as `video`, or its frames as several `frames`.
+
+        The service keeps the video on its disk, until nobody has used it for a while, or until it is deleted.
+        """
+        pair = await videos.pair(model)
+        found, folder, place = await videos.receive(request)
+        video = await requests.run(request, videos.keep(found, folder, place, pair, every))
+        response.headers["Location"] = f"/v1/videos/{video.video_id}"
+        return videos.describe(video)
+
+    @api.get("/{video_id}", summary="Look a video up", responses=problem_responses(404, 422))
+    async def look(video_id: VideoId) -> VideoInfo:
+        """Describe an uploaded video: its objects, and which frames have masks."""
+        return videos.describe(videos.get(video_id))
+
+    @api.delete(
+        "/{video_id}",
+        summary="Forget a video",
+        status_code=204,
+        response_class=Response,
+        responses=problem_responses(404, 422),
+    )
+    async def forget(video_id: VideoId) -> Response:
+        """Forget a video with its session, its masks and its file. Tracking stops."""
+        videos.get(video_id)
+        await videos.remove(video_id)
+        return Response(status_code=204)
+
+    @api.get(
+        "/{video_id}/frames/{frame}",
+        summary="Show a frame",
+        response_class=Response,
+        responses={200: JPEG, **problem_responses(404, 422, 499)},
+    )
+    async def show(
+        request: Request,
+        video_id: VideoId,
+        frame: FrameInPath,
+        width: Annotated[
+            int | None,
+            Query(ge=SMALLEST_WIDTH, le=LARGEST_WIDTH, description="Pixels; frames are not enlarged."),
+        ] = None,
+    ) -> Response:
+        """Return a frame as JPEG, for a preview or a thumbnail."""
+        video = videos.get(video_id)
+        if frame >= video.file.num_frames:
+            raise Problem(404, f"there is no frame {frame}: the last one is {video.file.num_frames - 1}")
+
+        async def fetch() -> list[int]:
+            return [frame]
+
+        def make(frames: Iterator[int]) -> bytes:
+            return to_jpeg(videos.decoders.frame(video.file, next(frames), "preview"), width)
+
+        pixels = video.file.size[0] * video.file.size[1]
+        content = await requests.run(request, engine.budgets.workers.run(pixels, fetch, make))
+        return Response(content, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+    @api.post(
+        "/{video_id}/prompts",
+        summary="Prompt an object",
+        response_model_exclude_none=True,
+        responses=problem_responses(400, 404, 409, 413, 422, 499),
+    )
+    async def prompt(request: Request, video_id: VideoId, body: VideoPrompt) -> FrameMasks:
+        """Prompt an object in one frame, and get its mask there. A new `object_id` makes a new object."""
+        return await requests.run(request, videos.get(video_id).tracking.add(body))
+
+    @api.delete(
+        "/{video_id}/prompts",
+        summary="Clear the prompts of a frame",
+        status_code=204,
+        response_class=Response,
+        responses=problem_responses(404, 409, 422, 499),
+    )
+    async def clear(
+        request: Request, video_id: VideoId, frame: Frame, object_id: Annotated[int, Query(ge=1, lt=MAX_FRAME)]
+    ) -> Response:
+        """Forget the prompts of an object in one frame, and its mask there."""
+        await requests.run(request, videos.get(video_id).tracking.clear(frame, object_id))
+        return Response(status_code=204)
+
+    @api.delete(
+        "/{video_id}/objects/{object_id}",
+        summary="Remove an object",
+        status_code=204,
+        response_class=Response,
+        responses=problem_responses(404, 409, 422, 499),
+    )
+    async def remove(request: Request, video_id: VideoId, object_id: ObjectInPath) -> Response:
+        """Forget an object, its prompts and its masks in all frames."""
+        await requests.run(request, videos.get(video_id).tracking.remove(object_id))
+        return Response(status_code=204)
+
+    @api.post(
+        "/{video_id}/reset",
+        summary="Remove all objects",
+        status_code=204,
+        response_class=Response,
+        responses=problem_responses(404, 409, 413, 422, 499),
+    )
+    async def reset(request: Request, video_id: VideoId) -> Response:
+        """Forget all objects, prompts and masks. The video stays."""
+        await requests.run(request, videos.get(video_id).tracking.reset())
+        return Response(status_code=204)
+
+    @api.post(
+        "/{video_id}/propagate",
+        summary="Track",
+        response_class=StreamingResponse,
+        responses={200: EVENTS, **problem_responses(400, 404, 409, 413, 422)},
+    )
+    async def propagate(video_id: VideoId, body: PropagateRequest) -> StreamingResponse:
+        """Track all objects from frame to frame, and get their masks as server-sent events.
+
+        Tracking stops after at most one more frame if the client hangs up. The masks that are done stay.
+        """
+        propagation = await videos.get(video_id).tracking.propagate(body)
+        return StreamingResponse(_told(propagation), media_type=events.MEDIA_TYPE, headers=events.HEADERS)
+
+    @api.post("/{video_id}/cancel", summary="Stop tracking", responses=problem_responses(404, 413, 422))
+    async def cancel(request: Request, video_id: VideoId) -> Cancelled:
+        """Stop tracking after at most one more frame, and wait for it. The masks that are done stay."""
+        return Cancelled(cancelled=await requests.run(request, videos.get(video_id).tracking.cancel()))
+
+    @api.get(
+        "/{video_id}/masks",
+        summary="Download the masks",
+        response_class=FileResponse,
+        responses={200: MASKS, **problem_responses(404, 409, 422, 499)},
+    )
+    async def masks(
+        request: Request,
+        video_id: VideoId,
+        wanted: Annotated[
+            DownloadFormat,
+            Query(
+                alias="format",
+                description="`png`: a ZIP of label maps with the palette of DAVIS; `rle`: JSON Lines with COCO RLE; "
+                "`coco`: COCO for videos; `overlay`: an MP4 with the masks drawn in.",
+            ),
+        ] = "png",
+    ) -> FileResponse:
+        """Return all masks that are known so far as one file."""
+        video = videos.get(video_id)
+        found = prepare(wanted, video.stem, video.file, video.tracking.records, videos.decoders)
+        path = await requests.run(request, _write(engine, video, wanted, found), timeout=DOWNLOAD_SECONDS)
+        kind = FILES[wanted]
+        return FileResponse(
+            path,
+            media_type=kind.media_type,
+            filename=f"{video.stem}-{kind.suffix}",
+            background=BackgroundTask(path.unlink, missing_ok=True),
+        )
+
+    return api
+
+
+async def _told(propagation: Propagation) -> AsyncIterator[bytes]:
+    """Yield the events of a propagation. If nobody reads to the end, the propagation stops."""
+    try:
+        async for piece in events.stream(propagation.events):
+            yield piece
+    finally:
+        propagation.leave()
+
+
+async def _write(engine: Engine, video: StoredVideo, form: str, download: Download) -> FilePath:
+    """Write a download to the folder of its video, in a thread that stops at the next frame if nobody wants it."""
+    path = video.folder / f"{uuid.uuid4().hex}-{FILES[form].suffix}"
+
+    async def fetch() -> list[int]:
+        return sorted(download.records)
+
+    def work(frames: Iterator[int]) -> None:
+        try:
+            FILES[form].write(path, download, frames)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    width, height = video.file.size
+    await engine.budgets.workers.run(2 * width * height, fetch, work)
+    return path

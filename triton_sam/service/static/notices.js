@@ -1,0 +1,40 @@
+// Everything that the page says beside the image: state, banner, progress, the question for the token, chosen buttons.
+
+import { rememberToken } from "./rest.js";
+
+const $ = (id) => document.getElementById(id);
+
+export function askToken() {
+  const dialog = $("token-dialog");
+  if (!dialog.open) dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => (rememberToken($("token").value), resolve()), { once: true });
+  });
+}
+
+export function setState(state, text) {
+  $("state").dataset.state = state;
+  $("state").lastElementChild.textContent = text;
+}
+
+export function busy(text) {
+  $("busy").hidden = !text;
+  $("busy").lastElementChild.textContent = text;
+}
+
+export function warn(text) {
+  $("banner").textContent = text;
+  $("banner").hidden = !text;
+}
+
+export function check(selector, isOn) {
+  for (const button of document.querySelectorAll(selector)) {
+    button.setAttribute("aria-checked", String(isOn(button)));
+  }
+}
+
+/** Return what the user can do while there are no objects. */
+export function hintFor(image, isVideo) {
+  if (isVideo) return "Click on an object in any frame, or drag a box around it. Then track it.";
+  return image ? "Click on an object in the image, or drag a box around it." : "Open an image or a video first.";
+}

@@ -1,0 +1,60 @@
+// Turns COCO run-length encodings into outlines.
+
+import { outline } from "./outline.js";
+
+const SIDE = 512;
+
+/** Return the numbers of background and foreground pixels in turn, column by column, of a compressed encoding. */
+export function runsOf(counts) {
+  const runs = [];
+  for (let at = 0; at < counts.length; ) {
+    let value = 0;
+    let shift = 0;
+    let more = true;
+    while (more) {
+      const code = counts.charCodeAt(at++) - 48;
+      value |= (code & 31) << shift;
+      shift += 5;
+      more = (code & 32) !== 0;
+      if (!more && code & 16) value |= -1 << shift;
+    }
+    if (runs.length > 2) value += runs[runs.length - 2]; // the third number and later ones are differences
+    runs.push(value);
+  }
+  return runs;
+}
+
+/** Return the outline of a mask as Path2D in pixels of the frame. Its cells hold how much of them is covered. */
+export function pathOf(rle) {
+  const [height, width] = rle.size;
+  const cells = { wide: Math.min(SIDE, width), high: Math.min(SIDE, height) };
+  const columns = Int32Array.from({ length: width }, (_, x) => Math.floor((x * cells.wide) / width));
+  const rows = Int32Array.from({ length: height }, (_, y) => Math.floor((y * cells.high) / height));
+  const side = Math.max(cells.wide, cells.high);
+  const covered = new Int32Array(side * side);
+  let at = 0;
+  runsOf(rle.counts).forEach((length, index) => {
+    if (index % 2) {
+      for (let pixel = at; pixel < at + length; pixel++) {
+        covered[rows[pixel % height] * side + columns[Math.floor(pixel / height)]]++;
+      }
+    }
+    at += length;
+  });
+  const [inColumn, inRow] = [counted(columns, side), counted(rows, side)];
+  const logits = new Int8Array(side * side);
+  for (let y = 0; y < cells.high; y++) {
+    for (let x = 0; x < cells.wide; x++) {
+      const share = covered[y * side + x] / (inColumn[x] * inRow[y]);
+      logits[y * side + x] = Math.round(share * 254) - 127;
+    }
+  }
+  return outline(logits, side, [cells.wide / side, cells.high / side], { width, height });
+}
+
+/** Return how many pixels lie in each cell of a row or column. */
+function counted(cellOf, side) {
+  const found = new Int32Array(side);
+  for (const cell of cellOf) found[cell]++;
+  return found;
+}

@@ -1,0 +1,202 @@
+// The masks of a video, and what the service knows of its objects. refresh() tells the service what has changed.
+
+import { pathOf } from "./rle.js";
+import * as rest from "./video-rest.js";
+import { framesOf } from "./video-scene.js";
+
+const MAX_PATHS = 400;
+
+export class VideoMasks extends EventTarget {
+  /** The open video: {id, width, height, num_frames, ...}; null when none is open. */
+  video = null;
+  /** Is called before anything is sent: the service takes no prompt while it tracks. */
+  before = async () => {};
+  #scene;
+  #found = new Map(); // frame -> Map(object -> {rle, score, object_score})
+  #paths = new Map(); // mask -> Path2D
+  #sent = new Map(); // object -> Map(frame -> prompt as text), as the service knows it
+  #errors = new Map(); // prompt as text -> message
+  #working = null;
+
+  constructor(scene) {
+    super();
+    this.#scene = scene;
+  }
+
+  reset() {
+    this.#found.clear();
+    this.#paths.clear();
+    this.forgetSent();
+  }
+
+  /** The service knows nothing of the objects any more: everything has to be sent again. */
+  forgetSent() {
+    this.#sent.clear();
+    this.#errors.clear();
+  }
+
+  maskOf(object, frame = this.#scene.frame) {
+    return this.#found.get(frame)?.get(object.id) ?? null;
+  }
+
+  /** Return what the list of objects shows of an object: {scores} or {error}. */
+  resultOf(object) {
+    const error = this.#errors.get(this.#keyOf(object, this.#scene.frame));
+    if (error) return { error };
+    const mask = this.maskOf(object);
+    return mask && { scores: [mask.score], logits: true };
+  }
+
+  choiceOf() {
+    return 0;
+  }
+
+  describe(object) {
+    const result = this.resultOf(object);
+    if (result?.error) return result.error;
+    const frames = framesOf(object);
+    if (!frames.length) return "click on it in a frame";
+    const parts = [`prompted in ${frames.length > 4 ? `${frames.length} frames` : frames.join(", ")}`];
+    const mask = this.maskOf(object);
+    if (!mask) parts.push(this.#isSent(object) ? "not tracked here" : "waiting …");
+    else parts.push(mask.area ? `score ${mask.score.toFixed(2)}` : "not visible here");
+    return parts.join(" · ");
+  }
+
+  pathOf(object) {
+    const mask = this.maskOf(object);
+    if (!mask?.area) return null;
+    if (!this.#paths.has(mask)) {
+      if (this.#paths.size >= MAX_PATHS) this.#paths.delete(this.#paths.keys().next().value);
+      this.#paths.set(mask, pathOf(mask.rle));
+    }
+    return this.#paths.get(mask);
+  }
+
+  /** Objects that have a mask in any frame. */
+  get finished() {
+    const known = new Set([...this.#found.values()].flatMap((masks) => [...masks.keys()]));
+    return this.#scene.objects.filter((object) => known.has(object.id));
+  }
+
+  /** Return the frames in which an object has a mask, as ranges [first, last]. */
+  rangesOf(object) {
+    const ranges = [];
+    const frames = [...this.#found.entries()].filter(([, masks]) => masks.has(object.id)).map(([frame]) => frame);
+    for (const frame of frames.sort((a, b) => a - b)) {
+      if (ranges.length && ranges.at(-1)[1] === frame - 1) ranges.at(-1)[1] = frame;
+      else ranges.push([frame, frame]);
+    }
+    return ranges;
+  }
+
+  /** Keep the masks of one frame. */
+  keep({ frame, objects }) {
+    const masks = this.#found.get(frame) ?? new Map();
+    for (const object of objects) masks.set(object.object_id, object);
+    this.#found.set(frame, masks);
+  }
+
+  /**
+   * Send what has changed. ``time`` is the time of the click that asked for it.
+   *
+   * Dispatches "changed" when there is something to show, "clicked" when the click has its mask, "unknown-image" when the
+   * service has forgotten the video, and "failed" when it cannot answer.
+   */
+  refresh(time) {
+    this.#tell("changed");
+    this.#working ??= this.#send(time).finally(() => (this.#working = null));
+    return this.#working;
+  }
+
+  async #send(time) {
+    const video = this.video;
+    if (video && this.#next()) await this.before();
+    for (let step = video && this.#next(); step; step = this.#next()) {
+      try {
+        await step(video.id);
+        if (this.video !== video) return;
+        if (time) this.#tell("clicked", { time, ms: performance.now() - time });
+        time = undefined;
+      } catch (problem) {
+        if (this.video !== video) return;
+        if (problem.code === "unknown_video") return void this.#tell("unknown-image");
+        return void this.#tell("failed", problem);
+      }
+      this.#tell("changed");
+    }
+  }
+
+  /** Return the next call that makes the service know what the page shows, the active object's first; null if none. */
+  #next() {
+    const objects = [...this.#scene.objects].sort((a, b) => this.#isActive(b) - this.#isActive(a));
+    for (const id of this.#sent.keys()) {
+      const object = objects.find((each) => each.id === id);
+      if (!object || !framesOf(object).length) return (video) => this.#remove(video, id);
+    }
+    for (const object of objects) {
+      const known = this.#sent.get(object.id) ?? new Map();
+      const changed = framesOf(object).find((frame) => known.get(frame) !== this.#keyOf(object, frame));
+      if (changed !== undefined) return (video) => this.#prompt(video, object, changed);
+      const gone = [...known.keys()].find((frame) => !object.prompts[frame]);
+      if (gone !== undefined) return (video) => this.#clear(video, object.id, gone);
+    }
+    return null;
+  }
+
+  async #prompt(video, object, frame) {
+    const key = this.#keyOf(object, frame);
+    const { points, box } = object.prompts[frame];
+    const known = this.#sent.get(object.id) ?? new Map();
+    try {
+      const answer = await rest.prompt(video, {
+        ...{ frame, object_id: object.id, box },
+        points: points.map((point) => [point.x, point.y]),
+        labels: points.length ? points.map((point) => point.label) : null,
+      });
+      this.keep(answer);
+    } catch (problem) {
+      if (problem.status !== 422) throw problem;
+      this.#errors.set(key, problem.message); // this prompt never works: do not send it again
+    }
+    this.#sent.set(object.id, known.set(frame, key));
+  }
+
+  async #clear(video, id, frame) {
+    await unlessGone(rest.clearPrompt(video, frame, id));
+    this.#sent.get(id)?.delete(frame);
+    this.#found.get(frame)?.delete(id);
+  }
+
+  async #remove(video, id) {
+    await unlessGone(rest.removeObject(video, id));
+    this.#sent.delete(id);
+    for (const masks of this.#found.values()) masks.delete(id);
+  }
+
+  #isActive(object) {
+    return Number(object.id === this.#scene.activeId);
+  }
+
+  #isSent(object) {
+    const known = this.#sent.get(object.id);
+    return framesOf(object).every((frame) => known?.get(frame) === this.#keyOf(object, frame));
+  }
+
+  #keyOf(object, frame) {
+    return JSON.stringify([object.id, frame, object.prompts[frame] ?? null]);
+  }
+
+  #tell(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}
+
+/** A prompt or an object that the service refused is not there: then there is nothing to remove. */
+async function unlessGone(call) {
+  try {
+    await call;
+  } catch (problem) {
+    if (!["unknown_object", "unknown_prompt"].includes(problem.code)) throw problem;
+  }
+}

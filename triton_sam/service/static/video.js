@@ -1,0 +1,267 @@
+// The video mode of the page: it opens a video, shows and plays its frames, and tracks the objects.
+
+import { Timeline } from "./timeline.js";
+import { Frames } from "./video-frames.js";
+import { VideoMasks } from "./video-masks.js";
+import * as rest from "./video-rest.js";
+import { VideoScene } from "./video-scene.js";
+
+const $ = (id) => document.getElementById(id);
+const LARGEST = 1280; // width of the pictures of frames
+const AHEAD = 6; // frames that are loaded before they are played
+const VIDEO_NAME = /\.(mp4|m4v|mov|webm|mkv|avi)$/i;
+
+export function isVideo(file) {
+  return file.type.startsWith("video/") || VIDEO_NAME.test(file.name ?? "");
+}
+
+export class Video {
+  scene = new VideoScene();
+  masks = new VideoMasks(this.scene);
+  /** The open video as the service describes it, with name, stem and file; null when none is open. */
+  info = null;
+  isTracking = false;
+  /** How often tracking has ended. */
+  ended = 0;
+  #page;
+  #frames = null;
+  #timeline;
+  #wanted = 0; // the frame that is shown as soon as its picture is there
+  #playing = null;
+  #follows = true; // whether the page shows each frame that is tracked
+  #newest = 0; // the frame that was tracked last
+  #tracked = null; // resolves when tracking has ended
+
+  /** page: {stage, settings, show, warn, problem} */
+  constructor(page) {
+    this.#page = page;
+    this.masks.before = () => this.stop();
+    this.#timeline = new Timeline($("marks"), $("seek"), (frame) => this.goTo(frame));
+    addEventListener("pagehide", () => this.info && rest.forget(this.info.id));
+    $("play").addEventListener("click", () => this.togglePlay());
+    $("step-back").addEventListener("click", () => this.step(-1));
+    $("step-forward").addEventListener("click", () => this.step(1));
+    $("track-back").addEventListener("click", () => void this.track("back"));
+    $("track-both").addEventListener("click", () => void this.track("both"));
+    $("track-forward").addEventListener("click", () => void this.track("forward"));
+    $("track-stop").addEventListener("click", () => void this.stop());
+  }
+
+  get isOpen() {
+    return this.info !== null;
+  }
+
+  get last() {
+    return this.info.num_frames - 1;
+  }
+
+  /** Upload a video and show its first frame. */
+  async open(file, signal) {
+    const info = await rest.upload(file, this.#page.settings.model, signal);
+    const frames = this.#framesOf(info);
+    let first;
+    try {
+      first = await frames.get(0);
+      signal.throwIfAborted();
+    } catch (error) {
+      rest.forget(info.id);
+      throw error;
+    }
+    this.close();
+    this.#take(info, file, frames);
+    this.scene.reset();
+    this.masks.reset();
+    this.#wanted = 0;
+    this.#page.stage.show(first, { width: info.width, height: info.height });
+  }
+
+  /** Upload the video again, and send all prompts: for another model, or for a service that has forgotten it. */
+  async reopen(signal) {
+    const { file, id } = this.info;
+    const info = await rest.upload(file, this.#page.settings.model, signal);
+    const isAnother = info.model !== this.info.model;
+    rest.forget(id);
+    this.#take(info, file, this.#framesOf(info));
+    if (isAnother) this.masks.reset();
+    else this.masks.forgetSent();
+    await this.masks.refresh();
+  }
+
+  close() {
+    if (!this.info) return;
+    this.pause();
+    rest.forget(this.info.id);
+    this.#frames.close();
+    this.#timeline.close();
+    this.info = this.masks.video = null;
+  }
+
+  /** Show a frame. */
+  goTo(frame) {
+    this.pause();
+    this.#follows = false;
+    void this.#show(frame);
+  }
+
+  step(by) {
+    if (this.info) this.goTo(Math.min(this.last, Math.max(0, this.#wanted + by)));
+  }
+
+  /** Go to the next frame with a prompt (``by`` 1), or to the one before (-1). */
+  jump(by) {
+    const frames = this.scene.promptedFrames.filter((frame) => (frame - this.#wanted) * by > 0);
+    if (frames.length) this.goTo(by > 0 ? frames[0] : frames.at(-1));
+  }
+
+  togglePlay() {
+    if (!this.info) return;
+    if (this.#playing) this.pause();
+    else void this.#play();
+  }
+
+  pause() {
+    if (!this.#playing) return;
+    this.#playing = null;
+    this.update();
+  }
+
+  /** Whether a click counts: the picture on the screen is that of the frame. */
+  get isAtRest() {
+    return this.scene.frame === this.#wanted;
+  }
+
+  /** Track all objects from the frame on the screen. */
+  async track(direction) {
+    if (!this.info || this.isTracking || !this.scene.promptedFrames.length) return;
+    this.pause();
+    await this.masks.refresh(); // the service must know the newest clicks
+    if (this.isTracking) return;
+    const start = this.scene.frame;
+    const ways = { forward: [false], back: [true], both: [false, true] }[direction];
+    this.isTracking = true;
+    this.#page.warn("");
+    this.#tracked = this.#trackWays(ways, start).finally(() => {
+      this.isTracking = false;
+      this.ended++;
+      this.#page.show();
+    });
+    this.#page.show();
+    await this.#tracked;
+  }
+
+  /** Stop tracking, and wait until it has stopped. */
+  async stop() {
+    if (!this.isTracking) return;
+    $("track-stop").disabled = true;
+    try {
+      await rest.cancel(this.info.id);
+    } catch (problem) {
+      this.#page.problem(problem);
+    }
+    await this.#tracked;
+  }
+
+  /** Show the state of everything around the canvas. */
+  update() {
+    $("timeline").hidden = !this.info;
+    if (!this.info) return;
+    this.#timeline.show(this.scene, this.masks, this.#wanted);
+    $("frame-number").textContent = `${this.#wanted} / ${this.last}`;
+    const label = this.#playing ? "Pause" : "Play";
+    $("play").setAttribute("aria-label", label);
+    $("play").title = `${label} (Space)`;
+    $("play").querySelector("use").setAttribute("href", this.#playing ? "#i-pause" : "#i-play");
+    $("step-back").disabled = this.#wanted === 0;
+    $("step-forward").disabled = this.#wanted === this.last;
+    const nothing = this.scene.promptedFrames.length === 0;
+    $("track-back").disabled = nothing || this.#wanted === 0;
+    $("track-forward").disabled = nothing || this.#wanted === this.last;
+    $("track-both").disabled = nothing;
+    $("track-ways").hidden = this.isTracking;
+    $("track-running").hidden = !this.isTracking;
+    $("track-stop").disabled = false;
+  }
+
+  #take(info, file, frames) {
+    const name = file.name || "video";
+    this.#frames?.close();
+    this.#frames = frames;
+    this.info = this.masks.video = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
+    this.#timeline.open(info, async (index, width) => createImageBitmap(await rest.frame(info.id, index, width)));
+  }
+
+  #framesOf(info) {
+    const width = Math.min(info.width, LARGEST);
+    const height = (width * info.height) / info.width;
+    return new Frames((index) => rest.frame(info.id, index, width), width * height);
+  }
+
+  async #show(frame) {
+    const frames = this.#frames;
+    this.#wanted = frame;
+    this.update();
+    try {
+      const picture = await frames.get(frame);
+      if (this.#wanted !== frame || frames !== this.#frames) return;
+      this.scene.view(frame);
+      this.#page.stage.swap(picture);
+      this.#page.show();
+    } catch (problem) {
+      if (frames === this.#frames) this.#page.problem(problem);
+    }
+  }
+
+  async #play() {
+    const mine = (this.#playing = {});
+    const frames = this.#frames;
+    const seconds = 1 / this.info.fps;
+    let frame = this.#wanted === this.last ? -1 : this.#wanted;
+    let due = performance.now();
+    this.update();
+    while (this.#playing === mine && frame < this.last) {
+      frame++;
+      frames.prefetch(Array.from({ length: Math.min(AHEAD, this.last - frame) }, (_, n) => frame + AHEAD - n).filter((n) => n <= this.last));
+      await this.#show(frame);
+      due = Math.max(performance.now(), due + 1000 * seconds);
+      await new Promise((resolve) => setTimeout(resolve, due - performance.now()));
+    }
+    if (this.#playing === mine) this.pause();
+  }
+
+  async #trackWays(ways, start) {
+    for (const reverse of ways) {
+      this.#follows = true;
+      this.#newest = start;
+      this.#tell({ done: 0, total: reverse ? start + 1 : this.info.num_frames - start });
+      let isCancelled = false;
+      try {
+        await rest.propagate(this.info.id, { start, reverse }, (name, data) => {
+          if (name === "frame") this.#keep(data);
+          else if (name === "progress") this.#tell(data);
+          else if (name === "done") isCancelled = data.cancelled;
+        });
+      } catch (problem) {
+        this.#page.problem(problem);
+        return;
+      }
+      if (isCancelled) break;
+    }
+    if (this.#follows) await this.#show(ways.length > 1 ? start : this.#newest);
+  }
+
+  #keep(data) {
+    this.masks.keep(data);
+    this.#newest = data.frame;
+    if (this.#follows && this.isAtRest) void this.#show(data.frame); // a slow line skips frames
+    else this.#page.show();
+  }
+
+  #tell({ done, total, frames_per_second: rate, seconds_left: left }) {
+    $("track-progress").max = total;
+    $("track-progress").value = done;
+    const [count, speed, time] = $("track-info").children;
+    count.textContent = `${done} of ${total}`;
+    speed.textContent = rate ? ` · ${rate < 10 ? rate.toFixed(1) : Math.round(rate)} frames/s` : "";
+    time.textContent = left >= 1 ? ` · ${Math.round(left)} s left` : "";
+  }
+}

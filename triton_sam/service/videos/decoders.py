@@ -1,0 +1,94 @@
+"""A few open decoders for all videos: each keeps decoded frames in memory, and the one used longest ago is closed."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Literal
+
+from ...errors import VideoError
+from ...families.base import Size
+from ...inputs.video.base import Frame, FrameSource
+from .files import VideoFile
+
+MAX_DECODERS = 8
+"""Each keeps up to 128 MiB of decoded frames."""
+PREVIEW_QUALITY = 90
+
+Purpose = Literal["preview", "tracking"]
+"""Previews jump about, and tracking goes from frame to frame, so each has a decoder of its own."""
+
+
+class Decoders:
+    """The open decoders. Several threads may use them.
+
+    Args:
+        limit: the most decoders that are open at a time.
+    """
+
+    def __init__(self, limit: int = MAX_DECODERS) -> None:
+        self._limit = limit
+        self._open: OrderedDict[tuple[VideoFile, Purpose], FrameSource] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def frame(self, video: VideoFile, index: int, purpose: Purpose) -> Frame:
+        """Return a frame; this blocks.
+
+        Raises:
+            VideoError: there is no such frame, or it is damaged.
+        """
+        found = self._source(video, purpose).frame(index)
+        if found is None:
+            raise VideoError(f"the video ends before frame {index}: it is damaged")
+        return found
+
+    def forget(self, video: VideoFile) -> None:
+        """Close the decoders of a video; this may block while one of them decodes."""
+        with self._lock:
+            gone = [self._open.pop(key) for key in list(self._open) if key[0] == video]
+        for source in gone:
+            source.close()
+
+    def _source(self, video: VideoFile, purpose: Purpose) -> FrameSource:
+        key = (video, purpose)
+        with self._lock:
+            if key in self._open:
+                self._open.move_to_end(key)
+                return self._open[key]
+        made = video.open(PREVIEW_QUALITY if purpose == "preview" else None)
+        dropped = []
+        with self._lock:
+            source = self._open.setdefault(key, made)
+            self._open.move_to_end(key)
+            if source is not made:
+                dropped.append(made)
+            while len(self._open) > self._limit:
+                dropped.append(self._open.popitem(last=False)[1])
+        for old in dropped:
+            old.close()
+        return source
+
+
+class StoredFrames(FrameSource):
+    """The frames of an uploaded video for the client: their decoder may close and open again between two frames.
+
+    Args:
+        video: the video.
+        decoders: the decoders of the service.
+    """
+
+    def __init__(self, video: VideoFile, decoders: Decoders) -> None:
+        super().__init__("the video")
+        self.num_frames = video.num_frames
+        self.size = video.size
+        self._video = video
+        self._decoders = decoders
+
+    def _read(self, index: int) -> tuple[bytes, Size] | None:
+        if index >= self._video.num_frames:
+            return None
+        frame = self._decoders.frame(self._video, index, "tracking")
+        return frame.content, frame.size

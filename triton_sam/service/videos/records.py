@@ -1,0 +1,128 @@
+"""The masks of one video that are known so far, within the memory of the service for such masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from ...masks.video_segment import VideoSegment
+from ...tracks.palette import MAX_OBJECT_ID, label_map, to_png
+from ...tracks.records import MaskRecord
+from ..budgets import Budget
+
+PER_MASK = 1024
+"""Bytes that a mask takes besides its run-length encoding."""
+
+
+class Records:
+    """The newest mask of each object in each frame.
+
+    Args:
+        budget: the memory that the masks of all videos share.
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._frames: dict[int, dict[int, MaskRecord]] = {}
+        self._labels: dict[int, bytes] = {}
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def put(self, frame: int, records: Iterable[MaskRecord], labels: bytes | None = None) -> None:
+        """Keep masks of one frame in place of earlier ones.
+
+        Args:
+            frame: index of the frame.
+            records: its masks.
+            labels: the label map of the frame as PNG, if these are all its masks and some of them overlap.
+
+        Raises:
+            Problem: 503, there is no memory for them.
+        """
+        kept = self._frames.get(frame, {})
+        changed = {**kept, **{record.object_id: record for record in records}}
+        more = _size(changed, labels) - _size(kept, self._labels.get(frame))
+        if more > 0:
+            self._budget.check(more)
+        self._set(frame, changed, labels)
+
+    def remove_object(self, object_id: int) -> None:
+        """Forget the masks of an object."""
+        for frame in list(self._frames):
+            self.remove(frame, object_id)
+
+    def remove(self, frame: int, object_id: int) -> None:
+        """Forget the mask of an object in a frame, if there is one."""
+        kept = self._frames.get(frame, {})
+        if object_id in kept:
+            self._set(frame, {known: record for known, record in kept.items() if known != object_id}, None)
+
+    def clear(self) -> None:
+        """Forget all masks."""
+        for frame in list(self._frames):
+            self._set(frame, {}, None)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the frames with masks as ranges (first, last)."""
+        found: list[tuple[int, int]] = []
+        for frame in sorted(self._frames):
+            if found and found[-1][1] == frame - 1:
+                found[-1] = (found[-1][0], frame)
+            else:
+                found.append((frame, frame))
+        return found
+
+    def all(self) -> dict[int, tuple[MaskRecord, ...]]:
+        """Return the masks of all frames, in the order of frames and objects."""
+        return {frame: tuple(self._frames[frame][key] for key in sorted(self._frames[frame])) for frame in self._order}
+
+    def label_maps(self) -> Iterator[tuple[int, bytes]]:
+        """Yield each frame with its label map as PNG. The masks are those of the moment of the call.
+
+        Where masks overlap, a pixel belongs to the object that the model is most certain of; in a frame whose masks
+        came one by one, to the object with the highest id.
+        """
+        labels = dict(self._labels)
+        return ((frame, labels.get(frame) or to_png(_drawn(records))) for frame, records in self.all().items())
+
+    @property
+    def _order(self) -> list[int]:
+        return sorted(self._frames)
+
+    def _set(self, frame: int, records: dict[int, MaskRecord], labels: bytes | None) -> None:
+        more = _size(records, labels) - _size(self._frames.pop(frame, {}), self._labels.pop(frame, None))
+        if records:
+            self._frames[frame] = records
+        if labels is not None:
+            self._labels[frame] = labels
+        self.nbytes += more
+        self._budget.book(more)
+
+
+def overlapping(segments: Mapping[int, VideoSegment]) -> bytes | None:
+    """Return the label map of a frame as PNG if some of its masks overlap, else None. This takes a while: use a thread.
+
+    A label map holds ids up to 255; with higher ones, there is none.
+    """
+    if len(segments) < 2 or max(segments) > MAX_OBJECT_ID:
+        return None
+    union = np.logical_or.reduce([segment.mask for segment in segments.values()])
+    if sum(segment.area for segment in segments.values()) == int(np.count_nonzero(union)):
+        return None
+    return to_png(label_map(segments))
+
+
+def _drawn(records: Iterable[MaskRecord]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return the label map of masks, the highest id on top."""
+    first, *others = records
+    labels = first.mask.astype(np.uint8) * np.uint8(first.object_id)
+    for record in others:
+        labels[record.mask] = record.object_id
+    return labels
+
+
+def _size(records: Mapping[int, MaskRecord], labels: bytes | None) -> int:
+    return len(labels or b"") + sum(PER_MASK + len(record.rle["counts"]) for record in records.values())

@@ -1,0 +1,170 @@
+"""Requests and answers of /v1/videos, with the checks and the examples that /docs shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from ...masks.formats import TOLERANCE
+from ...tracks.formats import TRACK_FORMATS
+from ...wire.contract import MAX_POINTS
+from ..schemas import FORMATS, Box, Point, Strict
+
+FRAME_FORMATS = {name: form for name, form in FORMATS.items() if form.encode is not None}
+"""Formats of single masks."""
+MAX_FRAME = 1 << 31
+if TYPE_CHECKING:
+    MaskFormat = str
+    DownloadFormat = str
+else:
+    MaskFormat = Literal[tuple(FRAME_FORMATS)]
+    DownloadFormat = Literal[tuple(TRACK_FORMATS)]
+
+FrameIndex = Annotated[int, Field(ge=0, lt=MAX_FRAME, description="The index of a frame, from 0.")]
+ObjectId = Annotated[int, Field(ge=1, lt=MAX_FRAME, description="A number that the caller gives to the object.")]
+Tolerance = Annotated[float, Field(ge=0, le=100, description="The largest distance, in pixels, of a polygon.")]
+
+
+class RleMask(Strict):
+    """A mask as compressed COCO RLE, in the size of the video."""
+
+    size: Annotated[list[int], Field(min_length=2, max_length=2)] = Field(description="Height and width.")
+    counts: str = Field(max_length=1 << 20)
+
+
+class VideoPrompt(Strict):
+    """The prompt of one object in one frame: points, a box, both, or a mask."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"frame": 0, "object_id": 1, "points": [[210, 350]]},
+                {"frame": 30, "object_id": 1, "points": [[200, 180], [260, 200]], "labels": [1, 0]},
+                {"frame": 0, "object_id": 2, "box": [100, 80, 420, 300], "format": "polygons"},
+            ]
+        },
+    )
+
+    frame: FrameIndex
+    object_id: ObjectId
+    points: Annotated[list[Point], Field(fail_fast=True)] = Field(
+        default_factory=list, max_length=MAX_POINTS, description="Each point is x, y in pixels of the frame."
+    )
+    labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
+        default=None, max_length=MAX_POINTS, description="1 is foreground, 0 is background. Default: all are 1."
+    )
+    box: Box | None = Field(default=None, description="The box is x1, y1, x2, y2 in pixels.")
+    mask_rle: RleMask | None = Field(default=None, description="A mask, in place of points and box.")
+    clear_old_points: bool = Field(
+        default=True, description="Whether earlier points of this object in this frame are forgotten."
+    )
+    format: MaskFormat = Field(default=next(iter(FRAME_FORMATS)), description="The format of the mask.")
+    tolerance: Tolerance = TOLERANCE
+
+
+class PropagateRequest(Strict):
+    """The frames through which all objects are tracked."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"start": 0}, {"start": 30, "count": 10, "reverse": True}]}
+    )
+
+    start: FrameIndex | None = Field(
+        default=None, description="The first frame. Default: the earliest frame that has a prompt."
+    )
+    count: int | None = Field(default=None, ge=1, lt=MAX_FRAME, description="The number of frames. Default: all.")
+    reverse: bool = Field(default=False, description="Whether to go backwards.")
+    format: MaskFormat = Field(default=next(iter(FRAME_FORMATS)), description="The format of the masks.")
+    tolerance: Tolerance = TOLERANCE
+
+
+class ObjectInfo(BaseModel):
+    """An object of a video."""
+
+    object_id: int
+    prompted_frames: list[int]
+
+
+class VideoInfo(BaseModel):
+    """An uploaded video."""
+
+    id: str
+    name: str = Field(description="The name of the file at its sender.")
+    width: int
+    height: int
+    num_frames: int
+    fps: float = Field(description="Frames a second. Images without a rate have 25.")
+    duration: float = Field(description="Seconds.")
+    bytes: int
+    model: str
+    every: int = Field(description="Every how many frames one is tracked.")
+    objects: list[ObjectInfo]
+    tracked: list[tuple[int, int]] = Field(description="The frames with masks, as ranges: first, last.")
+    is_tracking: bool
+    expires_in: float = Field(description="Seconds until the service forgets the video, if nobody uses it.")
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "3b0c…",
+                    "name": "clip.mp4",
+                    "width": 640,
+                    "height": 360,
+                    "num_frames": 240,
+                    "fps": 24.0,
+                    "duration": 10.0,
+                    "bytes": 1280331,
+                    "model": "sam2",
+                    "every": 1,
+                    "objects": [{"object_id": 1, "prompted_frames": [0, 30]}],
+                    "tracked": [[0, 239]],
+                    "is_tracking": False,
+                    "expires_in": 900,
+                }
+            ]
+        }
+    )
+
+
+class BareVideoMask(BaseModel):
+    """One object in one frame, without the mask itself."""
+
+    object_id: int
+    score: float = Field(description="The IoU with the true mask that the model predicts.")
+    object_score: float = Field(description="A logit: above 0 the model sees the object in this frame.")
+    area: int = Field(description="The number of foreground pixels.")
+    bbox: list[int] | None = Field(
+        description="The box in the form of COCO: x, y, width, height. An empty mask has null."
+    )
+
+
+def _encoded(name: str) -> tuple[Any, Any]:
+    form = FRAME_FORMATS[name]
+    return (str if form.is_binary else form.value) | None, Field(default=None, description=form.meaning)
+
+
+if TYPE_CHECKING:
+    VideoMask = BareVideoMask
+else:
+    VideoMask = create_model(
+        "VideoMask",
+        __base__=BareVideoMask,
+        __doc__="One object in one frame.",
+        **{name: _encoded(name) for name in FRAME_FORMATS},
+    )
+
+
+class FrameMasks(BaseModel):
+    """The masks of one frame."""
+
+    frame: int
+    objects: list[VideoMask]
+
+
+class Cancelled(BaseModel):
+    """The answer to a cancellation."""
+
+    cancelled: bool = Field(description="Whether something was running.")

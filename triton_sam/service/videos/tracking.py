@@ -1,0 +1,272 @@
+"""The objects of one video: their prompts, their masks, and the session at Triton that tracks them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
+
+from ...errors import SamError
+from ...inputs.video.base import FrameSource
+from ...masks.rle import BoolArray, rle_to_mask
+from ...masks.video_segment import VideoSegment
+from ...tracks.records import MaskRecord
+from ..budgets import Budgets
+from ..metrics import Metrics
+from ..problems import Problem
+from .clients import Masks, OpenVideo, VideoClient
+from .propagation import Propagation
+from .records import Records, overlapping
+from .schemas import FRAME_FORMATS, FrameMasks, PropagateRequest, RleMask, VideoMask, VideoPrompt
+
+Result = TypeVar("Result")
+
+
+class Tracking:
+    """The session of one video. It begins at Triton with the first prompt.
+
+    Changes of the session run one after the other, each to its end, even if its caller goes away: so the service and
+    Triton always know the same.
+
+    Args:
+        frames: the frames of the video.
+        client: the client of its video model.
+        budgets: what all videos share.
+        metrics: counts tracked frames.
+        every: every how many frames one is tracked.
+    """
+
+    def __init__(
+        self, frames: FrameSource, client: VideoClient, budgets: Budgets, metrics: Metrics, *, every: int = 1
+    ) -> None:
+        self.records = Records(budgets.video_masks)
+        self.prompted: dict[int, set[int]] = {}
+        """The prompted frames of each object."""
+        self.every = every
+        self._frames = frames
+        self._client = client
+        self._budgets = budgets
+        self._metrics = metrics
+        self._video: OpenVideo | None = None
+        self._lock = asyncio.Lock()
+        self._propagation: Propagation | None = None
+
+    @property
+    def is_tracking(self) -> bool:
+        """Whether a propagation runs."""
+        return self._propagation is not None and not self._propagation.task.done()
+
+    async def add(self, prompt: VideoPrompt) -> FrameMasks:
+        """Prompt an object in a frame and return its mask there.
+
+        Raises:
+            Problem: 409, a propagation runs; 422, the prompt cannot be used.
+            SamError: the server refuses the prompt or fails.
+        """
+        self._check_frame(prompt.frame)
+        if prompt.labels is not None and len(prompt.labels) != len(prompt.points):
+            raise Problem(422, "labels must hold one label for each point")
+        if prompt.mask_rle is not None and (prompt.points or prompt.box is not None):
+            raise Problem(422, "give a mask alone, or points and a box")
+        if prompt.mask_rle is None and prompt.box is None and not prompt.points:
+            raise Problem(422, "give points, a box or a mask")
+
+        async def work(video: OpenVideo) -> FrameMasks:
+            mask = None if prompt.mask_rle is None else await asyncio.to_thread(self._mask, prompt.mask_rle)
+            segment = await video.add(
+                prompt.frame,
+                prompt.object_id,
+                points=prompt.points or None,
+                labels=(prompt.labels or [1] * len(prompt.points)) if prompt.points else None,
+                box=prompt.box,
+                mask=mask,
+                clear_old_points=prompt.clear_old_points,
+            )
+            self.prompted.setdefault(prompt.object_id, set()).add(prompt.frame)
+            return await self.keep(prompt.frame, {prompt.object_id: segment}, prompt.format, prompt.tolerance)
+
+        return await self._change(work)
+
+    async def remove(self, object_id: int) -> None:
+        """Forget an object and its masks.
+
+        Raises:
+            Problem: 404, there is no such object; 409, a propagation runs.
+        """
+        self._check_object(object_id)
+
+        async def work(video: OpenVideo) -> None:
+            await video.remove(object_id)
+            self.prompted.pop(object_id, None)
+            self.records.remove_object(object_id)
+
+        await self._change(work)
+
+    async def clear(self, frame: int, object_id: int) -> None:
+        """Forget the prompts of an object in a frame, and its mask there.
+
+        Raises:
+            Problem: 404, there are no such prompts; 409, a propagation runs.
+        """
+        self._check_object(object_id)
+        if frame not in self.prompted[object_id]:
+            raise Problem(404, f"object {object_id} has no prompt in frame {frame}", code="unknown_prompt")
+
+        async def work(video: OpenVideo) -> None:
+            await video.clear(frame, object_id)
+            self.prompted[object_id].discard(frame)
+            self.records.remove(frame, object_id)
+
+        await self._change(work)
+
+    async def reset(self) -> None:
+        """Forget all objects, prompts and masks.
+
+        Raises:
+            Problem: 409, a propagation runs.
+        """
+
+        async def work(video: OpenVideo) -> None:
+            await video.reset()
+            self.prompted.clear()
+            self.records.clear()
+
+        await self._change(work)
+
+    async def propagate(self, request: PropagateRequest) -> Propagation:
+        """Begin to track all objects.
+
+        Raises:
+            Problem: 409, a propagation runs already; 422, there is nothing to track; 503, too many videos are tracked.
+        """
+        if request.start is not None:
+            self._check_frame(request.start)
+        if not any(self.prompted.values()):
+            raise Problem(422, "there is no prompt to track from: add a prompt to a frame first")
+        self._check_idle()
+        video = self._video
+        if video is None:
+            raise Problem(422, "there is no prompt to track from: add a prompt to a frame first")
+        place = self._budgets.tracks.take()
+        first = min(frame for frames in self.prompted.values() for frame in frames)
+        total = self._count(request, first if request.start is None else request.start)
+        self._propagation = Propagation(self, video, request, total, self._lock)
+        self._propagation.task.add_done_callback(lambda _: place.give())
+        return self._propagation
+
+    async def cancel(self) -> bool:
+        """Stop a propagation after the frame that Triton computes, and wait until it has stopped.
+
+        Returns:
+            Whether one was running.
+        """
+        propagation = self._propagation
+        if propagation is None or propagation.task.done():
+            return False
+        propagation.stop()
+        await asyncio.wait({propagation.task})
+        return True
+
+    def stop_soon(self) -> None:
+        """Stop a propagation after the frame that Triton computes, without waiting for it."""
+        if self._propagation is not None:
+            self._propagation.stop()
+
+    async def close(self) -> None:
+        """Stop everything, end the session at Triton, and forget all masks. It raises nothing."""
+        if self._propagation is not None:
+            self._propagation.leave()
+            await asyncio.wait({self._propagation.task})
+        async with self._lock:
+            video, self._video = self._video, None
+            if video is not None:
+                with contextlib.suppress(SamError):  # Triton closes an idle session by itself
+                    await video.aclose()
+            self.prompted.clear()
+            self.records.clear()
+
+    async def keep(
+        self, frame: int, masks: Masks, form: str, tolerance: float, *, is_complete: bool = False
+    ) -> FrameMasks:
+        """Keep the masks of a frame, and return them in a format.
+
+        Args:
+            frame: index of the frame.
+            masks: its masks.
+            form: name of the format.
+            tolerance: of polygons, in pixels.
+            is_complete: whether these are the masks of all objects.
+
+        Raises:
+            Problem: 503, there is no memory for them, or the service stops.
+        """
+        width, height = self._frames.size
+
+        async def fetch() -> Sequence[VideoSegment]:
+            return list(masks.values())
+
+        def work(segments: Iterator[VideoSegment]) -> tuple[list[MaskRecord], list[VideoMask], bytes | None]:
+            found = [(segment.object_id, segment) for segment in segments]
+            records = [MaskRecord.of(frame, object_id, segment) for object_id, segment in found]
+            answers = [_answer(segment, form, tolerance) for _, segment in found]
+            return records, answers, overlapping(dict(found)) if is_complete else None
+
+        pixels = width * height * (len(masks) + 1)
+        records, answers, labels = await self._budgets.workers.run(pixels, fetch, work)
+        self.records.put(frame, records, labels)
+        if is_complete:
+            self._metrics.tracked_frames.inc()
+        return FrameMasks(frame=frame, objects=answers)
+
+    async def _change(self, work: Callable[[OpenVideo], Coroutine[Any, Any, Result]]) -> Result:
+        self._check_idle()
+
+        async def run() -> Result:
+            async with self._lock:
+                if self._video is None:
+                    self._video = await self._client.open(self._frames, every=self.every)
+                return await work(self._video)
+
+        task = asyncio.create_task(run())
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have gone away
+        return await asyncio.shield(task)
+
+    def _check_idle(self) -> None:
+        if self.is_tracking:
+            raise Problem(
+                409, "the video is being tracked: wait, or stop it with POST /v1/videos/{id}/cancel", code="tracking"
+            )
+
+    def _check_frame(self, frame: int) -> None:
+        last = (self._frames.num_frames or 0) - 1
+        if frame > last:
+            raise Problem(422, f"there is no frame {frame}: the last one is {last}")
+
+    def _check_object(self, object_id: int) -> None:
+        if object_id not in self.prompted:
+            raise Problem(404, f"there is no object {object_id}", code="unknown_object")
+
+    def _count(self, request: PropagateRequest, start: int) -> int:
+        """Return the number of frames of a propagation."""
+        left = start if request.reverse else (self._frames.num_frames or 0) - 1 - start
+        there = left // self.every + 1
+        return min(there, request.count or there)
+
+    def _mask(self, rle: RleMask) -> BoolArray:
+        width, height = self._frames.size
+        if rle.size != [height, width]:
+            raise Problem(422, f"mask_rle.size must be [{height}, {width}], the height and width of the video")
+        return rle_to_mask({"size": rle.size, "counts": rle.counts})
+
+
+def _answer(segment: VideoSegment, form: str, tolerance: float) -> VideoMask:
+    box = segment.box
+    return VideoMask(
+        object_id=segment.object_id,
+        score=round(float(segment.score), 5),
+        object_score=round(float(segment.object_score), 5),
+        area=segment.area,
+        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        **{form: FRAME_FORMATS[form].to_json(segment, tolerance)},
+    )

@@ -1,0 +1,266 @@
+"""`/v1/videos`: tracking as server-sent events, and downloads, with a video client that needs no Triton."""
+
+import io
+import json
+import re
+import subprocess
+import threading
+import time
+import zipfile
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from support import clip
+from support.problems import problem
+
+pytest.importorskip("fastapi")
+pytest.importorskip("av")
+from support.conditions import wait_until
+from support.fake_video_client import service_with_videos
+from support.video_calls import POINT, events_of, track, upload, used
+
+from triton_sam._common.bundle import checkout
+from triton_sam.errors import ServerUnreachableError
+from triton_sam.masks.rle import rle_to_mask
+
+
+@pytest.fixture(scope="module")
+def mp4(tmp_path_factory):
+    return clip.write_clip(tmp_path_factory.mktemp("clip") / "clip.mp4").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def running():
+    with service_with_videos() as running:
+        yield running
+
+
+@pytest.fixture
+def http(running):
+    return running[0].http
+
+
+@pytest.fixture
+def client(running):
+    client = running[1]
+    yield client
+    client.seconds, client.gate, client.failure = 0.0, None, None
+
+
+@pytest.fixture
+def video(http, client, mp4):
+    """Path of an uploaded video; it is removed afterwards."""
+    path = f"/v1/videos/{upload(http, mp4)['id']}"
+    yield path
+    http.delete(path)
+
+
+# --- tracking --------------------------------------------------------------------------------------------------------
+
+
+def test_tracking_sends_each_frame_progress_and_the_end(http, running, video):
+    problem(http.post(f"{video}/propagate", json={}), 422)
+    http.post(f"{video}/prompts", json=POINT)
+    problem(http.post(f"{video}/propagate", json={"start": 24}), 422)
+    before = running[0].metric("triton_sam_service_tracked_frames_total")
+    found = track(http, video)
+    frames = [data for name, data in found if name == "frame"]
+    assert [data["frame"] for data in frames] == list(range(24))
+    for data in frames[::5]:
+        np.testing.assert_array_equal(rle_to_mask(data["objects"][0]["rle"]), clip.disc(data["frame"]))
+    assert found[-1] == ("done", {"frames": 24, "cancelled": False})
+    last = [data for name, data in found if name == "progress"][-1]
+    assert (last["done"], last["total"], last["seconds_left"]) == (24, 24, 0)
+    assert http.get(video).json()["tracked"] == [[0, 23]]
+    assert running[0].metric("triton_sam_service_tracked_frames_total") == before + 24
+    back = track(http, video, start=10, count=3, reverse=True, format="polygons")
+    assert [data["frame"] for name, data in back if name == "frame"] == [10, 9, 8]
+    assert "polygons" in back[0][1]["objects"][0]
+
+
+def test_every_third_frame(http, client, mp4):
+    info = http.post("/v1/videos", files={"video": mp4}, params={"every": 3}).json()
+    path = f"/v1/videos/{info['id']}"
+    http.post(f"{path}/prompts", json=POINT)
+    found = track(http, path, start=6)
+    assert [data["frame"] for name, data in found if name == "frame"] == [6, 9, 12, 15, 18, 21]
+    assert found[-1] == ("done", {"frames": 6, "cancelled": False})
+    assert found[-2][1]["total"] == 6
+    http.delete(path)
+
+
+def test_cancel_stops_after_one_more_frame(http, client, video):
+    http.post(f"{video}/prompts", json=POINT)
+    client.seconds = 0.1
+    with http.stream("POST", f"{video}/propagate", json={}) as answer:
+        found = events_of(answer.iter_lines())
+        assert next(found)[0] == "frame"
+        computed = len(client.videos[-1].computed)
+        conflict = http.post(f"{video}/prompts", json=POINT)
+        assert problem(conflict, 409)["code"] == "tracking"
+        problem(http.post(f"{video}/propagate", json={}), 409)
+        assert http.post(f"{video}/cancel").json() == {"cancelled": True}
+        assert http.get(video).json()["is_tracking"] is False
+        rest = list(found)
+    assert rest[-1][0] == "done"
+    assert rest[-1][1]["cancelled"] is True
+    assert len(client.videos[-1].computed) <= computed + 2  # one may have begun before the cancellation arrived
+    assert http.post(f"{video}/cancel").json() == {"cancelled": False}
+    assert http.post(f"{video}/prompts", json=POINT).status_code == 200  # correct, and go on
+    client.seconds = 0.0
+    assert track(http, video, start=20)[-1] == ("done", {"frames": 4, "cancelled": False})
+
+
+def test_a_client_that_hangs_up_stops_the_tracking(http, running, client, video):
+    http.post(f"{video}/prompts", json=POINT)
+    client.seconds = 0.05
+    with httpx.Client(base_url=http.base_url) as other, other.stream("POST", f"{video}/propagate", json={}) as answer:
+        assert next(events_of(answer.iter_lines()))[0] == "frame"
+    fake = client.videos[-1]
+    computed = len(fake.computed)
+    wait_until(lambda: not http.get(video).json()["is_tracking"])
+    assert len(fake.computed) <= computed + 2
+    assert used(running[0], "tracks") == 0
+    at_rest = len(fake.computed)
+    time.sleep(0.2)
+    assert len(fake.computed) == at_rest
+
+
+def test_deleting_a_video_stops_it_and_closes_its_session(http, client, mp4):
+    path = f"/v1/videos/{upload(http, mp4)['id']}"
+    http.post(f"{path}/prompts", json=POINT)
+    client.seconds = 0.05
+    with http.stream("POST", f"{path}/propagate", json={}) as answer:
+        next(events_of(answer.iter_lines()))
+        assert http.delete(path).status_code == 204
+    assert client.videos[-1].is_closed
+    assert len(client.videos[-1].computed) < 24
+
+
+def test_a_failure_in_the_middle_is_an_event(http, client, video):
+    http.post(f"{video}/prompts", json=POINT)
+    client.failure = ServerUnreachableError("nothing answers at grpc://localhost:9")
+    name, data = track(http, video)[-1]
+    assert name == "error"
+    assert (data["status"], data["detail"]) == (503, "nothing answers at grpc://localhost:9")
+    client.failure = ZeroDivisionError("secret")
+    name, data = track(http, video)[-1]
+    assert (name, data["status"]) == ("error", 500)
+    assert "secret" not in data["detail"]
+    client.failure = None
+    assert track(http, video)[-1][1]["frames"] == 24
+
+
+def test_only_some_videos_are_tracked_at_a_time(mp4):
+    with service_with_videos(max_tracks=1) as (service, client):
+        http, client.seconds = service.http, 0.05
+        first, second = (f"/v1/videos/{upload(http, mp4)['id']}" for _ in range(2))
+        for path in (first, second):
+            http.post(f"{path}/prompts", json=POINT)
+        with http.stream("POST", f"{first}/propagate", json={}) as answer:
+            next(events_of(answer.iter_lines()))
+            assert problem(http.post(f"{second}/propagate", json={}), 503)["code"] == "busy"
+            http.post(f"{first}/cancel")
+        client.seconds = 0.0
+        assert track(http, second)[-1][0] == "done"
+
+
+def test_masks_have_a_budget(mp4):
+    with service_with_videos(video_mask_bytes=8000) as (service, _):
+        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
+        service.http.post(f"{path}/prompts", json=POINT)
+        name, data = track(service.http, path)[-1]
+        assert (name, data["status"]) == ("error", 503)
+        assert 1 < len(service.app.state.videos.get(path.rsplit("/", 1)[1]).tracking.records) < 24
+        service.http.delete(path)
+        assert used(service, "video_masks") == 0
+
+
+def test_the_service_stops_while_it_tracks(mp4):
+    with service_with_videos() as (service, client):
+        client.seconds = 0.05
+        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
+        service.http.post(f"{path}/prompts", json=POINT)
+        found = []
+
+        def read():
+            with httpx.Client(base_url=service.url) as other:
+                found.extend(track(other, path))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        wait_until(lambda: client.videos[-1].computed)
+        folder = service.app.state.videos._folder
+        service.app.state.videos.refuse()
+        reader.join(20)
+        assert found[-1][1]["cancelled"] is True
+        problem(service.http.post("/v1/videos", files={"video": mp4}), 503)
+    assert not folder.exists()
+    assert client.videos[-1].is_closed
+
+
+# --- downloads -------------------------------------------------------------------------------------------------------
+
+
+def test_downloads(http, video):
+    assert problem(http.get(f"{video}/masks"), 409)["code"] == "no_masks"
+    http.post(f"{video}/prompts", json=POINT)
+    http.post(f"{video}/prompts", json={**POINT, "object_id": 3, "points": [[80, 130]]})
+    track(http, video, count=6)
+    answer = http.get(f"{video}/masks", params={"format": "png"})
+    assert answer.headers["content-disposition"] == 'attachment; filename="clip-masks.zip"'
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.namelist() == [f"{frame:05d}.png" for frame in range(6)]
+        labels = Image.open(io.BytesIO(archive.read("00002.png")))
+        assert labels.mode == "P"
+        expected = np.where(clip.disc(2, (80, 130)), 3, clip.disc(2) * 1)
+        np.testing.assert_array_equal(np.asarray(labels), expected)
+    lines = http.get(f"{video}/masks", params={"format": "rle"}).text.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [(row["frame"], row["object_id"]) for row in rows] == [(f, o) for f in range(6) for o in (1, 3)]
+    np.testing.assert_array_equal(rle_to_mask(rows[4]["rle"]), clip.disc(2))
+    coco = http.get(f"{video}/masks", params={"format": "coco"}).json()
+    assert [len(annotation["segmentations"]) for annotation in coco["annotations"]] == [6, 6]
+    overlay = http.get(f"{video}/masks", params={"format": "overlay"})
+    assert overlay.headers["content-type"] == "video/mp4"
+    assert overlay.content[4:8] == b"ftyp"
+    problem(http.get(f"{video}/masks", params={"format": "gif"}), 422)
+
+
+def test_ids_that_a_label_map_cannot_hold(mp4):
+    with service_with_videos() as (service, client):
+        client.most_objects = 1000
+        path = f"/v1/videos/{upload(service.http, mp4)['id']}"
+        service.http.post(f"{path}/prompts", json={**POINT, "object_id": 256})
+        assert "1..255" in problem(service.http.get(f"{path}/masks", params={"format": "png"}), 422)["detail"]
+        assert service.http.get(f"{path}/masks", params={"format": "rle"}).json()["object_id"] == 256
+
+
+def test_files_of_downloads_do_not_stay(http, running, video):
+    http.post(f"{video}/prompts", json=POINT)
+    http.get(f"{video}/masks", params={"format": "rle"})
+    folder = running[0].app.state.videos.get(video.rsplit("/", 1)[1]).folder
+    wait_until(lambda: [path.name for path in folder.iterdir()] == ["video"])
+
+
+def test_the_lines_of_the_documentation_work(running, client, mp4, tmp_path):
+    text = (checkout() / "docs" / "how-to" / "service.md").read_text(encoding="utf-8")
+    (block,) = [block for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "v1/videos" in block]
+    script = block.replace("localhost:5000", running[0].url).replace("curl -s", "curl -sSf")
+    (tmp_path / "clip.mp4").write_bytes(mp4)
+    done = subprocess.run(
+        ["bash", "-c", f"set -eo pipefail\n{script}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("event: frame") == 24
+    assert (tmp_path / "overlay.mp4").read_bytes()[4:8] == b"ftyp"
+
+
+def test_the_document_describes_the_upload(http):
+    paths = http.get("/openapi.json").json()["paths"]
+    body = paths["/v1/videos"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
+    assert set(body) == {"video", "frames"}
+    assert "text/event-stream" in paths["/v1/videos/{video_id}/propagate"]["post"]["responses"]["200"]["content"]
+    assert {"404", "409"} <= set(paths["/v1/videos/{video_id}/masks"]["get"]["responses"])

@@ -94,6 +94,16 @@ def micro_export(tmp_path_factory: pytest.TempPathFactory) -> MicroExport:
     return export_micro(sam2, tmp_path_factory.mktemp("micro"))
 
 
+@pytest.fixture(scope="session")
+def video_models(tmp_path_factory: pytest.TempPathFactory):
+    """The models for videos in the micro size at 512 pixels, with random weights."""
+    for package in ("torch", "sam2", "onnxruntime"):
+        pytest.importorskip(package)
+    from support.video_export import write_video_models
+
+    return write_video_models(tmp_path_factory.mktemp("video") / "models")
+
+
 @pytest.fixture
 def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let exports reuse the graphs of ``micro_export``, because tracing by torch takes long."""

@@ -26,16 +26,6 @@ def session_server(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def video_models(tmp_path_factory):
-    """The models for videos in the micro size at 512 pixels, with random weights."""
-    for package in ("torch", "sam2", "onnxruntime"):
-        pytest.importorskip(package)
-    from support.video_export import write_video_models
-
-    return write_video_models(tmp_path_factory.mktemp("video") / "models")
-
-
-@pytest.fixture(scope="session")
 def video_server(request, video_models):
     """A local Triton with these models."""
     local_server = pytest.importorskip("triton_sam.local_server")

@@ -118,7 +118,7 @@ class VideoRow:
         frames: number of answers that were compared: frames of all passes, and prompts.
         logit_diff: largest absolute difference of the logits, both clamped to +-32.
         iou: IoU of the masks in the size of the frames, the smallest of all objects and frames, 0..1.
-        pixels: pixels that differ in a mask, the most of all objects and frames.
+        pixels: pixels that differ in a mask, the most of all objects and frames; -1 if frames or objects are missing.
         visible: share of the compared masks that have pixels, 0..1. Masks without pixels prove little.
     """
 
@@ -132,7 +132,7 @@ class VideoRow:
 
     def passes(self, threshold: float) -> bool:
         """Return whether the masks are equal enough. NaN never is. One pixel may differ, since rounding decides it."""
-        return self.iou >= threshold or (self.pixels <= 1 and not np.isnan(self.logit_diff))
+        return self.iou >= threshold or (0 <= self.pixels <= 1 and not np.isnan(self.logit_diff))
 
 
 def threshold(frames: int) -> float:

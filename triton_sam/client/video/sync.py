@@ -101,7 +101,7 @@ class SAM2VideoClient:
 
         Raises:
             VideoError: the source is missing, empty, damaged or not a video.
-            MissingDependencyError: the source needs PyAV: ``pip install "triton-sam[video]"``.
+            MissingDependencyError: the source needs PyAV, which the extra ``video`` installs.
             ConfigurationError: an argument is out of range.
             ServerBusyError: the server has no place for another session.
             ServerError: see triton_sam.errors.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +116,7 @@ class Sam2VideoReference:
         """
         found = self._predictor.propagate_in_video(self._state, start, count, reverse)
         while True:
-            with quiet():
+            with quiet(), mock.patch("sam2.sam2_video_predictor.tqdm", _without_bar):
                 step = next(found, None)
             if step is None:
                 return
@@ -169,6 +170,11 @@ class Sam2VideoReference:
         )
         state |= {name: {} for name in (*by_object, "cached_features", "constants", "obj_id_to_idx", "obj_idx_to_id")}
         return state
+
+
+def _without_bar(frames: Sequence[int], **_: Any) -> Sequence[int]:
+    """Stand in for tqdm, whose bar would mix with the output of commands."""
+    return frames
 
 
 class _Predictor(SAM2VideoPredictor):  # type: ignore[misc]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from triton_sam.families import get_family
@@ -186,3 +189,13 @@ def rows(answer):
     """Return the masks of an answer by frame and object."""
     keys = zip(answer["frame_indexes"].tolist(), answer["object_ids"].tolist(), strict=True)
     return dict(zip(keys, answer["masks"], strict=True))
+
+
+def refused(kind: type[Exception], words: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Check that a call ends with one error of a kind, whose one line holds some words."""
+    with pytest.raises(Error) as caught:
+        call(*args, **kwargs)
+    assert type(caught.value.error) is kind, caught.value
+    message = str(caught.value.error)
+    assert words in message
+    assert "\n" not in message

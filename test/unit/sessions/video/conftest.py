@@ -1,0 +1,9 @@
+"""Fixtures of the tests of video sessions."""
+
+import pytest
+from support.fake_tracking import Server
+
+
+@pytest.fixture
+def server():
+    return Server()

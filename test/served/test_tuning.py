@@ -143,7 +143,8 @@ def test_an_unknown_config_is_refused_and_not_changed() -> None:
 
 
 def test_models_of_a_repository() -> None:
-    assert models_of(COMMITTED, ("sam2",)) == ["sam2_encoder", "sam2_decoder", "sam2"]
+    graphs = ["encoder", "decoder", "memory_attention", "memory_encoder", "tracking_decoder", "mask_prompt"]
+    assert models_of(COMMITTED, ("sam2",)) == [*(f"sam2_{role}" for role in graphs), "sam2", "sam2_video"]
     assert {"sam1", "sam2_decoder", "sam3_encoder"} <= set(models_of(COMMITTED))
     assert "sam2_encoder_jpeg" not in models_of(COMMITTED)
     with pytest.raises(RepositoryError, match="no nope_encoder"):

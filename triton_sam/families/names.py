@@ -15,6 +15,11 @@ def pair_names(variant: str) -> tuple[str, str]:
     return model_name(variant, ENCODER), model_name(variant, DECODER)
 
 
+def video_name(variant: str) -> str:
+    """Return the name of a variant's video model in Triton, for example "sam2_video"."""
+    return f"{variant}_video"
+
+
 def split_name(model: str, roles: tuple[str, ...]) -> tuple[str, str] | None:
     """Split the name of a model into variant and role; return None if the name ends in none of the roles.
 

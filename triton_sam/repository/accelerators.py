@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigurationError, RepositoryError
 from ..families import model_name, roles, spec_of, split_model_name
+from ..families.names import video_name
 from ..families.tables import DECODER, ENCODER
 from .config import parse_config
 from .names import CONFIG_NAME
@@ -117,7 +118,8 @@ def models_of(repository: Path, variants: tuple[str, ...] = ()) -> list[str]:
         if variant not in here:
             wanted = model_name(variant, ENCODER)
             raise RepositoryError(f"no {wanted} in {repository}, which has {', '.join(here) or 'no variants'}")
-    names = [name for variant in variants or here for name in (*_in_order(found[variant]), variant)]
+    chosen = variants or here
+    names = [name for each in chosen for name in (*_in_order(found[each]), each, video_name(each))]
     return [name for name in names if (repository / name / CONFIG_NAME).is_file()]
 
 

@@ -7,6 +7,7 @@ video frame by frame, so that back-pressure and cancellation need nothing else.
 from __future__ import annotations
 
 from ..families.base import Family
+from ..families.names import video_name
 from ..families.tables import ENCODER
 from ..families.tracking import MASK_PROMPT, MEMORY_ATTENTION, MEMORY_ENCODER, TRACKING_DECODER
 from ..masks.formats import formats_of
@@ -68,7 +69,7 @@ DEFAULT_OBJECTS_AT_A_TIME = 8
 
 def video_model(family: Family, variant: str | None = None) -> str:
     """Return the Triton name of the video model of a family or variant, for example ``sam2_video``."""
-    return f"{variant or family.name}_video"
+    return video_name(variant or family.name)
 
 
 def inputs() -> tuple[WireTensor, ...]:

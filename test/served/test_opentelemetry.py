@@ -118,7 +118,9 @@ def test_the_service_continues_the_trace_of_its_caller(traced: Collector, tmp_pa
     log = tmp_path / "log"
     with log.open("wb") as stream, subprocess.Popen(command, env=environment, stderr=stream) as program:
         try:
-            with urllib3.PoolManager(timeout=60, retries=urllib3.Retry(connect=60, backoff_factor=0.1)) as http:
+            with urllib3.PoolManager(
+                timeout=60, retries=urllib3.Retry(total=None, connect=120, backoff_factor=0.1, backoff_max=0.5)
+            ) as http:
                 content = (checkout() / "test/images/shapes.jpg").read_bytes()
                 answer = http.request(
                     "POST",

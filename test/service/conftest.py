@@ -19,3 +19,42 @@ def segment(service, image):
         return service.http.post(f"/v1/images/{image['id']}/segment", json=body, headers=headers)
 
     return ask
+
+
+@pytest.fixture(scope="module")
+def mp4(tmp_path_factory):
+    """The content of a short drawn video."""
+    from support import clip
+
+    return clip.write_clip(tmp_path_factory.mktemp("clip") / "clip.mp4").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def running():
+    """A service with a video client that needs no Triton, and that client."""
+    from support.fake_video_client import service_with_videos
+
+    with service_with_videos() as running:
+        yield running
+
+
+@pytest.fixture
+def http(running):
+    return running[0].http
+
+
+@pytest.fixture
+def client(running):
+    client = running[1]
+    yield client
+    client.seconds, client.gate, client.failure = 0.0, None, None
+
+
+@pytest.fixture
+def video(http, client, mp4):
+    """Path of an uploaded video; it is removed afterwards."""
+    from support.video_calls import upload
+
+    path = f"/v1/videos/{upload(http, mp4)['id']}"
+    yield path
+    http.delete(path)

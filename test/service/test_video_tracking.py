@@ -25,38 +25,6 @@ from triton_sam._common.bundle import checkout
 from triton_sam.errors import ServerUnreachableError
 from triton_sam.masks.rle import rle_to_mask
 
-
-@pytest.fixture(scope="module")
-def mp4(tmp_path_factory):
-    return clip.write_clip(tmp_path_factory.mktemp("clip") / "clip.mp4").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def running():
-    with service_with_videos() as running:
-        yield running
-
-
-@pytest.fixture
-def http(running):
-    return running[0].http
-
-
-@pytest.fixture
-def client(running):
-    client = running[1]
-    yield client
-    client.seconds, client.gate, client.failure = 0.0, None, None
-
-
-@pytest.fixture
-def video(http, client, mp4):
-    """Path of an uploaded video; it is removed afterwards."""
-    path = f"/v1/videos/{upload(http, mp4)['id']}"
-    yield path
-    http.delete(path)
-
-
 # --- tracking --------------------------------------------------------------------------------------------------------
 
 

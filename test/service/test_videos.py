@@ -16,38 +16,6 @@ from support.video_calls import POINT, upload, used
 
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 
-
-@pytest.fixture(scope="module")
-def mp4(tmp_path_factory):
-    return clip.write_clip(tmp_path_factory.mktemp("clip") / "clip.mp4").read_bytes()
-
-
-@pytest.fixture(scope="module")
-def running():
-    with service_with_videos() as running:
-        yield running
-
-
-@pytest.fixture
-def http(running):
-    return running[0].http
-
-
-@pytest.fixture
-def client(running):
-    client = running[1]
-    yield client
-    client.seconds, client.gate, client.failure = 0.0, None, None
-
-
-@pytest.fixture
-def video(http, client, mp4):
-    """Path of an uploaded video; it is removed afterwards."""
-    path = f"/v1/videos/{upload(http, mp4)['id']}"
-    yield path
-    http.delete(path)
-
-
 # --- uploads ---------------------------------------------------------------------------------------------------------
 
 

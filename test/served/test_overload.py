@@ -51,6 +51,7 @@ def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol
     assert "recovered_s" in after.more
 
 
+@pytest.mark.slow
 def test_a_full_queue_of_triton_counts_as_busy_as_well(tmp_path, images):
     """When clients send embeddings with each click, the queue is Triton's own, and config.pbtxt sets its limit."""
     for name in ("sam2", "sam2_encoder", "sam2_decoder"):

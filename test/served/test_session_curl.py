@@ -171,6 +171,7 @@ def test_embeddings_from_encoded_bytes_equal_the_clients(session_server, transpo
 RESPONSE_CACHE = ["--cache-config=local,size=268435456"]
 
 
+@pytest.mark.slow
 def test_the_same_bytes_are_encoded_once_with_the_response_cache_of_the_document(content, tmp_path):
     shutil.copytree(bundled("model_repository"), tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("[2-9]*"))
     with (tmp_path / "sam2_encoder_jpeg" / "config.pbtxt").open("a") as config:

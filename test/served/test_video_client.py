@@ -12,7 +12,7 @@ from triton_sam.client.video.predictor import SAM2VideoPredictor
 from triton_sam.errors import PromptError, VideoError
 from triton_sam.transport import Transport, parse_url
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of the models takes most of a minute
 psutil = pytest.importorskip("psutil")
 COUNT = 60
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of the models takes most of a minute
 pytest.importorskip("torch")
 pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")

@@ -96,6 +96,7 @@ def test_memory_attention(graphs: Graphs, objects: int, history: str) -> None:
     assert difference(graphs.run(MEMORY_ATTENTION, own)["conditioned_embeddings"], expected) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_memory_attention_of_standard_operators(graphs: Graphs) -> None:
     graph = graphs.graph(MEMORY_ATTENTION, standard=True)
     assert {node.domain for node in graph.graph.node} == {""}

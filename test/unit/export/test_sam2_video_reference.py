@@ -36,6 +36,7 @@ def frames() -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 def test_the_state_of_a_video(model: Any, frames: list[np.ndarray]) -> None:
     video = Sam2VideoReference(model, frames)
     first = video.add_points(0, 7, points=[[40, 45]], labels=[1])

@@ -63,6 +63,7 @@ def only(monkeypatch: pytest.MonkeyPatch, *titles: str) -> None:
     monkeypatch.setattr(verify, "cases", lambda *_: chosen)
 
 
+@pytest.mark.slow
 def test_equal_masks_pass_and_others_fail(reference, runner, monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, "correction in the middle", "mask prompt")
     runners = {"equal": runner, "shifted": Shifted(runner._video), "late": Late(runner._video)}

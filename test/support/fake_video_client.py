@@ -93,7 +93,7 @@ class FakeVideoClient:
 
 
 def _pairs(engine: Engine) -> dict[str, Pair]:
-    """What the engines of all such services know of Triton: several of them may run at the same time."""
+    """Return the model pairs that a service finds. Its URL says whether they track videos."""
     tracks_videos = engine.settings.url == WITH_VIDEO_MODEL
     return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=tracks_videos)}
 

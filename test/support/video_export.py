@@ -8,18 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 from sam2.sam2_video_predictor import SAM2VideoPredictor
 from support.video_graphs import SIDE, micro_graphs
 
 from triton_sam._common.files import atomic_write
 from triton_sam.export import onnx_tools
-from triton_sam.export.pipeline import finish_graph
-from triton_sam.export.sam2 import attention
-from triton_sam.export.sam2.graphs import Sam2Encoder
 from triton_sam.families import get_family
-from triton_sam.families.tables import ENCODER
 from triton_sam.repository.config import config_for
 from triton_sam.sessions.video.config import MODEL_TEXT, video_config
 
@@ -47,18 +42,10 @@ def write_video_models(repository: Path) -> VideoModels:
     graphs = micro_graphs()
     model = copy.deepcopy(graphs.model)  # a test makes an official predictor of it
     for spec in (FAMILY.encoder, *FAMILY.tracking.models.values()):
-        if spec.role == ENCODER:
-            images = torch.export.Dim("images", min=1)
-            with attention.fused_attention(model):
-                example = [torch.rand(2, 3, SIDE, SIDE)]
-                traced = onnx_tools.trace(Sam2Encoder(model), spec, example, {"image": {0: images}})
-            graph = finish_graph(traced, spec, "fp32", half_storage=False)
-            graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)
-        else:
-            graph = graphs.graph(spec.role)
+        graph = graphs.graph(spec.role)
         name = FAMILY.model_name(spec.role)
         (repository / name / "1").mkdir(parents=True)
-        (repository / name / "1" / "model.onnx").write_bytes(graph.SerializeToString())
+        onnx_tools.save(graph, repository / name / "1" / "model.onnx")
         atomic_write(repository / name / "config.pbtxt", config_for(graph, name).encode())
     folder = repository / "sam2_video"
     (folder / "1").mkdir(parents=True)

@@ -10,8 +10,9 @@ from support.official_video import Arrays, centre_scores, video_model
 
 from triton_sam.export import onnx_tools
 from triton_sam.export.pipeline import finish_graph
-from triton_sam.export.sam2.video_graphs import trace_video
+from triton_sam.export.sam2.recipe import trace
 from triton_sam.families.sam2 import Sam2
+from triton_sam.families.tables import ENCODER
 
 MICRO, SIDE = "sam2.1_hiera_micro", 512
 
@@ -24,13 +25,13 @@ class Graphs:
         centre_scores(self.model)
         self.family = Sam2().at(side)
         assert self.family.tracking is not None
-        self.specs = self.family.tracking.models
+        self.specs = {ENCODER: self.family.encoder, **self.family.tracking.models}
         self.sessions: dict[tuple[str, bool], Any] = {}
         self.graphs: dict[tuple[str, bool], Any] = {}
 
     def graph(self, role: str, standard: bool = False) -> Any:
         if (role, standard) not in self.graphs:
-            traced = trace_video(self.model, self.specs[role], standard)
+            traced = trace(self.model, self.specs[role], standard)
             graph = finish_graph(traced, self.specs[role], "fp32", half_storage=False)
             graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)
             self.graphs[role, standard] = graph

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,9 @@ from ..verify.video_transport import VideoTransport
 FAMILY = "sam2"
 FIRST_COUNTED = 8
 """From this frame on, each frame attends to all seven memories. Earlier frames are not counted."""
-_OFFICIAL, _IN_PROCESS = "official predictor", "in process"
+_OFFICIAL = "official predictor"
 _SEED = 10_000_100
+_JPEG_QUALITY = 95  # JPEG files are the usual frames
 _PATIENCE = 600.0  # seconds; a frame of a large model on a busy processor takes long
 
 Frames = Sequence[npt.NDArray[np.uint8]]
@@ -67,7 +68,7 @@ class VideoBenchmark:
         model: see export.settings.Settings.model.
         image_size: side of the encoder's image in pixels.
         frames: number of frames of each clip, more than FIRST_COUNTED.
-        rounds: number of clips; every runner tracks each of them, one after the other.
+        rounds: number of clips that every runner tracks, in turns.
         objects: numbers of objects.
     """
 
@@ -78,6 +79,11 @@ class VideoBenchmark:
     rounds: int = 2
     objects: tuple[int, ...] = (1, 4)
 
+    @property
+    def random_seed(self) -> int | None:
+        """The seed of random weights; None with a checkpoint."""
+        return None if self.checkpoint else 0
+
 
 def measure_video(settings: VideoBenchmark, *, progress: bool = True) -> list[VideoSpeed]:
     """Export the models, serve them with a local Triton, and measure all runners in turns.
@@ -85,41 +91,20 @@ def measure_video(settings: VideoBenchmark, *, progress: bool = True) -> list[Vi
     Raises:
         SamError: the export failed, or no Triton can start here.
     """
-    seed = None if settings.checkpoint else 0
-    family = get_family(FAMILY).at(settings.image_size)
-    times: dict[tuple[str, int], list[float]] = {}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_video_")))
-        exported = registry.export(
-            FAMILY,
-            Settings(
-                folder,
-                settings.checkpoint,
-                settings.model,
-                image_size=settings.image_size,
-                random_seed=seed,
-                progress=progress,
-                video=True,
-            ),
-        )
-        models = OnnxTransport({family.model_name(role): file for role, file in exported.files.items()})
+        files = _export(settings, folder, progress)
+        family = get_family(FAMILY).at(settings.image_size)
+        models = OnnxTransport({family.model_name(role): file for role, file in files.items()})
         server = stack.enter_context(LocalServer(folder))
         clients = {
-            _IN_PROCESS: SAM2VideoClient(transport=VideoTransport(family, models)),
+            "in process": SAM2VideoClient(transport=VideoTransport(family, models)),
             "served over http": SAM2VideoClient(server.http_url, timeout=_PATIENCE),
             "served over grpc": SAM2VideoClient(server.grpc_url, timeout=_PATIENCE),
         }
         for client in clients.values():
             stack.enter_context(client)
-        for number in range(settings.rounds):
-            # Every round has a clip of its own: the server would know the frames of an earlier one.
-            clip = list(generate_clip(_SEED + number, settings.frames).images)
-            official = registry.video_reference(
-                FAMILY, settings.checkpoint, settings.model, seed, settings.image_size, clip
-            )
-            for count in settings.objects:
-                for name, runner in _runners(clients, official, clip):
-                    times.setdefault((name, count), []).extend(_time(runner, clip, count))
+        times = _measure(settings, clients)
     return [_speed(name, count, seconds) for (name, count), seconds in times.items()]
 
 
@@ -137,20 +122,35 @@ def format_speeds(speeds: Sequence[VideoSpeed]) -> str:
     )
 
 
-def _runners(clients: Mapping[str, SAM2VideoClient], official: Any, clip: Frames) -> Iterator[tuple[str, VideoRunner]]:
-    """Yield each runner while it is the only one that has the clip open."""
-    yield _OFFICIAL, ReferenceRunner(official)
-    for name, client in clients.items():
-        # JPEG files are what people have. The seed of the noise differs in each runner, so no runner finds embeddings.
-        with client.open([_marked(frame, len(name)) for frame in clip], quality=95) as video:
-            yield name, ClientRunner(video)
+def _export(settings: VideoBenchmark, folder: Path, progress: bool) -> Mapping[str, Path]:
+    """Export the models and return their files by role."""
+    chosen = Settings(
+        folder,
+        settings.checkpoint,
+        settings.model,
+        image_size=settings.image_size,
+        random_seed=settings.random_seed,
+        progress=progress,
+        video=True,
+    )
+    return registry.export(FAMILY, chosen).files
 
 
-def _marked(frame: npt.NDArray[np.uint8], mark: int) -> npt.NDArray[np.uint8]:
-    """Return a frame with one other pixel, so that it is another image for a server that has seen the first one."""
-    marked = frame.copy()
-    marked[0, 0] = time.monotonic_ns() % 251, mark, 0
-    return marked
+def _measure(settings: VideoBenchmark, clients: Mapping[str, SAM2VideoClient]) -> dict[tuple[str, int], list[float]]:
+    """Return the seconds of the counted frames by runner and number of objects."""
+    # Every pass has a clip of its own, because a server would know the frames of an earlier pass.
+    clips = (list(generate_clip(number, settings.frames).images) for number in itertools.count(_SEED))
+    times: dict[tuple[str, int], list[float]] = {}
+    for _, count in itertools.product(range(settings.rounds), settings.objects):
+        clip = next(clips)
+        weights = settings.checkpoint, settings.model, settings.random_seed
+        official = registry.video_reference(FAMILY, *weights, settings.image_size, clip)
+        times.setdefault((_OFFICIAL, count), []).extend(_time(ReferenceRunner(official), clip, count))
+        for name, client in clients.items():
+            clip = next(clips)
+            with client.open(clip, quality=_JPEG_QUALITY) as video:
+                times.setdefault((name, count), []).extend(_time(ClientRunner(video), clip, count))
+    return times
 
 
 def _time(runner: VideoRunner, clip: Frames, objects: int) -> list[float]:

@@ -150,8 +150,8 @@ def _track(
 ) -> SamError | None:
     """Track the frames of a plan into a folder.
 
-    Ctrl-C ends a stream, and so does an error, which is returned: what was tracked is not lost. A file can be tracked
-    again, so that both are raised, after a line that says how to go on.
+    Ctrl-C ends a stream, and so does an error, which is returned: the frames before it are not lost. A file can be
+    tracked again, so that both are raised, after a line that says how to go on.
     """
     try:
         with (

@@ -136,7 +136,7 @@ def test_a_frame_that_is_turned_becomes_upright():
     np.testing.assert_array_equal(image, np.rot90(Turned().to_ndarray("rgb24"), 3))  # clockwise
 
 
-# What is wrong with a file
+# --- files that cannot be used ---
 
 
 def test_files_that_are_no_video_are_one_clear_line(tmp_path, mp4):

@@ -26,7 +26,7 @@ _FILL_HOLE_AREA = 8
 
 @dataclass(frozen=True)
 class ObjectState:
-    """What the official predictor keeps of an object in a frame.
+    """The state of an object in a frame, as the official predictor keeps it.
 
     Args:
         is_prompted: whether later frames treat it as a prompted frame.
@@ -138,7 +138,7 @@ class Sam2VideoReference:
         self._predictor.reset_state(self._state)
 
     def state(self, object_id: int) -> dict[int, ObjectState]:
-        """Return what the predictor keeps of an object, by frame; prompts that wait for a propagation are included."""
+        """Return the states of an object by frame, including those of prompts that wait for a propagation."""
         index = self._state["obj_id_to_idx"][object_id]
         found: dict[int, ObjectState] = {}
         for kind in ("output_dict_per_obj", "temp_output_dict_per_obj"):

@@ -35,7 +35,7 @@ class FileKind:
 
 @dataclass(frozen=True)
 class Download:
-    """What a file is made of.
+    """The contents of a file to download.
 
     Args:
         name: name of the video without its ending.
@@ -53,7 +53,7 @@ class Download:
 
 
 def prepare(form: str, name: str, video: VideoFile, records: Records, decoders: Decoders) -> Download:
-    """Return what a file of a format is made of, as it is at this moment.
+    """Return the contents of a file in a format, as they are at this moment.
 
     Raises:
         Problem: 409, there are no masks; 422, the format cannot hold the ids of the objects.

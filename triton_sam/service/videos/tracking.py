@@ -32,7 +32,7 @@ class Tracking:
     Args:
         frames: the frames of the video.
         client: the client of its video model.
-        budgets: what all videos share.
+        budgets: the budgets that all videos share.
         metrics: counts tracked frames.
         every: every how many frames one is tracked.
     """

@@ -215,9 +215,8 @@ class VideoModel:
             session.finish(step, request.operation, answer)
             return answer
         finally:
-            session.tracker.kept_bytes = (
-                session.tracker.nbytes if request.operation in WITH_STEP else session.tracker.kept_bytes
-            )
+            if request.operation in WITH_STEP:  # other operations change no outputs
+                session.tracker.kept_bytes = session.tracker.nbytes
             session.used = time.monotonic()
 
     def _other_operation(self, request: VideoRequest, session: VideoSession, reply: Reply) -> Tensors:

@@ -25,7 +25,7 @@ class VideoSession:
 
     Args:
         session_id: its id.
-        tracker: what it computes.
+        tracker: computes its masks.
         frame_size: width and height of the frames, if they are known.
         strand: runs its operations.
     """

@@ -1,4 +1,4 @@
-"""What one session computes: prompts, passes, corrections, and the outputs that it keeps.
+"""The computations of one session: prompts, passes and corrections, and the outputs that it keeps.
 
 Pure logic over TrackingModels. Reference: sam2.sam2_video_predictor.SAM2VideoPredictor.
 """
@@ -260,7 +260,7 @@ class Tracker:
         self.position = None
 
     def rows(self, frame: int) -> list[Row]:
-        """Return what all objects show in a frame; see SAM2VideoPredictor._consolidate_temp_output_across_obj."""
+        """Return the outputs of all objects in a frame; see SAM2VideoPredictor._consolidate_temp_output_across_obj."""
         is_new = any(frame in memory.new_prompted for memory in self.objects.values())
         return self._rows(frame, is_new)
 

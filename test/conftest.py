@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.micro_export import MicroExport
 from support.shared_servers import end_unused, find_last_users, shared
+from support.two_workers import group_by_fixtures, remove_locks, turn
 
 from triton_sam._common.bundle import bundled
 
@@ -22,6 +23,27 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--url", help="server for test_basic.py (default: one that runs at $TRITON_URL, else a local one)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None):
+        config.option.dist = "loadgroup"  # instead of test by test: see support/two_workers.py
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("xdist"):
+        group_by_fixtures(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    with turn(item):
+        return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    remove_locks(session.config)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -176,7 +176,7 @@ def serving(folder):
 def test_ci_runs_the_tests_of_the_readme():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     install = 'pip install -c constraints.txt -e ".[local,export,dev]"'
-    assert f"{install} && pytest" in readme
+    assert f"{install} && pytest -n 2" in readme
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert install.removeprefix("pip install ") in script
     assert "\npytest" in script

@@ -131,8 +131,13 @@ def test_the_service_continues_the_trace_of_its_caller(traced: Collector, tmp_pa
                 assert answer.status == 201, answer.data
         finally:
             program.terminate()
-    # The service exports its spans in batches, so the first span may come before those below it.
-    spans = traced.wait_for(lambda spans: any(_names(traced, span)[:1] == ["triton_sam.encode"] for span in spans))
+    # The service exports its spans in batches, so a span may come before or after those below it.
+    spans = traced.wait_for(
+        lambda spans: (
+            any(span.parent == caller for span in spans)
+            and any(span.trace == trace and _names(traced, span)[:1] == ["triton_sam.encode"] for span in spans)
+        )
+    )
     (first,) = (span for span in spans if span.parent == caller)
     assert (first.service, first.trace) == ("triton-sam-service", trace)
     assert ["triton_sam.encode", first.name] in [_names(traced, span) for span in spans if span.trace == trace]

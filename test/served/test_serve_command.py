@@ -46,6 +46,7 @@ def test_a_killed_program_leaves_no_process_no_segment_and_no_folder(scale_only:
     assert not run_directory.exists()
 
 
+@pytest.mark.alone  # any server that starts cleans up
 def test_a_killed_supervisor_takes_triton_along_and_the_next_start_cleans_up(scale_only: Path) -> None:
     program, pid = start_in_another_program(scale_only)
     processes, prefix = family_of(pid), segments_of(pid)

@@ -112,7 +112,8 @@ def test_closing_ends_every_task_and_every_connection(sync):
         return tasks
 
     tasks = speculate(sync, scenario)
-    assert all(task.cancelled() for _, task in tasks)
+    assert all(task.done() for _, task in tasks)
+    assert tasks[-1][1].cancelled()  # on a busy machine, the first ones may have been answered before
     wait_until(lambda: connections() <= before and threading.active_count() <= threads)
 
 

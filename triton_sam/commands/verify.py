@@ -137,7 +137,8 @@ def _report(rows: list[Row], thresholds: Thresholds) -> str:
     failed = sum(not row.passes(thresholds) for row in rows)
     logit = "" if thresholds.logit is None else f" or one pixel, logit difference < {thresholds.logit:g}"
     verdict = "all within" if not failed else f"{failed} of {len(rows)} outside"
-    return f"{format_table(rows, thresholds)}\n{verdict} the thresholds: IoU > {thresholds.iou:g}{logit}"
+    limits = f"IoU > {thresholds.iou:g}{logit}, score difference < {thresholds.score:g}"
+    return f"{format_table(rows, thresholds)}\n{verdict} the thresholds: {limits}"
 
 
 def _json(rows: list[Row], thresholds: Thresholds) -> str:

@@ -28,14 +28,20 @@ class Thresholds:
     Args:
         iou: smallest allowed IoU of two full-size masks, exclusive.
         logit: largest allowed difference of low-resolution logits, exclusive; None: not checked.
+        score: largest allowed difference of the predicted IoU scores, exclusive.
     """
 
     iou: float
     logit: float | None
+    score: float
 
 
-THRESHOLDS = {"fp32": Thresholds(0.9999, 1e-3), "fp16": Thresholds(0.99, None), "int8": Thresholds(0.98, None)}
-"""Thresholds by precision. For precisions below fp32, the comparison checks only the masks."""
+THRESHOLDS = {
+    "fp32": Thresholds(0.9999, 1e-3, 1e-3),
+    "fp16": Thresholds(0.99, None, 0.01),
+    "int8": Thresholds(0.98, None, 0.05),
+}
+"""Thresholds by precision. For precisions below fp32, the comparison checks masks and scores, but no logits."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,8 @@ class Row:
         If the thresholds have a limit for logits, one pixel may differ. Rounding decides about a pixel whose logit is
         almost 0, and in a mask of fewer than 10,000 pixels this pixel alone brings the IoU below 0.9999.
         """
+        if not self.score_diff < thresholds.score:
+            return False
         if thresholds.logit is None:
             return self.iou > thresholds.iou
         return (self.iou > thresholds.iou or self.pixels <= 1) and self.logit_diff < thresholds.logit

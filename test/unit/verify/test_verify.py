@@ -39,8 +39,8 @@ def test_other_weights_are_noticed(micro_export: MicroExport, images: Path) -> N
     assert not any(row.passes(THRESHOLDS["fp32"]) for row in rows)
 
 
-def row(iou: float = 1.0, logit_diff: float = 0.0, pixels: int = 9) -> Row:
-    return Row("onnxruntime", "1 point", "single", logit_diff, iou, 0.0, pixels)
+def row(iou: float = 1.0, logit_diff: float = 0.0, pixels: int = 9, score_diff: float = 0.0) -> Row:
+    return Row("onnxruntime", "1 point", "single", logit_diff, iou, score_diff, pixels)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,8 @@ def row(iou: float = 1.0, logit_diff: float = 0.0, pixels: int = 9) -> Row:
         (row(logit_diff=1e-3), False),
         (row(logit_diff=float("nan")), False),
         (row(iou=float("nan")), False),
+        (row(score_diff=1e-3), False),
+        (row(score_diff=float("nan")), False),
     ],
 )
 def test_bars(candidate: Row, passes: bool) -> None:
@@ -61,8 +63,9 @@ def test_bars(candidate: Row, passes: bool) -> None:
 
 
 def test_logits_are_not_judged_without_a_bar() -> None:
-    assert row(iou=0.985, logit_diff=3.0).passes(Thresholds(0.98, None))
-    assert not row(iou=0.97, pixels=1).passes(Thresholds(0.98, None))
+    assert row(iou=0.985, logit_diff=3.0).passes(Thresholds(0.98, None, 0.05))
+    assert not row(iou=0.97, pixels=1).passes(Thresholds(0.98, None, 0.05))
+    assert not row(iou=0.985, score_diff=0.05).passes(Thresholds(0.98, None, 0.05))
 
 
 def test_table_is_aligned() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from ..masks.cleanup import MAX_SMOOTH, Cleanup
 from ..masks.formats import TOLERANCE, formats_of
 from ..masks.formats import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
@@ -103,6 +104,38 @@ class MaskInput(Strict):
     size: int = Field(ge=1, le=512, description="The side that the earlier answer stated: 256.")
 
 
+class CleanupRequest(Strict):
+    """Changes of the masks; without any, they equal those of the official predictor. See `triton_sam.Cleanup`."""
+
+    max_hole_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0,
+        ge=0,
+        description="Holes of at most so many pixels of the model's small mask (256 x 256 over the image, SAM3 "
+        "288 x 288) are filled, as in Meta's `SAM2ImagePredictor`.",
+    )
+    max_sprinkle_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0, ge=0, description="Connected parts of at most so many pixels of the small mask are dropped."
+    )
+    clip_to_box: bool = Field(default=False, description="Whether nothing outside the object's box is kept.")
+    smooth: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0,
+        ge=0,
+        le=MAX_SMOOTH,
+        description="The radius, in pixels of the image, over which the outline is smoothed.",
+    )
+    min_mask_region_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0, ge=0, description="Holes and connected parts of fewer pixels of the image are filled and dropped."
+    )
+    keep_clicked: bool = Field(
+        default=False,
+        description="Whether only connected parts stay that a foreground point hits. A mask without any stays.",
+    )
+
+    def to_cleanup(self) -> Cleanup:
+        """Return the options for the clients."""
+        return Cleanup(**self.model_dump())
+
+
 class SegmentRequest(Prompt):
     """The objects to segment: one in this object itself, or several in `objects`."""
 
@@ -126,6 +159,7 @@ class SegmentRequest(Prompt):
     )
     mask: MaskInput | None = Field(default=None, description="A mask to refine. SAM3 takes none.")
     multimask: bool = Field(default=False, description="Whether to answer with three candidates for each object.")
+    cleanup: CleanupRequest | None = Field(default=None, description="How to clean the masks. Default: not at all.")
     model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
     format: Format | None = Field(
         default=None, description="The format of the masks. Default: the header Accept decides, else rle."

@@ -1,6 +1,7 @@
 // The main module of the page: it connects the user's actions, the answers of the service, and the drawing.
 
 import { connectControls } from "./controls.js";
+import { Everything } from "./everything.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
 import { askToken, busy, check, hintFor, setState, warn } from "./notices.js";
@@ -8,13 +9,13 @@ import { outline } from "./outline.js";
 import { paintBox, paintMask, paintPrompts } from "./paint.js";
 import { showObjects } from "./panel.js";
 import * as rest from "./rest.js";
-import { hasPrompt, promptOf, Scene } from "./scene.js";
+import { hasPrompt, isBlank, promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { isVideo, Video } from "./video.js";
 
 const $ = (id) => document.getElementById(id);
 const live = new Live();
-const settings = { model: null, multimask: false, opacity: 0.5, hover: true };
+const settings = { model: null, multimask: false, cleanup: true, opacity: 0.5, hover: true };
 const forImages = { scene: new Scene() };
 forImages.masks = new Masks(forImages.scene, live, settings);
 let { scene, masks } = forImages; // or those of the video
@@ -28,11 +29,23 @@ let uploadFor = null;
 
 const stage = new Stage($("stage"), $("canvas"), paint);
 const video = new Video({ stage, settings, show, warn, problem: videoProblem });
+const everything = new Everything({
+  ...forImages,
+  stage,
+  settings,
+  change,
+  show: () => show(),
+  warn,
+  problem: everythingProblem,
+  currentImage: () => image,
+});
+forImages.masks.foundOf = (id) => everything.of(id);
 // Tests, measurements, and people at the browser's console use this object.
 globalThis.tritonSam = {
   stats,
   settings,
   video,
+  everything,
   get scene() {
     return scene;
   },
@@ -77,6 +90,7 @@ live.addEventListener("hover-error", ({ detail }) => {
 });
 
 stage.addEventListener("hover", ({ detail }) => {
+  if (everything.takesClicks) return everything.hover(detail);
   if (!settings.hover || !image || opening || !serviceIsUp) return;
   live.hover(masks.requestFor(promptOf(scene.active, detail)), detail.time);
 });
@@ -85,6 +99,7 @@ stage.addEventListener("leave", endHover);
 
 function endHover() {
   live.stopHover();
+  everything.hover(null);
   if (preview) {
     preview = null;
     stage.redraw();
@@ -96,12 +111,13 @@ function endHover() {
 stage.addEventListener("point", ({ detail }) => {
   if (!takesClicks()) return;
   endHover();
+  if (everything.takesClicks) return everything.pick(detail);
   const point = { x: round2(detail.x), y: round2(detail.y), label: detail.label };
-  change(() => scene.current().points.push(point), detail.time);
+  change(() => (everything.prompt(scene.current()), scene.active.points.push(point)), detail.time);
 });
 
 stage.addEventListener("box", ({ detail }) => {
-  if (!takesClicks()) return;
+  if (!takesClicks() || everything.takesClicks) return;
   endHover();
   change(() => (scene.current().box = detail.box.map(round2)), detail.time);
 });
@@ -143,10 +159,13 @@ const actions = {
     change(() => (object.choice = index));
   },
   newObject() {
-    if (!(image || video.isOpen) || (scene.active && !hasPrompt(scene.active))) return;
+    if (!(image || video.isOpen) || isBlank(scene.active)) return;
     change(() => scene.begin());
   },
-  removeActive: () => scene.active && actions.remove(scene.activeId),
+  removeActive() {
+    if (everything.takesClicks) everything.remove();
+    else if (scene.active) actions.remove(scene.activeId);
+  },
   nextObject() {
     const index = scene.objects.findIndex((object) => object.id === scene.activeId);
     if (scene.objects.length) actions.select(scene.objects[(index + 1) % scene.objects.length].id);
@@ -175,6 +194,10 @@ const actions = {
     check("[data-multi]", (button) => (button.dataset.multi === "1") === on);
     void masks.refresh();
   },
+  cleanup(on) {
+    settings.cleanup = on;
+    void masks.refresh();
+  },
   toggleMultimask: () => actions.multimask(!settings.multimask),
   open: () => $("file").click(),
   zoom: (factor) => stage.zoom(factor),
@@ -183,11 +206,16 @@ const actions = {
     if (!video.isOpen) stage.holdSpace(held);
     else if (held) video.togglePlay();
   },
-  step: (by) => video.step(by),
+  step: (by) => (video.isOpen ? video.step(by) : everything.step(by)),
+  find: () => void everything.find(),
+  keep: () => everything.takesClicks && everything.keep(),
+  merge: () => everything.takesClicks && everything.merge(),
+  trackBackOrRefine: () => (video.isOpen ? actions.track("back") : everything.refine()),
   jump: (by) => video.isOpen && video.jump(by),
   track: (direction) => void video.track(direction),
   escape() {
     void video.stop();
+    everything.isSearching ? everything.stop() : everything.close();
     stage.abort();
     endHover();
   },
@@ -207,6 +235,7 @@ async function open(file) {
     if (isVideo(file)) {
       await video.open(file, mine.signal);
       image = preview = null;
+      everything.reset();
       begin(video);
       return;
     }
@@ -220,6 +249,7 @@ async function open(file) {
     begin(forImages);
     scene.reset();
     masks.reset();
+    everything.reset();
     preview = null;
     stage.show(picture, { width: info.width, height: info.height });
   } catch (problem) {
@@ -299,26 +329,18 @@ live.addEventListener("status", ({ detail }) => {
   void loadModels().then(() => (image || video.isOpen) && (uploadFor === settings.model ? masks.refresh() : reupload()));
 });
 
-live.addEventListener("lost", () => {
-  serviceIsUp = false;
-  endHover();
-  setState("down", "offline");
-  warn("The service does not answer. Trying again …");
-});
-
-live.addEventListener("refused", () => {
-  serviceIsUp = false;
-  endHover();
-  setState("down", "refused");
-  warn("The service has too many open pages, or this address is not allowed. Trying again in a minute …");
-});
-
-live.addEventListener("outdated", () => {
-  serviceIsUp = false;
-  endHover();
-  setState("down", "reload");
-  warn("The service has another version than this page: reload the page.");
-});
+for (const [event, state, text] of [
+  ["lost", "offline", "The service does not answer. Trying again …"],
+  ["refused", "refused", "The service has too many open pages, or this address is not allowed. Trying again in a minute …"],
+  ["outdated", "reload", "The service has another version than this page: reload the page."],
+]) {
+  live.addEventListener(event, () => {
+    serviceIsUp = false;
+    endHover();
+    setState("down", state);
+    warn(text);
+  });
+}
 
 live.addEventListener("token", () => void askToken().then(() => live.connect()));
 
@@ -337,6 +359,12 @@ async function loadModels() {
   select.disabled = models.length === 0;
 }
 
+function everythingProblem(problem) {
+  if (problem.status === 401) void askToken().then(() => everything.find());
+  else if (problem.code === "unknown_image") void reupload().then(() => everything.find());
+  else warn(problem.message);
+}
+
 function videoProblem(problem) {
   if (problem.status === 401) void askToken().then(() => masks.refresh());
   else if (problem.code === "unknown_video") void reupload();
@@ -347,6 +375,7 @@ function videoProblem(problem) {
 
 function paint(context) {
   const unit = 1 / stage.scale;
+  everything.paint(context, unit);
   for (const object of scene.objects) {
     const path = object.visible ? masks.pathOf(object) : null;
     if (path) paintMask(context, path, object.color, settings.opacity, unit);
@@ -363,8 +392,8 @@ function show() {
   $("undo").disabled = !scene.canUndo;
   $("redo").disabled = !scene.canRedo;
   $("clear").disabled = scene.objects.length === 0;
-  $("new-object").disabled = !(image || video.isOpen) || Boolean(scene.active && !hasPrompt(scene.active));
-  $("save-mask").disabled = !(scene.active && masks.resultOf(scene.active)?.logits);
+  $("new-object").disabled = !(image || video.isOpen) || isBlank(scene.active);
+  $("save-mask").disabled = video.isOpen || !masks.hasMask(scene.active);
   const nothing = masks.finished.length === 0;
   for (const button of document.querySelectorAll("#save-overlay, #save-coco, [data-save]")) button.disabled = nothing;
   $("hint").hidden = scene.objects.length > 0;
@@ -373,6 +402,7 @@ function show() {
   const size = shown && `${shown.name} · ${shown.width} × ${shown.height}`;
   $("picture-info").textContent = video.isOpen ? `${size} · ${video.info.fps} frames/s` : (size ?? "no image");
   video.update();
+  everything.update();
   stage.redraw();
 }
 

@@ -59,7 +59,8 @@ export function connectControls(page) {
     settings.hover = $("hover").checked;
     if (!settings.hover) page.endHover();
   });
-  $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks, settings)));
+  $("cleanup").addEventListener("change", () => actions.cleanup($("cleanup").checked));
+  $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks)));
   $("save-coco").addEventListener("click", () => saving(() => saveCoco(page.currentImage(), masks.finished, masks, settings)));
   for (const button of document.querySelectorAll("[data-save]")) {
     button.addEventListener("click", async () => {

@@ -100,6 +100,7 @@ function describe(object, result, choice) {
   const count = object.points.length;
   if (object.box) parts.push("box");
   if (count) parts.push(`${count} point${count === 1 ? "" : "s"}`);
+  if (result?.found) parts.push("found");
   if (!parts.length) return "click on it in the image";
   if (result?.error) parts.push(result.error);
   else if (!result) parts.push("waiting …");

@@ -397,7 +397,7 @@ function show() {
   const nothing = masks.finished.length === 0;
   for (const button of document.querySelectorAll("#save-overlay, #save-coco, [data-save]")) button.disabled = nothing;
   $("hint").hidden = scene.objects.length > 0;
-  $("hint").textContent = hintFor(image, video.isOpen);
+  $("hint").textContent = hintFor(image, video.isOpen, everything.takesClicks);
   const shown = image ?? video.info;
   const size = shown && `${shown.name} · ${shown.width} × ${shown.height}`;
   $("picture-info").textContent = video.isOpen ? `${size} · ${video.info.fps} frames/s` : (size ?? "no image");

@@ -195,10 +195,9 @@ export class Everything {
     $("found-stop").hidden = $("found-progress").hidden = !this.isSearching;
     $("found-progress").max = this.#progress.total;
     $("found-progress").value = this.#progress.done;
-    const count = items.length === 1 ? "1 object" : `${items.length} objects`;
-    let text = this.isSearching ? `Searching · ${count}` : `${count} · click to select`;
-    if (selected.length) text = `${selected.length} of ${count} selected`;
-    if (this.#isRefining) text = "Click to refine the object";
+    let text = `${items.length} found`;
+    if (selected.length) text = `${selected.length} of ${items.length} selected`;
+    if (this.#isRefining) text = "Click to refine";
     if ($("found-info").textContent !== text) $("found-info").textContent = text;
     $("found-choose").hidden = this.#isRefining;
     $("found-back").hidden = !this.#isRefining;

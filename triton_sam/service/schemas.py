@@ -53,6 +53,7 @@ class Model(BaseModel):
     keeps_images: bool = Field(description="Whether Triton keeps the embeddings, so that a click is small.")
     takes_mask: bool = Field(description="Whether the model takes `mask` to refine an earlier answer.")
     tracks_videos: bool = Field(description="Whether Triton serves the video model, which `/v1/videos` needs.")
+    finds_everything: bool = Field(description="Whether `/v1/images/{id}/everything` works with this model.")
 
 
 class Models(BaseModel):
@@ -186,7 +187,7 @@ class BareMask(BaseModel):
     logits: MaskInput | None = None
 
 
-def _encoded_mask(form: MaskFormat) -> tuple[Any, Any]:
+def encoded_mask(form: MaskFormat) -> tuple[Any, Any]:
     """Return the field of a JSON answer that holds a mask in a format. Bytes are in base64."""
     value = str if form.is_binary else form.value
     return value | None, Field(default=None, description=form.meaning)
@@ -199,7 +200,7 @@ else:
         "Mask",
         __base__=BareMask,
         __doc__="One mask of one object.",
-        **{name: _encoded_mask(form) for name, form in FORMATS.items() if form.encode},
+        **{name: encoded_mask(form) for name, form in FORMATS.items() if form.encode},
     )
 
 

@@ -12,7 +12,7 @@ const STRONG = 1.5;
 
 export class Everything {
   #page;
-  #found = new Map(); // id -> {id, run, isMerged, rle, bbox, area, score, points}; also of objects that were kept
+  #found = new Map(); // id -> {id, number, run, isMerged, rle, bbox, area, score, points}; also of objects that were kept
   #run = 0;
   #count = 0;
   #selected = new Set();
@@ -210,16 +210,23 @@ export class Everything {
   }
 
   #hear(name, data) {
-    if (name === "objects") data.masks.forEach((mask) => this.#add(mask));
+    if (name === "objects") this.#receive(data);
     else if (name === "progress") this.#progress = data;
     else if (name === "done" && data.detail) this.#page.warn(data.detail);
     this.#page.show();
   }
 
-  #add(mask) {
+  /** Take over found objects. ``removed`` are numbers of this search, for which better ones have come. */
+  #receive({ objects, removed }) {
+    for (const item of this.#found.values()) {
+      if (item.run === this.#run && removed.includes(item.number)) this.#found.delete(item.id);
+    }
+    for (const { id, point, ...object } of objects) this.#add({ ...object, number: id, points: [point] });
+  }
+
+  #add(object) {
     const id = ++this.#count;
-    const item = { ...mask, id, run: this.#run, color: COLORS[id % COLORS.length] };
-    item.points ??= [mask.point];
+    const item = { ...object, id, run: this.#run, color: COLORS[id % COLORS.length] };
     item.spans = spansOf(item.rle);
     this.#found.set(id, item);
     return item;

@@ -13,6 +13,7 @@ from PIL import Image
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families import get_family
+from triton_sam.inputs.embeddings import ImageEmbeddings
 from triton_sam.masks import mask_to_box, mask_to_rle
 from triton_sam.service.engine import Engine, Pair
 from triton_sam.service.everything.finder import Found, Step
@@ -91,8 +92,14 @@ def _pairs(engine: Engine) -> dict[str, Pair]:
     return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, finds_everything=True)}
 
 
-async def _embed(engine: Engine, image: Any, pair: Pair) -> object:
-    return object()
+async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
+    """Return embeddings that no decoder gets: clicks fail, as without a Triton."""
+    family = pair.family
+    tensors = {
+        spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], np.float32)
+        for spec in family.encoder.outputs
+    }
+    return ImageEmbeddings(family.name, f"{family.name}_encoder", image.size, tensors)
 
 
 @contextlib.contextmanager

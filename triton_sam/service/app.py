@@ -18,7 +18,6 @@ from .api import v1 as rest_v1
 from .api import videos as rest_videos
 from .cancellation import CancellableRequests
 from .engine import Engine
-from .everything.finder import find_everything
 from .everything.schemas import EverythingAnswer
 from .everything.search import Searches
 from .hosts import TrustedHosts
@@ -44,7 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
     videos = Videos(engine)
-    searches = Searches(engine, find_everything)
+    searches = Searches(engine)
     requests = CancellableRequests(settings.timeout, figures)
 
     @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""The one place that knows how a client searches for everything."""
+"""The objects that a search finds, and the function that searches."""
 
 from __future__ import annotations
 
@@ -66,14 +66,3 @@ class Finder(Protocol):
         cleanup: Cleanup | None,
     ) -> AsyncGenerator[Step, None]:
         """Yield the steps of a search."""
-
-
-async def find_everything(
-    client: SpeculativeSAM2Client,
-    image: ImageEmbeddings,
-    options: Mapping[str, Any],
-    cleanup: Cleanup | None,
-) -> AsyncGenerator[Step, None]:
-    """Search with the session model of the client's pair. See Finder."""
-    raise NotImplementedError
-    yield Step(0, 0)

@@ -177,10 +177,10 @@ class Searches:
 
     Args:
         engine: encodes images.
-        find: searches.
+        find: searches; None where no client can.
     """
 
-    def __init__(self, engine: Engine, find: Finder) -> None:
+    def __init__(self, engine: Engine, find: Finder | None = None) -> None:
         self.find = find
         self._engine = engine
         self._running: set[Search] = set()
@@ -191,7 +191,7 @@ class Searches:
         Raises:
             Problem: 404, the model cannot search; 503, too many images are searched.
         """
-        if not pair.finds_everything:
+        if self.find is None or not pair.finds_everything:
             raise Problem(
                 404, f"the session model {pair.name} at Triton does not search for everything", code="no_everything"
             )

@@ -38,6 +38,7 @@ const everything = new Everything({
   warn,
   problem: everythingProblem,
   currentImage: () => image,
+  finds: () => models.find((model) => model.name === settings.model)?.finds_everything ?? false,
 });
 forImages.masks.foundOf = (id) => everything.of(id);
 // Tests, measurements, and people at the browser's console use this object.
@@ -357,6 +358,7 @@ async function loadModels() {
   if (!names.includes(settings.model)) settings.model = models.find((model) => model.default)?.name ?? names[0];
   select.value = settings.model;
   select.disabled = models.length === 0;
+  show();
 }
 
 function everythingProblem(problem) {

@@ -21,7 +21,7 @@ export class Everything {
   #progress = { done: 0, total: 1 };
   #isRefining = false;
 
-  /** page: {scene, masks, stage, settings, change, show, warn, problem, currentImage()} */
+  /** page: {scene, masks, stage, settings, change, show, warn, problem, currentImage(), finds()} */
   constructor(page) {
     this.#page = page;
     $("find").addEventListener("click", () => this.find());
@@ -70,7 +70,7 @@ export class Everything {
 
   async find() {
     const image = this.#page.currentImage();
-    if (!image || this.#search) return;
+    if (!this.#canSearch || this.#search) return;
     const mine = (this.#search = new AbortController());
     const run = ++this.#run;
     this.#selected.clear();
@@ -190,7 +190,8 @@ export class Everything {
   /** Show the state on the bar. */
   update() {
     const [items, selected] = [this.items, this.selected];
-    $("find").disabled = !this.#page.currentImage() || this.isSearching;
+    $("find").disabled = !this.#canSearch || this.isSearching;
+    $("find").title = this.#page.finds() ? "Find all objects (F)" : "This model does not find everything";
     $("found").hidden = !this.isSearching && !items.length && !this.#isRefining;
     $("found-stop").hidden = $("found-progress").hidden = !this.isSearching;
     $("found-progress").max = this.#progress.total;
@@ -207,6 +208,10 @@ export class Everything {
     $("found-merge").disabled = selected.length < 2;
     $("found-refine").disabled = selected.length !== 1;
     $("found-delete").disabled = !selected.length;
+  }
+
+  get #canSearch() {
+    return Boolean(this.#page.currentImage() && this.#page.finds());
   }
 
   #hear(name, data) {

@@ -55,7 +55,8 @@ class Prompts:
 
     def clicks(self, index: int) -> FloatArray:
         """Return the foreground points of one object, float32 (N,2), x and y in pixels of the original image."""
-        return self.coords[index][self.labels[index] == LABEL_FOREGROUND]
+        clicks: FloatArray = self.coords[index][self.labels[index] == LABEL_FOREGROUND]
+        return clicks
 
     def box(self, index: int) -> FloatArray | None:
         """Return the box of one object, float32 (4,) as x1,y1,x2,y2 in pixels of the original image, or None."""

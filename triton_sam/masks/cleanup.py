@@ -245,7 +245,8 @@ def _inside(box: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     x1, y1, x2, y2 = np.asarray(box, np.float32)
     rows, columns = (np.arange(side, dtype=np.float32) + np.float32(0.5) for side in shape)
     across, down = np.minimum(columns - x1, x2 - columns), np.minimum(rows - y1, y2 - rows)
-    return np.minimum(across[None, :], down[:, None])
+    inside: FloatArray = np.minimum(across[None, :], down[:, None])
+    return inside
 
 
 def _check_switch(name: str, value: Any) -> None:

@@ -187,7 +187,7 @@ export class Everything {
     return (item.path ??= item.bbox ? pathOf(item.rle, item.bbox) : new Path2D());
   }
 
-  /** Show the state on the bar. */
+  /** Show the state in the row below the image. */
   update() {
     const [items, selected] = [this.items, this.selected];
     $("find").disabled = !this.#canSearch || this.isSearching;

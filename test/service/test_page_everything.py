@@ -125,7 +125,7 @@ def test_a_found_object_is_refined_by_clicks(page):
     assert object_["box"] == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
     assert [point["label"] for point in object_["points"]] == [1, 0]
     assert MASKS[0][int(object_["points"][0]["y"]), int(object_["points"][0]["x"])]
-    page.page.click("#found-back")
+    page.page.keyboard.press("Escape")
     assert info(page) == f"{COUNT - 1} found"
     page.page.keyboard.press("Control+z")
     page.wait("tritonSam.scene.active.box === null")
@@ -167,6 +167,18 @@ def test_a_better_object_takes_the_place_of_another(page, finder):
     find(page, COUNT - 1)
     page.click(*inside(0))
     assert info(page) == f"{COUNT - 1} found"
+
+
+def test_an_object_that_was_kept_stays_when_a_better_one_comes(page, finder):
+    finder.removes, finder.seconds = True, 0.3
+    page.page.click("#find")
+    page.wait("tritonSam.everything.items.length === 1")
+    page.click(*inside(0))
+    page.page.keyboard.press("k")
+    finder.seconds = 0.0
+    page.wait("!tritonSam.everything.isSearching")
+    assert info(page) == f"{COUNT - 1} found"
+    np.testing.assert_array_equal(saved(page) == 255, MASKS[0])
 
 
 def test_the_page_says_why_there_is_nothing_or_an_error(page, finder):

@@ -216,7 +216,7 @@ const actions = {
   track: (direction) => void video.track(direction),
   escape() {
     void video.stop();
-    everything.isSearching ? everything.stop() : everything.close();
+    everything.escape();
     stage.abort();
     endHover();
   },

@@ -38,8 +38,8 @@ export class Everything {
   get items() {
     const { objects, gone, merged } = this.#page.scene;
     const taken = new Set([...gone, ...objects.map((object) => object.found)]);
-    const isThere = (item) => item.run === this.#run && !taken.has(item.id) && (!item.isMerged || merged.includes(item.id));
-    return [...this.#found.values()].filter(isThere);
+    const isOpen = (item) => (item.isMerged ? merged.includes(item.id) : !item.isReplaced) && !taken.has(item.id);
+    return [...this.#found.values()].filter((item) => item.run === this.#run && isOpen(item));
   }
 
   get selected() {
@@ -100,6 +100,12 @@ export class Everything {
     this.stop();
     this.#run++;
     this.#refining(false);
+  }
+
+  escape() {
+    if (this.isSearching) this.stop();
+    else if (this.#isRefining) this.#refining(false);
+    else this.close();
   }
 
   /** Select the smallest found object under a point, or take it out of the selection. */
@@ -224,7 +230,7 @@ export class Everything {
   /** Take over found objects. ``removed`` are numbers of this search, for which better ones have come. */
   #receive({ objects, removed }) {
     for (const item of this.#found.values()) {
-      if (item.run === this.#run && removed.includes(item.number)) this.#found.delete(item.id);
+      if (item.run === this.#run && removed.includes(item.number)) item.isReplaced = true; // the user may have kept it
     }
     for (const { id, point, ...object } of objects) this.#add({ ...object, number: id, points: [point] });
   }

@@ -6,10 +6,10 @@ import { Live } from "./live.js";
 import { Masks } from "./masks.js";
 import { askToken, busy, check, hintFor, setState, warn } from "./notices.js";
 import { outline } from "./outline.js";
-import { paintBox, paintMask, paintPrompts } from "./paint.js";
-import { showObjects } from "./panel.js";
+import { paintScene } from "./paint.js";
+import { showButtons, showObjects } from "./panel.js";
 import * as rest from "./rest.js";
-import { hasPrompt, isBlank, promptOf, Scene } from "./scene.js";
+import { isBlank, promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { isVideo, Video } from "./video.js";
 
@@ -27,6 +27,7 @@ let opening = null;
 let serviceIsUp = false;
 let uploadFor = null;
 
+const paint = (context) => paintScene(context, { scene, masks, everything, preview, settings, stage });
 const stage = new Stage($("stage"), $("canvas"), paint);
 const video = new Video({ stage, settings, show, warn, problem: videoProblem });
 const everything = new Everything({
@@ -304,16 +305,6 @@ async function reupload() {
   await masks.refresh();
 }
 
-async function openSample(name) {
-  try {
-    const answer = await fetch(`/static/samples/${name}`);
-    if (!answer.ok) throw new Error();
-    await open(new File([await answer.blob()], name, { type: "image/jpeg" }));
-  } catch {
-    warn("The sample cannot be loaded: the service does not answer.");
-  }
-}
-
 // --- the service -----------------------------------------------------------------------------------------------------
 
 live.addEventListener("status", ({ detail }) => {
@@ -375,29 +366,9 @@ function videoProblem(problem) {
 
 // --- showing ---------------------------------------------------------------------------------------------------------
 
-function paint(context) {
-  const unit = 1 / stage.scale;
-  everything.paint(context, unit);
-  for (const object of scene.objects) {
-    const path = object.visible ? masks.pathOf(object) : null;
-    if (path) paintMask(context, path, object.color, settings.opacity, unit);
-  }
-  const active = scene.active;
-  const color = active?.color ?? "#1e90ff";
-  if (preview?.path) paintMask(context, preview.path, color, settings.opacity * 0.55, unit, true);
-  paintPrompts(context, scene.objects, active, unit);
-  if (stage.box) paintBox(context, stage.box, color, unit, true);
-}
-
 function show() {
   showObjects($("objects"), scene, masks, actions);
-  $("undo").disabled = !scene.canUndo;
-  $("redo").disabled = !scene.canRedo;
-  $("clear").disabled = scene.objects.length === 0;
-  $("new-object").disabled = !(image || video.isOpen) || isBlank(scene.active);
-  $("save-mask").disabled = video.isOpen || !masks.hasMask(scene.active);
-  const nothing = masks.finished.length === 0;
-  for (const button of document.querySelectorAll("#save-overlay, #save-coco, [data-save]")) button.disabled = nothing;
+  showButtons(scene, masks, image, video.isOpen);
   $("hint").hidden = scene.objects.length > 0;
   $("hint").textContent = hintFor(image, video.isOpen, everything.takesClicks);
   const shown = image ?? video.info;
@@ -415,7 +386,6 @@ connectControls({
   video,
   stage,
   open,
-  openSample,
   reupload,
   endHover,
   warn,

@@ -39,6 +39,7 @@ from .errors import (
     VideoError,
 )
 from .inputs.embeddings import ImageEmbeddings
+from .masks.cleanup import Cleanup
 from .masks.segment import Segment
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ __all__ = [
     "AsyncSAM2VideoClient",
     "CheckpointError",
     "ChecksumError",
+    "Cleanup",
     "ConfigurationError",
     "DownloadError",
     "ExportError",

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from support.fake_transport import FakeTransport
 
-from triton_sam import __version__
+from triton_sam import Cleanup, SAM2TritonClient, __version__
 from triton_sam._common.bundle import bundled
 from triton_sam.cli import COMMANDS, main
 from triton_sam.masks.rle import rle_to_mask
@@ -126,6 +126,27 @@ def test_users_mistakes_are_one_line(capsys, server, images, tmp_path):
         assert_one_line_error(run(capsys, "predict", *arguments, *url), words)
     assert_one_line_error(run(capsys, "predict", path, *point, "--url", "ftp://x"), "scheme")
     assert_one_line_error(run(capsys, "predict", path, *point, "--url", "127.0.0.1:9"), "triton-sam serve")
+
+
+def test_predict_cleans_masks(capsys, server, images):
+    prompt = (
+        images / "shapes.jpg",
+        "--point",
+        "200,180",
+        "--box",
+        "150,120,260,240",
+        "--json",
+        "--url",
+        server.http_url,
+    )
+    options = ("--max-hole-area", 30, "--smooth", 3, "--clip-to-box", "--keep-clicked", "--max-sprinkle-area", 20)
+    status, out, _ = run(capsys, "predict", *prompt, *options, "--min-mask-region-area", 50)
+    assert status == 0
+    cleanup = Cleanup(30, 20, clip_to_box=True, smooth=3, min_mask_region_area=50, keep_clicked=True)
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        expected = client.segment([[200, 180]], [1], box=[150, 120, 260, 240], cleanup=cleanup)[0]
+    np.testing.assert_array_equal(rle_to_mask(json.loads(out)["objects"][0]["rle"]), expected.mask)
 
 
 def test_predict_finds_mistakes_before_it_asks_a_server(capsys, images, tmp_path):

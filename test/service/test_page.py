@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam import SAM2TritonClient
+from triton_sam import Cleanup, SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
@@ -22,6 +22,8 @@ from support.running_browser import WIDE, Page
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 NARROW = {"width": 390, "height": 844}
+SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
+"""The clean-up of the page, CLEANUP in static/masks.js."""
 
 
 def test_a_click_gives_a_mask_and_undo_takes_it_back(shapes):
@@ -55,7 +57,7 @@ def test_the_mask_on_the_screen_is_the_mask(shapes, service_triton, images):
     """Colours change where the Python client says that there is foreground, and nowhere else."""
     with SAM2TritonClient(service_triton.http_url) as client:
         client.set_image(images / "shapes.jpg")
-        mask = client.segment([[200, 180]], [1])[0].mask
+        mask = client.segment([[200, 180]], [1], cleanup=SWITCHED_ON)[0].mask
     shapes.page.uncheck("#hover")
     shapes.page.fill("#opacity", "100")
     # Away from its edge, where outlines lie, and from the point.
@@ -133,7 +135,7 @@ def test_downloads_equal_the_api(shapes, service_triton, images):
         shapes.click(*points[1])
         shapes.settled()
         exact = shapes.page.evaluate("tritonSam.scene.objects.map((o) => [o.points[0].x, o.points[0].y])")
-        masks = [client.segment([point], [1])[0].mask for point in exact]
+        masks = [client.segment([point], [1], cleanup=SWITCHED_ON)[0].mask for point in exact]
     name, content = shapes.download("#save-mask")
     assert name == "shapes-object-2.png"
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) == 255, masks[1])
@@ -147,6 +149,26 @@ def test_downloads_equal_the_api(shapes, service_triton, images):
         assert annotation["area"] == mask.sum()
     name, content = shapes.download("#save-overlay")
     assert Image.open(io.BytesIO(content)).size == (800, 600)
+
+
+def test_the_clean_up_can_be_switched_off(shapes, service_triton, images):
+    """A click on the ground gives a mask of several parts and with holes."""
+    with SAM2TritonClient(service_triton.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        plain, cleaned = (client.segment([[20, 580]], [1], cleanup=each)[0].mask for each in (None, SWITCHED_ON))
+    assert (plain != cleaned).any()
+    shapes.click(20, 580)
+    shapes.settled()
+    point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
+    with SAM2TritonClient(service_triton.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        exact = [[point["x"], point["y"]]]
+        plain, cleaned = (client.segment(exact, [1], cleanup=each)[0].mask for each in (None, SWITCHED_ON))
+    for wanted, act in ((cleaned, "check"), (plain, "uncheck")):
+        getattr(shapes.page, act)("#cleanup")
+        shapes.settled()
+        content = shapes.download("#save-mask")[1]
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) == 255, wanted)
 
 
 def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shapes, service, service_triton):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from support.problems import problem
 
-from triton_sam import SAM2TritonClient
+from triton_sam import Cleanup, SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
 
 pytest.importorskip("fastapi")
@@ -91,6 +91,17 @@ def test_a_mask_is_refined(segment, client):
     np.testing.assert_array_equal(np.frombuffer(base64.b64decode(first["data"]), "<f4").reshape(256, 256), logits)
     second = segment({"points": [[150, 120]], "mask": first}).json()["masks"][0]
     np.testing.assert_array_equal(rle_to_mask(second["rle"]), expected.mask)
+
+
+def test_masks_are_cleaned(segment, client):
+    options = {"max_hole_area": 30, "max_sprinkle_area": 30, "smooth": 3, "keep_clicked": True, "clip_to_box": True}
+    prompt = {"points": [[200, 180]], "box": [150, 120, 260, 240]}
+    expected = client.segment(prompt["points"], box=prompt["box"], cleanup=Cleanup(**options))[0]
+    mask = segment({**prompt, "cleanup": options}).json()["masks"][0]
+    np.testing.assert_array_equal(rle_to_mask(mask["rle"]), expected.mask)
+    assert mask["area"] < segment(prompt).json()["masks"][0]["area"]
+    refused = segment({**prompt, "cleanup": {"smooth": 200}})
+    assert (refused.status_code, refused.json()["errors"][0]["where"]) == (422, "body.cleanup.smooth")
 
 
 @pytest.mark.parametrize(

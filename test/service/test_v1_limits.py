@@ -21,7 +21,7 @@ pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.running_service import running_service
 
-from triton_sam.service.engine import check_image
+from triton_sam.service.image_files import check_image
 from triton_sam.service.logs import LOGGER, JsonFormatter
 from triton_sam.service.page import STATIC
 from triton_sam.service.problems import Problem

@@ -12,7 +12,7 @@ import triton_sam
 PUBLIC = {
     "triton_sam": """
         AsyncSAM2VideoClient SAM2VideoClient UnknownSessionError VideoError VideoSegment
-        CheckpointError ChecksumError ConfigurationError DownloadError ExportError ImageEmbeddings ImageError
+        CheckpointError ChecksumError Cleanup ConfigurationError DownloadError ExportError ImageEmbeddings ImageError
         InferenceError InputError LocalServerError MissingDependencyError ModelNotReadyError NoImageError PortInUseError
         PromptError RepositoryError SAM2TritonClient SamError SamTritonClient Segment ServerBusyError ServerError
         ServerTimeoutError ServerUnreachableError SpeculativeSAM2Client __version__ queue_multiple_requests

@@ -8,6 +8,7 @@ from ..errors import ConfigurationError, NoImageError
 from ..families import get_family
 from ..families.base import Family
 from ..inputs.embeddings import ImageEmbeddings
+from ..masks.cleanup import Cleanup, check_cleanup
 from ..transport.url import ServerUrl, parse_url
 from ..wire.pair import ModelPair
 from .clicks import Click, EmbeddingsClick, SessionClick
@@ -83,6 +84,7 @@ class ClientCore:
         mask_input: Any,
         multimask_output: bool,
         logits: bool = True,
+        cleanup: Cleanup | None = None,
     ) -> Click:
         """Check the arguments of a prediction and return its click, which is not prepared yet.
 
@@ -91,15 +93,17 @@ class ClientCore:
         Raises:
             NoImageError: no image has been set.
             PromptError: a prompt has a wrong shape, type or range.
+            InputError: ``cleanup`` is no Cleanup.
         """
         embeddings = image if image is not None else self._embeddings
         if embeddings is None:
             raise NoImageError("there is no image yet: call set_image() first")
         self._pair.check_origin(embeddings)
+        check_cleanup(cleanup)
         prompts = self._pair.prompts(embeddings, point_coords, point_labels, box, mask_input)
         if isinstance(embeddings, SessionImage) and fits(prompts):
-            return SessionClick(self._pair, embeddings, prompts, multimask_output, logits)
-        return EmbeddingsClick(self._pair, embeddings, prompts, multimask_output, logits)
+            return SessionClick(self._pair, embeddings, prompts, multimask_output, logits, cleanup)
+        return EmbeddingsClick(self._pair, embeddings, prompts, multimask_output, logits, cleanup)
 
     def _prepared_click(self, *arguments: Any, **options: Any) -> Click:
         """Return a click that is ready to be sent; see _click(). This may wait for the server."""

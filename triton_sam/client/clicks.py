@@ -6,6 +6,7 @@ names an image that the server keeps.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from ..errors import InferenceError, UnknownImageError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import Prompts
+from ..masks.cleanup import Cleanup
 from ..masks.formats import FORMATS
 from ..masks.segment import Segment
 from ..transport.base import Tensors
@@ -39,6 +41,7 @@ class Click(ABC):
         prompts: the prompt.
         multimask_output: whether to return three candidate masks for each object instead of one.
         logits: whether the segments carry their logits.
+        cleanup: changes of full-size masks; None for none.
     """
 
     pair: ModelPair
@@ -46,6 +49,7 @@ class Click(ABC):
     prompts: Prompts
     multimask_output: bool = False
     logits: bool = True
+    cleanup: Cleanup | None = None
     request: Request = field(init=False, repr=False)
     """The first request. prepare() sets it."""
 
@@ -95,7 +99,7 @@ class Click(ABC):
         Raises:
             InferenceError: the served model does not keep the wire contract.
         """
-        return self.pair.segments(self._read(outputs))
+        return self.pair.segments(self._read(outputs), self.cleanup)
 
     @abstractmethod
     def _read(self, outputs: Tensors) -> Prediction: ...
@@ -185,6 +189,8 @@ class SessionClick(Click):
         if not self.logits:
             masks = contract.ENCODED_MASKS
             inputs[contract.OUTPUT_FORMAT] = text(FULL_SIZE.name.encode())
+            if self.cleanup is not None and not self.cleanup.changes_nothing:
+                inputs[contract.CLEANUP] = text(json.dumps(self.cleanup.to_json()).encode())
         return Request(self.pair.session_model, inputs, (masks, contract.IOU_PREDICTIONS, contract.IMAGE_ID))
 
     def _read(self, outputs: Tensors) -> Prediction:

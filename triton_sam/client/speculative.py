@@ -16,6 +16,7 @@ from ..errors import ConfigurationError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
+from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.aio import AsyncTransport
 from ..transport.base import AsyncBaseTransport, Tensors
@@ -176,14 +177,15 @@ class SpeculativeSAM2Client(ClientCore):
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
+        cleanup: Cleanup | None = None,
     ) -> list[Segment]:
         """Predict full-size masks outside of all lanes, so that no other prediction replaces this one.
 
-        Cancelling the task cancels the call. Arguments and errors are those of predict_async(), and the result is that
-        of SAM2TritonClient.segment().
+        Cancelling the task cancels the call. Arguments and errors are those of predict_async(), and the result and
+        ``cleanup`` are those of SAM2TritonClient.segment().
         """
         arguments = (coords, labels, box, mask_input, multimask_output)
-        return await asyncio.to_thread(list, await self.segment_each_async(*arguments, image=image))
+        return await asyncio.to_thread(list, await self.segment_each_async(*arguments, image=image, cleanup=cleanup))
 
     async def segment_each_async(
         self,
@@ -194,12 +196,14 @@ class SpeculativeSAM2Client(ClientCore):
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
+        cleanup: Cleanup | None = None,
     ) -> Iterator[Segment]:
         """Predict as segment_async() does, but compute each full-size mask only when the iterator is asked for it.
 
         So only one of them has to be in memory. Each step is slow for a large image: take it in a thread.
         """
-        click = await self._click_async(image, coords, labels, box, mask_input, multimask_output)
+        arguments = (coords, labels, box, mask_input, multimask_output)
+        click = await self._click_async(image, *arguments, cleanup=cleanup)
         work = Work(ask(click))
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
@@ -326,9 +330,9 @@ class SpeculativeSAM2Client(ClientCore):
     ) -> None:
         self.close()
 
-    async def _click_async(self, image: ImageEmbeddings | None, *arguments: Any) -> Click:
+    async def _click_async(self, image: ImageEmbeddings | None, *arguments: Any, **options: Any) -> Click:
         """Return a click that is ready to be sent, see _click(). If preparing may wait for the server, use a thread."""
-        click = self._click(image, *arguments)
+        click = self._click(image, *arguments, **options)
         if click.waits:
             await asyncio.to_thread(click.prepare)
         else:

@@ -11,6 +11,7 @@ from ..errors import ConfigurationError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
+from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.base import BaseTransport, Tensors
 from ..transport.triton import Transport
@@ -154,8 +155,9 @@ class SamTritonClient(ClientCore):
         *,
         image: ImageEmbeddings | None = None,
         logits: bool = True,
+        cleanup: Cleanup | None = None,
     ) -> list[Segment]:
-        """Predict full-size masks. Arguments and errors are those of predict(), except ``logits``.
+        """Predict full-size masks. Arguments and errors are those of predict(), except ``logits`` and ``cleanup``.
 
         Args:
             point_coords: see predict().
@@ -166,12 +168,15 @@ class SamTritonClient(ClientCore):
             image: see predict().
             logits: whether the segments carry their logits, which take 263 KB each on the wire. Without them, a server
                 that keeps the embeddings makes the full-size masks and sends a few KB. Use this on slow networks.
+            cleanup: fills holes, drops specks and more, see triton_sam.Cleanup. The scores and the logits of the
+                segments are those of the model.
 
         Returns:
             One Segment for each object, or three with multimask_output, ordered by object. The masks equal those of
             the official predictor: logits are resized bilinearly to the image, and are foreground where > 0.
         """
-        click = self._prepared_click(image, point_coords, point_labels, box, mask_input, multimask_output, logits)
+        arguments = (point_coords, point_labels, box, mask_input, multimask_output)
+        click = self._prepared_click(image, *arguments, logits, cleanup)
         return click.segments(self._ask(click))
 
     def is_ready(self) -> bool:

@@ -21,7 +21,7 @@ from ..inputs.prompts import check_prompts
 from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
-from . import _options, _server
+from . import _cleanup, _options, _server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the image with masks and prompts drawn in")
     parser.add_argument("--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON")
+    _cleanup.add_options(parser)
     _options.add_client(parser)
     _options.add_quiet(parser)
 
@@ -61,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     coords = [point[:2] for point in args.point] if args.point else None
     labels = [point[2] for point in args.point] if args.point else None
     boxes = args.box or None
+    cleanup = _cleanup.from_options(args)
     # Check the prompts before the server encodes the image, which may take a minute.
     mask_size = get_family(args.model).mask_size
     objects = len(check_prompts(coords, labels, boxes, None, image_size=image.size, mask_size=mask_size))
@@ -75,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         start = time.perf_counter()
         client.set_image(args.image)  # the original bytes of the file
         encoded = time.perf_counter()
-        segments = client.segment(coords, labels, boxes, multimask_output=args.multimask)
+        segments = client.segment(coords, labels, boxes, multimask_output=args.multimask, cleanup=cleanup)
         done = time.perf_counter()
     timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
     best = best_of(segments)

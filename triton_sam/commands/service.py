@@ -112,6 +112,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", type=int, default=512, metavar="MIB", help="memory for uploaded images (default: 512)"
     )
+    parser.add_argument(
+        "--max-searches",
+        type=int,
+        default=4,
+        metavar="N",
+        help="images searched for everything at a time (default: 4)",
+    )
+    parser.add_argument(
+        "--search-seconds",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="time limit of a search for everything (default: 600)",
+    )
     _add_videos(parser)
     parser.add_argument(
         "--log-format", choices=("json", "text"), default="json", help="form of the log on stderr (default: json)"
@@ -189,6 +203,8 @@ def run(args: argparse.Namespace) -> int:
         video_mask_bytes=args.video_mask_memory * MEBI,
         video_idle_seconds=args.video_idle,
         max_tracks=args.max_tracks,
+        max_searches=args.max_searches,
+        search_seconds=args.search_seconds,
         log_format=args.log_format,
     )
     repository = _options.repository(args) if args.local else None

@@ -53,6 +53,15 @@ class Prompts:
         used = (self.labels != LABEL_NO_POINT).any(axis=0)
         return family.decoder_inputs(self.coords[:, used] * scale, self.labels[:, used], boxes, self.mask)
 
+    def clicks(self, index: int) -> FloatArray:
+        """Return the foreground points of one object, float32 (N,2), x and y in pixels of the original image."""
+        clicks: FloatArray = self.coords[index][self.labels[index] == LABEL_FOREGROUND]
+        return clicks
+
+    def box(self, index: int) -> FloatArray | None:
+        """Return the box of one object, float32 (4,) as x1,y1,x2,y2 in pixels of the original image, or None."""
+        return None if self.boxes is None else self.boxes[index]
+
     def parts(self, size: int) -> list[Prompts]:
         """Split into prompts for at most ``size`` objects each, in order; a mask for all objects is in every part."""
         if len(self) <= size:

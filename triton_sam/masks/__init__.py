@@ -1,5 +1,6 @@
 """Turns the logits of a decoder into full-size masks, and encodes masks in every supported format."""
 
+from .cleanup import Cleanup
 from .compare import best_of, intersection_over_union
 from .drawing import overlay
 from .polygons import Polygon, mask_to_polygons, trace_polygons
@@ -9,6 +10,7 @@ from .segment import Segment, mask_to_box, mask_to_png
 from .video_segment import VideoSegment
 
 __all__ = [
+    "Cleanup",
     "Polygon",
     "Segment",
     "VideoSegment",

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..families.base import Size
+from ..families.base import Family, FloatArray, Size
+from ..masks.cleanup import Cleanup
 from ..masks.formats import Format
 from ..masks.segment import Segment
 from ..wire.contract import MAX_POINTS
@@ -27,7 +28,7 @@ MAX_MASK_PIXELS = 400_000_000
 
 
 def client_prompt(request: SegmentRequest) -> dict[str, Any]:
-    """Return coords, labels, box and mask_input for SpeculativeSAM2Client.
+    """Return coords, labels, box, mask_input and cleanup for SpeculativeSAM2Client.segment_each_async().
 
     Raises:
         Problem: 422, parts of the request contradict each other.
@@ -49,7 +50,26 @@ def client_prompt(request: SegmentRequest) -> dict[str, Any]:
         "labels": labels,
         "box": [prompt.box for prompt in objects] if with_box else None,
         "mask_input": None if request.mask is None else _logits(request.mask),
+        "cleanup": None if request.cleanup is None else request.cleanup.to_cleanup(),
     }
+
+
+def clean_previews(logits: FloatArray, prompt: Prompt, cleanup: Cleanup, family: Family, size: Size) -> FloatArray:
+    """Return the logits of one object's candidates, float32 (M,S,S), cleaned for an outline on the screen.
+
+    Args:
+        logits: float32 (M,S,S).
+        prompt: points and box in pixels of the image.
+        cleanup: the changes.
+        family: the family of the decoder.
+        size: width and height of the image, pixels.
+    """
+    cells = np.array(family.scale(size)) * family.mask_size / family.image_size
+    labels = prompt.labels or [1] * len(prompt.points)
+    clicks = [point for point, label in zip(prompt.points, labels, strict=True) if label]
+    points = np.array(clicks, np.float32).reshape(-1, 2) * cells
+    box = None if prompt.box is None else np.array(prompt.box, np.float32) * np.tile(cells, 2)
+    return np.stack([cleanup.clean_preview(each, points, box) for each in logits])
 
 
 def check_amount(request: SegmentRequest, size: Size) -> None:

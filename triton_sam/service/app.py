@@ -11,12 +11,15 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from . import logs, metrics, page, problems
+from .api import everything as rest_everything
 from .api import live
 from .api import v0 as rest_v0
 from .api import v1 as rest_v1
 from .api import videos as rest_videos
 from .cancellation import CancellableRequests
 from .engine import Engine
+from .everything.schemas import EverythingAnswer
+from .everything.search import Searches
 from .hosts import TrustedHosts
 from .middleware import Guard, Observe
 from .schemas import ProblemDetails, SegmentAnswer
@@ -40,6 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
     videos = Videos(engine)
+    searches = Searches(engine)
     requests = CancellableRequests(settings.timeout, figures)
 
     @contextlib.asynccontextmanager
@@ -49,6 +53,7 @@ def create_app(settings: Settings) -> FastAPI:
         try:
             yield
         finally:
+            searches.stop()
             await videos.stop()
             await engine.stop()
             logs.LOGGER.info("stopped")
@@ -64,10 +69,12 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.engine = engine
     app.state.videos = videos
+    app.state.searches = searches
     app.include_router(page.router(settings))
     app.include_router(live.router(engine))
     app.include_router(rest_v0.router(engine, requests))
     app.include_router(rest_v1.router(engine, requests))
+    app.include_router(rest_everything.router(engine, searches, requests))
     app.include_router(rest_videos.router(engine, videos, requests))
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 
@@ -102,7 +109,7 @@ def _describe_schemas(app: FastAPI, *, with_token: bool) -> None:
             document = make()
             parts = document.setdefault("components", {})
             schemas = parts.setdefault("schemas", {})
-            for model in (ProblemDetails, SegmentAnswer):
+            for model in (ProblemDetails, SegmentAnswer, EverythingAnswer):
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 schemas.update(schema.pop("$defs", {}))
                 schemas[model.__name__] = schema

@@ -74,6 +74,12 @@ class CancellableRequests:
                 part.cancel()
             await asyncio.gather(task, gone, return_exceptions=True)
 
+    def name(self, task: asyncio.Task[Any], session_id: str | None) -> None:
+        """Let a client cancel a task by its ``session_id`` until the task has ended."""
+        if session_id is not None:
+            self._tasks[session_id].add(task)
+            task.add_done_callback(lambda done: self._forget(session_id, done))
+
     def cancel(self, session_id: str) -> int:
         """Cancel all requests with this ``session_id``; return their number."""
         tasks = list(self._tasks.get(session_id, ()))

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-
-from PIL import Image
 
 from ..client.server_models import sort_models
 from ..client.session_image import SessionImage
 from ..client.speculative import SpeculativeSAM2Client
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import FAMILIES, get_family, model_name
-from ..families.base import Family, Size
+from ..families.base import Family
 from ..families.tables import ENCODER
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import FORMATS, TURNED, open_image, orientation
 from ..masks.segment import Segment
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from ..wire.video import video_model
 from .budgets import Budgets, work_pixels
+from .image_files import check_image, to_jpeg
 from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem
@@ -33,8 +30,6 @@ from .store import ImageStore, LegacyEmbeddingIndex, Origin, StoredImage, id_of
 
 Result = TypeVar("Result")
 
-MEGA = 1_000_000
-PREVIEW_SIDE = 4096
 IN_FLIGHT = 16
 """Maximum predictions at Triton at a time. The others wait here, where they are cheap to reorder and to drop."""
 WATCH_SECONDS = 1.0
@@ -53,6 +48,7 @@ class Pair:
         version: version of the encoder that answers.
         keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
         tracks_videos: whether it has a video model.
+        finds_everything: whether its session model searches for all objects of an image.
     """
 
     name: str
@@ -60,6 +56,7 @@ class Pair:
     version: str
     keeps_images: bool
     tracks_videos: bool = False
+    finds_everything: bool = False
 
     @property
     def origin(self) -> Origin:
@@ -361,39 +358,3 @@ class Engine:
         if not pairs:
             raise ModelNotReadyError(f"Triton at {self.settings.url} has no SAM model ready")
         return pairs
-
-
-def check_image(content: bytes, max_megapixels: float) -> Size:
-    """Read an image's header only; return width and height, upright.
-
-    Raises:
-        Problem: 400, empty; 415, not an image of a known format; 413, too many pixels.
-    """
-    if not content:
-        raise Problem(400, "the image is empty (0 bytes)")
-    limit = Image.MAX_IMAGE_PIXELS
-    try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            width, height = image.size
-            # A PNG would be decoded to look for EXIF data behind its pixels; see Engine._embed for the final word.
-            turned = image.format != "PNG" and orientation(image) in TURNED
-    except Image.DecompressionBombError:
-        raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
-    except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
-        raise Problem(415, f"the image is none of {', '.join(FORMATS)}, or damaged") from None
-    if width * height > max_megapixels * MEGA:
-        raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are taken")
-    return (height, width) if turned else (width, height)
-
-
-def to_jpeg(content: bytes) -> bytes:
-    """Return an image as JPEG, no side longer than PREVIEW_SIDE.
-
-    Raises:
-        ImageError: the image is damaged.
-    """
-    image = open_image(content, FORMATS)
-    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=90)
-    return buffer.getvalue()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..families.base import Family, FloatArray, Size
 from .problems import Problem
-from .schemas import ProblemDetails, Prompt
+from .schemas import CleanupRequest, ProblemDetails, Prompt
 
 VERSION = 2
 LOGIT_STEPS = 4
@@ -42,6 +42,7 @@ class SegmentMessage(Prompt):
     image: Annotated[str, Field(max_length=64)]
     model: Annotated[str | None, Field(max_length=128)] = None
     multimask: bool = False
+    cleanup: CleanupRequest | None = None
 
 
 class CancelMessage(BaseModel):

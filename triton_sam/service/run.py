@@ -92,6 +92,7 @@ def _server(config: uvicorn.Config, app: FastAPI) -> uvicorn.Server:
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.searches.stop()
             app.state.videos.refuse()
             app.state.engine.budgets.workers.refuse()
             await super().shutdown(sockets)

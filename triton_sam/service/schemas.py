@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from ..masks.cleanup import MAX_SMOOTH, Cleanup
 from ..masks.formats import TOLERANCE, formats_of
 from ..masks.formats import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
@@ -52,6 +53,7 @@ class Model(BaseModel):
     keeps_images: bool = Field(description="Whether Triton keeps the embeddings, so that a click is small.")
     takes_mask: bool = Field(description="Whether the model takes `mask` to refine an earlier answer.")
     tracks_videos: bool = Field(description="Whether Triton serves the video model, which `/v1/videos` needs.")
+    finds_everything: bool = Field(description="Whether `/v1/images/{id}/everything` works with this model.")
 
 
 class Models(BaseModel):
@@ -103,6 +105,38 @@ class MaskInput(Strict):
     size: int = Field(ge=1, le=512, description="The side that the earlier answer stated: 256.")
 
 
+class CleanupRequest(Strict):
+    """Changes of the masks; without any, they equal those of the official predictor. See `triton_sam.Cleanup`."""
+
+    max_hole_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0,
+        ge=0,
+        description="Holes of at most so many pixels of the model's small mask (256 x 256 over the image, SAM3 "
+        "288 x 288) are filled, as in Meta's `SAM2ImagePredictor`.",
+    )
+    max_sprinkle_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0, ge=0, description="Connected parts of at most so many pixels of the small mask are dropped."
+    )
+    clip_to_box: bool = Field(default=False, description="Whether nothing outside the object's box is kept.")
+    smooth: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0,
+        ge=0,
+        le=MAX_SMOOTH,
+        description="The radius, in pixels of the image, over which the outline is smoothed.",
+    )
+    min_mask_region_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0, ge=0, description="Holes and connected parts of fewer pixels of the image are filled and dropped."
+    )
+    keep_clicked: bool = Field(
+        default=False,
+        description="Whether only connected parts stay that a foreground point hits. A mask without any stays.",
+    )
+
+    def to_cleanup(self) -> Cleanup:
+        """Return the options for the clients."""
+        return Cleanup(**self.model_dump())
+
+
 class SegmentRequest(Prompt):
     """The objects to segment: one in this object itself, or several in `objects`."""
 
@@ -126,6 +160,7 @@ class SegmentRequest(Prompt):
     )
     mask: MaskInput | None = Field(default=None, description="A mask to refine. SAM3 takes none.")
     multimask: bool = Field(default=False, description="Whether to answer with three candidates for each object.")
+    cleanup: CleanupRequest | None = Field(default=None, description="How to clean the masks. Default: not at all.")
     model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
     format: Format | None = Field(
         default=None, description="The format of the masks. Default: the header Accept decides, else rle."
@@ -152,7 +187,7 @@ class BareMask(BaseModel):
     logits: MaskInput | None = None
 
 
-def _encoded_mask(form: MaskFormat) -> tuple[Any, Any]:
+def encoded_mask(form: MaskFormat) -> tuple[Any, Any]:
     """Return the field of a JSON answer that holds a mask in a format. Bytes are in base64."""
     value = str if form.is_binary else form.value
     return value | None, Field(default=None, description=form.meaning)
@@ -165,7 +200,7 @@ else:
         "Mask",
         __base__=BareMask,
         __doc__="One mask of one object.",
-        **{name: _encoded_mask(form) for name, form in FORMATS.items() if form.encode},
+        **{name: encoded_mask(form) for name, form in FORMATS.items() if form.encode},
     )
 
 

@@ -32,6 +32,8 @@ LIMITS = {
     "video_mask_bytes": "--video-mask-memory",
     "video_idle_seconds": "--video-idle",
     "max_tracks": "--max-tracks",
+    "max_searches": "--max-searches",
+    "search_seconds": "--search-seconds",
 }
 """Settings that must be above 0, each with the option of `triton-sam service` that sets it."""
 
@@ -71,6 +73,8 @@ class Settings:
         video_mask_bytes: memory for the masks of all tracked videos.
         video_idle_seconds: a video that nobody has used for so long is removed.
         max_tracks: videos that are tracked at a time; more are answered 503.
+        max_searches: images that are searched for everything at a time; more are answered 503.
+        search_seconds: seconds that one such search may take.
         static_max_age: seconds that a browser may keep the files of the page without asking.
         log_format: form of the log: "json" or "text".
 
@@ -107,6 +111,8 @@ class Settings:
     video_mask_bytes: int = 256 * MEBI
     video_idle_seconds: float = 900.0
     max_tracks: int = 4
+    max_searches: int = 4
+    search_seconds: float = 600.0
     static_max_age: int = 0
     log_format: str = "json"
 

@@ -30,6 +30,7 @@ BOXES = "boxes"
 MASK_INPUT = "mask_input"
 MULTIMASK_OUTPUT = "multimask_output"
 OUTPUT_FORMAT = "output_format"
+CLEANUP = "cleanup"
 IMAGE_B64 = "image_b64"
 PROMPT_JSON = "prompt_json"
 
@@ -127,6 +128,7 @@ def inputs(family: Family) -> tuple[WireTensor, ...]:
         *prompt,
         WireTensor(MULTIMASK_OUTPUT, "BOOL", (1,), True),
         WireTensor(OUTPUT_FORMAT, "BYTES", (1,), True, f"{', '.join(others)} or {last}"),
+        WireTensor(CLEANUP, "BYTES", (1,), True, "JSON, changes rle and png: see triton_sam.masks.Cleanup"),
         WireTensor(
             IMAGE_B64,
             "BYTES",

@@ -14,6 +14,7 @@ from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, encoder_input, open_image
 from ..inputs.prompts import Prompts, check_prompts
+from ..masks.cleanup import Cleanup
 from ..masks.resize import full_size_logits
 from ..masks.segment import Segment
 
@@ -148,16 +149,20 @@ class ModelPair:
         logits = prediction.logits if limit is None else np.clip(prediction.logits, -limit, limit)
         return logits, prediction.scores
 
-    def segments(self, prediction: Prediction) -> Iterator[Segment]:
+    def segments(self, prediction: Prediction, cleanup: Cleanup | None = None) -> Iterator[Segment]:
         """Yield full-size masks of P objects with M candidates each, ordered by object. Each is computed on demand.
 
-        As in the official predictor, the mask is thresholded from the unclamped logits after the resize.
+        As in the official predictor, the mask is thresholded from the unclamped logits after the resize. ``cleanup``
+        changes the masks, and not the logits of the segments.
         """
         low_res, scores = self.low_res(prediction)
-        size = prediction.prompts.image_size
+        prompts = prediction.prompts
+        clean = cleanup or Cleanup()
         for index, candidate in np.ndindex(scores.shape):
+            logits = clean.clean_logits(prediction.logits[index, candidate])
+            mask = full_size_logits(logits, prompts.image_size, self.family) > 0
             yield Segment(
-                mask=full_size_logits(prediction.logits[index, candidate], size, self.family) > 0,
+                mask=clean.clean_mask(mask, prompts.clicks(index), prompts.box(index)),
                 score=float(scores[index, candidate]),
                 logits=low_res[index, candidate],
                 object_index=index,

@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 from support.fuzzing import REFUSALS, code, image_file, once, session, text
 from support.strategies import anything
 
+from triton_sam.masks import Cleanup
 from triton_sam.wire import contract
 
 MODEL = session()
@@ -59,6 +60,7 @@ def test_any_image_is_encoded_or_refused(content):
 
 
 numbers = st.floats(-5, 25) | st.floats() | st.integers(-(10**30), 10**30)
+cleanups = st.dictionaries(st.sampled_from([*Cleanup.__dataclass_fields__, "other"]), numbers | st.booleans())
 prompts = st.fixed_dictionaries(
     {},
     optional={
@@ -69,6 +71,7 @@ prompts = st.fixed_dictionaries(
         "boxes": st.lists(st.lists(numbers, min_size=4, max_size=4), max_size=3) | anything,
         "multimask": st.booleans() | anything,
         "rle": st.booleans() | anything,
+        "cleanup": cleanups | anything,
         "image_id": st.text(max_size=5) | anything,
     },
 )
@@ -97,6 +100,7 @@ def test_any_prompt_json_is_answered_or_refused(prompt):
             "mask_input": arrays | st.just(np.zeros((1, 1, 256, 256), np.float32)),
             "multimask_output": st.booleans().map(lambda value: np.array([value])),
             "output_format": (st.sampled_from([b"logits", b"png", b"rle"]) | names).map(text),
+            "cleanup": (names | cleanups.map(lambda each: json.dumps(each).encode())).map(text),
         },
     )
 )

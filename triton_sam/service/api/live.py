@@ -14,17 +14,18 @@ import json
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from ...client.speculative import SpeculativeSAM2Client
 from ...errors import SamError
+from ...families.base import FloatArray, Size
 from .. import messages, problems
-from ..answers import client_prompt
+from ..answers import clean_previews, client_prompt
 from ..budgets import PAGE_BURST, Pace
-from ..engine import Engine
+from ..engine import Engine, Pair
 from ..hosts import allowed_origin
 from ..logs import LOGGER
 from ..messages import LANES, CancelMessage, Lane, MasksHeader, SegmentMessage, StatusMessage, pack, used_part
@@ -270,6 +271,7 @@ class _Page:
         prompt = client_prompt(
             SegmentRequest(points=request.points, labels=request.labels, box=request.box, multimask=request.multimask)
         )
+        del prompt["cleanup"]  # of full-size masks; see _clean()
         embeddings = await engine.embed(image, pair)
         if self._newest.get(request.lane) is asyncio.current_task():
             del self._newest[request.lane]
@@ -279,6 +281,7 @@ class _Page:
             **prompt, multimask_output=request.multimask, session_id=self._lane_id(request.lane), image=embeddings
         )
         masks, scores = await task
+        shown = await self._clean(masks[0], request, pair, image.size)
         header = MasksHeader(
             lane=request.lane,
             seq=request.seq,
@@ -289,7 +292,21 @@ class _Page:
             used=used_part(pair.family, image.size),
             ms=round((time.monotonic() - started) * 1000, 1),
         )
-        self._outbox.put(request.lane, pack(header, masks[0]))
+        self._outbox.put(request.lane, pack(header, shown))
+
+    async def _clean(self, logits: FloatArray, request: SegmentMessage, pair: Pair, size: Size) -> FloatArray:
+        """Return logits (candidates, side, side), cleaned as the request says, in a thread."""
+        if request.cleanup is None:
+            return logits
+        cleanup = request.cleanup.to_cleanup()
+
+        async def fetch() -> list[FloatArray]:
+            return [logits]
+
+        def work(parts: Iterator[FloatArray]) -> FloatArray:
+            return clean_previews(next(parts), request, cleanup, pair.family, size)
+
+        return await self._engine.budgets.workers.run(logits.size, fetch, work)
 
     async def _tell_status(self) -> None:
         while True:

@@ -24,7 +24,8 @@ from ...families.tables import ENCODER
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.segment import Segment
 from ..cancellation import CancellableRequests
-from ..engine import Engine, Pair, check_image
+from ..engine import Engine, Pair
+from ..image_files import check_image
 from ..problems import Problem
 from ..schemas import problem_responses
 from ..store import key_of

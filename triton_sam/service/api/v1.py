@@ -150,6 +150,7 @@ def describe(pair: Pair, is_default: bool) -> Model:
         keeps_images=pair.keeps_images,
         takes_mask=pair.family.takes_mask,
         tracks_videos=pair.tracks_videos,
+        finds_everything=pair.finds_everything,
     )
 
 

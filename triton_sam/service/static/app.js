@@ -1,20 +1,21 @@
 // The main module of the page: it connects the user's actions, the answers of the service, and the drawing.
 
 import { connectControls } from "./controls.js";
+import { Everything } from "./everything.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
 import { askToken, busy, check, hintFor, setState, warn } from "./notices.js";
 import { outline } from "./outline.js";
-import { paintBox, paintMask, paintPrompts } from "./paint.js";
-import { showObjects } from "./panel.js";
+import { paintScene } from "./paint.js";
+import { showButtons, showObjects } from "./panel.js";
 import * as rest from "./rest.js";
-import { hasPrompt, promptOf, Scene } from "./scene.js";
+import { isBlank, promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { isVideo, Video } from "./video.js";
 
 const $ = (id) => document.getElementById(id);
 const live = new Live();
-const settings = { model: null, multimask: false, opacity: 0.5, hover: true };
+const settings = { model: null, multimask: false, cleanup: true, opacity: 0.5, hover: true };
 const forImages = { scene: new Scene() };
 forImages.masks = new Masks(forImages.scene, live, settings);
 let { scene, masks } = forImages; // or those of the video
@@ -26,13 +27,27 @@ let opening = null;
 let serviceIsUp = false;
 let uploadFor = null;
 
+const paint = (context) => paintScene(context, { scene, masks, everything, preview, settings, stage });
 const stage = new Stage($("stage"), $("canvas"), paint);
 const video = new Video({ stage, settings, show, warn, problem: videoProblem });
+const everything = new Everything({
+  ...forImages,
+  stage,
+  settings,
+  change,
+  show: () => show(),
+  warn,
+  problem: everythingProblem,
+  currentImage: () => image,
+  finds: () => models.find((model) => model.name === settings.model)?.finds_everything ?? false,
+});
+forImages.masks.foundOf = (id) => everything.of(id);
 // Tests, measurements, and people at the browser's console use this object.
 globalThis.tritonSam = {
   stats,
   settings,
   video,
+  everything,
   get scene() {
     return scene;
   },
@@ -77,6 +92,7 @@ live.addEventListener("hover-error", ({ detail }) => {
 });
 
 stage.addEventListener("hover", ({ detail }) => {
+  if (everything.takesClicks) return everything.hover(detail);
   if (!settings.hover || !image || opening || !serviceIsUp) return;
   live.hover(masks.requestFor(promptOf(scene.active, detail)), detail.time);
 });
@@ -85,6 +101,7 @@ stage.addEventListener("leave", endHover);
 
 function endHover() {
   live.stopHover();
+  everything.hover(null);
   if (preview) {
     preview = null;
     stage.redraw();
@@ -96,12 +113,13 @@ function endHover() {
 stage.addEventListener("point", ({ detail }) => {
   if (!takesClicks()) return;
   endHover();
+  if (everything.takesClicks) return everything.pick(detail);
   const point = { x: round2(detail.x), y: round2(detail.y), label: detail.label };
-  change(() => scene.current().points.push(point), detail.time);
+  change(() => (everything.prompt(scene.current()), scene.active.points.push(point)), detail.time);
 });
 
 stage.addEventListener("box", ({ detail }) => {
-  if (!takesClicks()) return;
+  if (!takesClicks() || everything.takesClicks) return;
   endHover();
   change(() => (scene.current().box = detail.box.map(round2)), detail.time);
 });
@@ -143,10 +161,13 @@ const actions = {
     change(() => (object.choice = index));
   },
   newObject() {
-    if (!(image || video.isOpen) || (scene.active && !hasPrompt(scene.active))) return;
+    if (!(image || video.isOpen) || isBlank(scene.active)) return;
     change(() => scene.begin());
   },
-  removeActive: () => scene.active && actions.remove(scene.activeId),
+  removeActive() {
+    if (everything.takesClicks) everything.remove();
+    else if (scene.active) actions.remove(scene.activeId);
+  },
   nextObject() {
     const index = scene.objects.findIndex((object) => object.id === scene.activeId);
     if (scene.objects.length) actions.select(scene.objects[(index + 1) % scene.objects.length].id);
@@ -175,6 +196,10 @@ const actions = {
     check("[data-multi]", (button) => (button.dataset.multi === "1") === on);
     void masks.refresh();
   },
+  cleanup(on) {
+    settings.cleanup = on;
+    void masks.refresh();
+  },
   toggleMultimask: () => actions.multimask(!settings.multimask),
   open: () => $("file").click(),
   zoom: (factor) => stage.zoom(factor),
@@ -183,11 +208,16 @@ const actions = {
     if (!video.isOpen) stage.holdSpace(held);
     else if (held) video.togglePlay();
   },
-  step: (by) => video.step(by),
+  step: (by) => (video.isOpen ? video.step(by) : everything.step(by)),
+  find: () => void everything.find(),
+  keep: () => everything.takesClicks && everything.keep(),
+  merge: () => everything.takesClicks && everything.merge(),
+  trackBackOrRefine: () => (video.isOpen ? actions.track("back") : everything.refine()),
   jump: (by) => video.isOpen && video.jump(by),
   track: (direction) => void video.track(direction),
   escape() {
     void video.stop();
+    everything.escape();
     stage.abort();
     endHover();
   },
@@ -207,6 +237,7 @@ async function open(file) {
     if (isVideo(file)) {
       await video.open(file, mine.signal);
       image = preview = null;
+      everything.reset();
       begin(video);
       return;
     }
@@ -220,6 +251,7 @@ async function open(file) {
     begin(forImages);
     scene.reset();
     masks.reset();
+    everything.reset();
     preview = null;
     stage.show(picture, { width: info.width, height: info.height });
   } catch (problem) {
@@ -273,16 +305,6 @@ async function reupload() {
   await masks.refresh();
 }
 
-async function openSample(name) {
-  try {
-    const answer = await fetch(`/static/samples/${name}`);
-    if (!answer.ok) throw new Error();
-    await open(new File([await answer.blob()], name, { type: "image/jpeg" }));
-  } catch {
-    warn("The sample cannot be loaded: the service does not answer.");
-  }
-}
-
 // --- the service -----------------------------------------------------------------------------------------------------
 
 live.addEventListener("status", ({ detail }) => {
@@ -299,26 +321,18 @@ live.addEventListener("status", ({ detail }) => {
   void loadModels().then(() => (image || video.isOpen) && (uploadFor === settings.model ? masks.refresh() : reupload()));
 });
 
-live.addEventListener("lost", () => {
-  serviceIsUp = false;
-  endHover();
-  setState("down", "offline");
-  warn("The service does not answer. Trying again …");
-});
-
-live.addEventListener("refused", () => {
-  serviceIsUp = false;
-  endHover();
-  setState("down", "refused");
-  warn("The service has too many open pages, or this address is not allowed. Trying again in a minute …");
-});
-
-live.addEventListener("outdated", () => {
-  serviceIsUp = false;
-  endHover();
-  setState("down", "reload");
-  warn("The service has another version than this page: reload the page.");
-});
+for (const [event, state, text] of [
+  ["lost", "offline", "The service does not answer. Trying again …"],
+  ["refused", "refused", "The service has too many open pages, or this address is not allowed. Trying again in a minute …"],
+  ["outdated", "reload", "The service has another version than this page: reload the page."],
+]) {
+  live.addEventListener(event, () => {
+    serviceIsUp = false;
+    endHover();
+    setState("down", state);
+    warn(text);
+  });
+}
 
 live.addEventListener("token", () => void askToken().then(() => live.connect()));
 
@@ -335,6 +349,13 @@ async function loadModels() {
   if (!names.includes(settings.model)) settings.model = models.find((model) => model.default)?.name ?? names[0];
   select.value = settings.model;
   select.disabled = models.length === 0;
+  show();
+}
+
+function everythingProblem(problem) {
+  if (problem.status === 401) void askToken().then(() => everything.find());
+  else if (problem.code === "unknown_image") void reupload().then(() => everything.find());
+  else warn(problem.message);
 }
 
 function videoProblem(problem) {
@@ -345,34 +366,16 @@ function videoProblem(problem) {
 
 // --- showing ---------------------------------------------------------------------------------------------------------
 
-function paint(context) {
-  const unit = 1 / stage.scale;
-  for (const object of scene.objects) {
-    const path = object.visible ? masks.pathOf(object) : null;
-    if (path) paintMask(context, path, object.color, settings.opacity, unit);
-  }
-  const active = scene.active;
-  const color = active?.color ?? "#1e90ff";
-  if (preview?.path) paintMask(context, preview.path, color, settings.opacity * 0.55, unit, true);
-  paintPrompts(context, scene.objects, active, unit);
-  if (stage.box) paintBox(context, stage.box, color, unit, true);
-}
-
 function show() {
   showObjects($("objects"), scene, masks, actions);
-  $("undo").disabled = !scene.canUndo;
-  $("redo").disabled = !scene.canRedo;
-  $("clear").disabled = scene.objects.length === 0;
-  $("new-object").disabled = !(image || video.isOpen) || Boolean(scene.active && !hasPrompt(scene.active));
-  $("save-mask").disabled = !(scene.active && masks.resultOf(scene.active)?.logits);
-  const nothing = masks.finished.length === 0;
-  for (const button of document.querySelectorAll("#save-overlay, #save-coco, [data-save]")) button.disabled = nothing;
+  showButtons(scene, masks, image, video.isOpen);
   $("hint").hidden = scene.objects.length > 0;
-  $("hint").textContent = hintFor(image, video.isOpen);
+  $("hint").textContent = hintFor(image, video.isOpen, everything.takesClicks);
   const shown = image ?? video.info;
   const size = shown && `${shown.name} · ${shown.width} × ${shown.height}`;
   $("picture-info").textContent = video.isOpen ? `${size} · ${video.info.fps} frames/s` : (size ?? "no image");
   video.update();
+  everything.update();
   stage.redraw();
 }
 
@@ -383,7 +386,6 @@ connectControls({
   video,
   stage,
   open,
-  openSample,
   reupload,
   endHover,
   warn,

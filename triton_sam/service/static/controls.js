@@ -9,7 +9,7 @@ const $ = (id) => document.getElementById(id);
 /**
  * Connect every control of the page with its action.
  *
- * page: {actions, settings, scene, masks, video, stage, open, openSample, reupload, endHover, warn, currentImage()}
+ * page: {actions, settings, scene, masks, video, stage, open, reupload, endHover, warn, currentImage()}
  */
 export function connectControls(page) {
   const { actions, settings, scene, masks, stage } = page; // of images; the video has its own
@@ -28,7 +28,7 @@ export function connectControls(page) {
     $("file").value = "";
   });
   for (const button of document.querySelectorAll("[data-sample]")) {
-    button.addEventListener("click", () => page.openSample(button.dataset.sample));
+    button.addEventListener("click", () => openSample(page, button.dataset.sample));
   }
   for (const button of document.querySelectorAll("[data-tool]")) {
     button.addEventListener("click", () => actions.tool(button.dataset.tool));
@@ -59,7 +59,8 @@ export function connectControls(page) {
     settings.hover = $("hover").checked;
     if (!settings.hover) page.endHover();
   });
-  $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks, settings)));
+  $("cleanup").addEventListener("change", () => actions.cleanup($("cleanup").checked));
+  $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks)));
   $("save-coco").addEventListener("click", () => saving(() => saveCoco(page.currentImage(), masks.finished, masks, settings)));
   for (const button of document.querySelectorAll("[data-save]")) {
     button.addEventListener("click", async () => {
@@ -94,4 +95,14 @@ export function connectControls(page) {
   addEventListener("pointerdown", () => (document.body.dataset.by = "pointer"), true);
   addEventListener("keydown", (event) => event.key === "Tab" && (document.body.dataset.by = "keys"), true);
   installKeys(actions);
+}
+
+async function openSample(page, name) {
+  try {
+    const answer = await fetch(`/static/samples/${name}`);
+    if (!answer.ok) throw new Error();
+    await page.open(new File([await answer.blob()], name, { type: "image/jpeg" }));
+  } catch {
+    page.warn("The sample cannot be loaded: the service does not answer.");
+  }
 }

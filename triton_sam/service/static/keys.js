@@ -8,6 +8,9 @@ const LETTERS = {
   n: (act) => act.newObject(),
   e: (act) => act.nextObject(),
   m: (act) => act.toggleMultimask(),
+  f: (act) => act.find(),
+  k: (act) => act.keep(),
+  j: (act) => act.merge(),
   o: (act) => act.open(),
   1: (act) => act.candidate(0),
   2: (act) => act.candidate(1),
@@ -25,7 +28,7 @@ const LETTERS = {
   "[": (act) => act.jump(-1),
   "]": (act) => act.jump(1),
   t: (act) => act.track("forward"),
-  r: (act) => act.track("back"),
+  r: (act) => act.trackBackOrRefine(),
 };
 
 export function installKeys(actions) {

@@ -3,12 +3,18 @@
 import { outline } from "./outline.js";
 import { hasPrompt, promptOf } from "./scene.js";
 
+/** The clean-up while its switch is on; docs/reference/rest.md says the meaning of each member. */
+const CLEANUP = { max_hole_area: 32, max_sprinkle_area: 32, keep_clicked: true };
+
 export class Masks extends EventTarget {
   #results = new Map(); // kept, so that undo needs no request
   #round = 0; // number of the newest call of refresh(), which ends the older ones
   #scene;
   #live;
   #settings;
+
+  /** Returns the found object of an id, see everything.js. */
+  foundOf = () => null;
 
   /** The open image: {id, width, height}; null when none is open. */
   image = null;
@@ -24,8 +30,10 @@ export class Masks extends EventTarget {
     this.#results.clear();
   }
 
-  /** Return the result of an object: {scores, logits, ...}, {error}, or null until there is an answer. */
+  /** Return the result of an object: {scores, logits, ...}, {scores, found}, {error}, or null without an answer. */
   resultOf(object) {
+    const found = hasPrompt(object) ? null : this.foundOf(object.found);
+    if (found) return { scores: [found.score], found };
     return this.#results.get(this.#keyOf(object)) ?? null;
   }
 
@@ -36,8 +44,14 @@ export class Masks extends EventTarget {
     return chosen ? object.choice : scores.indexOf(Math.max(...scores));
   }
 
+  hasMask(object) {
+    const result = object && this.resultOf(object);
+    return Boolean(result?.logits || result?.found);
+  }
+
   pathOf(object) {
     const result = this.resultOf(object);
+    if (result?.found) return result.found.path;
     if (!result?.logits) return null;
     const choice = this.choiceOf(object);
     result.paths[choice] ??= outline(result.logits[choice], result.side, result.used, this.image);
@@ -46,11 +60,17 @@ export class Masks extends EventTarget {
 
   /** Objects that have a mask. */
   get finished() {
-    return this.#scene.objects.filter((object) => this.resultOf(object)?.logits);
+    return this.#scene.objects.filter((object) => this.hasMask(object));
+  }
+
+  /** The options of a request for masks, for the service. */
+  get options() {
+    const { model, multimask, cleanup } = this.#settings;
+    return { model, multimask, cleanup: cleanup ? CLEANUP : null };
   }
 
   requestFor(prompt) {
-    return { image: this.image.id, model: this.#settings.model, multimask: this.#settings.multimask, ...prompt };
+    return { image: this.image.id, ...this.options, ...prompt };
   }
 
   /**
@@ -62,7 +82,7 @@ export class Masks extends EventTarget {
   async refresh(time) {
     const mine = ++this.#round;
     this.#tell("changed");
-    const missing = this.#scene.objects.filter((object) => hasPrompt(object) && !this.resultOf(object)?.logits);
+    const missing = this.#scene.objects.filter((object) => hasPrompt(object) && !this.hasMask(object));
     const isActive = (object) => Number(object.id === this.#scene.activeId);
     missing.sort((a, b) => isActive(b) - isActive(a));
     for (const object of missing) {
@@ -84,7 +104,7 @@ export class Masks extends EventTarget {
   }
 
   #keyOf(object) {
-    return JSON.stringify([this.image?.id, this.#settings.model, this.#settings.multimask, promptOf(object)]);
+    return JSON.stringify([this.image?.id, this.options, promptOf(object)]);
   }
 
   #tell(type, detail) {

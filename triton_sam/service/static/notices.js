@@ -34,7 +34,8 @@ export function check(selector, isOn) {
 }
 
 /** Return what the user can do while there are no objects. */
-export function hintFor(image, isVideo) {
+export function hintFor(image, isVideo, hasFound) {
+  if (hasFound) return "Click on found objects to select them. Then keep, merge, refine or delete them.";
   if (isVideo) return "Click on an object in any frame, or drag a box around it. Then track it.";
   return image ? "Click on an object in the image, or drag a box around it." : "Open an image or a video first.";
 }

@@ -3,6 +3,21 @@
 const GOOD = "#28b450";
 const BAD = "#e13237";
 
+/** Draw all masks and prompts, found objects, the preview under the mouse, and the box that is being dragged. */
+export function paintScene(context, { scene, masks, everything, preview, settings, stage }) {
+  const unit = 1 / stage.scale;
+  everything.paint(context, unit);
+  for (const object of scene.objects) {
+    const path = object.visible ? masks.pathOf(object) : null;
+    if (path) paintMask(context, path, object.color, settings.opacity, unit);
+  }
+  const active = scene.active;
+  const color = active?.color ?? "#1e90ff";
+  if (preview?.path) paintMask(context, preview.path, color, settings.opacity * 0.55, unit, true);
+  paintPrompts(context, scene.objects, active, unit);
+  if (stage.box) paintBox(context, stage.box, color, unit, true);
+}
+
 /** Fill and outline one mask. ``unit`` is the number of image pixels for one screen pixel. */
 export function paintMask(context, path, color, alpha, unit, isPreview = false) {
   context.save();
@@ -21,7 +36,7 @@ export function paintMask(context, path, color, alpha, unit, isPreview = false) 
   context.restore();
 }
 
-export function paintBox(context, box, color, unit, isPreview = false) {
+function paintBox(context, box, color, unit, isPreview = false) {
   const [x1, y1, x2, y2] = box;
   context.save();
   if (isPreview) context.setLineDash([6 * unit, 4 * unit]);
@@ -34,7 +49,7 @@ export function paintBox(context, box, color, unit, isPreview = false) {
 }
 
 /** Draw the boxes and points of all objects that are visible; those of the active one stand out. */
-export function paintPrompts(context, objects, active, unit) {
+function paintPrompts(context, objects, active, unit) {
   for (const object of objects) {
     if (!object.visible) continue;
     if (object.box) paintBox(context, object.box, object.color, unit);

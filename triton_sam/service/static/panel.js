@@ -1,4 +1,8 @@
-// The list of objects.
+// The list of objects, and the buttons that depend on it.
+
+import { isBlank } from "./scene.js";
+
+const $ = (id) => document.getElementById(id);
 
 /**
  * Show the objects. ``actions``: select, rename, toggle, remove, choose.
@@ -21,6 +25,17 @@ export function showObjects(list, scene, masks, actions) {
     const row = list.querySelector('[aria-current="true"]');
     if (row) list.scrollTop = Math.max(0, row.offsetTop - list.offsetTop - list.clientHeight / 2);
   }
+}
+
+/** Enable the buttons that have something to do. */
+export function showButtons(scene, masks, image, isVideo) {
+  $("undo").disabled = !scene.canUndo;
+  $("redo").disabled = !scene.canRedo;
+  $("clear").disabled = scene.objects.length === 0;
+  $("new-object").disabled = !(image || isVideo) || isBlank(scene.active);
+  $("save-mask").disabled = isVideo || !masks.hasMask(scene.active);
+  const nothing = masks.finished.length === 0;
+  for (const button of document.querySelectorAll("#save-overlay, #save-coco, [data-save]")) button.disabled = nothing;
 }
 
 function newRow(object, actions) {
@@ -100,6 +115,7 @@ function describe(object, result, choice) {
   const count = object.points.length;
   if (object.box) parts.push("box");
   if (count) parts.push(`${count} point${count === 1 ? "" : "s"}`);
+  if (result?.found) parts.push("found");
   if (!parts.length) return "click on it in the image";
   if (result?.error) parts.push(result.error);
   else if (!result) parts.push("waiting …");

@@ -70,3 +70,38 @@ export async function segment(id, prompt) {
   const headers = { "Content-Type": "application/json", Accept: "application/json" };
   return (await call(`/v1/images/${id}/segment`, { method: "POST", body, headers })).json();
 }
+
+/** Find all objects of an image, and call ``heard(name, data)`` for each event. */
+export async function everything(id, body, signal, heard) {
+  const headers = { "Content-Type": "application/json", Accept: "text/event-stream" };
+  await hear(await call(`/v1/images/${id}/everything`, { method: "POST", body: JSON.stringify(body), headers, signal }), heard);
+}
+
+/** Read server-sent events, and call ``heard(name, data)`` for each; the last one is "done". */
+export async function hear(answer, heard) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  try {
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      const blocks = (text + value).split("\n\n");
+      text = blocks.pop();
+      for (const block of blocks) {
+        const found = parse(block);
+        if (found?.name === "error") throw new Problem(found.data);
+        if (found) heard(found.name, found.data);
+        if (found?.name === "done") return;
+      }
+    }
+  } catch (error) {
+    if (error instanceof Problem || error.name === "AbortError") throw error;
+  }
+  throw new Problem({ status: 0, detail: "the connection to the service broke" });
+}
+
+function parse(block) {
+  const name = /^event: (.*)$/m.exec(block)?.[1];
+  const data = /^data: (.*)$/m.exec(block)?.[1];
+  return name && data ? { name, data: JSON.parse(data) } : null; // a comment is neither
+}

@@ -24,9 +24,14 @@ export function runsOf(counts) {
   return runs;
 }
 
-/** Return the outline of a mask as Path2D in pixels of the frame. Its cells hold how much of them is covered. */
-export function pathOf(rle) {
-  const [height, width] = rle.size;
+/**
+ * Return the outline of a mask as Path2D in pixels of the frame. Its cells hold how much of them is covered.
+ *
+ * ``bbox`` [x, y, width, height], if given, contains the mask: then the cells lie in it alone, and are smaller.
+ */
+export function pathOf(rle, bbox = [0, 0, rle.size[1], rle.size[0]]) {
+  const tall = rle.size[0];
+  const [left, top, width, height] = bbox;
   const cells = { wide: Math.min(SIDE, width), high: Math.min(SIDE, height) };
   const columns = Int32Array.from({ length: width }, (_, x) => Math.floor((x * cells.wide) / width));
   const rows = Int32Array.from({ length: height }, (_, y) => Math.floor((y * cells.high) / height));
@@ -36,7 +41,7 @@ export function pathOf(rle) {
   runsOf(rle.counts).forEach((length, index) => {
     if (index % 2) {
       for (let pixel = at; pixel < at + length; pixel++) {
-        covered[rows[pixel % height] * side + columns[Math.floor(pixel / height)]]++;
+        covered[rows[(pixel % tall) - top] * side + columns[Math.floor(pixel / tall) - left]]++;
       }
     }
     at += length;
@@ -49,7 +54,11 @@ export function pathOf(rle) {
       logits[y * side + x] = Math.round(share * 254) - 127;
     }
   }
-  return outline(logits, side, [cells.wide / side, cells.high / side], { width, height });
+  const path = outline(logits, side, [cells.wide / side, cells.high / side], { width, height });
+  if (!left && !top) return path;
+  const moved = new Path2D();
+  moved.addPath(path, new DOMMatrix([1, 0, 0, 1, left, top]));
+  return moved;
 }
 
 /** Return how many pixels lie in each cell of a row or column. */

@@ -1,6 +1,7 @@
 // Downloads. The service makes the masks at full size, as for any caller of its API; none is taken from the screen.
 
 import { paintMask } from "./paint.js";
+import { maskToPng } from "./png.js";
 import * as rest from "./rest.js";
 import { promptOf } from "./scene.js";
 import { download } from "./video-rest.js";
@@ -8,10 +9,8 @@ import { download } from "./video-rest.js";
 const ENDINGS = { png: "masks.zip", rle: "masks.jsonl", coco: "coco.json", overlay: "overlay.mp4" };
 
 /** Save the mask of one object as PNG: 255 inside, 0 outside. */
-export async function saveMask(image, object, masks, settings) {
-  const mask = await fullMask(image, object, masks, settings, "png");
-  const bytes = Uint8Array.from(atob(mask.png), (character) => character.charCodeAt(0));
-  save(new Blob([bytes], { type: "image/png" }), `${image.stem}-${fileName(object.name)}.png`);
+export async function saveMask(image, object, masks) {
+  save(await png(image, object, masks), `${image.stem}-${fileName(object.name)}.png`);
 }
 
 /** Save the image with all masks drawn in, at the size of the image. */
@@ -31,7 +30,7 @@ export async function saveCoco(image, objects, masks, settings) {
   const names = [...new Set(objects.map((object) => object.name))];
   const annotations = [];
   for (const object of objects) {
-    const mask = await fullMask(image, object, masks, settings, "rle");
+    const mask = await fullMask(image, object, masks, "rle");
     annotations.push({
       id: annotations.length + 1,
       image_id: 1,
@@ -57,15 +56,20 @@ export async function saveVideo(video, format) {
   save(await download(video.id, format), `${video.stem}-${ENDINGS[format]}`);
 }
 
-async function fullMask(image, object, masks, settings, format) {
+async function png(image, object, masks) {
+  const { found } = masks.resultOf(object);
+  if (found) return maskToPng(found.rle);
+  const mask = await fullMask(image, object, masks, "png");
+  const bytes = Uint8Array.from(atob(mask.png), (character) => character.charCodeAt(0));
+  return new Blob([bytes], { type: "image/png" });
+}
+
+async function fullMask(image, object, masks, format) {
+  const { found } = masks.resultOf(object);
+  if (found) return found;
   const prompt = promptOf(object);
   if (!prompt.box) delete prompt.box;
-  const answer = await rest.segment(image.id, {
-    ...prompt,
-    model: settings.model,
-    multimask: settings.multimask,
-    format,
-  });
+  const answer = await rest.segment(image.id, { ...prompt, ...masks.options, format });
   return answer.masks[masks.choiceOf(object)] ?? answer.masks[0];
 }
 

@@ -5,6 +5,8 @@ export const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#
 export class Scene {
   objects = [];
   activeId = null;
+  gone = []; // ids of found objects that the user has deleted or merged; see everything.js
+  merged = []; // ids of those that came from merging
   #undo = [];
   #redo = [];
   #count = 0;
@@ -24,6 +26,8 @@ export class Scene {
   reset() {
     this.objects = [];
     this.activeId = null;
+    this.gone = [];
+    this.merged = [];
     this.#undo = [];
     this.#redo = [];
     this.#count = 0;
@@ -59,6 +63,7 @@ export class Scene {
       points: [],
       box: null,
       choice: null,
+      found: null, // the id of a found object, whose mask counts while there is no prompt
       visible: true,
     };
     this.objects.push(object);
@@ -72,7 +77,8 @@ export class Scene {
   }
 
   #snapshot() {
-    return JSON.stringify({ objects: this.objects, activeId: this.activeId, count: this.#count });
+    const { objects, activeId, gone, merged } = this;
+    return JSON.stringify({ objects, activeId, gone, merged, count: this.#count });
   }
 
   #step(from, to) {
@@ -80,15 +86,19 @@ export class Scene {
     if (earlier === undefined) return;
     to.push(this.#snapshot());
     const state = JSON.parse(earlier);
-    this.objects = state.objects;
-    this.activeId = state.activeId;
     this.#count = state.count;
+    for (const name of ["objects", "activeId", "gone", "merged"]) this[name] = state[name];
   }
 }
 
 /** Whether an object has a prompt; one of a video (``prompts``) may have it in another frame. */
 export function hasPrompt(object) {
   return Boolean(object && (object.points.length || object.box || Object.keys(object.prompts ?? {}).length));
+}
+
+/** Whether an object has nothing yet that gives it a mask. */
+export function isBlank(object) {
+  return Boolean(object && !hasPrompt(object) && !object.found);
 }
 
 /** Return an object's prompt for the service; ``extra`` is the point under the mouse, if it counts, too. */

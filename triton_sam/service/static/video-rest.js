@@ -1,6 +1,6 @@
 // Calls to /v1/videos.
 
-import { call, Problem } from "./rest.js";
+import { call, hear } from "./rest.js";
 
 const JSON_TYPE = { "Content-Type": "application/json" };
 
@@ -42,34 +42,9 @@ export function forget(id) {
 
 /** Track, and call ``heard(name, data)`` for each event; the last one is "done". */
 export async function propagate(id, body, heard) {
-  const answer = await post(`/v1/videos/${id}/propagate`, body);
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  try {
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) break;
-      const blocks = (text + value).split("\n\n");
-      text = blocks.pop();
-      for (const block of blocks) {
-        const found = parse(block);
-        if (found?.name === "error") throw new Problem(found.data);
-        if (found) heard(found.name, found.data);
-        if (found?.name === "done") return;
-      }
-    }
-  } catch (error) {
-    if (error instanceof Problem) throw error;
-  }
-  throw new Problem({ status: 0, detail: "the connection to the service broke" });
+  await hear(await post(`/v1/videos/${id}/propagate`, body), heard);
 }
 
 function post(path, body) {
   return call(path, { method: "POST", body: JSON.stringify(body), headers: JSON_TYPE });
-}
-
-function parse(block) {
-  const name = /^event: (.*)$/m.exec(block)?.[1];
-  const data = /^data: (.*)$/m.exec(block)?.[1];
-  return name && data ? { name, data: JSON.parse(data) } : null; // a comment is neither
 }

@@ -15,7 +15,7 @@ from ...inputs.images import open_image
 from ...inputs.video.base import Frame, FrameSource
 from ...inputs.video.files import VideoFrames, open_container, video_stream
 from ...inputs.video.stills import ImageFrames
-from ..engine import MEGA, check_image
+from ..image_files import MEGA, check_image
 from ..problems import Problem
 from ..settings import Settings
 from .uploads import Upload

@@ -38,7 +38,7 @@ def write_masks(pair: ModelPair, prediction: Prediction, request: SessionRequest
     if request.output_format == contract.LOGITS:
         return {contract.MASKS: prediction.logits, **scores}
     form = find_format(request.output_format, "session model")
-    encoded = [form.to_bytes(segment) for segment in pair.segments(prediction)]
+    encoded = [form.to_bytes(segment) for segment in pair.segments(prediction, request.cleanup)]
     return {contract.ENCODED_MASKS: np.array(encoded, np.object_).reshape(prediction.scores.shape), **scores}
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ...errors import ImageError, InputError, PromptError
 from ...inputs.prompts import Prompts, check_prompts
+from ...masks.cleanup import Cleanup
 from ...wire import contract
 from ...wire.contract import OutputFormat
 
@@ -26,7 +27,10 @@ _JSON_KEYS = {
     "multimask": "true or false",
     "image_id": "text",
     "rle": "true or false",
+    "cleanup": 'an object such as {"keep_clicked": true}',
 }
+
+_EXAMPLES = {contract.PROMPT_JSON: '{"points": [[x, y]]}', contract.CLEANUP: '{"keep_clicked": true}'}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +46,7 @@ class SessionRequest:
         mask_input: low-resolution logits.
         multimask_output: whether to return three candidate masks for each object.
         output_format: format of the masks in the answer.
+        cleanup: changes of full-size masks; None for none.
         as_json: whether to answer in ``result_json``.
         with_rle: whether ``result_json`` has COCO RLE in addition to the PNG.
     """
@@ -54,6 +59,7 @@ class SessionRequest:
     mask_input: Any = None
     multimask_output: bool = False
     output_format: OutputFormat = contract.LOGITS
+    cleanup: Cleanup | None = None
     as_json: bool = False
     with_rle: bool = False
 
@@ -113,6 +119,7 @@ def wants_json(tensors: Container[str]) -> bool:
 def _read_tensors(tensors: Tensors) -> SessionRequest:
     image_id = _bytes(tensors, contract.IMAGE_ID)
     multimask = tensors.get(contract.MULTIMASK_OUTPUT)
+    form = _format(_bytes(tensors, contract.OUTPUT_FORMAT))
     return SessionRequest(
         image=_bytes(tensors, contract.IMAGE),
         image_id=None if image_id is None else _text(image_id, contract.IMAGE_ID),
@@ -121,7 +128,8 @@ def _read_tensors(tensors: Tensors) -> SessionRequest:
         box=tensors.get(contract.BOXES),
         mask_input=tensors.get(contract.MASK_INPUT),
         multimask_output=multimask is not None and bool(multimask.ravel()[0]),
-        output_format=_format(_bytes(tensors, contract.OUTPUT_FORMAT)),
+        output_format=form,
+        cleanup=_cleanup(_bytes(tensors, contract.CLEANUP), form),
     )
 
 
@@ -130,7 +138,7 @@ def _read_json(tensors: Tensors) -> SessionRequest:
     if others:
         raise InputError(f"image_b64 and prompt_json cannot be combined with {min(others)}")
     content = _bytes(tensors, contract.PROMPT_JSON)
-    prompt = {} if content is None else _parse(content)
+    prompt = {} if content is None else _parse(content, contract.PROMPT_JSON)
     for key in prompt:
         if key not in _JSON_KEYS:
             raise PromptError(f"prompt_json has no {str(key)[:40]!r}: its keys are {', '.join(_JSON_KEYS)}")
@@ -143,19 +151,29 @@ def _read_json(tensors: Tensors) -> SessionRequest:
         point_labels=_typed(prompt, "labels", list) or None,
         box=_typed(prompt, "boxes", list) or None,
         multimask_output=bool(_typed(prompt, "multimask", bool)),
+        cleanup=None if prompt.get("cleanup") is None else Cleanup.from_json(_typed(prompt, "cleanup", dict)),
         as_json=True,
         with_rle=bool(_typed(prompt, "rle", bool)),
     )
 
 
-def _parse(content: bytes) -> dict[str, Any]:
+def _parse(content: bytes, name: str) -> dict[str, Any]:
     try:
-        prompt = json.loads(content)
+        value = json.loads(content)
     except (ValueError, RecursionError) as error:  # ValueError includes text that is not UTF-8
-        raise PromptError(f"prompt_json is no JSON: {error}") from error
-    if not isinstance(prompt, dict):
-        raise PromptError(f'prompt_json must be an object such as {{"points": [[x, y]]}}, not {type(prompt).__name__}')
-    return prompt
+        raise PromptError(f"{name} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise PromptError(f"{name} must be an object such as {_EXAMPLES[name]}, not {type(value).__name__}")
+    return value
+
+
+def _cleanup(content: bytes | None, form: OutputFormat) -> Cleanup | None:
+    if content is None:
+        return None
+    if form == contract.LOGITS:
+        others = " or ".join(contract.output_formats()[1:])
+        raise InputError(f"cleanup changes full-size masks, not logits: ask for output_format {others}")
+    return Cleanup.from_json(_parse(content, contract.CLEANUP))
 
 
 def _typed(prompt: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -79,7 +79,7 @@ class SessionModel:
         prediction = self._decode(image, request, reply) if request.has_prompt else None
         if request.as_json:
             with reply.timed("masks"):
-                segments = self._pair.segments(prediction) if prediction else ()
+                segments = self._pair.segments(prediction, request.cleanup) if prediction else ()
                 texts = write_json(image, segments, request, reply.seconds)
             reply.tensors |= texts
         elif prediction is not None:

@@ -1,0 +1,232 @@
+"""``/v1/images/{id}/everything``: one document, events, formats, limits, cancel, hang-up, problems."""
+
+import base64
+import io
+import json
+import threading
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("fastapi")
+from support.conditions import wait_until
+from support.fake_everything import POINTS_EACH, service_with_everything, shapes
+from support.problems import problem
+from support.video_calls import events_of
+
+from triton_sam import Cleanup
+from triton_sam.errors import ServerBusyError
+from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service.api.everything import NO_OBJECTS
+
+EVENTS = {"Accept": "text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def running():
+    with service_with_everything(max_searches=2) as running:
+        yield running
+
+
+@pytest.fixture
+def http(running):
+    return running[0].http
+
+
+@pytest.fixture
+def finder(running):
+    yield running[1]
+    running[1].reset()
+
+
+@pytest.fixture(scope="module")
+def path(running, images):
+    return f"/v1/images/{running[0].upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
+
+
+def searches(running):
+    return running[0].app.state.engine.budgets.searches.used
+
+
+def listen(http, path, **body):
+    with http.stream("POST", path, json=body, headers=EVENTS) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        return list(events_of(answer.iter_lines()))
+
+
+def test_all_objects_in_one_document(http, path, finder):
+    answer = http.post(path, json={}).json()
+    masks = shapes()
+    assert (answer["width"], answer["height"], answer["model"]) == (800, 600, "sam2")
+    assert answer["points"] == POINTS_EACH * len(masks)
+    for number, (each, mask) in enumerate(zip(answer["objects"], masks, strict=True)):
+        np.testing.assert_array_equal(rle_to_mask(each["rle"]), mask)
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+        box = [columns[0], rows[0], columns[-1] - columns[0] + 1, rows[-1] - rows[0] + 1]
+        assert (each["id"], each["area"], each["bbox"]) == (number, mask.sum(), box)
+        assert each["crop_box"] == [0, 0, 800, 600]
+        assert mask[int(each["point"][1]), int(each["point"][0])]
+
+
+def test_parameters_reach_the_search(http, path, finder):
+    options = {"points_per_side": 8, "crop_n_layers": 1, "pred_iou_thresh": 0.5, "adaptive": True}
+    cleanup = {"max_hole_area": 8, "keep_clicked": True}
+    assert http.post(path, json={**options, "cleanup": cleanup, "model": "sam2"}).status_code == 200
+    assert finder.asked[-1] == (options, Cleanup(**cleanup))
+    http.post(path, json={})
+    assert finder.asked[-1] == ({}, None)  # so that the defaults of the model count
+
+
+def test_objects_come_as_they_are_found(http, path, finder):
+    finder.removes = True
+    heard = listen(http, path)
+    count = len(shapes())
+    assert [name for name, _ in heard] == ["objects", "progress"] * count + ["done"]
+    assert [data["done"] for name, data in heard if name == "progress"] == [
+        POINTS_EACH * n for n in range(1, count + 1)
+    ]
+    assert [data["removed"] for name, data in heard if name == "objects"][-1] == [0]
+    assert heard[-1][1]["objects"] == count - 1
+    assert [each["id"] for each in http.post(path, json={}).json()["objects"]] == list(range(1, count))
+
+
+@pytest.mark.parametrize("form", ["polygons", "png"])
+def test_other_formats(http, path, finder, form):
+    objects = http.post(path, json={"format": form}).json()["objects"]
+    mask = shapes()[0]
+    assert "rle" not in objects[0]
+    if form == "png":
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(objects[0]["png"])))) > 0, mask)
+    else:
+        assert len(objects[0]["polygons"][0]) > 8
+
+
+def test_an_empty_answer_says_why(http, path, finder):
+    finder.finds = False
+    answer = http.post(path, json={}).json()
+    assert answer["objects"] == []
+    assert "pred_iou_thresh" in answer["detail"]
+    assert "pred_iou_thresh" in listen(http, path)[-1][1]["detail"]
+
+
+def test_a_failure_at_once_and_one_on_the_way(running, http, path, finder):
+    finder.failure = ServerBusyError("too many searches wait")
+    assert "too many searches wait" in problem(http.post(path, json={}), 503)["detail"]
+    *others, (name, data) = listen(http, path)
+    assert others[0][0] == "objects"
+    assert (name, data["status"]) == ("error", 503)
+    wait_until(lambda: searches(running) == 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        ({"points_per_side": -1}, "points_per_side"),
+        ({"points_per_side": 10_000}, "points_per_side"),
+        ({"pred_iou_thresh": 1.5}, "pred_iou_thresh"),
+        ({"crop_n_layers": 9}, "crop_n_layers"),
+        ({"cleanup": {"smooth": 1e9}}, "cleanup.smooth"),
+        ({"format": "geojson"}, "format"),
+        ({"points": 3}, "points"),
+    ],
+)
+def test_what_cannot_be_is_refused(http, path, finder, body, where):
+    before = finder.steps
+    assert problem(http.post(path, json=body), 422)["errors"][0]["where"] == f"body.{where}"
+    assert finder.steps == before
+
+
+def test_unknown_images_and_models(http, path):
+    assert problem(http.post(f"/v1/images/{'0' * 32}/everything", json={}), 404)["code"] == "unknown_image"
+    assert problem(http.post(path, json={"model": "sam9"}), 404)["code"] == "unknown_model"
+
+
+def test_only_some_images_are_searched_at_a_time(running, http, path, finder):
+    finder.seconds = 0.05
+    with (
+        http.stream("POST", path, json={}, headers=EVENTS) as first,
+        http.stream("POST", path, json={}, headers=EVENTS),
+    ):
+        next(events_of(first.iter_lines()))
+        assert searches(running) == 2
+        assert problem(http.post(path, json={}), 503)["code"] == "busy"
+    wait_until(lambda: searches(running) == 0)
+    assert http.post(path, json={}).status_code == 200
+
+
+@pytest.mark.parametrize("headers", [EVENTS, {}], ids=["events", "document"])
+def test_the_search_ends_with_the_connection(running, path, finder, headers):
+    finder.seconds = 0.1
+    steps, closed = finder.steps, finder.closed
+    with httpx.Client(base_url=running[0].url) as other:
+        try:
+            with other.stream("POST", path, json={}, headers=headers, timeout=0.25) as answer:
+                next(events_of(answer.iter_lines()))
+        except httpx.ReadTimeout:
+            assert not headers
+    wait_until(lambda: finder.closed == closed + 1 and searches(running) == 0)
+    assert finder.steps - steps < len(shapes())
+
+
+@pytest.mark.parametrize("headers", [EVENTS, {}], ids=["events", "document"])
+def test_a_search_is_cancelled_by_its_session_id(running, http, path, finder, headers):
+    finder.seconds = 0.1
+    closed, answers = finder.closed, []
+
+    def search():
+        with httpx.Client(base_url=running[0].url, timeout=30) as other:
+            answers.append(other.post(path, json={"session_id": "mine"}, headers=headers))
+
+    thread = threading.Thread(target=search)
+    thread.start()
+    wait_until(lambda: searches(running) == 1)
+    wait_until(lambda: http.post("/cancel_pending", data={"session_id": "mine"}).text == "1 cancelled")
+    thread.join(20)
+    (answer,) = answers
+    if headers and answer.status_code == 200:
+        name, data = list(events_of(answer.text.splitlines()))[-1]
+        assert (name, data["status"]) == ("error", 499)
+    else:
+        problem(answer, 499)
+    wait_until(lambda: finder.closed == closed + 1 and searches(running) == 0)
+    assert http.post("/cancel_pending", data={"session_id": "mine"}).text == "0 cancelled"
+
+
+def test_a_search_takes_no_longer_than_it_may(images):
+    with service_with_everything(search_seconds=0.3) as (service, finder):
+        finder.seconds = 0.1
+        path = f"/v1/images/{service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
+        assert problem(service.http.post(path, json={}), 504)["code"] == "timeout"
+        assert listen(service.http, path)[-1][1]["status"] == 504
+        assert finder.closed == 2
+
+
+def test_the_service_stops_while_it_searches(images):
+    with service_with_everything() as (service, finder):
+        finder.seconds = 0.2
+        path = f"/v1/images/{service.upload((images / 'shapes.jpg').read_bytes())['id']}/everything"
+        with service.http.stream("POST", path, json={}, headers=EVENTS) as answer:
+            heard = events_of(answer.iter_lines())
+            next(heard)
+            service.app.state.searches.stop()
+            assert list(heard)[-1][1]["code"] == "stopping"
+    assert finder.closed == 1
+
+
+def test_a_server_without_it_is_named(http, path, running, monkeypatch):
+    engine = running[0].app.state.engine
+    pair = engine.state.pairs["sam2"]
+    monkeypatch.setitem(engine.state.pairs, "sam2", type(pair)(pair.name, pair.family, pair.version, True))
+    assert problem(http.post(path, json={}), 404)["code"] == "no_everything"
+    assert http.get("/v1/models").json()["models"][0]["finds_everything"] is False
+
+
+def test_the_document_describes_it(http):
+    document = http.get("/openapi.json").json()
+    operation = document["paths"]["/v1/images/{image_id}/everything"]["post"]
+    assert {"application/json", "text/event-stream"} == set(operation["responses"]["200"]["content"])
+    assert "objects" in document["components"]["schemas"]["EverythingAnswer"]["properties"]
+    assert json.dumps([]).encode() in NO_OBJECTS

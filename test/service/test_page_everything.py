@@ -1,0 +1,225 @@
+"""The page finds everything, in headless Chromium, over a real service whose searches need no Triton."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("fastapi")
+from support.conditions import wait_until
+from support.fake_everything import service_with_everything, shapes
+from support.running_browser import WIDE, Page, open_page
+
+from triton_sam.masks.rle import rle_to_mask
+
+LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
+NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
+SMALL_TARGETS = """[...document.querySelectorAll("#found button, #find")]
+    .map((e) => [e, e.getBoundingClientRect()])
+    .filter(([e, b]) => b.width && (b.width < 44 || b.height < 44)).map(([e]) => e.id)"""
+MASKS = shapes()
+COUNT = len(MASKS)
+
+
+@pytest.fixture(scope="module")
+def running():
+    with service_with_everything() as running:
+        yield running
+
+
+@pytest.fixture
+def finder(running):
+    yield running[1]
+    running[1].reset()
+
+
+@pytest.fixture
+def page(browser, running, finder, images):
+    with open_page(browser, running[0].url) as page:
+        page.open(images / "shapes.jpg")
+        page.page.uncheck("#hover")  # which asks a Triton
+        yield page
+
+
+def inside(number):
+    """The point of an object that is farthest from its edge in its middle row."""
+    rows = np.flatnonzero(MASKS[number].any(axis=1))
+    row = int(rows[len(rows) // 2])
+    edges = np.flatnonzero(np.diff(np.pad(MASKS[number][row].astype(np.int8), 1)))
+    start, end = max(zip(edges[::2], edges[1::2], strict=True), key=lambda run: run[1] - run[0])
+    return int(start + end) // 2, row
+
+
+def find(page, count=COUNT):
+    page.page.click("#find")
+    page.wait(f"!tritonSam.everything.isSearching && tritonSam.everything.items.length === {count}")
+
+
+def info(page):
+    return page.page.inner_text("#found-info")
+
+
+def objects(page):
+    return page.page.evaluate("tritonSam.scene.objects.length")
+
+
+def saved(page):
+    """Return the mask that the page writes for the active object."""
+    return np.asarray(Image.open(io.BytesIO(page.download("#save-mask")[1])))
+
+
+def test_objects_are_kept_merged_and_deleted(page):
+    find(page)
+    assert info(page) == f"{COUNT} found"
+    assert page.page.is_disabled("#found-merge")
+    page.click(*inside(0))
+    assert info(page) == f"1 of {COUNT} selected"
+    page.click(*inside(1))
+    page.page.click("#found-merge")
+    assert info(page) == f"1 of {COUNT - 1} selected"
+    page.page.click("#found-keep")
+    assert page.facts()[0].startswith("found · score 0.8")
+    mask = saved(page)
+    assert (mask.dtype, mask.shape) == (np.uint8, (600, 800))
+    np.testing.assert_array_equal(mask == 255, MASKS[0] | MASKS[1])
+    page.click(*inside(2))
+    page.page.keyboard.press("Delete")
+    assert info(page) == f"{COUNT - 3} found"
+    page.page.click("#found-keep")  # all others
+    assert (objects(page), page.page.is_hidden("#found")) == (COUNT - 2, True)
+    coco = json.loads(page.download("#save-coco")[1])
+    expected = [MASKS[0] | MASKS[1], *MASKS[3:]]
+    for annotation, wanted in zip(coco["annotations"], expected, strict=True):
+        np.testing.assert_array_equal(rle_to_mask(annotation["segmentation"]), wanted)
+        assert annotation["area"] == wanted.sum()
+    for left in (COUNT - 3, COUNT - 2, COUNT - 1, COUNT):  # undo gives the objects back
+        page.page.keyboard.press("Control+z")
+        page.wait(f"tritonSam.everything.items.length === {left}", 10)
+    assert objects(page) == 0
+
+
+def test_the_mask_of_a_found_object_is_painted(page):
+    page.page.fill("#opacity", "100")
+    x, y = inside(0)
+    before = page.pixel(x - 20, y)
+    find(page)
+    page.page.click("#found-keep")
+    color = page.page.evaluate("tritonSam.scene.objects[0].color")
+    wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+    wait_until(lambda: page.pixel(x - 20, y)[:3] == wanted)
+    assert before[:3] != wanted
+
+
+def test_a_found_object_is_refined_by_clicks(page):
+    find(page)
+    page.click(*inside(0))
+    page.page.keyboard.press("r")
+    assert info(page) == "Click to refine"
+    x, y = inside(1)
+    page.click(x, y, button="right")
+    object_ = page.page.evaluate("tritonSam.scene.active")
+    rows, columns = np.nonzero(MASKS[0])
+    assert object_["box"] == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    assert [point["label"] for point in object_["points"]] == [1, 0]
+    assert MASKS[0][int(object_["points"][0]["y"]), int(object_["points"][0]["x"])]
+    page.page.keyboard.press("Escape")
+    assert info(page) == f"{COUNT - 1} found"
+    page.page.keyboard.press("Control+z")
+    page.wait("tritonSam.scene.active.box === null")
+    assert page.facts()[0].startswith("found · score")  # its own mask again
+
+
+def test_by_keys(page):
+    page.page.keyboard.press("f")
+    page.wait(f"!tritonSam.everything.isSearching && tritonSam.everything.items.length === {COUNT}")
+    page.page.keyboard.press("ArrowRight")
+    page.page.keyboard.press("ArrowRight")
+    assert page.page.evaluate("tritonSam.everything.selected.map((item) => item.number)") == [1]
+    page.page.keyboard.press("ArrowLeft")
+    page.page.keyboard.press("ArrowLeft")
+    assert page.page.evaluate("tritonSam.everything.selected.map((item) => item.number)") == [COUNT - 1]
+    page.page.keyboard.press("k")
+    assert objects(page) == 1
+    page.page.keyboard.press("Escape")
+    assert page.page.is_hidden("#found")
+    assert objects(page) == 1
+
+
+def test_objects_appear_as_they_come_and_stop_ends_the_search(page, finder):
+    finder.seconds = 0.4
+    closed = finder.closed
+    page.page.click("#find")
+    page.wait("tritonSam.everything.items.length === 2")
+    assert page.page.is_visible("#found-progress")
+    assert page.page.is_disabled("#find")
+    page.page.click("#found-stop")
+    wait_until(lambda: finder.closed == closed + 1)
+    assert page.page.evaluate("tritonSam.everything.items.length") < COUNT
+    assert page.page.is_enabled("#find")
+    assert page.page.is_hidden("#banner")
+
+
+def test_a_better_object_takes_the_place_of_another(page, finder):
+    finder.removes = True
+    find(page, COUNT - 1)
+    page.click(*inside(0))
+    assert info(page) == f"{COUNT - 1} found"
+
+
+def test_an_object_that_was_kept_stays_when_a_better_one_comes(page, finder):
+    finder.removes, finder.seconds = True, 0.3
+    page.page.click("#find")
+    page.wait("tritonSam.everything.items.length === 1")
+    page.click(*inside(0))
+    page.page.keyboard.press("k")
+    finder.seconds = 0.0
+    page.wait("!tritonSam.everything.isSearching")
+    assert info(page) == f"{COUNT - 1} found"
+    np.testing.assert_array_equal(saved(page) == 255, MASKS[0])
+
+
+def test_the_page_says_why_there_is_nothing_or_an_error(page, finder):
+    finder.finds = False
+    page.page.click("#find")
+    page.page.wait_for_selector("#banner:not([hidden])")
+    assert "pred_iou_thresh" in page.page.inner_text("#banner")
+    assert page.page.is_hidden("#found")
+
+
+def test_another_image_drops_what_was_found(page, images):
+    find(page)
+    page.open(images / "coffee.jpg")
+    assert page.page.is_hidden("#found")
+    assert page.page.evaluate("tritonSam.everything.items.length") == 0
+
+
+@pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_nothing_overlaps_and_fingers_hit(browser, running, finder, images, viewport, theme):
+    is_phone = viewport is not WIDE
+    context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=is_phone, is_mobile=is_phone)
+    page = Page(context.new_page())
+    page.page.goto(running[0].url)
+    page.ready()
+    page.open(images / "shapes.jpg")
+    finder.seconds = 0.2
+    page.page.click("#find")
+    page.wait("tritonSam.everything.items.length > 0")
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    finder.seconds = 0.0
+    page.wait("!tritonSam.everything.isSearching")
+    page.wait("""(() => { const canvas = document.getElementById("canvas");
+        return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()""")
+    act = page.page.touchscreen.tap if is_phone else page.page.mouse.click
+    for number in (0, 1):
+        act(*page.at(*inside(number)))
+    page.wait("tritonSam.everything.selected.length === 2", 5)
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    if is_phone:
+        assert page.page.evaluate(SMALL_TARGETS) == []
+    assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+    assert page.faults == []
+    context.close()

@@ -1,0 +1,115 @@
+"""A search for everything without a Triton: the objects of test/images/shapes.jpg come one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam._common.bundle import bundled
+from triton_sam.families import get_family
+from triton_sam.inputs.embeddings import ImageEmbeddings
+from triton_sam.masks import mask_to_box, mask_to_rle
+from triton_sam.service.engine import Engine, Pair
+from triton_sam.service.everything.finder import Found, Step
+
+NOWHERE = "grpc://localhost:9"
+"""Nothing listens there."""
+POINTS_EACH = 16
+
+
+def shapes() -> list[np.ndarray]:
+    """Return the masks of the drawn objects, bool (600,800) each."""
+    labels = np.asarray(Image.open(bundled("test/images") / "shapes_labels.png"))
+    return [labels == number for number in np.unique(labels) if number]
+
+
+def found(number: int, mask: np.ndarray) -> Found:
+    """Return an object as a search finds it."""
+    y, x = np.argwhere(mask)[mask.sum() // 2]
+    return Found(
+        number=number,
+        rle=mask_to_rle(mask),
+        score=0.9 - number / 100,
+        stability_score=0.97,
+        area=int(mask.sum()),
+        box=mask_to_box(mask) or (0, 0, 0, 0),
+        point=(float(x), float(y)),
+        crop_box=(0, 0, mask.shape[1], mask.shape[0]),
+    )
+
+
+class FakeFinder:
+    """The finder of a service. Each step takes ``seconds``; with ``gate`` set, each waits until the event is set.
+
+    Attributes:
+        asked: options and clean-up of each search.
+        steps: steps that were computed.
+        closed: searches that have ended, in whichever way.
+        failure: is raised after the first step.
+        removes: whether the first object gives way to the last one.
+        finds: whether there is any object.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[dict[str, Any], Any]] = []
+        self.steps = self.closed = 0
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds = 0.0
+        self.gate: asyncio.Event | None = None
+        self.failure: Exception | None = None
+        self.removes = False
+        self.finds = True
+
+    async def __call__(self, client, image, options, cleanup) -> AsyncGenerator[Step, None]:
+        self.asked.append((dict(options), cleanup))
+        masks = shapes() if self.finds else []
+        total = POINTS_EACH * max(1, len(masks))
+        try:
+            for number, mask in enumerate(masks):
+                self.steps += 1
+                await asyncio.sleep(self.seconds)
+                if self.gate is not None:
+                    await self.gate.wait()
+                if self.failure is not None and number:
+                    raise self.failure
+                removed = [0] if self.removes and number == len(masks) - 1 else []
+                yield Step(POINTS_EACH * (number + 1), total, [found(number, mask)], removed)
+            if not masks:
+                yield Step(total, total, detail="no mask has a predicted IoU of 0.88: lower pred_iou_thresh")
+        finally:
+            self.closed += 1
+
+
+def _pairs(engine: Engine) -> dict[str, Pair]:
+    return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, finds_everything=True)}
+
+
+async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
+    """Return embeddings that no decoder gets: clicks fail, as without a Triton."""
+    family = pair.family
+    tensors = {
+        spec.name: np.zeros([side if isinstance(side, int) else 1 for side in spec.shape], np.float32)
+        for spec in family.encoder.outputs
+    }
+    return ImageEmbeddings(family.name, f"{family.name}_encoder", image.size, tensors)
+
+
+@contextlib.contextmanager
+def service_with_everything(**options: Any) -> Iterator[Any]:
+    """Run a service without a Triton, whose searches are made up; yields the service and the finder."""
+    from support.running_service import running_service
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "_pairs", _pairs)
+        patch.setattr(Engine, "embed", _embed)
+        with running_service(NOWHERE, **options) as service:
+            service.app.state.searches.find = FakeFinder()
+            yield service, service.app.state.searches.find

@@ -1,0 +1,56 @@
+"""The options that clean masks, for the commands that write masks."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..masks.cleanup import Cleanup
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a Cleanup. from_options() reads them."""
+    group = parser.add_argument_group(
+        "clean-up", "Without these options, masks equal those of the official predictor. The steps run in this order."
+    )
+    group.add_argument(
+        "--max-hole-area",
+        type=float,
+        default=0.0,
+        metavar="CELLS",
+        help="fill holes of at most so many pixels of the model's small mask (256 x 256 over the image)",
+    )
+    group.add_argument(
+        "--max-sprinkle-area",
+        type=float,
+        default=0.0,
+        metavar="CELLS",
+        help="drop parts of at most so many pixels of the small mask",
+    )
+    group.add_argument("--clip-to-box", action="store_true", help="keep nothing outside of --box")
+    group.add_argument(
+        "--smooth", type=float, default=0.0, metavar="PIXELS", help="smooth the outline over this radius"
+    )
+    group.add_argument(
+        "--min-mask-region-area",
+        type=float,
+        default=0.0,
+        metavar="PIXELS",
+        help="fill holes and drop parts of fewer pixels of the image",
+    )
+    group.add_argument("--keep-clicked", action="store_true", help="keep only the parts that a foreground point hits")
+
+
+def from_options(args: argparse.Namespace) -> Cleanup:
+    """Return the clean-up that the options describe.
+
+    Raises:
+        InputError: a number is out of range.
+    """
+    return Cleanup(
+        max_hole_area=args.max_hole_area,
+        max_sprinkle_area=args.max_sprinkle_area,
+        clip_to_box=args.clip_to_box,
+        smooth=args.smooth,
+        min_mask_region_area=args.min_mask_region_area,
+        keep_clicked=args.keep_clicked,
+    )

@@ -1,0 +1,261 @@
+"""Clean-up of masks: fill holes, drop specks, clip to the box, smooth the outline, keep the part under the click.
+
+All of it is off by default, so that masks equal those of the official predictors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageFilter
+
+from ..errors import InputError
+from ..families.base import FloatArray
+from .parts import find_parts
+from .rle import BoolArray
+
+FILLED, DROPPED = 10.0, -10.0
+"""The logits that holes and specks get; those of SAM2Transforms.postprocess_masks."""
+MAX_SMOOTH = 100.0
+REACH = 4
+"""A Gaussian blur does not change pixels that are more than this many radii away from an edge."""
+CLIP_SLOPE = 8.0
+"""Logits fall by this much for each cell outside of a box, so that the outline on the screen follows the box."""
+
+
+@dataclass(frozen=True)
+class Cleanup:
+    """How masks are cleaned. The steps run in the order of these fields; without any, masks stay as they are.
+
+    The first two change the low-resolution logits before they are resized, as ``SAM2ImagePredictor`` does with its
+    arguments of the same names: an area is in pixels of this small mask (256 x 256 over the whole image, SAM3
+    288 x 288), and so means the same for an image of any size. The others change the full-size mask.
+
+    Args:
+        max_hole_area: holes of at most so many low-resolution pixels are filled. 0: none.
+        max_sprinkle_area: connected parts of at most so many low-resolution pixels are dropped. 0: none.
+        clip_to_box: whether nothing outside the box of the prompt is kept. A prompt without a box is not clipped.
+        smooth: radius in pixels of the image, 0..100, over which the outline is smoothed. 0: not at all.
+        min_mask_region_area: holes are filled, and connected parts dropped, that have fewer pixels of the image than
+            this; of a mask with only such parts, the largest stays. 0: none. The argument of
+            ``SamAutomaticMaskGenerator``.
+        keep_clicked: whether only connected parts stay that a foreground click hits. A mask that no such click hits
+            stays as it is, so that a prompt without clicks keeps all parts.
+
+    Raises:
+        InputError: a value has a wrong type or range.
+    """
+
+    max_hole_area: float = 0.0
+    max_sprinkle_area: float = 0.0
+    clip_to_box: bool = False
+    smooth: float = 0.0
+    min_mask_region_area: float = 0.0
+    keep_clicked: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(getattr(type(self), name), bool):
+                _check_switch(name, value)
+            else:
+                _check_number(name, value, MAX_SMOOTH if name == "smooth" else math.inf)
+
+    @classmethod
+    def from_json(cls, members: Any) -> Cleanup:
+        """Read the members of a JSON object; members that are missing have their defaults.
+
+        Raises:
+            InputError: it is no object, there is no such member, or a value has a wrong type or range.
+        """
+        names = ", ".join(field.name for field in fields(cls))
+        if not isinstance(members, Mapping):
+            raise InputError(f"cleanup must be an object with any of {names}, not {type(members).__name__}")
+        for name in members:
+            if name not in cls.__dataclass_fields__:
+                raise InputError(f"cleanup has no {str(name)[:40]!r}: its members are {names}")
+        return cls(**members)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members that differ from their defaults, ready for JSON."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether every step is off."""
+        return self == Cleanup()
+
+    def clean_logits(self, logits: FloatArray) -> FloatArray:
+        """Fill holes and drop specks of low-resolution logits (h,w), foreground where > 0. See max_hole_area.
+
+        Equals sam2.utils.transforms.SAM2Transforms.postprocess_masks with mask_threshold 0, before its resize.
+
+        Returns:
+            float32 (h,w): holes get 10, specks -10. The array itself if nothing changes.
+        """
+        if self.max_hole_area:
+            logits = _replace_small(logits, logits <= 0, self.max_hole_area, FILLED)
+        if self.max_sprinkle_area:
+            logits = _replace_small(logits, logits > 0, self.max_sprinkle_area, DROPPED)
+        return logits
+
+    def clean_mask(self, mask: BoolArray, points: npt.ArrayLike = (), box: npt.ArrayLike | None = None) -> BoolArray:
+        """Take the steps for full-size masks.
+
+        Args:
+            mask: bool (H,W).
+            points: (N,2) foreground clicks, x and y in pixels of the image.
+            box: (4,) as x1,y1,x2,y2 in pixels of the image, or None.
+
+        Returns:
+            bool (H,W); the array itself if nothing changes.
+        """
+        if self.clip_to_box and box is not None:
+            mask = clip_to_box(mask, box)
+        if self.smooth:
+            mask = smooth_outline(mask, self.smooth)
+        if self.min_mask_region_area:
+            mask = remove_small_regions(mask, self.min_mask_region_area)
+        return keep_clicked(mask, points) if self.keep_clicked else mask
+
+    def clean_preview(
+        self, logits: FloatArray, points: npt.ArrayLike = (), box: npt.ArrayLike | None = None
+    ) -> FloatArray:
+        """Take the steps on logits alone, for an outline on a screen; without smooth and min_mask_region_area.
+
+        Args:
+            logits: float32 (h,w) of the decoder.
+            points: (N,2) foreground clicks, x and y in cells of the logits.
+            box: (4,) as x1,y1,x2,y2 in cells of the logits, or None.
+
+        Returns:
+            float32 (h,w), foreground where > 0.
+        """
+        logits = self.clean_logits(logits)
+        if self.clip_to_box and box is not None:
+            logits = np.minimum(logits, _inside(box, logits.shape) * np.float32(CLIP_SLOPE))
+        if self.keep_clicked:
+            mask = logits > 0
+            logits = np.where(mask & ~keep_clicked(mask, points), np.float32(DROPPED), logits)
+        return logits
+
+
+def check_cleanup(cleanup: Any) -> None:
+    """Check an argument ``cleanup``: a Cleanup, or None.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if cleanup is not None and not isinstance(cleanup, Cleanup):
+        raise InputError(f"cleanup must be a Cleanup, for example Cleanup(keep_clicked=True), not {cleanup!r:.60}")
+
+
+def remove_small_regions(mask: BoolArray, area: float) -> BoolArray:
+    """Fill holes, and then drop parts, of fewer than ``area`` pixels.
+
+    Equals sam2.utils.amg.remove_small_regions(mask, area, "holes"), and then "islands" of its result.
+
+    Args:
+        mask: bool (H,W).
+        area: pixels.
+
+    Returns:
+        bool (H,W); the array itself if nothing changes.
+    """
+    holes = find_parts(~mask)
+    if (holes.areas < area).any():
+        mask = ~holes.mask(holes.areas >= area)
+    parts = find_parts(mask)
+    kept = parts.areas >= area
+    if kept.all():
+        return mask
+    if not kept.any():
+        kept[np.argmax(parts.areas)] = True
+    return parts.mask(kept)
+
+
+def keep_clicked(mask: BoolArray, points: npt.ArrayLike) -> BoolArray:
+    """Keep the connected parts (8-connectivity) that a point hits.
+
+    Args:
+        mask: bool (H,W).
+        points: (N,2) as x, y in pixels; a point on the right or lower edge belongs to the last pixel.
+
+    Returns:
+        bool (H,W); the array itself if no point hits the mask, or if nothing changes.
+    """
+    height, width = mask.shape
+    pixels = np.asarray(points, np.float64).reshape(-1, 2).astype(np.int64)
+    places = np.clip(pixels, 0, (width - 1, height - 1)) if mask.size else pixels[:0]
+    if not any(mask[y, x] for x, y in places):
+        return mask
+    parts = find_parts(mask)
+    hit = [part for x, y in places.tolist() if (part := parts.at(y, x)) is not None]
+    kept = np.zeros(len(parts), np.bool_)
+    kept[hit] = True
+    return mask if kept.all() else parts.mask(kept)
+
+
+def clip_to_box(mask: BoolArray, box: npt.ArrayLike) -> BoolArray:
+    """Keep the pixels of a mask, bool (H,W), whose centres lie inside a box x1,y1,x2,y2 in pixels; a new array."""
+    x1, y1, x2, y2 = np.maximum(np.ceil(np.asarray(box, np.float64) - 0.5).astype(np.int64), 0)
+    clipped = np.zeros_like(mask)
+    clipped[y1:y2, x1:x2] = mask[y1:y2, x1:x2]
+    return clipped
+
+
+def smooth_outline(mask: BoolArray, radius: float) -> BoolArray:
+    """Smooth the outline of a mask: blur it with a Gaussian, and cut it at one half.
+
+    Straight edges stay where they are; corners become rounder, and details that are smaller than the radius vanish. It
+    is one step of the scheme by Merriman, Bence and Osher, "Diffusion generated motion by mean curvature" (1992).
+
+    Args:
+        mask: bool (H,W).
+        radius: standard deviation of the Gaussian, pixels.
+
+    Returns:
+        bool (H,W), a new array; the array itself if it is empty.
+    """
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if rows.size == 0:
+        return mask
+    margin = math.ceil(REACH * radius) + 1
+    part = np.s_[
+        max(rows[0] - margin, 0) : rows[-1] + margin + 1, max(columns[0] - margin, 0) : columns[-1] + margin + 1
+    ]
+    blurred = Image.fromarray(mask[part].astype(np.uint8) * np.uint8(255)).filter(ImageFilter.GaussianBlur(radius))
+    smoothed = np.zeros_like(mask)
+    smoothed[part] = np.asarray(blurred) > 127
+    return smoothed
+
+
+def _replace_small(logits: FloatArray, mask: BoolArray, area: float, value: float) -> FloatArray:
+    parts = find_parts(mask)
+    small = parts.areas <= area
+    return np.where(parts.mask(small), np.float32(value), logits) if small.any() else logits
+
+
+def _inside(box: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
+    """Return how far the centre of each cell (h,w) lies inside a box, in cells; outside it is negative."""
+    x1, y1, x2, y2 = np.asarray(box, np.float32)
+    rows, columns = (np.arange(side, dtype=np.float32) + np.float32(0.5) for side in shape)
+    across, down = np.minimum(columns - x1, x2 - columns), np.minimum(rows - y1, y2 - rows)
+    inside: FloatArray = np.minimum(across[None, :], down[:, None])
+    return inside
+
+
+def _check_switch(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"cleanup: {name} must be true or false, not {value!r:.40}")
+
+
+def _check_number(name: str, value: Any, limit: float) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= limit or not math.isfinite(value):
+        upper = "" if limit == math.inf else f" to {limit:g}"
+        raise InputError(f"cleanup: {name} must be a number from 0{upper}, not {value!r:.40}")

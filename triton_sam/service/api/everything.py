@@ -1,0 +1,96 @@
+"""The route that finds all objects of an image: one JSON document, or server-sent events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ..answers import JSON
+from ..cancellation import CancellableRequests
+from ..engine import Engine
+from ..everything.schemas import EverythingAnswer, EverythingRequest
+from ..everything.search import Search, Searches, first_of, told
+from ..schemas import problem_responses
+from ..videos import events
+from .v1 import ImageId
+
+NO_OBJECTS, OBJECTS_BEGIN, OBJECTS_END = b'"objects":[]', b'"objects":[', b"]"
+ANSWERS: dict[str, Any] = {
+    "description": "All objects: as one document, or, with `Accept: text/event-stream`, as server-sent events.",
+    "content": {
+        JSON: {"schema": {"$ref": "#/components/schemas/EverythingAnswer"}},
+        events.MEDIA_TYPE: {"schema": {"type": "string"}},
+    },
+}
+
+
+class EventStream(StreamingResponse):
+    """The events of a search. The search ends with the connection, also if not a single event was sent."""
+
+    def __init__(self, search: Search, first: events.Event) -> None:
+        self._search = search
+        content = told(first, events.stream(search.events))
+        super().__init__(content, media_type=events.MEDIA_TYPE, headers=events.HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._search.leave()
+
+
+def router(engine: Engine, searches: Searches, requests: CancellableRequests) -> APIRouter:
+    """Return the route."""
+    api = APIRouter(prefix="/v1", tags=["v1"])
+
+    @api.post(
+        "/images/{image_id}/everything",
+        summary="Find everything",
+        response_model=None,
+        responses={200: ANSWERS, **problem_responses(400, 404, 413, 422, 499)},
+    )
+    async def everything(
+        request: Request,
+        image_id: ImageId,
+        body: EverythingRequest,
+        accept: Annotated[str, Header(description=f"{JSON} or {events.MEDIA_TYPE}.")] = JSON,
+    ) -> Response:
+        """Find all objects of an image, as Meta's automatic mask generators do.
+
+        With `Accept: text/event-stream`, objects come as they are found: `objects` with `objects` and the ids that are
+        `removed` because a better object covers them, `progress` with `done` and `total` points, and at the end `done`
+        or `error`. The search stops when its client hangs up.
+        """
+        image = engine.image(image_id)
+        pair = await engine.pair(body.model)
+        search = searches.start(image, pair, body)
+        requests.name(search.task, body.session_id)
+        is_handed_over = False
+        try:
+            seconds = engine.settings.search_seconds
+            if events.MEDIA_TYPE in accept.lower():
+                first = await requests.run(request, first_of(search), timeout=seconds)
+                is_handed_over = True
+                return EventStream(search, first)
+            objects, done = await requests.run(request, search.objects(), timeout=seconds)
+        finally:
+            if not is_handed_over:
+                search.leave()
+        answer = EverythingAnswer(
+            image=image_id,
+            model=pair.name,
+            width=image.size[0],
+            height=image.size[1],
+            objects=[],
+            points=done["points"],
+            detail=done.get("detail"),
+            milliseconds=done["milliseconds"],
+        )
+        before, after = answer.model_dump_json(exclude_none=True).encode().split(NO_OBJECTS)
+        return Response(b"".join((before, OBJECTS_BEGIN, b",".join(objects), OBJECTS_END, after)), media_type=JSON)
+
+    return api

@@ -1,0 +1,1 @@
+"""Everything: all objects of an image, as one answer or as events."""

@@ -1,0 +1,115 @@
+"""Requests and answers of ``/v1/images/{id}/everything``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from ...masks.formats import TOLERANCE
+from ..schemas import FORMATS, CleanupRequest, Strict, encoded_mask
+
+OBJECT_FORMATS = {name: form for name, form in FORMATS.items() if form.encode}
+"""Formats that can represent a single mask."""
+if TYPE_CHECKING:
+    ObjectFormat = str
+else:
+    ObjectFormat = Literal[tuple(OBJECT_FORMATS)]
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class EverythingRequest(Strict):
+    """How to search: parameters with the names and meanings of Meta's automatic mask generators. None is needed."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{}, {"points_per_side": 16, "crop_n_layers": 1, "cleanup": {"max_hole_area": 32}}]
+        },
+    )
+
+    points_per_side: int | None = Field(
+        default=None, ge=0, le=256, description="The grid has so many points in each row and column."
+    )
+    points_per_batch: int | None = Field(default=None, ge=1, le=1024, description="Points that are decoded at a time.")
+    pred_iou_thresh: Share | None = Field(default=None, description="Masks of a lower score are dropped.")
+    stability_score_thresh: Share | None = Field(default=None, description="Masks that are less stable are dropped.")
+    stability_score_offset: float | None = Field(
+        default=None, ge=0, le=100, description="The change of the threshold by which stability is measured."
+    )
+    box_nms_thresh: Share | None = Field(
+        default=None, description="Of masks whose boxes have a higher IoU, the best stays."
+    )
+    crop_n_layers: int | None = Field(
+        default=None, ge=0, le=4, description="Layer i searches again in 2**i x 2**i overlapping crops of the image."
+    )
+    crop_nms_thresh: Share | None = Field(default=None, description="As box_nms_thresh, between crops.")
+    crop_overlap_ratio: Share | None = Field(
+        default=None, description="The share of the shorter side by which crops overlap."
+    )
+    crop_n_points_downscale_factor: int | None = Field(
+        default=None, ge=1, le=16, description="Layer i has points_per_side divided by this number to the power of i."
+    )
+    min_mask_region_area: int | None = Field(
+        default=None, ge=0, description="Smaller holes and parts, in pixels, are filled and dropped."
+    )
+    multimask_output: bool | None = Field(default=None, description="Whether each point gives three candidates.")
+    adaptive: bool | None = Field(
+        default=None,
+        description="Whether to search a coarse grid first, and then only where no mask is. Faster, but not equal to "
+        "Meta's generators.",
+    )
+    cleanup: CleanupRequest | None = Field(default=None, description="How to clean the masks. Default: not at all.")
+    model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
+    session_id: str | None = Field(
+        default=None, max_length=128, description="A name by which `POST /cancel_pending` cancels the search."
+    )
+    format: ObjectFormat = Field(default="rle", description="The format of the masks.")
+    tolerance: float = Field(
+        default=TOLERANCE,
+        ge=0,
+        le=100,
+        description="The largest distance, in pixels, between a polygon and the exact outline.",
+    )
+
+    def options(self) -> dict[str, Any]:
+        """Return the parameters of the search that are given."""
+        others = {"cleanup", "model", "session_id", "format", "tolerance"}
+        return self.model_dump(exclude=others, exclude_none=True)
+
+
+class BareObject(BaseModel):
+    """One object, without its mask."""
+
+    id: int = Field(description="The number of the object in this answer, from 0.")
+    score: float = Field(description="The IoU with the true mask that the model predicts.")
+    stability_score: float = Field(description="The IoU of the masks at two thresholds.")
+    area: int = Field(description="The number of foreground pixels.")
+    bbox: list[int] = Field(description="The box in the form of COCO: x, y, width, height.")
+    point: list[float] = Field(description="The point of the grid that found the object: x, y.")
+    crop_box: list[int] = Field(description="The crop in which it was found, in the form of COCO.")
+
+
+if TYPE_CHECKING:
+    FoundObject = BareObject
+else:
+    FoundObject = create_model(
+        "FoundObject",
+        __base__=BareObject,
+        __doc__="One object.",
+        **{name: encoded_mask(form) for name, form in OBJECT_FORMATS.items()},
+    )
+
+
+class EverythingAnswer(BaseModel):
+    """All objects of an image."""
+
+    image: str
+    model: str
+    width: int
+    height: int
+    objects: list[FoundObject]
+    points: int = Field(description="The number of points that were decoded.")
+    detail: str | None = Field(default=None, description="Why there is no object.")
+    milliseconds: float = Field(description="The time of the search.")

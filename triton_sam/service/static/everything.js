@@ -1,0 +1,262 @@
+// Everything: the service finds all objects of the image; the user keeps, merges, refines or deletes them.
+
+import { paintMask } from "./paint.js";
+import * as rest from "./rest.js";
+import { pathOf } from "./rle.js";
+import { COLORS } from "./scene.js";
+import { contains, measure, spansOf, toRle, union } from "./spans.js";
+
+const $ = (id) => document.getElementById(id);
+const FAINT = 0.55; // of the opacity of objects
+const STRONG = 1.5;
+
+export class Everything {
+  #page;
+  #found = new Map(); // id -> {id, number, run, isMerged, rle, bbox, area, score, points}; also of objects that were kept
+  #run = 0;
+  #count = 0;
+  #selected = new Set();
+  #hovered = null;
+  #search = null; // an AbortController while the service searches
+  #progress = { done: 0, total: 1 };
+  #isRefining = false;
+
+  /** page: {scene, masks, stage, settings, change, show, warn, problem, currentImage(), finds()} */
+  constructor(page) {
+    this.#page = page;
+    $("find").addEventListener("click", () => this.find());
+    $("found-stop").addEventListener("click", () => this.stop());
+    $("found-keep").addEventListener("click", () => this.keep());
+    $("found-merge").addEventListener("click", () => this.merge());
+    $("found-refine").addEventListener("click", () => this.refine());
+    $("found-delete").addEventListener("click", () => this.remove());
+    $("found-back").addEventListener("click", () => this.#refining(false));
+    $("found-close").addEventListener("click", () => this.close());
+  }
+
+  /** Found objects that the user has neither kept, merged nor deleted. */
+  get items() {
+    const { objects, gone, merged } = this.#page.scene;
+    const taken = new Set([...gone, ...objects.map((object) => object.found)]);
+    const isOpen = (item) => (item.isMerged ? merged.includes(item.id) : !item.isReplaced) && !taken.has(item.id);
+    return [...this.#found.values()].filter((item) => item.run === this.#run && isOpen(item));
+  }
+
+  get selected() {
+    return this.items.filter((item) => this.#selected.has(item.id));
+  }
+
+  get isSearching() {
+    return this.#search !== null;
+  }
+
+  /** Whether clicks choose found objects. */
+  get takesClicks() {
+    return !this.#isRefining && this.items.length > 0;
+  }
+
+  /** Return the found object of an id; null if there is none. */
+  of(id) {
+    return this.#found.get(id) ?? null;
+  }
+
+  /** Forget everything, for another image. */
+  reset() {
+    this.stop();
+    this.#found.clear();
+    this.#run++;
+    this.#refining(false);
+  }
+
+  async find() {
+    const image = this.#page.currentImage();
+    if (!this.#canSearch || this.#search) return;
+    const mine = (this.#search = new AbortController());
+    const run = ++this.#run;
+    this.#selected.clear();
+    this.#progress = { done: 0, total: 1 };
+    this.#refining(false);
+    try {
+      const { model, cleanup } = this.#page.masks.options;
+      await rest.everything(image.id, { model, cleanup }, mine.signal, (name, data) => {
+        if (run === this.#run) this.#hear(name, data);
+      });
+    } catch (problem) {
+      if (problem.name !== "AbortError" && run === this.#run) this.#page.problem(problem);
+    } finally {
+      if (this.#search === mine) this.#search = null;
+      this.#page.show();
+    }
+  }
+
+  stop() {
+    this.#search?.abort();
+    this.#search = null;
+    this.#page.show();
+  }
+
+  /** Drop what was found and not kept. */
+  close() {
+    this.stop();
+    this.#run++;
+    this.#refining(false);
+  }
+
+  escape() {
+    if (this.isSearching) this.stop();
+    else if (this.#isRefining) this.#refining(false);
+    else this.close();
+  }
+
+  /** Select the smallest found object under a point, or take it out of the selection. */
+  pick(point) {
+    const item = this.#at(point);
+    if (!item) this.#selected.clear();
+    else if (!this.#selected.delete(item.id)) this.#selected.add(item.id);
+    this.#page.show();
+  }
+
+  hover(point) {
+    const id = (point && this.#at(point)?.id) ?? null;
+    if (id === this.#hovered) return;
+    this.#hovered = id;
+    this.#page.stage.redraw();
+  }
+
+  /** Select the next object alone, or the one before. */
+  step(by) {
+    const items = this.items;
+    if (!items.length) return;
+    const last = items.findLastIndex((item) => this.#selected.has(item.id));
+    const next = last < 0 && by < 0 ? items.length - 1 : (last + Math.sign(by) + items.length) % items.length;
+    this.#selected = new Set([items[next].id]);
+    this.#page.show();
+  }
+
+  /** Make objects of those that are selected, or of all. */
+  keep() {
+    const items = this.selected.length ? this.selected : this.items;
+    if (items.length) this.#change((scene) => items.forEach((item) => (scene.begin().found = item.id)));
+  }
+
+  merge() {
+    const items = this.selected;
+    if (items.length < 2) return;
+    const size = items[0].rle.size;
+    const spans = union(items.map((item) => item.spans));
+    const whole = this.#add({
+      isMerged: true,
+      rle: toRle(spans, size),
+      ...measure(spans, size),
+      score: Math.min(...items.map((item) => item.score)),
+      points: items.flatMap((item) => item.points),
+    });
+    this.#change((scene) => {
+      scene.gone.push(...items.map((item) => item.id));
+      scene.merged.push(whole.id);
+    });
+    this.#selected.add(whole.id);
+    this.#page.show();
+  }
+
+  remove() {
+    const items = this.selected;
+    if (items.length) this.#change((scene) => scene.gone.push(...items.map((item) => item.id)));
+  }
+
+  /** Keep one object, and let clicks change it until the user goes back to the others. */
+  refine() {
+    if (this.selected.length !== 1) return;
+    this.keep();
+    this.#refining(true);
+  }
+
+  /** Give a kept object the prompt that a click can refine. Call it inside scene.change(). */
+  prompt(object) {
+    const item = this.of(object.found);
+    if (!item || object.points.length || object.box) return;
+    const [x, y, width, height] = item.bbox;
+    object.box = [x, y, x + width, y + height];
+    object.points = item.points.map(([x, y]) => ({ x, y, label: 1 }));
+  }
+
+  paint(context, unit) {
+    if (this.#isRefining) return;
+    for (const item of this.items) {
+      const isStrong = this.#selected.has(item.id) || item.id === this.#hovered;
+      const alpha = Math.min(1, this.#page.settings.opacity * (isStrong ? STRONG : FAINT));
+      paintMask(context, this.pathOf(item), item.color, alpha, unit, !this.#selected.has(item.id));
+    }
+  }
+
+  pathOf(item) {
+    return (item.path ??= item.bbox ? pathOf(item.rle, item.bbox) : new Path2D());
+  }
+
+  /** Show the state in the row below the image. */
+  update() {
+    const [items, selected] = [this.items, this.selected];
+    $("find").disabled = !this.#canSearch || this.isSearching;
+    $("find").title = this.#page.finds() ? "Find all objects (F)" : "This model does not find everything";
+    $("found").hidden = !this.isSearching && !items.length && !this.#isRefining;
+    $("found-stop").hidden = $("found-progress").hidden = !this.isSearching;
+    $("found-progress").max = this.#progress.total;
+    $("found-progress").value = this.#progress.done;
+    let text = `${items.length} found`;
+    if (selected.length) text = `${selected.length} of ${items.length} selected`;
+    if (this.#isRefining) text = "Click to refine";
+    if ($("found-info").textContent !== text) $("found-info").textContent = text;
+    $("found-choose").hidden = this.#isRefining;
+    $("found-back").hidden = !this.#isRefining;
+    $("found-keep").lastElementChild.textContent = selected.length ? "Keep" : "Keep all";
+    $("found-keep").setAttribute("aria-label", selected.length ? "Keep the selected objects" : "Keep all objects");
+    $("found-keep").disabled = !items.length;
+    $("found-merge").disabled = selected.length < 2;
+    $("found-refine").disabled = selected.length !== 1;
+    $("found-delete").disabled = !selected.length;
+  }
+
+  get #canSearch() {
+    return Boolean(this.#page.currentImage() && this.#page.finds());
+  }
+
+  #hear(name, data) {
+    if (name === "objects") this.#receive(data);
+    else if (name === "progress") this.#progress = data;
+    else if (name === "done" && data.detail) this.#page.warn(data.detail);
+    this.#page.show();
+  }
+
+  /** Take over found objects. ``removed`` are numbers of this search, for which better ones have come. */
+  #receive({ objects, removed }) {
+    for (const item of this.#found.values()) {
+      if (item.run === this.#run && removed.includes(item.number)) item.isReplaced = true; // the user may have kept it
+    }
+    for (const { id, point, ...object } of objects) this.#add({ ...object, number: id, points: [point] });
+  }
+
+  #add(object) {
+    const id = ++this.#count;
+    const item = { ...object, id, run: this.#run, color: COLORS[id % COLORS.length] };
+    item.spans = spansOf(item.rle);
+    this.#found.set(id, item);
+    return item;
+  }
+
+  #at(point) {
+    const hit = this.items.filter((item) => contains(item.spans, item.rle, point));
+    return hit.reduce((best, item) => (best && best.area <= item.area ? best : item), null);
+  }
+
+  #change(act) {
+    this.#page.change(() => act(this.#page.scene));
+    this.#selected.clear();
+    this.#page.show();
+  }
+
+  #refining(on) {
+    this.#isRefining = on;
+    if (!on) this.#selected.clear();
+    this.#page.show();
+  }
+}

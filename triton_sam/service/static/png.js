@@ -1,0 +1,45 @@
+// Writes masks as PNG with 8 bits of grey, because a canvas can only write colours.
+
+import { spansOf } from "./spans.js";
+
+const SIGNATURE = [137, 80, 78, 71, 13, 10, 26, 10];
+
+/** Return a mask, a compressed COCO encoding, as PNG: 255 inside, 0 outside. */
+export async function maskToPng(rle) {
+  const [height, width] = rle.size;
+  const rows = new Uint8Array(height * (width + 1)); // each row begins with its filter, 0
+  const spans = spansOf(rle);
+  for (let i = 0; i < spans.length; i += 2) {
+    for (let pixel = spans[i]; pixel < spans[i + 1]; pixel++) {
+      const column = Math.floor(pixel / height);
+      rows[(pixel - column * height) * (width + 1) + column + 1] = 255;
+    }
+  }
+  const packed = new Blob([rows]).stream().pipeThrough(new CompressionStream("deflate"));
+  const header = new Uint8Array([...number(width), ...number(height), 8, 0, 0, 0, 0]);
+  const chunks = [
+    chunk("IHDR", header),
+    chunk("IDAT", new Uint8Array(await new Response(packed).arrayBuffer())),
+    chunk("IEND", new Uint8Array(0)),
+  ];
+  return new Blob([new Uint8Array(SIGNATURE), ...chunks.flat()], { type: "image/png" });
+}
+
+function chunk(name, data) {
+  const body = new Uint8Array([...new TextEncoder().encode(name), ...data]);
+  return [number(data.length), body, number(checksum(body))];
+}
+
+function number(value) {
+  return new Uint8Array([value >>> 24, (value >>> 16) & 255, (value >>> 8) & 255, value & 255]);
+}
+
+/** CRC-32 as in the appendix of the PNG specification. */
+function checksum(bytes) {
+  let value = -1;
+  for (const byte of bytes) {
+    value ^= byte;
+    for (let bit = 0; bit < 8; bit++) value = value & 1 ? (value >>> 1) ^ 0xedb88320 : value >>> 1;
+  }
+  return ~value >>> 0;
+}

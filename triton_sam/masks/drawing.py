@@ -85,7 +85,7 @@ def overlay(
 def overlay_objects(
     image: ImageSource, masks: Sequence[BoolArray], *, alpha: float = 0.45, outline: bool = True
 ) -> Image.Image:
-    """Draw all objects of an image into a copy of it. Smaller masks lie on larger ones, and neighbours differ in colour.
+    """Draw all objects of an image into a copy of it. Small masks lie on large ones, and neighbours differ in colour.
 
     Args:
         image: see overlay().

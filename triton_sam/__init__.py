@@ -42,6 +42,7 @@ from .inputs.embeddings import ImageEmbeddings
 from .masks.segment import Segment
 
 if TYPE_CHECKING:
+    from .client.mask_generator import SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
     from .client.video import AsyncSAM2VideoClient, SAM2VideoClient
     from .masks.video_segment import VideoSegment
 
@@ -63,8 +64,10 @@ __all__ = [
     "PortInUseError",
     "PromptError",
     "RepositoryError",
+    "SAM2AutomaticMaskGenerator",
     "SAM2TritonClient",
     "SAM2VideoClient",
+    "SamAutomaticMaskGenerator",
     "SamError",
     "SamTritonClient",
     "Segment",
@@ -83,7 +86,9 @@ __all__ = [
 
 _LAZY = {
     "AsyncSAM2VideoClient": "client.video.aio",
+    "SAM2AutomaticMaskGenerator": "client.mask_generator",
     "SAM2VideoClient": "client.video.sync",
+    "SamAutomaticMaskGenerator": "client.mask_generator",
     "VideoSegment": "masks.video_segment",
 }
 """Public names whose modules are imported when a program first uses them."""

@@ -25,7 +25,7 @@ _OVERLAP = 512 / 1500
 
 
 class SamAutomaticMaskGenerator:
-    """segment_anything.SamAutomaticMaskGenerator with a served SAM1. The parameters have the official names and defaults.
+    """segment_anything.SamAutomaticMaskGenerator with a served SAM1: official names and defaults.
 
     Args:
         client: a client of SAM1, ``SamTritonClient(url, "sam1")``.
@@ -206,3 +206,23 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
             "use_m2m": use_m2m,
             "multimask_output": multimask_output,
         }
+
+
+GENERATORS = {each.family: each for each in (SamAutomaticMaskGenerator, SAM2AutomaticMaskGenerator)}
+"""The classes by family."""
+
+
+def generator_of(client: SamTritonClient, **parameters: Any) -> SamAutomaticMaskGenerator:
+    """Return the generator of a client's family.
+
+    Args:
+        client: the client.
+        parameters: parameters of the generator.
+
+    Raises:
+        ConfigurationError: the family has no official mask generator, or a parameter is invalid.
+    """
+    kind = GENERATORS.get(client.family.name)
+    if kind is None:
+        raise ConfigurationError(f"{client.family.name} has no official mask generator: use {', '.join(GENERATORS)}")
+    return kind(client, **parameters)

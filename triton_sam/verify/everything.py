@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..client.mask_generator import generator_of
+from ..client.sync import SamTritonClient
 from ..masks.compare import share_matched
 
 Record = dict[str, Any]
@@ -27,6 +29,21 @@ class Generator(Protocol):
     def generate(self, image: RgbImage, **parameters: Any) -> list[Record]:
         """Return the masks of an image uint8 (H,W,3), with parameters of the official generators."""
         ...
+
+
+class ClientGenerator:
+    """Runs the class with the official name around a client.
+
+    Args:
+        client: a client of a family that has an official mask generator.
+    """
+
+    def __init__(self, client: SamTritonClient) -> None:
+        self._client = client
+
+    def generate(self, image: RgbImage, **parameters: Any) -> list[Record]:
+        """See Generator.generate."""
+        return generator_of(self._client, **parameters).generate(image)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ IMAGE = np.zeros((60, 80, 3), np.uint8)
 
 
 class Drawn:
-    """Answers with discs around the points of the grid that pass the thresholds, whose scores grow from left to right."""
+    """Answers with discs around the points of a grid. Their scores grow from left to right, and downwards."""
 
     def __init__(self, shift: int = 0, leaves_out: int = 0) -> None:
         self.shift, self.leaves_out = shift, leaves_out

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigurationError
 from ..inputs.images import ImageSource
+from .everything import FoundObject, Parameters, find_everything, last_pixels
 
 if TYPE_CHECKING:
     from .sync import SamTritonClient
@@ -30,7 +31,7 @@ class SamAutomaticMaskGenerator:
     Args:
         client: a client of SAM1, ``SamTritonClient(url, "sam1")``.
         points_per_side: number of points along one side of the image; None with ``point_grids``.
-        points_per_batch: number of points in one call of the official model. The server chooses its batches itself.
+        points_per_batch: number of points in one call of the official model. It has no effect here.
         pred_iou_thresh: masks need a higher predicted IoU than this, 0..1; 0 turns the filter off.
         stability_score_thresh: masks need this stability at least, 0..1; 0 turns the filter off.
         stability_score_offset: distance of the two thresholds of logits that the stability compares.
@@ -40,7 +41,7 @@ class SamAutomaticMaskGenerator:
         crop_overlap_ratio: overlap of the crops as a fraction of the image, 0..1.
         crop_n_points_downscale_factor: layer i has points_per_side divided by this number to the power of i.
         point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
-        min_mask_region_area: holes and specks of fewer pixels are removed; 0 keeps all.
+        min_mask_region_area: must be 0: the removal of small regions is not possible yet.
         output_mode: one of OUTPUT_MODES.
 
     Raises:
@@ -49,6 +50,7 @@ class SamAutomaticMaskGenerator:
     """
 
     family = "sam1"
+    default_pred_iou_thresh = 0.88
 
     def __init__(
         self,
@@ -71,7 +73,6 @@ class SamAutomaticMaskGenerator:
         self._output_mode = output_mode
         self._parameters: dict[str, Any] = {
             "points_per_side": points_per_side,
-            "points_per_batch": points_per_batch,
             "pred_iou_thresh": pred_iou_thresh,
             "stability_score_thresh": stability_score_thresh,
             "stability_score_offset": stability_score_offset,
@@ -81,9 +82,8 @@ class SamAutomaticMaskGenerator:
             "crop_overlap_ratio": crop_overlap_ratio,
             "crop_n_points_downscale_factor": crop_n_points_downscale_factor,
             "point_grids": point_grids,
-            "min_mask_region_area": min_mask_region_area,
         }
-        self._check()
+        self._check(min_mask_region_area)
 
     def generate(self, image: ImageSource) -> list[dict[str, Any]]:
         """Segment all objects of an image.
@@ -100,9 +100,10 @@ class SamAutomaticMaskGenerator:
             ImageError: the image cannot be used.
             ServerError: see triton_sam.errors.
         """
-        return [self._record(segment) for segment in self._client.everything(image, **self._parameters)]
+        found = find_everything(self._client, image, Parameters(**self._parameters))
+        return [self._record(each) for each in found.objects]
 
-    def _check(self) -> None:
+    def _check(self, min_mask_region_area: int) -> None:
         wanted = self.family
         if self._client.family.name != wanted:
             raise ConfigurationError(
@@ -113,23 +114,24 @@ class SamAutomaticMaskGenerator:
             raise ConfigurationError(
                 f"there is no output_mode {self._output_mode!r}: give one of {', '.join(OUTPUT_MODES)}"
             )
-        if (self._parameters["points_per_side"] is None) == (self._parameters["point_grids"] is None):
-            raise ConfigurationError("give exactly one of points_per_side and point_grids")
+        if min_mask_region_area:
+            raise ConfigurationError("min_mask_region_area is not possible yet: leave it at 0")
+        Parameters(**self._parameters)
 
-    def _record(self, segment: Any) -> dict[str, Any]:
-        x1, y1, x2, y2 = segment.box or (0, 0, 1, 1)  # the box of an empty mask is zeros, as in the official code
+    def _record(self, segment: FoundObject) -> dict[str, Any]:
+        x1, y1, x2, y2 = last_pixels(segment.mask)
         left, top, right, bottom = segment.crop_box
         return {
             "segmentation": self._segmentation(segment),
             "area": segment.area,
-            "bbox": [x1, y1, x2 - 1 - x1, y2 - 1 - y1],
+            "bbox": [x1, y1, x2 - x1, y2 - y1],
             "predicted_iou": segment.score,
             "point_coords": [list(segment.point)],
             "stability_score": segment.stability_score,
             "crop_box": [left, top, right - left, bottom - top],
         }
 
-    def _segmentation(self, segment: Any) -> npt.NDArray[np.bool_] | dict[str, Any]:
+    def _segmentation(self, segment: FoundObject) -> npt.NDArray[np.bool_] | dict[str, Any]:
         if self._output_mode == "binary_mask":
             mask: npt.NDArray[np.bool_] = segment.mask
             return mask
@@ -164,6 +166,7 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
     """
 
     family = "sam2"
+    default_pred_iou_thresh = 0.8
 
     def __init__(
         self,
@@ -226,3 +229,13 @@ def generator_of(client: SamTritonClient, **parameters: Any) -> SamAutomaticMask
     if kind is None:
         raise ConfigurationError(f"{client.family.name} has no official mask generator: use {', '.join(GENERATORS)}")
     return kind(client, **parameters)
+
+
+def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
+    """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2.
+
+    Raises:
+        ConfigurationError: a parameter is out of range.
+    """
+    kind = GENERATORS.get(family, SAM2AutomaticMaskGenerator)
+    return Parameters(**{"pred_iou_thresh": kind.default_pred_iou_thresh, **given})

@@ -16,7 +16,6 @@ _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("crop_nms_thresh", float, "0..1", "as --box-nms-thresh, for masks of different crops (default: 0.7)"),
     ("crop_overlap_ratio", float, "0..1", "overlap of crops as a fraction of the image (default: 0.341)"),
     ("crop_n_points_downscale_factor", int, "N", "each layer has that many times fewer points a side (default: 1)"),
-    ("min_mask_region_area", int, "PIXELS", "remove smaller holes and specks (default: 0, keep all)"),
 )
 _SWITCHES = (
     ("use_m2m", True, "--use-m2m", "refine each mask once, with its logits as a prompt"),
@@ -26,7 +25,7 @@ _SWITCHES = (
 
 
 def add_parameters(parser: argparse.ArgumentParser) -> None:
-    """Add the parameters in a group of their own. Without an option, the server's default holds."""
+    """Add the parameters in a group of their own. Without an option, the default of the family holds."""
     group = parser.add_argument_group("automatic masks", "The parameters of the official mask generators.")
     for name, kind, metavar, text in _OPTIONS:
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)

@@ -22,6 +22,8 @@ from tqdm import tqdm
 
 from .._common.files import atomic_path, atomic_write
 from .._common.signals import ends_by_interrupt
+from ..client.everything import FoundObject, Parameters, Progress, find_everything
+from ..client.mask_generator import parameters_of
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError
 from ..inputs.images import open_image
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check_files(args)
+    parameters = parameters_of(args.model, _everything_options.parameters(args))
     for path in args.images:
         open_image(path)  # before a server starts, so that a wrong path is reported at once
     with (
@@ -76,12 +79,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _segment(args: argparse.Namespace, client: SAM2TritonClient, path: Path) -> Sequence[Any]:
+def _segment(
+    args: argparse.Namespace, client: SAM2TritonClient, path: Path, parameters: Parameters
+) -> Sequence[FoundObject]:
     """Segment one image, and write the files that belong to it."""
     with tqdm(desc=path.name, unit="point", disable=args.quiet) as shown:
-        segments = client.everything(path, progress=_progress(shown), **_everything_options.parameters(args))
+        found = find_everything(client, path, parameters, _progress(shown))
+    segments = found.objects
     if not segments:
-        _options.say(args, f"{path}: no mask is left. {segments.reason}")
+        _options.say(args, f"{path}: no mask is left. {found.reason}")
     if args.overlay:
         drawn = overlay_objects(path, [segment.mask for segment in segments])
         with atomic_path(target := _target(args.overlay, path, args.images)) as temporary:
@@ -96,7 +102,7 @@ def _segment(args: argparse.Namespace, client: SAM2TritonClient, path: Path) -> 
     return segments
 
 
-def _progress(shown: Any) -> Any:
+def _progress(shown: Any) -> Progress:
     def show(done: int, total: int) -> None:
         shown.total = total
         shown.update(done - shown.n)
@@ -104,7 +110,7 @@ def _progress(shown: Any) -> Any:
     return show
 
 
-def _lines(path: Path, segments: Sequence[Any]) -> Iterator[str]:
+def _lines(path: Path, segments: Sequence[FoundObject]) -> Iterator[str]:
     """Yield one line of JSON for each mask. ``object`` is its number in the label image, from 1."""
     for number, segment in enumerate(segments, 1):
         record = {

@@ -19,7 +19,6 @@ from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError
 from ..export import registry
 from ..export.settings import Settings
-from ..families import get_family
 from ..inputs.images import open_image
 from ..repository.folder import models_to_load
 from . import _families, _options, _server
@@ -101,13 +100,10 @@ def _runners(
     args: argparse.Namespace, folder: Path, files: Mapping[str, Path], stack: contextlib.ExitStack
 ) -> Iterator[tuple[str, Generator]]:
     """Yield a runner in this process, and runners of servers over HTTP and gRPC, by their names."""
-    from ..transport.onnx import OnnxTransport
+    from ..verify.compare import OnnxClient
     from ..verify.everything import ClientGenerator
-    from ..verify.session_transport import SessionTransport
 
-    family = get_family(args.family)
-    models = OnnxTransport({family.model_name(role): file for role, file in files.items()})
-    clients = {"onnxruntime": SamTritonClient(None, args.family, transport=SessionTransport(family, models))}
+    clients: dict[str, SamTritonClient] = {"onnxruntime": OnnxClient(files, args.family)}
     if args.url is not None:
         options = {"model_name": args.name, "timeout": _PATIENCE, **_options.access(args)}
         clients["served"] = SamTritonClient(args.url, args.family, **options)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
+from triton_sam.client import mask_generator
+from triton_sam.client.everything import Found, FoundObject, Parameters
 from triton_sam.families import get_family
 from triton_sam.masks import rle_to_mask
 
@@ -16,20 +18,20 @@ class FakeClient:
     """Answers with one mask, and remembers the request."""
 
     def __init__(self, family: str = "sam2") -> None:
-        from triton_sam.masks.segment import Segment
-
         self.family = get_family(family)
         self.asked: list = []
         mask = np.zeros((6, 8), bool)
         mask[1:4, 2:7] = True
-        values = {"stability_score": 0.97, "point": (4.0, 2.5), "crop_box": (2, 1, 8, 6)}
-        self.segment = Segment(mask, 0.9, None)
-        for name, value in values.items():
-            object.__setattr__(self.segment, name, value)
+        self.segment = FoundObject(mask, 0.9, None, 0, 0, 0.97, (4.0, 2.5), (2, 1, 8, 6))
 
-    def everything(self, image, **parameters):
-        self.asked.append((image, parameters))
-        return [self.segment]
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch):
+    def find(client, image, parameters):
+        client.asked.append((image, parameters))
+        return Found([client.segment])
+
+    monkeypatch.setattr(mask_generator, "find_everything", find)
 
 
 def official_record(mode: str) -> dict:
@@ -82,9 +84,7 @@ def test_all_parameters_reach_the_client():
     SAM2AutomaticMaskGenerator(client, 16, pred_iou_thresh=0.1, use_m2m=True, mask_threshold=0.5).generate("image.jpg")
     ((image, parameters),) = client.asked
     assert image == "image.jpg"
-    assert parameters["points_per_side"] == 16
-    assert (parameters["pred_iou_thresh"], parameters["use_m2m"], parameters["mask_threshold"]) == (0.1, True, 0.5)
-    assert "output_mode" not in parameters
+    assert parameters == Parameters(16, pred_iou_thresh=0.1, use_m2m=True, mask_threshold=0.5)
 
 
 def test_a_compressed_mask_reads_back():
@@ -98,6 +98,8 @@ def test_a_compressed_mask_reads_back():
     [
         ({"output_mode": "png"}, "there is no output_mode 'png'"),
         ({"points_per_side": None}, "exactly one of"),
+        ({"points_per_side": 0}, "within 1..256"),
+        ({"min_mask_region_area": 10}, "not possible yet"),
         ({"point_grids": [np.zeros((1, 2))]}, "exactly one of"),
     ],
 )

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from triton_sam.cli import main
+from triton_sam.client.everything import Found, FoundObject, Parameters
 from triton_sam.commands import everything
 from triton_sam.masks.rle import rle_to_mask
-from triton_sam.masks.segment import Segment
 
 SIZE = (80, 60)
-
-
-class Found(list):
-    """The answer of a client."""
-
-    reason = "pred_iou_thresh refused 12 of 12 masks"
 
 
 class FakeClient:
@@ -38,22 +33,26 @@ class FakeClient:
     def __exit__(self, *_):
         pass
 
-    def everything(self, image, progress, **parameters):
-        self.asked.append((image, parameters))
-        progress(1, 2)
-        if self.error is not None:
-            raise self.error
-        progress(2, 2)
-        return self.answer
 
-
-def rectangle(x1: int, y1: int, x2: int, y2: int) -> Segment:
+def rectangle(x1: int, y1: int, x2: int, y2: int) -> FoundObject:
     mask = np.zeros(SIZE[::-1], bool)
     mask[y1:y2, x1:x2] = True
-    segment = Segment(mask, 0.9, None)
-    for name, value in {"stability_score": 0.97, "point": (x1 + 0.5, y1 + 0.5), "crop_box": (0, 0, *SIZE)}.items():
-        object.__setattr__(segment, name, value)
-    return segment
+    return FoundObject(mask, 0.9, None, 0, 0, 0.97, (x1 + 0.5, y1 + 0.5), (0, 0, *SIZE))
+
+
+def find(client, image, parameters, progress):
+    """Answer as find_everything does."""
+    client.asked.append((image, parameters))
+    progress(1, 2)
+    if client.error is not None:
+        raise client.error
+    progress(2, 2)
+    return client.answer
+
+
+def pixels(path) -> np.ndarray:
+    with Image.open(path) as opened:
+        return np.asarray(opened)
 
 
 @pytest.fixture
@@ -63,6 +62,7 @@ def client(monkeypatch):
         FakeClient, "answer", Found([rectangle(5, 5, 50, 40), rectangle(10, 10, 20, 20)]), raising=False
     )
     monkeypatch.setattr(everything, "SAM2TritonClient", FakeClient)
+    monkeypatch.setattr(everything, "find_everything", find)
     return FakeClient
 
 
@@ -82,10 +82,10 @@ def test_lines_and_files(client, image, tmp_path, capsys):
         (1, [5, 5, 45, 35], 45 * 35),
         (2, [10, 10, 10, 10], 100),
     ]
-    assert np.array_equal(rle_to_mask(lines[1]["segmentation"]), client.answer[1].mask)
-    numbers = np.asarray(Image.open(labels))
+    assert np.array_equal(rle_to_mask(lines[1]["segmentation"]), client.answer.objects[1].mask)
+    numbers = pixels(labels)
     assert (numbers[0, 0], numbers[6, 6], numbers[15, 15]) == (0, 1, 2)
-    assert Image.open(overlay).size == SIZE
+    assert pixels(overlay).shape == (60, 80, 3)
     document = json.loads(coco.read_text())
     assert document["images"] == [{"id": 1, "file_name": "photo.png", "width": 80, "height": 60}]
     assert [(each["id"], each["image_id"], each["bbox"]) for each in document["annotations"]] == [
@@ -101,18 +101,13 @@ def test_coco_files_are_readable(client, image, tmp_path, capsys):
     capsys.readouterr()
     read = coco.COCO(str(target))
     capsys.readouterr()
-    assert np.array_equal(read.annToMask(read.anns[2]), client.answer[1].mask)
+    assert np.array_equal(read.annToMask(read.anns[2]), client.answer.objects[1].mask)
 
 
 def test_only_given_parameters_are_sent(client, image, capsys):
     options = ["--points-per-side", "16", "--pred-iou-thresh", "0.5", "--adaptive", "--single-mask"]
     assert main(["everything", str(image), *options, "-q"]) == 0
-    assert client.asked[0][1] == {
-        "points_per_side": 16,
-        "pred_iou_thresh": 0.5,
-        "adaptive": True,
-        "multimask_output": False,
-    }
+    assert client.asked[0][1] == Parameters(16, 0.5, adaptive=True, multimask_output=False)
 
 
 def test_several_images_have_files_of_their_own(client, image, tmp_path, capsys):
@@ -127,14 +122,14 @@ def test_several_images_have_files_of_their_own(client, image, tmp_path, capsys)
 
 
 def test_an_empty_answer_says_why(client, image, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(FakeClient, "answer", Found())
+    monkeypatch.setattr(FakeClient, "answer", Found(candidates=12, dropped=Counter(pred_iou_thresh=12)))
     labels, overlay = tmp_path / "labels.png", tmp_path / "overlay.png"
     assert main(["everything", str(image), "--label-image", str(labels), "--overlay", str(overlay)]) == 0
     told = capsys.readouterr()
     assert told.out == ""
-    assert "no mask is left. pred_iou_thresh refused 12 of 12 masks" in told.err
-    assert not np.asarray(Image.open(labels)).any()
-    assert Image.open(overlay).size == SIZE
+    assert "no mask is left. Of 12 masks, pred_iou_thresh dropped 12" in told.err
+    assert not pixels(labels).any()
+    assert pixels(overlay).shape == (60, 80, 3)
 
 
 def test_an_interrupt_leaves_no_file(client, image, tmp_path, monkeypatch, capsys):

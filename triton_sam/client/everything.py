@@ -1,7 +1,7 @@
 """Segments all objects of an image by a grid of clicks, with the filters of the official mask generators.
 
-Every step follows segment_anything/automatic_mask_generator.py, sam2/automatic_mask_generator.py and the ``utils/amg.py``
-beside them, so that the masks equal theirs. A click is a request like any other: this works with every server.
+Every step follows automatic_mask_generator.py and utils/amg.py of the packages segment_anything and sam2, so that the
+masks equal theirs. A click is a request like any other: this works with every server.
 """
 
 from __future__ import annotations
@@ -266,7 +266,10 @@ def crop_boxes(size: Size, layers: int, overlap_ratio: float) -> Iterator[tuple[
 
 
 def stability_of(logits: FloatArray, threshold: float, offset: float) -> float:
-    """Return the IoU of the masks at two thresholds of logits, 0..1; NaN if both are empty: calculate_stability_score."""
+    """Return the IoU of the masks at two thresholds, 0..1; NaN if both are empty.
+
+    Reference: calculate_stability_score.
+    """
     inner, outer = (np.count_nonzero(logits > threshold + sign * offset) for sign in (1, -1))
     return float(np.float32(inner) / np.float32(outer)) if outer else math.nan
 
@@ -279,7 +282,7 @@ def last_pixels(mask: BoolArray) -> Box:
 
 def is_cut_off(box: Box, crop: Box, whole: Size) -> bool:
     """Whether a box in pixels of its crop ends near an edge of the crop that is not one of the image."""
-    placed = np.array(box) + (crop[0], crop[1], crop[0], crop[1])
+    placed = np.add(box, (crop[0], crop[1], crop[0], crop[1]))
     near_crop = np.abs(placed - crop) <= _EDGE
     near_image = np.abs(placed - (0, 0, *whole)) <= _EDGE
     return bool((near_crop & ~near_image).any())

@@ -56,7 +56,7 @@ class SamAutomaticMaskGenerator:
         self,
         client: SamTritonClient,
         points_per_side: int | None = 32,
-        points_per_batch: int = 64,
+        points_per_batch: int = 64,  # noqa: ARG002 - the official name
         pred_iou_thresh: float = 0.88,
         stability_score_thresh: float = 0.95,
         stability_score_offset: float = 1.0,

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
         ) as client,
     ):
-        found = [(path, _segment(args, client, path)) for path in args.images]
+        found = [(path, _segment(args, client, path, parameters)) for path in args.images]
     lines = "".join(line for path, segments in found for line in _lines(path, segments))
     if args.out is None:
         sys.stdout.write(lines)

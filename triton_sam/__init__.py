@@ -43,6 +43,7 @@ from .masks.cleanup import Cleanup
 from .masks.segment import Segment
 
 if TYPE_CHECKING:
+    from .client.mask_generator import SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
     from .client.video import AsyncSAM2VideoClient, SAM2VideoClient
     from .masks.video_segment import VideoSegment
 
@@ -65,8 +66,10 @@ __all__ = [
     "PortInUseError",
     "PromptError",
     "RepositoryError",
+    "SAM2AutomaticMaskGenerator",
     "SAM2TritonClient",
     "SAM2VideoClient",
+    "SamAutomaticMaskGenerator",
     "SamError",
     "SamTritonClient",
     "Segment",
@@ -85,7 +88,9 @@ __all__ = [
 
 _LAZY = {
     "AsyncSAM2VideoClient": "client.video.aio",
+    "SAM2AutomaticMaskGenerator": "client.mask_generator",
     "SAM2VideoClient": "client.video.sync",
+    "SamAutomaticMaskGenerator": "client.mask_generator",
     "VideoSegment": "masks.video_segment",
 }
 """Public names whose modules are imported when a program first uses them."""

@@ -11,6 +11,7 @@ import triton_sam
 
 PUBLIC = {
     "triton_sam": """
+        SAM2AutomaticMaskGenerator SamAutomaticMaskGenerator
         AsyncSAM2VideoClient SAM2VideoClient UnknownSessionError VideoError VideoSegment
         CheckpointError ChecksumError Cleanup ConfigurationError DownloadError ExportError ImageEmbeddings ImageError
         InferenceError InputError LocalServerError MissingDependencyError ModelNotReadyError NoImageError PortInUseError

@@ -19,7 +19,7 @@ from ..export.settings import PRECISIONS, Settings
 from ..families import FAMILIES
 from ..inputs.images import open_image
 from ..repository.folder import models_to_load
-from . import _families, _options, _server, verify_video
+from . import _families, _options, _server, verify_everything, verify_video
 
 if TYPE_CHECKING:
     from ..verify.compare import Row, Thresholds
@@ -29,7 +29,8 @@ _PATIENCE = 600.0  # seconds; a full-size encoder on a busy processor takes minu
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("family", choices=(*FAMILIES, *verify_video.names()), help="model family, or its video models")
+    names = (*FAMILIES, *verify_video.names(), *verify_everything.names())
+    parser.add_argument("family", choices=names, help="model family, or its video models, or its automatic masks")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     source.add_argument("--random", action="store_true", help="use random weights, without a checkpoint")
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_name(parser, "variant in --exported and at --url (default: the family's name)")
     _options.add_access(parser)
     verify_video.add_arguments(parser)
+    verify_everything.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     _options.add_quiet(parser)
 
@@ -60,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a row misses the thresholds."""
     if args.family in verify_video.names():
         return verify_video.run(args)
+    if args.family in verify_everything.names():
+        return verify_everything.run(args)
     from ..verify.compare import THRESHOLDS, OnnxClient, verify
 
     _check(args)
@@ -95,6 +99,8 @@ def _check(args: argparse.Namespace) -> None:
     """
     if args.frames is not None or args.image_size is not None:
         raise ConfigurationError(f"--frames and --image-size are for videos: {', '.join(verify_video.names())}")
+    if args.points_per_side is not None:
+        raise ConfigurationError(f"--points-per-side is for automatic masks: {', '.join(verify_everything.names())}")
     if args.seed is not None and not args.random:
         raise ConfigurationError("--seed is for --random: a checkpoint's weights are not random")
     if args.name and args.exported is None and args.url is None:

@@ -82,7 +82,12 @@ def _check(args: argparse.Namespace, frames: int) -> None:
         raise ConfigurationError(f"--frames {frames}: the cases need at least 4 frames")
     if args.seed is not None and not args.random:
         raise ConfigurationError("--seed is for --random: a checkpoint's weights are not random")
-    unused = {"--image": args.image, "--exported": args.exported, "--name": args.name}
+    unused = {
+        "--image": args.image,
+        "--exported": args.exported,
+        "--name": args.name,
+        "--points-per-side": args.points_per_side,
+    }
     given = [flag for flag, value in unused.items() if value is not None]
     if given or args.precision != "fp32":
         flag = given[0] if given else "--precision"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from .reference import Reference, VideoReference
+    from .reference import EverythingReference, Reference, VideoReference
 
 
 class Exporter(ABC):
@@ -141,3 +141,11 @@ class Exporter(ABC):
             ConfigurationError: the family has no official video predictor.
         """
         raise ConfigurationError(f"{self.name} has no official video predictor to compare with")
+
+    def everything_reference(self, model: Any) -> EverythingReference:  # noqa: ARG002
+        """Return the official mask generator around a model from load().
+
+        Raises:
+            ConfigurationError: the family has no official mask generator.
+        """
+        raise ConfigurationError(f"{self.name} has no official mask generator to compare with")

@@ -69,3 +69,19 @@ class VideoReference(Protocol):
     def reset(self) -> None:
         """Remove all objects."""
         ...
+
+
+class EverythingReference(Protocol):
+    """An official mask generator, such as SAM2AutomaticMaskGenerator, with the model that it runs."""
+
+    def generate(self, image: npt.NDArray[np.uint8], **parameters: Any) -> list[dict[str, Any]]:
+        """Segment all objects of an image.
+
+        Args:
+            image: uint8 (H,W,3) RGB.
+            parameters: parameters of the official generator.
+
+        Returns:
+            The records of the official generator.
+        """
+        ...

@@ -17,7 +17,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .pipeline import Exported
-    from .reference import Reference, VideoReference
+    from .reference import EverythingReference, Reference, VideoReference
 
 
 def exporter(family: str) -> Exporter:
@@ -99,6 +99,19 @@ def video_reference(
     chosen = exporter(family)
     built = chosen.load(checkpoint, model, image_size=image_size, random_seed=random_seed)
     return chosen.video_reference(built, frames)
+
+
+def everything_reference(
+    family: str, checkpoint: Path | None, model: str | None, random_seed: int | None
+) -> EverythingReference:
+    """Build the official mask generator of a family, with the same weights as export(). Arguments: see reference().
+
+    Raises:
+        SamError: see Exporter.load() and Exporter.everything_reference().
+    """
+    chosen = exporter(family)
+    side = chosen.family.image_size
+    return chosen.everything_reference(chosen.load(checkpoint, model, image_size=side, random_seed=random_seed))
 
 
 def parameters(family: str, size: str) -> int:

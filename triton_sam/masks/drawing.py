@@ -12,6 +12,8 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from ..errors import InputError
 from ..inputs.images import ImageSource, open_image
+from .label_map import LabelMap, label_map_of
+from .rle import BoolArray
 
 Color = tuple[int, int, int]
 """Red, green, blue in 0..255."""
@@ -78,6 +80,62 @@ def overlay(
         _draw_box(canvas, box, chosen[index % len(chosen)], round(width))
     _draw_points(canvas, points, labels)
     return canvas
+
+
+def overlay_objects(
+    image: ImageSource, masks: Sequence[BoolArray], *, alpha: float = 0.45, outline: bool = True
+) -> Image.Image:
+    """Draw all objects of an image into a copy of it. Small masks lie on large ones, and neighbours differ in colour.
+
+    Args:
+        image: see overlay().
+        masks: bool (H,W), which may overlap.
+        alpha: opacity of the fill, 0..1. Where masks overlap, only the smallest one is drawn.
+        outline: whether to draw the border of the objects.
+
+    Returns:
+        RGB image of the same size.
+
+    Raises:
+        ImageError: the image cannot be opened.
+        InputError: a mask and the image differ in size, or alpha is outside 0..1.
+    """
+    canvas = open_image(image)
+    if not 0 <= alpha <= 1:
+        raise InputError(f"alpha must be within 0..1, not {alpha}")
+    if not masks:
+        return canvas
+    labels = label_map_of(masks)
+    if labels.shape != (canvas.height, canvas.width):
+        raise InputError(
+            f"the masks have shape {labels.shape}, but the image has (H,W) {(canvas.height, canvas.width)}"
+        )
+    colors = _distinct_colors(labels, len(masks))
+    fill = Image.fromarray(np.array([_BLACK, *colors], np.uint8)[labels])
+    canvas.paste(fill, mask=Image.fromarray((labels > 0) * np.uint8(round(255 * alpha))))
+    width = max(1.0, max(canvas.size) / 1000)
+    for number, color in enumerate(colors if outline else (), 1):
+        _draw_mask(canvas, labels == number, color, 0, width)
+    return canvas
+
+
+def _distinct_colors(labels: LabelMap, count: int) -> list[Color]:
+    """Choose a colour of PALETTE for each object, another one than those of its neighbours as far as there are enough.
+
+    The objects take turns with the colours, so that all of them appear.
+    """
+    neighbours: dict[int, set[int]] = {}
+    for one, other in ((labels[1:], labels[:-1]), (labels[:, 1:], labels[:, :-1])):
+        touches = (one != other) & (one > 0) & (other > 0)
+        for a, b in np.unique(np.stack([one[touches], other[touches]], axis=1), axis=0).tolist():
+            neighbours.setdefault(a, set()).add(b)
+            neighbours.setdefault(b, set()).add(a)
+    chosen: dict[int, int] = {}
+    for number in range(1, count + 1):
+        taken = {chosen[other] for other in neighbours.get(number, ()) if other in chosen}
+        turns = [(number - 1 + step) % len(PALETTE) for step in range(len(PALETTE))]
+        chosen[number] = next((index for index in turns if index not in taken), turns[0])
+    return [PALETTE[chosen[number]] for number in range(1, count + 1)]
 
 
 def _draw_mask(canvas: Image.Image, mask: npt.ArrayLike, color: Color, alpha: float, width: float) -> None:

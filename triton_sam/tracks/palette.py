@@ -10,25 +10,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import InputError
+from ..masks.label_map import davis_palette
 from ..masks.resize import resize_logits
 from .protocols import ObjectMask
 
 MAX_OBJECT_ID = 255
 """The highest object id that a label map of 8 bits can hold; 0 is the background."""
-
-
-def davis_palette() -> bytes:
-    """Return the 256 colours of the palette as 768 bytes, red, green, blue.
-
-    The colour of a number follows from its bits, as in the data sets PASCAL VOC and DAVIS: bits 0, 1 and 2 become the
-    highest bits of red, green and blue, bits 3, 4 and 5 the second highest, and so on.
-    """
-    numbers = np.arange(256)
-    colors = np.zeros((256, 3), np.uint8)
-    for bit in range(8):
-        channel, place = bit % 3, 7 - bit // 3
-        colors[:, channel] |= (((numbers >> bit) & 1) << place).astype(np.uint8)
-    return colors.tobytes()
 
 
 def label_map(masks: Mapping[int, ObjectMask]) -> NDArray[np.uint8]:

@@ -11,6 +11,7 @@ from ...families.sam1 import Sam1
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..settings import Settings
+from .everything_reference import Sam1EverythingReference
 from .model import build_model, choose_size, load_model
 from .reference import Sam1Reference
 
@@ -58,6 +59,10 @@ class Sam1Exporter(Exporter):
     def reference(self, model: Any) -> Sam1Reference:
         """See Exporter.reference."""
         return Sam1Reference(model)
+
+    def everything_reference(self, model: Any) -> Sam1EverythingReference:
+        """See Exporter.everything_reference."""
+        return Sam1EverythingReference(model)
 
 
 def _trace_encoder(model: Any) -> onnx.ModelProto:

@@ -18,6 +18,7 @@ from ..exporter import Exporter
 from ..reference import VideoReference
 from ..settings import Settings
 from . import model as sam2_model
+from .everything_reference import Sam2EverythingReference
 from .reference import Sam2Reference
 
 try:
@@ -80,6 +81,10 @@ class Sam2Exporter(Exporter):
         from .video_reference import Sam2VideoReference
 
         return Sam2VideoReference(model, frames)
+
+    def everything_reference(self, model: Any) -> Sam2EverythingReference:
+        """See Exporter.everything_reference."""
+        return Sam2EverythingReference(model)
 
 
 def load_model(

@@ -1,0 +1,154 @@
+"""Automatic masks by clicks: each step equals the official code, and the parameters do as they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam.client import everything
+from triton_sam.client.everything import Parameters, find_everything
+from triton_sam.errors import ConfigurationError
+from triton_sam.families import get_family
+
+amg = pytest.importorskip("sam2.utils.amg")
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.export
+
+
+@pytest.mark.parametrize(("count", "layers", "factor"), [(32, 0, 1), (16, 2, 2), (5, 1, 3)])
+def test_grids_equal_the_official_ones(count, layers, factor):
+    chosen = Parameters(count, crop_n_layers=layers, crop_n_points_downscale_factor=factor)
+    for layer, grid in enumerate(amg.build_all_layer_point_grids(count, layers, factor)):
+        np.testing.assert_array_equal(chosen.grid(layer), grid)
+
+
+@pytest.mark.parametrize("size", [(800, 534), (37, 900), (1, 1), (640, 640)])
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_crops_equal_the_official_ones(size, layers):
+    boxes, numbers = amg.generate_crop_boxes(size[::-1], layers, 512 / 1500)
+    assert list(everything.crop_boxes(size, layers, 512 / 1500)) == [
+        (tuple(box), number) for box, number in zip(boxes, numbers, strict=True)
+    ]
+
+
+def test_suppression_equals_torchvision():
+    from torchvision.ops.boxes import batched_nms
+
+    rng = np.random.default_rng(3)
+    corners = rng.integers(0, 60, (200, 2))
+    boxes = np.concatenate([corners, corners + rng.integers(0, 50, (200, 2))], axis=1)  # some are empty
+    scores = rng.integers(0, 30, 200) / 30  # many are equal
+    official = batched_nms(torch.tensor(boxes).float(), torch.tensor(scores).float(), torch.zeros(200), 0.5)
+    kept = everything.suppressed([tuple(box) for box in boxes], scores.tolist(), 0.5)
+    assert kept == official.tolist()
+    assert 20 < len(kept) < 200
+    assert everything.suppressed([], [], 0.5) == []
+
+
+def test_stability_and_boxes_equal_the_official_ones():
+    rng = np.random.default_rng(4)
+    logits = rng.normal(0, 2, (5, 30, 40)).astype(np.float32)
+    logits[1] = -9
+    official = amg.calculate_stability_score(torch.tensor(logits), 0.5, 1.0).numpy()
+    np.testing.assert_array_equal([everything.stability_of(each, 0.5, 1.0) for each in logits], official)
+    boxes = amg.batched_mask_to_box(torch.tensor(logits > 0.5)).tolist()
+    assert [list(everything.last_pixels(each > 0.5)) for each in logits] == boxes
+
+
+def test_cut_off_masks_equal_the_official_ones():
+    rng = np.random.default_rng(5)
+    crop, whole = (100, 0, 300, 150), (300, 200)
+    corners = rng.integers(0, 100, (300, 2))
+    boxes = np.concatenate([corners, corners + rng.integers(0, 100, (300, 2))], axis=1)
+    official = amg.is_box_near_crop_edge(torch.tensor(boxes), list(crop), [0, 0, *whole]).tolist()
+    assert [everything.is_cut_off(tuple(box), crop, whole) for box in boxes.tolist()] == official
+    assert 20 < sum(official) < 280
+
+
+class Discs:
+    """A client that sees discs. A click in one returns it thrice; elsewhere, it returns noise with a low score."""
+
+    def __init__(self, places, radius=6):
+        self.family = get_family("sam2")
+        self.places, self.radius = np.array(places, float), radius
+        self.clicks = 0
+
+    def encode(self, image):
+        return image.size
+
+    def predict(self, points, labels, mask_input=None, multimask_output=False, image=None):
+        assert labels.shape == points.shape[:2]
+        self.clicks += len(points)
+        y, x = np.mgrid[:256, :256] + 0.5
+        scale = 256 / np.array(image)
+        logits, scores = [], []
+        for (point,) in points:
+            distances = np.hypot(*(self.places - point).T)
+            near = int(distances.argmin())
+            x0, y0 = self.places[near] * scale
+            hit = distances[near] <= self.radius
+            disc = self.radius * scale[0] - np.hypot(x - x0, y - y0)
+            logits.append(np.stack([8 * disc.astype(np.float32)] * (3 if multimask_output else 1)))
+            scores.append([0.9 if hit else 0.1] * (3 if multimask_output else 1))
+        return np.stack(logits), np.array(scores, np.float32)
+
+
+PLACES = [(20, 20), (60, 30), (30, 70), (80, 80)]
+IMAGE = Image.new("RGB", (100, 100))
+
+
+def test_every_object_is_found_once():
+    told: list = []
+    found = find_everything(Discs(PLACES), IMAGE, Parameters(16), lambda *step: told.append(step))
+    assert sorted((round(x), round(y)) for x, y in map(middle, found.objects)) == sorted(PLACES)
+    assert found.decodes == 256
+    assert found.candidates == 768
+    assert found.dropped["pred_iou_thresh"] + found.dropped["box_nms_thresh"] == 764
+    assert told[-1] == (256, 256)
+    assert all(each.stability_score >= 0.95 and each.crop_box == (0, 0, 100, 100) for each in found.objects)
+
+
+def middle(each):
+    x1, y1, x2, y2 = each.box
+    return (x1 + x2) / 2, (y1 + y2) / 2
+
+
+def test_adaptive_spares_points_that_a_mask_covers():
+    places = [(25, 25), (75, 25), (25, 75), (75, 75)]
+    client = Discs(places, radius=20)
+    found = find_everything(client, IMAGE, Parameters(16, adaptive=True))
+    full = find_everything(Discs(places, radius=20), IMAGE, Parameters(16))
+    assert len(found.objects) == len(full.objects) == 4
+    assert client.clicks == found.decodes < full.decodes * 0.7
+
+
+def test_an_empty_answer_names_the_filter():
+    found = find_everything(Discs(PLACES), IMAGE, Parameters(4, pred_iou_thresh=0.95))
+    assert found.objects == []
+    assert found.reason == "Of 48 masks, pred_iou_thresh dropped 48: try lower thresholds."
+
+
+def test_an_error_of_progress_ends_the_work():
+    client = Discs(PLACES)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_everything(client, IMAGE, Parameters(16), stop)
+    assert client.clicks == 8  # one request
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"points_per_side": 257}, "within 1..256"),
+        ({"crop_n_layers": 4}, "within 0..3"),
+        ({"crop_overlap_ratio": 1.0}, "within 0..1"),
+        ({"points_per_side": None, "point_grids": [np.zeros((1, 2))], "crop_n_layers": 1}, "need 2 point_grids"),
+    ],
+)
+def test_wrong_parameters(values, text):
+    with pytest.raises(ConfigurationError, match=text):
+        Parameters(**values)

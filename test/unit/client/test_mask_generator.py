@@ -1,0 +1,116 @@
+"""The classes with the official names: parameters, records, errors."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
+from triton_sam.client import mask_generator
+from triton_sam.client.everything import Found, FoundObject, Parameters
+from triton_sam.families import get_family
+from triton_sam.masks import rle_to_mask
+
+MODULES = {"sam1": "segment_anything.automatic_mask_generator", "sam2": "sam2.automatic_mask_generator"}
+
+
+class FakeClient:
+    """Answers with one mask, and remembers the request."""
+
+    def __init__(self, family: str = "sam2") -> None:
+        self.family = get_family(family)
+        self.asked: list = []
+        mask = np.zeros((6, 8), bool)
+        mask[1:4, 2:7] = True
+        self.segment = FoundObject(mask, 0.9, None, 0, 0, 0.97, (4.0, 2.5), (2, 1, 8, 6))
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch):
+    def find(client, image, parameters):
+        client.asked.append((image, parameters))
+        return Found([client.segment])
+
+    monkeypatch.setattr(mask_generator, "find_everything", find)
+
+
+def official_record(mode: str) -> dict:
+    """Return the record that the official code writes for the mask of FakeClient."""
+    torch = pytest.importorskip("torch")
+    amg = pytest.importorskip("sam2.utils.amg")
+    mask = torch.from_numpy(FakeClient().segment.mask)[None]
+    (rle,) = amg.mask_to_rle_pytorch(mask)
+    forms = {
+        "binary_mask": amg.rle_to_mask,
+        "uncompressed_rle": lambda rle: rle,
+        "coco_rle": amg.coco_encode_rle,
+    }
+    return {
+        "segmentation": forms[mode](rle),
+        "area": amg.area_from_rle(rle),
+        "bbox": amg.box_xyxy_to_xywh(amg.batched_mask_to_box(mask)[0]).tolist(),
+        "predicted_iou": 0.9,
+        "point_coords": [[4.0, 2.5]],
+        "stability_score": 0.97,
+        "crop_box": amg.box_xyxy_to_xywh(torch.tensor([2, 1, 8, 6])).tolist(),
+    }
+
+
+@pytest.mark.export
+@pytest.mark.parametrize("mode", ["binary_mask", "uncompressed_rle", "coco_rle"])
+def test_records_equal_the_official_ones(mode):
+    expected = official_record(mode)
+    (record,) = SAM2AutomaticMaskGenerator(FakeClient(), output_mode=mode).generate("image.jpg")
+    assert list(record) == list(expected)
+    np.testing.assert_equal(record, expected)
+
+
+@pytest.mark.export
+@pytest.mark.parametrize("ours", [SamAutomaticMaskGenerator, SAM2AutomaticMaskGenerator])
+def test_parameters_and_defaults_are_the_official_ones(ours):
+    import importlib
+    import inspect
+
+    official = getattr(pytest.importorskip(MODULES[ours.family]), ours.__name__)
+    assert importlib.import_module(MODULES[ours.family])
+    expected, found = (inspect.signature(each.__init__).parameters for each in (official, ours))
+    expected = {name: each.default for name, each in expected.items() if name not in ("model", "kwargs", "self")}
+    assert {name: each.default for name, each in found.items() if name not in ("client", "self")} == expected
+    assert list(expected) == list(found)[2:]
+
+
+def test_all_parameters_reach_the_client():
+    client = FakeClient()
+    SAM2AutomaticMaskGenerator(client, 16, pred_iou_thresh=0.1, use_m2m=True, mask_threshold=0.5).generate("image.jpg")
+    ((image, parameters),) = client.asked
+    assert image == "image.jpg"
+    assert parameters == Parameters(16, pred_iou_thresh=0.1, use_m2m=True, mask_threshold=0.5)
+
+
+def test_a_compressed_mask_reads_back():
+    client = FakeClient("sam1")
+    (record,) = SamAutomaticMaskGenerator(client, output_mode="coco_rle").generate("image.jpg")
+    assert np.array_equal(rle_to_mask(record["segmentation"]), client.segment.mask)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"output_mode": "png"}, "there is no output_mode 'png'"),
+        ({"points_per_side": None}, "exactly one of"),
+        ({"points_per_side": 0}, "within 1..256"),
+        ({"min_mask_region_area": 10}, "not possible yet"),
+        ({"point_grids": [np.zeros((1, 2))]}, "exactly one of"),
+    ],
+)
+def test_parameters_without_sense(parameters, text):
+    with pytest.raises(ConfigurationError, match=text):
+        SAM2AutomaticMaskGenerator(FakeClient(), **parameters)
+
+
+def test_the_client_is_one_of_the_family():
+    with pytest.raises(ConfigurationError, match="needs a client of sam1, not of sam2"):
+        SamAutomaticMaskGenerator(FakeClient("sam2"))
+    other = SimpleNamespace(family=get_family("sam3"))
+    with pytest.raises(ConfigurationError, match="needs a client of sam2, not of sam3"):
+        SAM2AutomaticMaskGenerator(other)

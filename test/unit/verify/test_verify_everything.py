@@ -1,0 +1,73 @@
+"""The comparison of automatic masks with the official generator: it passes for equal masks, and fails for others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from triton_sam.cli import main
+from triton_sam.verify import everything as verify
+
+IMAGE = np.zeros((60, 80, 3), np.uint8)
+
+
+class Drawn:
+    """Answers with discs around the points of a grid. Their scores grow from left to right, and downwards."""
+
+    def __init__(self, shift: int = 0, leaves_out: int = 0) -> None:
+        self.shift, self.leaves_out = shift, leaves_out
+
+    def generate(self, image, points_per_side=32, pred_iou_thresh=0.8, stability_score_thresh=0.95, **_):
+        height, width = image.shape[:2]
+        y, x = np.mgrid[:height, :width]
+        places = (np.arange(points_per_side) + 0.5) / points_per_side
+        records = [
+            {
+                "segmentation": (x - a * width - self.shift) ** 2 + (y - b * height) ** 2 < 100,
+                "predicted_iou": a / 2,
+                "stability_score": 0.5 + b / 4,
+            }
+            for a in places
+            for b in places
+            if a / 2 > pred_iou_thresh and 0.5 + b / 4 >= stability_score_thresh
+        ]
+        return records[self.leaves_out :]
+
+
+def test_equal_masks_pass_and_others_fail() -> None:
+    runners = {"equal": Drawn(), "shifted": Drawn(shift=3), "fewer": Drawn(leaves_out=3)}
+    rows = list(verify.verify_everything(Drawn(), runners, IMAGE, points_per_side=6))
+    fitting = [row for row in rows if row.case.startswith("fitting")]
+    assert len(rows) == 12
+    assert {(row.runner, row.passes()) for row in fitting} == {("equal", True), ("shifted", False), ("fewer", False)}
+    assert all(row.official == 9 for row in fitting)  # a quarter of 36 candidates pass both thresholds
+    fewer = next(row for row in fitting if row.runner == "fewer")
+    assert fewer.masks == 6
+    assert fewer.found < 0.99 <= fewer.right
+    table = verify.format_table(rows).splitlines()
+    assert [line.split()[-1] for line in table[1:]] == ["ok"] * 6 + ["ok", "FAIL", "FAIL"] * 2
+
+
+def test_fitting_thresholds_are_between_two_scores() -> None:
+    found = verify.fitting_thresholds(Drawn(), IMAGE)
+    assert found == {"pred_iou_thresh": pytest.approx(0.25), "stability_score_thresh": pytest.approx(0.625)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["sam2-everything", "--random", "--points-per-side", "0"], "must be at least 1"),
+        (["sam2-everything", "--random", "--frames", "8"], "are for videos"),
+        (["sam1-everything", "--random", "--precision", "fp16"], "--exported and --precision are for prompts"),
+        (["sam1-everything", "--checkpoint", "x.pth", "--seed", "1"], "--seed is for --random"),
+        (["sam2", "--random", "--points-per-side", "8"], "is for automatic masks: sam1-everything, sam2-everything"),
+        (["sam2-video", "--random", "--points-per-side", "8"], "--points-per-side is for single images"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", *arguments, "-q"]) == 1
+    error = capsys.readouterr().err.strip()
+    assert text in error
+    assert "\n" not in error

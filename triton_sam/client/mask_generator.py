@@ -1,0 +1,241 @@
+"""The official mask generators with a served model: the same names, parameters and records.
+
+>>> from triton_sam import SAM2AutomaticMaskGenerator, SAM2TritonClient
+>>> generator = SAM2AutomaticMaskGenerator(SAM2TritonClient("localhost:8000"), points_per_side=16)
+>>> records = generator.generate("image.jpg")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigurationError
+from ..inputs.images import ImageSource
+from .everything import FoundObject, Parameters, find_everything, last_pixels
+
+if TYPE_CHECKING:
+    from .sync import SamTritonClient
+
+OUTPUT_MODES = ("binary_mask", "uncompressed_rle", "coco_rle")
+"""The forms of a record's ``segmentation``: an array bool (H,W), or COCO RLE whose counts are a list or a string."""
+_OVERLAP = 512 / 1500
+
+
+class SamAutomaticMaskGenerator:
+    """segment_anything.SamAutomaticMaskGenerator with a served SAM1: official names and defaults.
+
+    Args:
+        client: a client of SAM1, ``SamTritonClient(url, "sam1")``.
+        points_per_side: number of points along one side of the image; None with ``point_grids``.
+        points_per_batch: number of points in one call of the official model. It has no effect here.
+        pred_iou_thresh: masks need a higher predicted IoU than this, 0..1; 0 turns the filter off.
+        stability_score_thresh: masks need this stability at least, 0..1; 0 turns the filter off.
+        stability_score_offset: distance of the two thresholds of logits that the stability compares.
+        box_nms_thresh: of two masks of one crop whose boxes have a higher IoU than this, one is dropped, 0..1.
+        crop_n_layers: number of layers of crops; layer i has (2^i)^2 crops.
+        crop_nms_thresh: as box_nms_thresh, for masks of different crops.
+        crop_overlap_ratio: overlap of the crops as a fraction of the image, 0..1.
+        crop_n_points_downscale_factor: layer i has points_per_side divided by this number to the power of i.
+        point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
+        min_mask_region_area: must be 0: the removal of small regions is not possible yet.
+        output_mode: one of OUTPUT_MODES.
+
+    Raises:
+        ConfigurationError: the client is one of another family, both or none of points_per_side and point_grids are
+            given, a number is out of range, or there is no such output_mode.
+    """
+
+    family = "sam1"
+    default_pred_iou_thresh = 0.88
+
+    def __init__(
+        self,
+        client: SamTritonClient,
+        points_per_side: int | None = 32,
+        points_per_batch: int = 64,  # noqa: ARG002 - the official name
+        pred_iou_thresh: float = 0.88,
+        stability_score_thresh: float = 0.95,
+        stability_score_offset: float = 1.0,
+        box_nms_thresh: float = 0.7,
+        crop_n_layers: int = 0,
+        crop_nms_thresh: float = 0.7,
+        crop_overlap_ratio: float = _OVERLAP,
+        crop_n_points_downscale_factor: int = 1,
+        point_grids: Sequence[npt.NDArray[Any]] | None = None,
+        min_mask_region_area: int = 0,
+        output_mode: str = "binary_mask",
+    ) -> None:
+        self._client = client
+        self._output_mode = output_mode
+        self._parameters: dict[str, Any] = {
+            "points_per_side": points_per_side,
+            "pred_iou_thresh": pred_iou_thresh,
+            "stability_score_thresh": stability_score_thresh,
+            "stability_score_offset": stability_score_offset,
+            "box_nms_thresh": box_nms_thresh,
+            "crop_n_layers": crop_n_layers,
+            "crop_nms_thresh": crop_nms_thresh,
+            "crop_overlap_ratio": crop_overlap_ratio,
+            "crop_n_points_downscale_factor": crop_n_points_downscale_factor,
+            "point_grids": point_grids,
+        }
+        self._check(min_mask_region_area)
+
+    def generate(self, image: ImageSource) -> list[dict[str, Any]]:
+        """Segment all objects of an image.
+
+        Args:
+            image: uint8 RGB array (H,W,3), or any other form that the client accepts.
+
+        Returns:
+            A record for each mask, with the official keys: ``segmentation`` (see output_mode), ``area`` (pixels),
+            ``bbox`` (x, y, width, height; from the first to the last pixel), ``predicted_iou``, ``point_coords`` (the
+            point [[x, y]]), ``stability_score`` and ``crop_box`` (x, y, width, height).
+
+        Raises:
+            ImageError: the image cannot be used.
+            ServerError: see triton_sam.errors.
+        """
+        found = find_everything(self._client, image, Parameters(**self._parameters))
+        return [self._record(each) for each in found.objects]
+
+    def _check(self, min_mask_region_area: int) -> None:
+        wanted = self.family
+        if self._client.family.name != wanted:
+            raise ConfigurationError(
+                f"{type(self).__name__} needs a client of {wanted}, not of {self._client.family.name}: "
+                f'give SamTritonClient(url, "{wanted}")'
+            )
+        if self._output_mode not in OUTPUT_MODES:
+            raise ConfigurationError(
+                f"there is no output_mode {self._output_mode!r}: give one of {', '.join(OUTPUT_MODES)}"
+            )
+        if min_mask_region_area:
+            raise ConfigurationError("min_mask_region_area is not possible yet: leave it at 0")
+        Parameters(**self._parameters)
+
+    def _record(self, segment: FoundObject) -> dict[str, Any]:
+        x1, y1, x2, y2 = last_pixels(segment.mask)
+        left, top, right, bottom = segment.crop_box
+        return {
+            "segmentation": self._segmentation(segment),
+            "area": segment.area,
+            "bbox": [x1, y1, x2 - x1, y2 - y1],
+            "predicted_iou": segment.score,
+            "point_coords": [list(segment.point)],
+            "stability_score": segment.stability_score,
+            "crop_box": [left, top, right - left, bottom - top],
+        }
+
+    def _segmentation(self, segment: FoundObject) -> npt.NDArray[np.bool_] | dict[str, Any]:
+        if self._output_mode == "binary_mask":
+            mask: npt.NDArray[np.bool_] = segment.mask
+            return mask
+        rle: dict[str, Any] = segment.to_rle(compressed=self._output_mode == "coco_rle")
+        return rle
+
+
+class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
+    """sam2.automatic_mask_generator.SAM2AutomaticMaskGenerator with a served SAM2: official names and defaults.
+
+    Args:
+        client: a client of SAM2, ``SAM2TritonClient(url)``.
+        points_per_side: see SamAutomaticMaskGenerator.
+        points_per_batch: see SamAutomaticMaskGenerator.
+        pred_iou_thresh: see SamAutomaticMaskGenerator.
+        stability_score_thresh: see SamAutomaticMaskGenerator.
+        stability_score_offset: see SamAutomaticMaskGenerator.
+        mask_threshold: logits above it are foreground.
+        box_nms_thresh: see SamAutomaticMaskGenerator.
+        crop_n_layers: see SamAutomaticMaskGenerator.
+        crop_nms_thresh: see SamAutomaticMaskGenerator.
+        crop_overlap_ratio: see SamAutomaticMaskGenerator.
+        crop_n_points_downscale_factor: see SamAutomaticMaskGenerator.
+        point_grids: see SamAutomaticMaskGenerator.
+        min_mask_region_area: see SamAutomaticMaskGenerator.
+        output_mode: see SamAutomaticMaskGenerator.
+        use_m2m: whether to refine each mask once, with its logits as a prompt.
+        multimask_output: whether each point gives three candidates instead of one.
+
+    Raises:
+        ConfigurationError: see SamAutomaticMaskGenerator.
+    """
+
+    family = "sam2"
+    default_pred_iou_thresh = 0.8
+
+    def __init__(
+        self,
+        client: SamTritonClient,
+        points_per_side: int | None = 32,
+        points_per_batch: int = 64,
+        pred_iou_thresh: float = 0.8,
+        stability_score_thresh: float = 0.95,
+        stability_score_offset: float = 1.0,
+        mask_threshold: float = 0.0,
+        box_nms_thresh: float = 0.7,
+        crop_n_layers: int = 0,
+        crop_nms_thresh: float = 0.7,
+        crop_overlap_ratio: float = _OVERLAP,
+        crop_n_points_downscale_factor: int = 1,
+        point_grids: Sequence[npt.NDArray[Any]] | None = None,
+        min_mask_region_area: int = 0,
+        output_mode: str = "binary_mask",
+        use_m2m: bool = False,
+        multimask_output: bool = True,
+    ) -> None:
+        super().__init__(
+            client,
+            points_per_side,
+            points_per_batch,
+            pred_iou_thresh,
+            stability_score_thresh,
+            stability_score_offset,
+            box_nms_thresh,
+            crop_n_layers,
+            crop_nms_thresh,
+            crop_overlap_ratio,
+            crop_n_points_downscale_factor,
+            point_grids,
+            min_mask_region_area,
+            output_mode,
+        )
+        self._parameters |= {
+            "mask_threshold": mask_threshold,
+            "use_m2m": use_m2m,
+            "multimask_output": multimask_output,
+        }
+
+
+GENERATORS = {each.family: each for each in (SamAutomaticMaskGenerator, SAM2AutomaticMaskGenerator)}
+"""The classes by family."""
+
+
+def generator_of(client: SamTritonClient, **parameters: Any) -> SamAutomaticMaskGenerator:
+    """Return the generator of a client's family.
+
+    Args:
+        client: the client.
+        parameters: parameters of the generator.
+
+    Raises:
+        ConfigurationError: the family has no official mask generator, or a parameter is invalid.
+    """
+    kind = GENERATORS.get(client.family.name)
+    if kind is None:
+        raise ConfigurationError(f"{client.family.name} has no official mask generator: use {', '.join(GENERATORS)}")
+    return kind(client, **parameters)
+
+
+def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
+    """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2.
+
+    Raises:
+        ConfigurationError: a parameter is out of range.
+    """
+    kind = GENERATORS.get(family, SAM2AutomaticMaskGenerator)
+    return Parameters(**{"pred_iou_thresh": kind.default_pred_iou_thresh, **given})

@@ -1,0 +1,151 @@
+"""Segment all objects of images, without prompts: overlay, COCO, label image, JSON Lines.
+
+Examples:
+  triton-sam everything photo.jpg --local --overlay objects.png
+  triton-sam everything photos/*.jpg --coco objects.json --points-per-side 16 --adaptive
+  triton-sam everything photo.jpg --label-image labels.png > objects.jsonl
+
+docs/how-to/everything.md describes the files and the parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from .._common.files import atomic_path, atomic_write
+from .._common.signals import ends_by_interrupt
+from ..client.everything import FoundObject, Parameters, Progress, find_everything
+from ..client.mask_generator import parameters_of
+from ..client.sync import SAM2TritonClient
+from ..errors import ConfigurationError
+from ..inputs.images import open_image
+from ..masks.coco import coco_document, corner_and_size
+from ..masks.drawing import overlay_objects
+from ..masks.label_map import label_map_of, label_map_png
+from . import _everything_options, _options, _server
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("images", nargs="+", type=Path, metavar="IMAGE", help="image file: JPEG, PNG, WebP, TIFF, ...")
+    parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the image with all masks drawn in")
+    parser.add_argument("--coco", type=Path, metavar="JSON", help="write the masks of all images as one COCO file")
+    parser.add_argument(
+        "--label-image",
+        type=Path,
+        metavar="PNG",
+        help="write an image whose pixels hold the number of their object, 0 for none; small objects win",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="JSONL", help="write one line of JSON for each mask (default: standard output)"
+    )
+    _everything_options.add_parameters(parser)
+    _options.add_client(parser)
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    _check_files(args)
+    parameters = parameters_of(args.model, _everything_options.parameters(args))
+    for path in args.images:
+        open_image(path)  # before a server starts, so that a wrong path is reported at once
+    with (
+        ends_by_interrupt(),
+        _server.server_urls(args) as urls,
+        SAM2TritonClient(
+            urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
+        ) as client,
+    ):
+        found = [(path, _segment(args, client, path, parameters)) for path in args.images]
+    lines = "".join(line for path, segments in found for line in _lines(path, segments))
+    if args.out is None:
+        sys.stdout.write(lines)
+    else:
+        atomic_write(args.out, lines.encode())
+        _options.say(args, f"wrote {args.out}")
+    if args.coco:
+        documents = [(path.name, open_image(path).size, segments) for path, segments in found]
+        atomic_write(args.coco, json.dumps(coco_document(documents)).encode())
+        _options.say(args, f"wrote {args.coco}")
+    return 0
+
+
+def _segment(
+    args: argparse.Namespace, client: SAM2TritonClient, path: Path, parameters: Parameters
+) -> Sequence[FoundObject]:
+    """Segment one image, and write the files that belong to it."""
+    with tqdm(desc=path.name, unit="point", disable=args.quiet) as shown:
+        found = find_everything(client, path, parameters, _progress(shown))
+    segments = found.objects
+    if not segments:
+        _options.say(args, f"{path}: no mask is left. {found.reason}")
+    if args.overlay:
+        drawn = overlay_objects(path, [segment.mask for segment in segments])
+        with atomic_path(target := _target(args.overlay, path, args.images)) as temporary:
+            drawn.save(temporary, format="PNG")
+        _options.say(args, f"wrote {target}")
+    if args.label_image:
+        width, height = open_image(path).size
+        masks = [segment.mask for segment in segments]
+        labels = label_map_of(masks) if masks else np.zeros((height, width), np.uint16)
+        atomic_write(target := _target(args.label_image, path, args.images), label_map_png(labels))
+        _options.say(args, f"wrote {target}")
+    return segments
+
+
+def _progress(shown: Any) -> Progress:
+    def show(done: int, total: int) -> None:
+        shown.total = total
+        shown.update(done - shown.n)
+
+    return show
+
+
+def _lines(path: Path, segments: Sequence[FoundObject]) -> Iterator[str]:
+    """Yield one line of JSON for each mask. ``object`` is its number in the label image, from 1."""
+    for number, segment in enumerate(segments, 1):
+        record = {
+            "image": str(path),
+            "object": number,
+            "area": segment.area,
+            "bbox": corner_and_size(segment.box),
+            "predicted_iou": round(segment.score, 5),
+            "stability_score": round(segment.stability_score, 5),
+            "point": list(segment.point),
+            "crop_box": list(segment.crop_box),
+            "segmentation": segment.to_rle(),
+        }
+        yield json.dumps(record) + "\n"
+
+
+def _target(given: Path, image: Path, images: Sequence[Path]) -> Path:
+    """Return the file for an image: the given one or, if there are several images, with the image's name in it."""
+    return given if len(images) == 1 else given.with_stem(f"{given.stem}_{image.stem}")
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Check that all results can be written and do not overwrite each other or an image.
+
+    Raises:
+        ConfigurationError: a folder does not exist, a path is a folder, or two results have the same path.
+    """
+    drawn = [given for given in (args.overlay, args.label_image) if given]
+    targets = [_target(given, image, args.images) for given in drawn for image in args.images]
+    targets += [given for given in (args.coco, args.out) if given]
+    taken = {image.resolve() for image in args.images}
+    for path in targets:
+        if path.is_dir() or not path.parent.is_dir():
+            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+            raise ConfigurationError(f"cannot write {path}: {why}")
+        if path.resolve() in taken:
+            raise ConfigurationError(f"two files of this command are {path}: name another one")
+        taken.add(path.resolve())

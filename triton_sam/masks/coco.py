@@ -1,0 +1,45 @@
+"""COCO results of images with many objects: one JSON file with images, annotations and one category.
+
+Reference: https://cocodataset.org/#format-data. Masks are compressed RLE, which pycocotools reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..families.base import Size
+from .segment import Segment
+
+_CATEGORY = {"id": 1, "name": "object"}
+
+
+def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict[str, Any]:
+    """Return the objects of images as plain Python types, ready for JSON.
+
+    Args:
+        images: for each image its file name, its width and height in pixels, and its objects.
+    """
+    document: dict[str, Any] = {"images": [], "annotations": [], "categories": [_CATEGORY]}
+    for image_id, (name, (width, height), segments) in enumerate(images, 1):
+        document["images"].append({"id": image_id, "file_name": name, "width": width, "height": height})
+        for segment in segments:
+            document["annotations"].append(
+                {
+                    "id": len(document["annotations"]) + 1,
+                    "image_id": image_id,
+                    "category_id": _CATEGORY["id"],
+                    "iscrowd": 0,
+                    "area": segment.area,
+                    "bbox": corner_and_size(segment.box),
+                    "score": round(segment.score, 5),
+                    "segmentation": segment.to_rle(),
+                }
+            )
+    return document
+
+
+def corner_and_size(box: tuple[int, int, int, int] | None) -> list[int]:
+    """Return the COCO form of a box (x1, y1, x2, y2): x, y, width, height; zeros for the box of an empty mask."""
+    x1, y1, x2, y2 = box or (0, 0, 0, 0)
+    return [x1, y1, x2 - x1, y2 - y1]

@@ -1,0 +1,163 @@
+"""Compare automatic masks with those of the official mask generators: same weights, same image, same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..client.mask_generator import generator_of
+from ..client.sync import SamTritonClient
+from ..masks.compare import share_matched
+
+Record = dict[str, Any]
+"""One mask as the official generators describe it: ``segmentation`` bool (H,W), ``predicted_iou`` and others."""
+RgbImage = npt.NDArray[np.uint8]
+
+IOU = 0.95
+"""Smallest IoU of a mask and its counterpart."""
+SHARE = 0.99
+"""Smallest share of masks that need a counterpart, both ways."""
+
+
+class Generator(Protocol):
+    """Segments all objects of an image. The official generators and the clients each have one."""
+
+    def generate(self, image: RgbImage, **parameters: Any) -> list[Record]:
+        """Return the masks of an image uint8 (H,W,3), with parameters of the official generators."""
+        ...
+
+
+class ClientGenerator:
+    """Runs the class with the official name around a client.
+
+    Args:
+        client: a client of a family that has an official mask generator.
+    """
+
+    def __init__(self, client: SamTritonClient) -> None:
+        self._client = client
+
+    def generate(self, image: RgbImage, **parameters: Any) -> list[Record]:
+        """See Generator.generate."""
+        return generator_of(self._client, **parameters).generate(image)
+
+
+@dataclass(frozen=True)
+class EverythingRow:
+    """One case, answered by one runner and by the official generator.
+
+    Args:
+        runner: name of the runner that answered, for example "served over http".
+        case: title of the case.
+        masks: number of masks of the runner.
+        official: number of masks of the official generator.
+        found: share of the official masks that the runner has, too, 0..1.
+        right: share of the runner's masks that the official generator has, too, 0..1.
+    """
+
+    runner: str
+    case: str
+    masks: int
+    official: int
+    found: float
+    right: float
+
+    def passes(self) -> bool:
+        """Return whether the masks are equal enough, both ways."""
+        return self.found >= SHARE and self.right >= SHARE
+
+
+def cases(reference: Generator, image: RgbImage, points_per_side: int) -> dict[str, Mapping[str, Any]]:
+    """Return the parameters of the cases by title.
+
+    The default thresholds leave few masks or none with weights that rate their masks low, and equal answers without
+    masks prove nothing. So there is a second threshold, which leaves about a quarter of the candidates of a small grid.
+
+    Args:
+        reference: the official generator, which tells the scores of the candidates.
+        image: uint8 (H,W,3).
+        points_per_side: points along one side of the grid; the official default is 32.
+    """
+    grid = {"points_per_side": points_per_side}
+    crops = {"crop_n_layers": 1, "crop_n_points_downscale_factor": 2}
+    fitting = fitting_thresholds(reference, image)
+    return {
+        "default parameters": grid,
+        "one crop layer": {**grid, **crops},
+        "fitting thresholds": {**grid, **fitting},
+        "fitting thresholds, one crop layer": {**grid, **crops, **fitting},
+    }
+
+
+def fitting_thresholds(reference: Generator, image: RgbImage) -> dict[str, float]:
+    """Return thresholds of predicted IoU and stability, each of which half of the candidates of a small grid pass."""
+    none = {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.0, "box_nms_thresh": 1.0}  # 0 turns a filter off
+    found = reference.generate(image, points_per_side=8, **none)
+    return {
+        "pred_iou_thresh": _middle([record["predicted_iou"] for record in found]),
+        "stability_score_thresh": _middle([record["stability_score"] for record in found]),
+    }
+
+
+def verify_everything(
+    reference: Generator, runners: Mapping[str, Generator], image: RgbImage, points_per_side: int
+) -> Iterator[EverythingRow]:
+    """Compare runners with the official generator.
+
+    Args:
+        reference: the official generator with the weights of the runners.
+        runners: the runners by name.
+        image: uint8 (H,W,3).
+        points_per_side: points along one side of the grid.
+
+    Yields:
+        One row for each case and runner.
+
+    Raises:
+        ServerError: a served runner failed.
+    """
+    for title, parameters in cases(reference, image, points_per_side).items():
+        expected = _masks(reference.generate(image, **parameters))
+        for name, runner in runners.items():
+            yield _compare(name, title, _masks(runner.generate(image, **parameters)), expected)
+
+
+def format_table(rows: Sequence[EverythingRow]) -> str:
+    """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
+    lines = [("runner", "case", "masks", "official", "found", "right", "")]
+    for row in rows:
+        verdict = "ok" if row.passes() else "FAIL"
+        counts = str(row.masks), str(row.official)
+        lines.append((row.runner, row.case, *counts, f"{row.found:.2%}", f"{row.right:.2%}", verdict))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _masks(records: Sequence[Record]) -> list[npt.NDArray[np.bool_]]:
+    return [record["segmentation"] for record in records]
+
+
+def _compare(
+    name: str, title: str, found: Sequence[npt.NDArray[np.bool_]], expected: Sequence[npt.NDArray[np.bool_]]
+) -> EverythingRow:
+    return EverythingRow(
+        name,
+        title,
+        masks=len(found),
+        official=len(expected),
+        found=share_matched(expected, found, IOU),
+        right=share_matched(found, expected, IOU),
+    )
+
+
+def _middle(scores: Sequence[float]) -> float:
+    """Return a number in the middle of sorted scores, between two of them, so that rounding decides about none."""
+    ordered = sorted(set(scores))
+    half = len(ordered) // 2
+    return (ordered[half - 1] + ordered[half]) / 2 if half else max(ordered, default=0.0)

@@ -219,7 +219,7 @@ def test_the_service_stops_while_it_searches(images):
 def test_a_server_without_it_is_named(http, path, running, monkeypatch):
     engine = running[0].app.state.engine
     pair = engine.state.pairs["sam2"]
-    monkeypatch.setitem(engine.state.pairs, "sam2", type(pair)(pair.name, pair.family, pair.version, True))
+    monkeypatch.setitem(engine.state.pairs, "sam2", type(pair)(pair.name, pair.family, pair.version, False))
     assert problem(http.post(path, json={}), 404)["code"] == "no_everything"
     assert http.get("/v1/models").json()["models"][0]["finds_everything"] is False
 

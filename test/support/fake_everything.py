@@ -68,7 +68,7 @@ class FakeFinder:
         self.removes = False
         self.finds = True
 
-    async def __call__(self, client, image, options, cleanup) -> AsyncGenerator[Step, None]:
+    async def __call__(self, client, image, content, options, cleanup) -> AsyncGenerator[Step, None]:
         self.asked.append((dict(options), cleanup))
         masks = shapes() if self.finds else []
         total = POINTS_EACH * max(1, len(masks))
@@ -89,7 +89,7 @@ class FakeFinder:
 
 
 def _pairs(engine: Engine) -> dict[str, Pair]:
-    return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, finds_everything=True)}
+    return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True)}
 
 
 async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:

@@ -14,8 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigurationError
+from ..everything.filters import last_pixels
+from ..everything.parameters import Parameters
+from ..everything.search import FoundObject
 from ..inputs.images import ImageSource
-from .everything import FoundObject, Parameters, find_everything, last_pixels
+from ..masks.cleanup import Cleanup
+from .everything import find_everything
 
 if TYPE_CHECKING:
     from .sync import SamTritonClient
@@ -41,7 +45,7 @@ class SamAutomaticMaskGenerator:
         crop_overlap_ratio: overlap of the crops as a fraction of the image, 0..1.
         crop_n_points_downscale_factor: layer i has points_per_side divided by this number to the power of i.
         point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
-        min_mask_region_area: must be 0: the removal of small regions is not possible yet.
+        min_mask_region_area: holes and parts with fewer pixels are filled and dropped; 0 turns this off.
         output_mode: one of OUTPUT_MODES.
 
     Raises:
@@ -83,7 +87,8 @@ class SamAutomaticMaskGenerator:
             "crop_n_points_downscale_factor": crop_n_points_downscale_factor,
             "point_grids": point_grids,
         }
-        self._check(min_mask_region_area)
+        self._parameters |= self._cleaning(min_mask_region_area)
+        self._check()
 
     def generate(self, image: ImageSource) -> list[dict[str, Any]]:
         """Segment all objects of an image.
@@ -103,7 +108,12 @@ class SamAutomaticMaskGenerator:
         found = find_everything(self._client, image, Parameters(**self._parameters))
         return [self._record(each) for each in found.objects]
 
-    def _check(self, min_mask_region_area: int) -> None:
+    @staticmethod
+    def _cleaning(min_mask_region_area: int) -> dict[str, Any]:
+        """Return the parameters for ``min_mask_region_area``: SAM1's generator cleans the full-size masks."""
+        return {"min_mask_region_area": min_mask_region_area}
+
+    def _check(self) -> None:
         wanted = self.family
         if self._client.family.name != wanted:
             raise ConfigurationError(
@@ -114,8 +124,6 @@ class SamAutomaticMaskGenerator:
             raise ConfigurationError(
                 f"there is no output_mode {self._output_mode!r}: give one of {', '.join(OUTPUT_MODES)}"
             )
-        if min_mask_region_area:
-            raise ConfigurationError("min_mask_region_area is not possible yet: leave it at 0")
         Parameters(**self._parameters)
 
     def _record(self, segment: FoundObject) -> dict[str, Any]:
@@ -156,7 +164,8 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
         crop_overlap_ratio: see SamAutomaticMaskGenerator.
         crop_n_points_downscale_factor: see SamAutomaticMaskGenerator.
         point_grids: see SamAutomaticMaskGenerator.
-        min_mask_region_area: see SamAutomaticMaskGenerator.
+        min_mask_region_area: holes and parts up to so many pixels of the low-resolution logits are filled and dropped.
+            The official generator does it only where it has its CUDA kernel.
         output_mode: see SamAutomaticMaskGenerator.
         use_m2m: whether to refine each mask once, with its logits as a prompt.
         multimask_output: whether each point gives three candidates instead of one.
@@ -209,6 +218,11 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
             "use_m2m": use_m2m,
             "multimask_output": multimask_output,
         }
+
+    @staticmethod
+    def _cleaning(min_mask_region_area: int) -> dict[str, Any]:
+        """Return the parameters for ``min_mask_region_area``: SAM2's predictor cleans the low-resolution logits."""
+        return {"cleanup": Cleanup(max_hole_area=min_mask_region_area, max_sprinkle_area=min_mask_region_area)}
 
 
 GENERATORS = {each.family: each for each in (SamAutomaticMaskGenerator, SAM2AutomaticMaskGenerator)}

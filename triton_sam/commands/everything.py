@@ -22,10 +22,12 @@ from tqdm import tqdm
 
 from .._common.files import atomic_path, atomic_write
 from .._common.signals import ends_by_interrupt
-from ..client.everything import FoundObject, Parameters, Progress, find_everything
+from ..client.everything import Progress, find_everything
 from ..client.mask_generator import parameters_of
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError
+from ..everything.parameters import Parameters
+from ..everything.search import FoundObject, Step
 from ..inputs.images import open_image
 from ..masks.coco import coco_document, corner_and_size
 from ..masks.drawing import overlay_objects
@@ -103,9 +105,9 @@ def _segment(
 
 
 def _progress(shown: Any) -> Progress:
-    def show(done: int, total: int) -> None:
-        shown.total = total
-        shown.update(done - shown.n)
+    def show(step: Step) -> None:
+        shown.total = step.total
+        shown.update(step.done - shown.n)
 
     return show
 

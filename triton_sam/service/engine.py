@@ -48,7 +48,6 @@ class Pair:
         version: version of the encoder that answers.
         keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
         tracks_videos: whether it has a video model.
-        finds_everything: whether its session model searches for all objects of an image.
     """
 
     name: str
@@ -56,7 +55,11 @@ class Pair:
     version: str
     keeps_images: bool
     tracks_videos: bool = False
-    finds_everything: bool = False
+
+    @property
+    def finds_everything(self) -> bool:
+        """Whether it can search for all objects. Without a session model, each click of a search would carry 17 MB."""
+        return self.keeps_images
 
     @property
     def origin(self) -> Origin:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam.client import everything
-from triton_sam.client.everything import Parameters, find_everything
+from triton_sam.client.everything import find_everything
 from triton_sam.errors import ConfigurationError
+from triton_sam.everything import filters
+from triton_sam.everything.parameters import Parameters
 from triton_sam.families import get_family
 
 amg = pytest.importorskip("sam2.utils.amg")
@@ -27,7 +28,7 @@ def test_grids_equal_the_official_ones(count, layers, factor):
 @pytest.mark.parametrize("layers", [0, 1, 3])
 def test_crops_equal_the_official_ones(size, layers):
     boxes, numbers = amg.generate_crop_boxes(size[::-1], layers, 512 / 1500)
-    assert list(everything.crop_boxes(size, layers, 512 / 1500)) == [
+    assert list(filters.crop_boxes(size, layers, 512 / 1500)) == [
         (tuple(box), number) for box, number in zip(boxes, numbers, strict=True)
     ]
 
@@ -40,10 +41,10 @@ def test_suppression_equals_torchvision():
     boxes = np.concatenate([corners, corners + rng.integers(0, 50, (200, 2))], axis=1)  # some are empty
     scores = rng.integers(0, 30, 200) / 30  # many are equal
     official = batched_nms(torch.tensor(boxes).float(), torch.tensor(scores).float(), torch.zeros(200), 0.5)
-    kept = everything.suppressed([tuple(box) for box in boxes], scores.tolist(), 0.5)
+    kept = filters.suppressed([tuple(box) for box in boxes], scores.tolist(), 0.5)
     assert kept == official.tolist()
     assert 20 < len(kept) < 200
-    assert everything.suppressed([], [], 0.5) == []
+    assert filters.suppressed([], [], 0.5) == []
 
 
 def test_stability_and_boxes_equal_the_official_ones():
@@ -51,9 +52,9 @@ def test_stability_and_boxes_equal_the_official_ones():
     logits = rng.normal(0, 2, (5, 30, 40)).astype(np.float32)
     logits[1] = -9
     official = amg.calculate_stability_score(torch.tensor(logits), 0.5, 1.0).numpy()
-    np.testing.assert_array_equal([everything.stability_of(each, 0.5, 1.0) for each in logits], official)
+    np.testing.assert_array_equal([filters.stability_of(each, 0.5, 1.0) for each in logits], official)
     boxes = amg.batched_mask_to_box(torch.tensor(logits > 0.5)).tolist()
-    assert [list(everything.last_pixels(each > 0.5)) for each in logits] == boxes
+    assert [list(filters.last_pixels(each > 0.5)) for each in logits] == boxes
 
 
 def test_cut_off_masks_equal_the_official_ones():
@@ -62,7 +63,7 @@ def test_cut_off_masks_equal_the_official_ones():
     corners = rng.integers(0, 100, (300, 2))
     boxes = np.concatenate([corners, corners + rng.integers(0, 100, (300, 2))], axis=1)
     official = amg.is_box_near_crop_edge(torch.tensor(boxes), list(crop), [0, 0, *whole]).tolist()
-    assert [everything.is_cut_off(tuple(box), crop, whole) for box in boxes.tolist()] == official
+    assert [filters.is_cut_off(tuple(box), crop, whole) for box in boxes.tolist()] == official
     assert 20 < sum(official) < 280
 
 
@@ -77,7 +78,7 @@ class Discs:
     def encode(self, image):
         return image.size
 
-    def predict(self, points, labels, mask_input=None, multimask_output=False, image=None):
+    def predict(self, points, labels, box=None, mask_input=None, multimask_output=False, image=None):
         assert labels.shape == points.shape[:2]
         self.clicks += len(points)
         y, x = np.mgrid[:256, :256] + 0.5
@@ -100,12 +101,13 @@ IMAGE = Image.new("RGB", (100, 100))
 
 def test_every_object_is_found_once():
     told: list = []
-    found = find_everything(Discs(PLACES), IMAGE, Parameters(16), lambda *step: told.append(step))
+    found = find_everything(Discs(PLACES), IMAGE, Parameters(16), told.append)
     assert sorted((round(x), round(y)) for x, y in map(middle, found.objects)) == sorted(PLACES)
     assert found.decodes == 256
     assert found.candidates == 768
     assert found.dropped["pred_iou_thresh"] + found.dropped["box_nms_thresh"] == 764
-    assert told[-1] == (256, 256)
+    assert (told[-1].done, told[-1].total) == (256, 256)
+    assert [each.box for each in told[-1].masks()] == [each.box for each in found.masks]
     assert all(each.stability_score >= 0.95 and each.crop_box == (0, 0, 100, 100) for each in found.objects)
 
 

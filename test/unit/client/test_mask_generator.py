@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
+from support.found_masks import found_mask
+
 from triton_sam.client import mask_generator
-from triton_sam.client.everything import Found, FoundObject, Parameters
+from triton_sam.everything.parameters import Parameters
+from triton_sam.everything.search import Found
 from triton_sam.families import get_family
 from triton_sam.masks import rle_to_mask
 
@@ -22,14 +25,15 @@ class FakeClient:
         self.asked: list = []
         mask = np.zeros((6, 8), bool)
         mask[1:4, 2:7] = True
-        self.segment = FoundObject(mask, 0.9, None, 0, 0, 0.97, (4.0, 2.5), (2, 1, 8, 6))
+        self.found = found_mask(mask, (4.0, 2.5), (2, 1, 8, 6))
+        self.segment = self.found.segment()
 
 
 @pytest.fixture(autouse=True)
 def answers(monkeypatch):
     def find(client, image, parameters):
         client.asked.append((image, parameters))
-        return Found([client.segment])
+        return Found([client.found])
 
     monkeypatch.setattr(mask_generator, "find_everything", find)
 
@@ -99,7 +103,7 @@ def test_a_compressed_mask_reads_back():
         ({"output_mode": "png"}, "there is no output_mode 'png'"),
         ({"points_per_side": None}, "exactly one of"),
         ({"points_per_side": 0}, "within 1..256"),
-        ({"min_mask_region_area": 10}, "not possible yet"),
+        ({"min_mask_region_area": -1}, "max_hole_area"),
         ({"point_grids": [np.zeros((1, 2))]}, "exactly one of"),
     ],
 )

@@ -8,9 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 from PIL import Image
+from support.found_masks import found_mask
 
 from triton_sam.cli import main
-from triton_sam.client.everything import Found, FoundObject, Parameters
+from triton_sam.everything.parameters import Parameters
+from triton_sam.everything.search import Found, FoundMask, Step
 from triton_sam.commands import everything
 from triton_sam.masks.rle import rle_to_mask
 
@@ -34,19 +36,19 @@ class FakeClient:
         pass
 
 
-def rectangle(x1: int, y1: int, x2: int, y2: int) -> FoundObject:
+def rectangle(x1: int, y1: int, x2: int, y2: int) -> FoundMask:
     mask = np.zeros(SIZE[::-1], bool)
     mask[y1:y2, x1:x2] = True
-    return FoundObject(mask, 0.9, None, 0, 0, 0.97, (x1 + 0.5, y1 + 0.5), (0, 0, *SIZE))
+    return found_mask(mask, (x1 + 0.5, y1 + 0.5))
 
 
 def find(client, image, parameters, progress):
     """Answer as find_everything does."""
     client.asked.append((image, parameters))
-    progress(1, 2)
+    progress(Step(1, 2, None, None))
     if client.error is not None:
         raise client.error
-    progress(2, 2)
+    progress(Step(2, 2, None, None))
     return client.answer
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...client.everything import find_everything_async
+from ...client.mask_generator import parameters_of
 from ...client.speculative import SpeculativeSAM2Client
+from ...everything import search
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.cleanup import Cleanup
 
@@ -62,7 +68,61 @@ class Finder(Protocol):
         self,
         client: SpeculativeSAM2Client,
         image: ImageEmbeddings,
+        content: bytes,
         options: Mapping[str, Any],
         cleanup: Cleanup | None,
     ) -> AsyncGenerator[Step, None]:
-        """Yield the steps of a search."""
+        """Yield the steps of a search in an image with these embeddings and encoded bytes."""
+
+
+async def find(
+    client: SpeculativeSAM2Client,
+    image: ImageEmbeddings,
+    content: bytes,
+    options: Mapping[str, Any],
+    cleanup: Cleanup | None,
+) -> AsyncGenerator[Step, None]:
+    """Search by a client, see Finder.
+
+    Raises:
+        ConfigurationError: an option has a wrong value.
+    """
+    given = {name: value for name, value in options.items() if name != "points_per_batch"}
+    parameters = parameters_of(client.family.name, {**given, "cleanup": cleanup or Cleanup()})
+    numbers: dict[search.FoundMask, int] = {}
+    shown: list[search.FoundMask] = []
+    counter = itertools.count()
+    done = total = 0
+    async with contextlib.aclosing(find_everything_async(client, content, parameters, image)) as steps:
+        async for step in steps:
+            if isinstance(step, search.Found):
+                masks, detail = step.masks, None if step.masks else step.reason
+            else:
+                masks, detail, done, total = step.masks(), None, step.done, step.total
+            new, gone = _changes(shown, masks)
+            numbers |= dict(zip(new, counter, strict=False))
+            found = await asyncio.to_thread(lambda new: [_found(each, numbers[each]) for each in new], new)
+            yield Step(done, total, found, [numbers.pop(each) for each in gone], detail)
+            shown = masks
+
+
+def _changes(
+    before: Sequence[search.FoundMask], now: Sequence[search.FoundMask]
+) -> tuple[list[search.FoundMask], list[search.FoundMask]]:
+    """Return the masks that are new, and those that are gone."""
+    known, left = set(before), set(now)
+    return [each for each in now if each not in known], [each for each in before if each not in left]
+
+
+def _found(mask: search.FoundMask, number: int) -> Found:
+    segment = mask.segment()
+    return Found(
+        number=number,
+        rle=segment.to_rle(),
+        score=segment.score,
+        stability_score=segment.stability_score,
+        area=segment.area,
+        box=segment.box or (0, 0, 0, 0),
+        point=segment.point,
+        crop_box=segment.crop_box,
+    )

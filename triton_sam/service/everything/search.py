@@ -20,7 +20,7 @@ from ..logs import LOGGER
 from ..problems import Problem, cancelled
 from ..store import StoredImage
 from ..videos.events import Event, event
-from .finder import Finder, Found, Step
+from .finder import Finder, Found, Step, find
 from .schemas import OBJECT_FORMATS, BareObject, EverythingRequest
 
 WAITING_EVENTS = 8
@@ -113,7 +113,8 @@ class Search:
         embeddings = await self._engine.embed(self._image, self._pair)
         request = self._request
         cleanup = None if request.cleanup is None else request.cleanup.to_cleanup()
-        steps = self._finder(self._engine.client_of(self._pair, embeddings), embeddings, request.options(), cleanup)
+        client = self._engine.client_of(self._pair, embeddings)
+        steps = self._finder(client, embeddings, self._image.content, request.options(), cleanup)
         last = Step(done=0, total=0)
         async with contextlib.aclosing(steps):
             async for last in steps:
@@ -177,10 +178,10 @@ class Searches:
 
     Args:
         engine: encodes images.
-        find: searches; None where no client can.
+        find: searches.
     """
 
-    def __init__(self, engine: Engine, find: Finder | None = None) -> None:
+    def __init__(self, engine: Engine, find: Finder = find) -> None:
         self.find = find
         self._engine = engine
         self._running: set[Search] = set()
@@ -189,11 +190,11 @@ class Searches:
         """Begin a search.
 
         Raises:
-            Problem: 404, the model cannot search; 503, too many images are searched.
+            Problem: 404, there is no session model; 503, too many images are searched.
         """
-        if self.find is None or not pair.finds_everything:
+        if not pair.finds_everything:
             raise Problem(
-                404, f"the session model {pair.name} at Triton does not search for everything", code="no_everything"
+                404, f"Triton has no session model {pair.name}, which the search needs", code="no_everything"
             )
         search = Search(self._engine, image, pair, request, self.find)
         self._running.add(search)

@@ -1,0 +1,95 @@
+"""The parameters of a search for all objects, with the names and meanings of the official mask generators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigurationError
+from ..families.base import FloatArray
+from ..masks.cleanup import Cleanup
+
+MAX_POINTS_PER_SIDE = 256
+MAX_CROP_LAYERS = 3
+_SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh", "crop_nms_thresh")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The parameters of the official generators, with the defaults of SAM2AutomaticMaskGenerator.
+
+    Args:
+        points_per_side: points along each side of the image, 1..256; None with ``point_grids``.
+        pred_iou_thresh: masks need a higher predicted IoU than this, 0..1; 0 turns the filter off.
+        stability_score_thresh: masks need this stability at least, 0..1; 0 turns the filter off.
+        stability_score_offset: distance of the two thresholds of logits that the stability compares.
+        mask_threshold: logits above it are foreground.
+        box_nms_thresh: of two masks of one crop whose boxes have a higher IoU than this, one is dropped, 0..1.
+        crop_n_layers: layers of crops, 0..3; layer i has (2^i)^2 crops.
+        crop_nms_thresh: as box_nms_thresh, for masks of different crops.
+        crop_overlap_ratio: overlap of the crops as a fraction of the shorter side, 0 to below 1.
+        crop_n_points_downscale_factor: layer i has points_per_side divided by this number to the power of i.
+        point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
+        use_m2m: whether to refine each mask once, with its logits as a prompt.
+        multimask_output: whether each point gives three candidates instead of one.
+        min_mask_region_area: holes and parts with fewer pixels are filled and dropped in the full-size masks, as
+            segment_anything does it; 0 turns this off.
+        cleanup: how each mask is cleaned before the filters. The min_mask_region_area of sam2's generator is
+            ``Cleanup(max_hole_area=area, max_sprinkle_area=area)`` here.
+        adaptive: whether to try a coarse grid first, and then only points that no mask covers.
+
+    Raises:
+        ConfigurationError: both or none of points_per_side and point_grids are given, or a number is out of range.
+    """
+
+    points_per_side: int | None = 32
+    pred_iou_thresh: float = 0.8
+    stability_score_thresh: float = 0.95
+    stability_score_offset: float = 1.0
+    mask_threshold: float = 0.0
+    box_nms_thresh: float = 0.7
+    crop_n_layers: int = 0
+    crop_nms_thresh: float = 0.7
+    crop_overlap_ratio: float = 512 / 1500
+    crop_n_points_downscale_factor: int = 1
+    point_grids: Sequence[npt.NDArray[Any]] | None = None
+    use_m2m: bool = False
+    multimask_output: bool = True
+    min_mask_region_area: int = 0
+    cleanup: Cleanup = Cleanup()
+    adaptive: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.points_per_side is None) == (self.point_grids is None):
+            raise ConfigurationError("give exactly one of points_per_side and point_grids")
+        if self.points_per_side is not None and not 1 <= self.points_per_side <= MAX_POINTS_PER_SIDE:
+            raise ConfigurationError(
+                f"points_per_side must be within 1..{MAX_POINTS_PER_SIDE}, not {self.points_per_side}"
+            )
+        if not 0 <= self.crop_n_layers <= MAX_CROP_LAYERS or self.crop_n_points_downscale_factor < 1:
+            raise ConfigurationError(
+                f"crop_n_layers must be within 0..{MAX_CROP_LAYERS}, crop_n_points_downscale_factor at least 1"
+            )
+        if not 0 <= self.crop_overlap_ratio < 1:
+            raise ConfigurationError(f"crop_overlap_ratio must be within 0..1, not {self.crop_overlap_ratio}")
+        for name in _SHARES:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigurationError(f"{name} must be within 0..1, not {getattr(self, name)}")
+        if not self.stability_score_offset >= 0 or not self.min_mask_region_area >= 0:
+            raise ConfigurationError("stability_score_offset and min_mask_region_area must not be negative")
+        if self.point_grids is not None and len(self.point_grids) <= self.crop_n_layers:
+            raise ConfigurationError(f"{self.crop_n_layers} layers of crops need {self.crop_n_layers + 1} point_grids")
+
+    def grid(self, layer: int) -> FloatArray:
+        """Return the points (N,2) of a layer, x and y in 0..1, row by row."""
+        if self.point_grids is not None:
+            return np.asarray(self.point_grids[layer], np.float64).reshape(-1, 2)
+        count = int((self.points_per_side or 0) / self.crop_n_points_downscale_factor**layer)
+        if count == 0:
+            return np.zeros((0, 2))
+        places = np.linspace(1 / (2 * count), 1 - 1 / (2 * count), count)
+        return np.stack(np.meshgrid(places, places), axis=-1).reshape(-1, 2)

@@ -89,7 +89,7 @@ class Discs:
             x0, y0 = self.places[near] * scale
             hit = distances[near] <= self.radius
             disc = self.radius * scale[0] - np.hypot(x - x0, y - y0)
-            logits.append(np.stack([8 * disc.astype(np.float32)] * (3 if multimask_output else 1)))
+            logits.append(np.stack([200 * disc.astype(np.float32)] * (3 if multimask_output else 1)))
             scores.append([0.9 if hit else 0.1] * (3 if multimask_output else 1))
         return np.stack(logits), np.array(scores, np.float32)
 

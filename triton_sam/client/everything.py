@@ -47,9 +47,7 @@ def find_everything(
         if isinstance(asked, Encode):
             answer = client.encode(asked.image)
         elif isinstance(asked, Decode):
-            answer = client.predict(
-                asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image
-            )
+            answer = client.predict(asked.points, asked.labels, None, asked.masks, asked.multimask, image=asked.image)
         else:
             answer = None
             if progress is not None:

@@ -15,6 +15,7 @@ from ..masks.cleanup import Cleanup
 
 MAX_POINTS_PER_SIDE = 256
 MAX_CROP_LAYERS = 3
+_NO_CLEANUP = Cleanup()
 _SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh", "crop_nms_thresh")
 
 
@@ -60,7 +61,7 @@ class Parameters:
     use_m2m: bool = False
     multimask_output: bool = True
     min_mask_region_area: int = 0
-    cleanup: Cleanup = Cleanup()
+    cleanup: Cleanup = _NO_CLEANUP
     adaptive: bool = False
 
     def __post_init__(self) -> None:

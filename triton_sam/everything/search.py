@@ -144,6 +144,7 @@ class Found:
         parts = [f"{name} dropped {count}" for name, count in self.dropped.items() if count]
         return f"Of {self.candidates} masks, {', '.join(parts) or 'no filter dropped any'}: try lower thresholds."
 
+
 @dataclass(frozen=True)
 class Step:
     """Tells the progress. It needs no answer.

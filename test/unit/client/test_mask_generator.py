@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
 from support.found_masks import found_mask
 
+from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
 from triton_sam.client import mask_generator
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found
 from triton_sam.families import get_family
 from triton_sam.masks import rle_to_mask
+from triton_sam.masks.cleanup import Cleanup
 
 MODULES = {"sam1": "segment_anything.automatic_mask_generator", "sam2": "sam2.automatic_mask_generator"}
 
@@ -103,13 +103,24 @@ def test_a_compressed_mask_reads_back():
         ({"output_mode": "png"}, "there is no output_mode 'png'"),
         ({"points_per_side": None}, "exactly one of"),
         ({"points_per_side": 0}, "within 1..256"),
-        ({"min_mask_region_area": -1}, "max_hole_area"),
         ({"point_grids": [np.zeros((1, 2))]}, "exactly one of"),
     ],
 )
 def test_parameters_without_sense(parameters, text):
     with pytest.raises(ConfigurationError, match=text):
         SAM2AutomaticMaskGenerator(FakeClient(), **parameters)
+
+
+def test_small_regions_are_removed_as_each_official_generator_does_it():
+    for family, generator, expected in [
+        ("sam1", SamAutomaticMaskGenerator, {"min_mask_region_area": 10}),
+        ("sam2", SAM2AutomaticMaskGenerator, {"cleanup": Cleanup(max_hole_area=10, max_sprinkle_area=10)}),
+    ]:
+        client = FakeClient(family)
+        generator(client, min_mask_region_area=10, pred_iou_thresh=0.5).generate("image.jpg")
+        assert client.asked[0][1] == Parameters(32, 0.5, **expected)
+    with pytest.raises(ConfigurationError, match="must not be negative"):
+        SamAutomaticMaskGenerator(FakeClient("sam1"), min_mask_region_area=-1)
 
 
 def test_the_client_is_one_of_the_family():

@@ -101,7 +101,7 @@ async def find(
                 masks, detail, done, total = step.masks(), None, step.done, step.total
             new, gone = _changes(shown, masks)
             numbers |= dict(zip(new, counter, strict=False))
-            found = await asyncio.to_thread(lambda new: [_found(each, numbers[each]) for each in new], new)
+            found = await asyncio.to_thread(_written, new, numbers)
             yield Step(done, total, found, [numbers.pop(each) for each in gone], detail)
             shown = masks
 
@@ -112,6 +112,10 @@ def _changes(
     """Return the masks that are new, and those that are gone."""
     known, left = set(before), set(now)
     return [each for each in now if each not in known], [each for each in before if each not in left]
+
+
+def _written(masks: Sequence[search.FoundMask], numbers: Mapping[search.FoundMask, int]) -> list[Found]:
+    return [_found(each, numbers[each]) for each in masks]
 
 
 def _found(mask: search.FoundMask, number: int) -> Found:

@@ -106,11 +106,8 @@ def test_every_task_starts(command):
     else:
         assert program in TOOLS
         if program == "pytest":
-            assert all(
-                (ROOT / argument).exists()
-                for argument in arguments
-                if not argument.startswith("-") and not argument.isdigit()
-            )
+            paths = [each for each in arguments if not each.startswith("-") and not each.isdigit()]  # a number: -n 2
+            assert all((ROOT / path).exists() for path in paths)
         start = [sys.executable, "-m", program, "--version"]
     done = subprocess.run(start, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

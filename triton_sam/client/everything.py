@@ -37,7 +37,8 @@ def find_everything(
         ImageError: the image cannot be used.
         ServerError: see triton_sam.errors.
     """
-    running, answer = search(open_image(image), client.family, parameters), None
+    running = search(open_image(image), client.family, parameters)
+    answer: Any = None
     while True:
         try:
             asked = running.send(answer)
@@ -77,7 +78,7 @@ async def find_everything_async(
     """
     opened = await asyncio.to_thread(open_image, image)
     with contextlib.closing(search(opened, client.family, parameters)) as running:
-        answer = None
+        answer: Any = None
         while True:
             asked = await asyncio.to_thread(_advance, running, answer)
             answer = None

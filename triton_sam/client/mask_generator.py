@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -249,7 +250,14 @@ def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
     """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2.
 
     Raises:
-        ConfigurationError: a parameter is out of range.
+        ConfigurationError: there is no such parameter, or it has a wrong type or is out of range.
     """
     kind = GENERATORS.get(family, SAM2AutomaticMaskGenerator)
-    return Parameters(**{"pred_iou_thresh": kind.default_pred_iou_thresh, **given})
+    names = [each.name for each in dataclasses.fields(Parameters)]
+    for name in given:
+        if name not in names:
+            raise ConfigurationError(f"there is no parameter {name!r}: the parameters are {', '.join(names)}")
+    try:
+        return Parameters(**{"pred_iou_thresh": kind.default_pred_iou_thresh, **given})
+    except TypeError as error:
+        raise ConfigurationError(f"a parameter has a wrong type: {error}") from None

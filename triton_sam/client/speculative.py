@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..everything.search import Found, FoundObject, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -208,6 +211,25 @@ class SpeculativeSAM2Client(ClientCore):
         self._dispatcher.submit([work], None)
         self._dispatcher.start()
         return click.each_segment(await asyncio.wrap_future(work.future))
+
+    async def everything_async(
+        self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
+    ) -> list[FoundObject]:
+        """Segment all objects of an image by a grid of clicks, see SAM2TritonClient.everything().
+
+        Cancelling the task ends the search, and cancels its request at Triton.
+        """
+        from .everything import find_everything_async
+        from .mask_generator import parameters_of
+
+        chosen = parameters_of(self.family.name, parameters)
+        async with contextlib.aclosing(find_everything_async(self, image, chosen)) as steps:
+            async for step in steps:
+                if isinstance(step, Found):
+                    return await asyncio.to_thread(attrgetter("objects"), step)
+                if progress is not None:
+                    progress(step)
+        raise AssertionError("a search ends with its objects")
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..everything.search import FoundObject, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -178,6 +179,31 @@ class SamTritonClient(ClientCore):
         arguments = (point_coords, point_labels, box, mask_input, multimask_output)
         click = self._prepared_click(image, *arguments, logits, cleanup)
         return click.segments(self._ask(click))
+
+    def everything(
+        self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
+    ) -> list[FoundObject]:
+        """Segment all objects of an image by a grid of clicks.
+
+        Args:
+            image: see encode().
+            progress: is called after each request; ``step.done`` of ``step.total`` points are done. An exception that
+                it raises ends the search.
+            parameters: fields of triton_sam.everything.parameters.Parameters, with the defaults of the family's
+                official mask generator.
+
+        Returns:
+            The objects in the order of the official generator. ``score`` is the predicted IoU.
+
+        Raises:
+            ConfigurationError: a parameter is out of range.
+            ImageError: the image cannot be used.
+            ServerError: see triton_sam.errors.
+        """
+        from .everything import find_everything
+        from .mask_generator import parameters_of
+
+        return find_everything(self, image, parameters_of(self.family.name, parameters), progress).objects
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigurationError
-from ..families.base import FloatArray
 from ..masks.cleanup import Cleanup
 
 MAX_POINTS_PER_SIDE = 256
@@ -85,7 +84,7 @@ class Parameters:
         if self.point_grids is not None and len(self.point_grids) <= self.crop_n_layers:
             raise ConfigurationError(f"{self.crop_n_layers} layers of crops need {self.crop_n_layers + 1} point_grids")
 
-    def grid(self, layer: int) -> FloatArray:
+    def grid(self, layer: int) -> npt.NDArray[np.float64]:
         """Return the points (N,2) of a layer, x and y in 0..1, row by row."""
         if self.point_grids is not None:
             return np.asarray(self.point_grids[layer], np.float64).reshape(-1, 2)
@@ -93,4 +92,5 @@ class Parameters:
         if count == 0:
             return np.zeros((0, 2))
         places = np.linspace(1 / (2 * count), 1 - 1 / (2 * count), count)
-        return np.stack(np.meshgrid(places, places), axis=-1).reshape(-1, 2)
+        grid: npt.NDArray[np.float64] = np.stack(np.meshgrid(places, places), axis=-1).reshape(-1, 2)
+        return grid

@@ -4,8 +4,9 @@
 the whole video are written from records.
 """
 
+from ..masks.label_map import davis_palette
 from .formats import TRACK_FORMATS, TrackFormat
-from .palette import davis_palette, label_map
+from .palette import label_map
 from .prompts import ObjectPrompt
 from .protocols import ObjectMask, Video
 from .records import MaskRecord

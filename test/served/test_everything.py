@@ -1,0 +1,92 @@
+"""All objects of an image, on a real Triton: both clients find the same, and whoever stops leaves no work behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from support.conditions import settled
+
+from triton_sam import ConfigurationError, ImageError, SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam.everything.search import FoundObject
+
+LOW = {"points_per_side": 6, "pred_iou_thresh": 0.5, "stability_score_thresh": 0.8}
+"""The demo model rates its masks low."""
+
+
+@pytest.fixture(params=["http", "grpc"])
+def address(request: pytest.FixtureRequest, service_triton) -> str:
+    return service_triton.http_url if request.param == "http" else service_triton.grpc_url
+
+
+def summary(found: list[FoundObject]) -> list[tuple]:
+    return [(each.box, each.area, each.score, each.stability_score, each.point) for each in found]
+
+
+def test_both_clients_find_the_same_objects(address, images):
+    steps: list[tuple[int, int]] = []
+    with SAM2TritonClient(address) as client:
+        found = client.everything(images / "shapes.jpg", progress=lambda step: steps.append((step.done, step.total)), **LOW)
+        whole = client.encode(images / "shapes.jpg")
+        for each in found:  # each is the answer to its click
+            candidates = client.segment([each.point], [1], multimask_output=True, image=whole)
+            assert any(np.array_equal(each.mask, one.mask) for one in candidates)
+    assert found
+    assert steps[-1] == (36, 36)
+
+    async def search():
+        async with SpeculativeSAM2Client(address) as client:
+            return await client.everything_async(images / "shapes.jpg", **LOW)
+
+    assert summary(asyncio.run(search())) == summary(found)
+
+
+def test_crops_find_small_objects_in_pixels_of_the_image(address, images):
+    with SAM2TritonClient(address) as client:
+        found = client.everything(images / "shapes.jpg", crop_n_layers=1, crop_n_points_downscale_factor=3, **LOW)
+    assert len({each.crop_box for each in found}) > 1
+    assert all(each.mask.shape == (600, 800) for each in found)
+    for each in found:
+        left, top, right, bottom = each.crop_box
+        assert each.mask[top:bottom, left:right].sum() == each.area
+
+
+def test_a_cancelled_search_decodes_no_more_than_its_request(service_triton, images, decodes):
+    async def search():
+        async with SpeculativeSAM2Client(service_triton.grpc_url) as client:
+            running = asyncio.Event()
+
+            def progress(step):
+                running.set()
+
+            task = asyncio.create_task(client.everything_async(images / "shapes.jpg", progress=progress, **LOW))
+            await running.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    before = settled(decodes)
+    asyncio.run(search())
+    assert settled(decodes) - before <= 2 * 8  # the request that was answered, and the one under way
+
+
+def test_wrong_calls_are_one_clear_error(address, images):
+    with SAM2TritonClient(address) as client:
+        for parameters, text in [
+            ({"points_per_side": 0}, "points_per_side must be within 1..256"),
+            ({"points": 3}, "there is no parameter 'points'"),
+            ({"pred_iou_thresh": float("nan")}, "pred_iou_thresh must be within 0..1"),
+            ({"points_per_side": "many"}, "a parameter has a wrong type"),
+        ]:
+            with pytest.raises(ConfigurationError, match=text):
+                client.everything(images / "shapes.jpg", **parameters)
+        with pytest.raises(ImageError):
+            client.everything(b"no image")
+
+
+@pytest.mark.parametrize("size", [(1, 1), (4000, 4)])
+def test_odd_sizes_have_an_answer(service_triton, size):
+    image = np.zeros((*size[::-1], 3), np.uint8)
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        assert isinstance(client.everything(image, points_per_side=2), list)

@@ -68,12 +68,12 @@ def test_memory_stays_flat_over_a_long_stream(video_server):
     process = psutil.Process(video_server.pid)
     processes = [process, *process.children(recursive=True)]
     samples = {}
-    with SAM2VideoClient(video_server.grpc_url, timeout=300) as client:
-        with client.open((drawn(7, index) for index in range(LONG)), quality=90) as video:
-            video.add(0, 1, points=[[60, 45]])
-            for frame, _ in video.propagate(logits=False):
-                if frame % 10 == 9:
-                    samples[frame] = total_memory(processes)
+    stream = (drawn(7, index) for index in range(LONG))
+    with SAM2VideoClient(video_server.grpc_url, timeout=300) as client, client.open(stream, quality=90) as video:
+        video.add(0, 1, points=[[60, 45]])
+        for frame, _ in video.propagate(logits=False):
+            if frame % 10 == 9:
+                samples[frame] = total_memory(processes)
     assert max(samples) == LONG - 1
     blocks = [range(first, first + BLOCK) for first in range(SETTLED, LONG, BLOCK)]
     medians = [statistics.median(samples[frame] for frame in block if frame in samples) for block in blocks]

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import io
+import shutil
 import statistics
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 from support.soak import total_memory
 
 from triton_sam import SAM2VideoClient
+from triton_sam._common.bundle import bundled
 from triton_sam.errors import ServerBusyError
 from triton_sam.masks.rle import rle_to_mask
 
@@ -33,11 +35,12 @@ def drawn(seed, index):
 
 
 def tracked(url, seed):
-    """Track one object through a clip of its own; return the bytes of all logits."""
+    """Track one object through a clip of its own; return all logits, as bytes, and scores."""
     frames = [drawn(seed, index) for index in range(FRAMES_EACH)]
     with SAM2VideoClient(url, timeout=300) as client, client.open(frames) as video:
         video.add(0, 1 + seed, points=[[20 + 2 * seed, 45]])
-        return [segments[1 + seed].logits.tobytes() for _, segments in video.propagate()]
+        passed = [segments[1 + seed] for _, segments in video.propagate()]
+        return [(segment.logits.tobytes(), segment.object_score) for segment in passed]
 
 
 def test_32_sessions_at_once_equal_their_lone_runs(video_server):
@@ -64,7 +67,10 @@ def test_the_33rd_session_is_refused(video_server):
 
 @pytest.mark.timeout(900)
 def test_memory_stays_flat_over_a_long_stream(video_server):
-    """Memory of all processes of the server, in blocks of 100 frames. After 200 frames it grows by 1 % at most."""
+    """Memory of all processes of the server after 200 frames: the second half takes 1 % more than the first at most.
+
+    Medians of 100 frames differ by up to 1.5 % in both directions.
+    """
     process = psutil.Process(video_server.pid)
     processes = [process, *process.children(recursive=True)]
     samples = {}
@@ -78,10 +84,22 @@ def test_memory_stays_flat_over_a_long_stream(video_server):
     blocks = [range(first, first + BLOCK) for first in range(SETTLED, LONG, BLOCK)]
     medians = [statistics.median(samples[frame] for frame in block if frame in samples) for block in blocks]
     print("MiB:", [round(median / 2**20) for median in medians])
-    assert max(medians[1:]) <= GROWTH * medians[0]
+    half = len(medians) // 2
+    assert statistics.mean(medians[half:]) <= GROWTH * statistics.mean(medians[:half])
 
 
-def test_a_service_tracks_with_a_real_model(video_server, tmp_path):
+@pytest.fixture
+def server_with_pair(video_models, tmp_path):
+    """A server of the models for videos that has a decoder for images, too, without which a service is not ready."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    repository = tmp_path / "models"
+    shutil.copytree(video_models.repository, repository)
+    shutil.copytree(bundled("model_repository") / "sam2_decoder", repository / "sam2_decoder")
+    with local_server.LocalServer(repository) as server:
+        yield server
+
+
+def test_a_service_tracks_with_a_real_model(server_with_pair, tmp_path):
     """Upload, prompt, track and download by `/v1/videos`: the masks are those of the client."""
     pytest.importorskip("fastapi")
     pytest.importorskip("av")
@@ -90,10 +108,10 @@ def test_a_service_tracks_with_a_real_model(video_server, tmp_path):
     from support.video_calls import POINT, track, upload
 
     file = write_clip(tmp_path / "clip.mp4", 8)
-    with SAM2VideoClient(video_server.http_url) as client, client.open(file) as video:
+    with SAM2VideoClient(server_with_pair.http_url) as client, client.open(file) as video:
         video.add(0, 1, points=POINT["points"])
         expected = {frame: segments[1].mask for frame, segments in video.propagate()}
-    with running_service(video_server.grpc_url) as service:
+    with running_service(server_with_pair.grpc_url) as service:
         path = f"/v1/videos/{upload(service.http, file.read_bytes())['id']}"
         answer = service.http.post(f"{path}/prompts", json=POINT)
         assert answer.status_code == 200, answer.text

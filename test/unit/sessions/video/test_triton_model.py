@@ -48,13 +48,8 @@ class Tensor:
 class Error(Exception):
     """pb_utils.TritonError."""
 
-    INVALID_ARG, NOT_FOUND, UNAVAILABLE, CANCELLED, INTERNAL = [
-        "INVALID_ARG",
-        "NOT_FOUND",
-        "BUSY",
-        "CANCELLED",
-        "INTERNAL",
-    ]
+    INVALID_ARG, NOT_FOUND = "INVALID_ARG", "NOT_FOUND"
+    UNAVAILABLE, CANCELLED, INTERNAL = "BUSY", "CANCELLED", "INTERNAL"
 
     def __init__(self, message, code="INTERNAL"):
         super().__init__(message)

@@ -62,7 +62,10 @@ def test_the_masks_are_the_same_over_both_protocols(url, undisturbed):
 
 def test_the_async_client_gives_the_same_masks(url, undisturbed):
     async def run():
+        async with AsyncSAM2VideoClient(url, variant="sam2_none") as client:
+            assert not await client.is_ready()
         async with AsyncSAM2VideoClient(url) as client, await client.open(FRAMES) as video:
+            assert await client.is_ready()
             await video.add(2, 1, points=[[22, 40]])
             await video.add(4, 5, box=[10, 20, 50, 60])
             return [(frame, values(segments)) async for frame, segments in video.propagate(start=0, count=12)]

@@ -145,7 +145,7 @@ def test_unknown_images_and_models(http, path):
 
 
 def test_only_some_images_are_searched_at_a_time(running, http, path, finder):
-    finder.seconds = 0.05
+    finder.seconds = 0.5
     with (
         http.stream("POST", path, json={}, headers=EVENTS) as first,
         http.stream("POST", path, json={}, headers=EVENTS),

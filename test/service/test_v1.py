@@ -191,3 +191,16 @@ def test_wrong_requests(service, image, segment):
     assert problem(service.http.post(f"/v1/images/{'0' * 32}/segment", json=POINT), 404)["code"] == "unknown_image"
     problem(service.http.post("/v1/images"), 422)
     problem(service.http.post("/v1/images", headers={"content-type": "multipart/form-data"}, content=b"x"), 400)
+
+
+def test_everything_equals_the_python_clients(service, client, image, picture):
+    low = {"points_per_side": 4, "pred_iou_thresh": 0.5, "stability_score_thresh": 0.8}
+    answer = service.http.post(f"/v1/images/{image['id']}/everything", json=low).json()
+    expected = {each.point: each.mask for each in client.everything(picture, **low)}
+    assert answer["points"] == 16
+    assert len(answer["objects"]) == len(expected) > 0
+    for each in answer["objects"]:
+        assert np.array_equal(rle_to_mask(each["rle"]), expected[tuple(each["point"])])
+    none = service.http.post(f"/v1/images/{image['id']}/everything", json={**low, "pred_iou_thresh": 1}).json()
+    assert none["objects"] == []
+    assert "pred_iou_thresh dropped" in none["detail"]

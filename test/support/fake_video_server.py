@@ -294,6 +294,9 @@ class AsyncVideoTransport:
     async def infer(self, model, inputs, outputs):
         return await asyncio.to_thread(self.server.answer, model, inputs, outputs)
 
+    async def is_ready(self, model):
+        return model == "sam2_video"
+
     async def close(self):
         pass
 

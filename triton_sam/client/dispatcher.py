@@ -99,6 +99,17 @@ class Dispatcher:
             self._check_open()
             return asyncio.run_coroutine_threadsafe(self._infer(request, end), self._loop)
 
+    def is_ready(self, model: str) -> concurrent.futures.Future[bool]:
+        """Ask outside of all lanes whether the server has a model ready.
+
+        Raises:
+            ConfigurationError: the client is closed, or it belongs to the parent of this process.
+        """
+        self._check_process()
+        with self._lock:
+            self._check_open()
+            return asyncio.run_coroutine_threadsafe(self._is_ready(model), self._loop)
+
     def change(self, act: Callable[[Lanes[Work[Any]]], Step[Work[Any]]]) -> int:
         """Change the lanes; return the number of requests that the change cancelled.
 
@@ -219,6 +230,9 @@ class Dispatcher:
         # The coroutine of the request is made here, once the task runs. Python warns of a coroutine that nobody awaits,
         # which is what remains if a task is cancelled before it starts and had received the coroutine as an argument.
         return await self._transport.in_time(self._ask(request), end)
+
+    async def _is_ready(self, model: str) -> bool:
+        return await self._start(self._transport.is_ready(model))
 
     async def _ask(self, request: Request) -> Tensors:
         return await self._transport.infer(request.model, request.inputs, request.outputs)

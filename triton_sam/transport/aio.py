@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from ..errors import ServerTimeoutError
+from ..errors import ServerError, ServerTimeoutError
 from .base import Tensors
 from .failures import all_outputs, map_error
 from .options import certificates, check_times, request_headers
@@ -108,6 +108,15 @@ class AsyncTransport:
                 left = _END.get() - time.monotonic()
                 pause = attempts.pause_after(error, map_error(error, self._url, model), left)
             await asyncio.sleep(pause)
+
+    async def is_ready(self, model: str) -> bool:
+        """Return whether the server answers and reports that a model is ready. There is one attempt."""
+        try:
+            return await self._client.is_model_ready(model, Call(time.monotonic() + self._timeout))
+        except Exception as error:
+            if isinstance(map_error(error, self._url, model), ServerError):
+                return False
+            raise
 
     async def close(self) -> None:
         """Close all connections."""

@@ -68,6 +68,10 @@ class AsyncBaseTransport(Protocol):
         """Run one inference and return the named outputs; a failure is a ServerError."""
         ...
 
+    async def is_ready(self, model: str) -> bool:
+        """Return whether the server answers and has a model ready. Raises no ServerError."""
+        ...
+
     async def close(self) -> None:
         """Release connections and memory."""
         ...

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy.typing as npt
@@ -41,27 +42,40 @@ class AsyncGrpcClient:
         self, model: str, inputs: Tensors, outputs: Sequence[str], call: Call
     ) -> dict[str, npt.NDArray[Any]]:
         """See AsyncProtocolClient."""
-        client = self._client = self._client or self._connect()
-        try:
+        with self._connected(model) as client:
             answer = await client.infer(
                 model,
                 [self._inputs.get(name, array) for name, array in inputs.items()],
                 outputs=[tritonclient.grpc.aio.InferRequestedOutput(name) for name in outputs],
-                headers=lower_case({**self._headers, **call.headers}),  # tritonclient adds its own to them
-                client_timeout=call.left(),
+                **self._options(call),
             )
-        except Exception as error:
-            # options._GRPC_OPTIONS says why. The client is not closed, because other calls may still use it.
-            if self._client is client and isinstance(map_error(error, self._url, model), ServerUnreachableError):
-                self._client = None
-            raise
         return named_outputs(answer, outputs)
+
+    async def is_model_ready(self, model: str, call: Call) -> bool:
+        """See AsyncProtocolClient."""
+        with self._connected(model) as client:
+            return bool(await client.is_model_ready(model, **self._options(call)))
 
     async def close(self) -> None:
         """See AsyncProtocolClient."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+
+    def _options(self, call: Call) -> dict[str, Any]:
+        headers = lower_case({**self._headers, **call.headers})  # tritonclient adds its own to them
+        return {"headers": headers, "client_timeout": call.left()}
+
+    @contextlib.contextmanager
+    def _connected(self, model: str) -> Iterator[Any]:
+        client = self._client = self._client or self._connect()
+        try:
+            yield client
+        except Exception as error:
+            # options._GRPC_OPTIONS says why. The client is not closed, because other calls may still use it.
+            if self._client is client and isinstance(map_error(error, self._url, model), ServerUnreachableError):
+                self._client = None
+            raise
 
     def _connect(self) -> Any:
         return tritonclient.grpc.aio.InferenceServerClient(

@@ -50,6 +50,11 @@ class AsyncKServeClient:
         async with self._places:
             return await self._threads.run(partial(self._client.infer, model, inputs, outputs, call), call)
 
+    async def is_model_ready(self, model: str, call: Call) -> bool:
+        """See AsyncProtocolClient."""
+        async with self._places:
+            return await self._threads.run(partial(self._client.is_model_ready, model, call), call)
+
     async def close(self) -> None:
         """See AsyncProtocolClient."""
         self._threads.close()

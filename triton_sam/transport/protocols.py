@@ -86,6 +86,10 @@ class AsyncProtocolClient(Protocol):
         """See ProtocolClient.infer."""
         ...
 
+    async def is_model_ready(self, model: str, call: Call) -> bool:
+        """Return whether the server reports that a model is ready."""
+        ...
+
     async def close(self) -> None:
         """Close the connections."""
         ...

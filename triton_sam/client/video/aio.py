@@ -89,6 +89,10 @@ class AsyncSAM2VideoClient:
             raise
         return video
 
+    async def is_ready(self) -> bool:
+        """Whether the server answers and has the video model of this client ready."""
+        return await asyncio.wrap_future(self._dispatcher.is_ready(self._model.name))
+
     async def aclose(self) -> None:
         """Close the connections. Close the videos first."""
         await asyncio.shield(asyncio.wrap_future(self._dispatcher.close()))

@@ -56,6 +56,18 @@ def test_the_masks_are_those_of_the_sync_client(loses):
     assert server.sessions == {}
 
 
+def test_the_client_tells_whether_the_model_is_ready():
+    async def ask(**options):
+        async with AsyncSAM2VideoClient(**options) as client:
+            return await client.is_ready()
+
+    transport = AsyncVideoTransport(FakeVideoServer())
+    assert asyncio.run(ask(transport=transport))
+    assert not asyncio.run(ask(transport=transport, variant="sam2_other"))
+    for scheme in ("http", "grpc"):  # nothing listens there
+        assert not asyncio.run(ask(url=f"{scheme}://127.0.0.1:9", timeout=5))
+
+
 def test_cancel_and_early_ends_stop_the_server():
     server = FakeVideoServer()
 

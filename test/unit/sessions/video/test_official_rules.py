@@ -150,10 +150,12 @@ def test_a_correction_in_the_middle(both):
     both.propagate(12)
 
 
-def test_the_first_prompt_is_corrected(both):
+@pytest.mark.parametrize("point", [[9, 9], [2, 7], [6, 3], [11, 1]])  # one mask in 61 is equal by chance
+def test_the_first_prompt_is_corrected(both, point):
+    """A correction of a prompted frame attends to the memory and to the pointer, of age 0, of the same frame."""
     both.points(0, points=[[3, 4]], labels=[1])
     both.propagate(count=9)
-    both.points(0, points=[[9, 9]], labels=[0], clear=False)
+    both.points(0, points=[point], labels=[0], clear=False)
     both.propagate(count=9)
 
 

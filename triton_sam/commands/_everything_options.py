@@ -16,6 +16,7 @@ _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("crop_nms_thresh", float, "0..1", "as --box-nms-thresh, for masks of different crops (default: 0.7)"),
     ("crop_overlap_ratio", float, "0..1", "overlap of crops as a fraction of the image (default: 0.341)"),
     ("crop_n_points_downscale_factor", int, "N", "each layer has that many times fewer points a side (default: 1)"),
+    ("min_mask_region_area", int, "PIXELS", "fill holes and drop parts of fewer pixels of the image (default: 0)"),
 )
 _SWITCHES = (
     ("use_m2m", True, "--use-m2m", "refine each mask once, with its logits as a prompt"),

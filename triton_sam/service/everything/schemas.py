@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from ...everything.parameters import MAX_CROP_LAYERS, MAX_POINTS_PER_SIDE
 from ...masks.formats import TOLERANCE
 from ..schemas import FORMATS, CleanupRequest, Strict, encoded_mask
 
@@ -30,7 +31,7 @@ class EverythingRequest(Strict):
     )
 
     points_per_side: int | None = Field(
-        default=None, ge=0, le=256, description="The grid has so many points in each row and column."
+        default=None, ge=1, le=MAX_POINTS_PER_SIDE, description="The grid has so many points in each row and column."
     )
     points_per_batch: int | None = Field(default=None, ge=1, le=1024, description="Points that are decoded at a time.")
     pred_iou_thresh: Share | None = Field(default=None, description="Masks of a lower score are dropped.")
@@ -42,11 +43,18 @@ class EverythingRequest(Strict):
         default=None, description="Of masks whose boxes have a higher IoU, the best stays."
     )
     crop_n_layers: int | None = Field(
-        default=None, ge=0, le=4, description="Layer i searches again in 2**i x 2**i overlapping crops of the image."
+        default=None,
+        ge=0,
+        le=MAX_CROP_LAYERS,
+        description="Layer i searches again in 2**i x 2**i overlapping crops of the image.",
     )
     crop_nms_thresh: Share | None = Field(default=None, description="As box_nms_thresh, between crops.")
-    crop_overlap_ratio: Share | None = Field(
-        default=None, description="The share of the shorter side by which crops overlap."
+    crop_overlap_ratio: float | None = Field(
+        default=None,
+        ge=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="The share of the shorter side by which crops overlap.",
     )
     crop_n_points_downscale_factor: int | None = Field(
         default=None, ge=1, le=16, description="Layer i has points_per_side divided by this number to the power of i."

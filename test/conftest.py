@@ -31,6 +31,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.dist = "loadgroup"  # instead of test by test: see support/two_workers.py
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks next
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.pluginmanager.hasplugin("xdist"):
         group_by_fixtures(items)

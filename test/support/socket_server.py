@@ -24,6 +24,7 @@ class Server:
     def __init__(self, serve, context=None):
         self.requests = []
         self.connections = []
+        self._threads = []
         self.asked = threading.Event()
         self.ended = threading.Event()
         self._serve, self._context = serve, context
@@ -36,7 +37,14 @@ class Server:
         return self
 
     def __exit__(self, *_):
+        """End all threads, and then close the connections: a thread would go on with the next file of that number."""
         self._listener.close()
+        self.ended.set()
+        for connection in self.connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
         for connection in self.connections:
             connection.close()
 
@@ -45,7 +53,8 @@ class Server:
             while True:
                 connection, _ = self._listener.accept()
                 self.connections.append(connection)
-                threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+                self._threads.append(threading.Thread(target=self._run, args=(connection,), daemon=True))
+                self._threads[-1].start()
 
     def _run(self, connection):
         with contextlib.suppress(OSError, ValueError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 SECONDS_TO_STOP = 5
+SECONDS_FOR_SPANS = 3
 BACKLOG = 512
 
 
@@ -60,7 +63,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)
     with _triton(settings, repository, quiet=quiet) as url:
         app = create_app(replace(settings, url=url))
-        add_traces(app)
+        send_spans = add_traces(app)
         config = uvicorn.Config(
             app,
             host=host,
@@ -74,7 +77,7 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
             ws_max_size=1 << 17,
             server_header=False,
         )
-        server = _server(config, app)
+        server = _server(config, app, send_spans)
         if not quiet:
             print(
                 f"the page: http://{_shown(host)}:{port}/   Triton: {url}   Ctrl-C stops", file=sys.stderr, flush=True
@@ -86,8 +89,8 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
     return 0
 
 
-def _server(config: uvicorn.Config, app: FastAPI) -> uvicorn.Server:
-    """Return a server that refuses work that has not begun when it is told to stop."""
+def _server(config: uvicorn.Config, app: FastAPI, send_spans: Callable[[], object]) -> uvicorn.Server:
+    """Return a server that refuses work that has not begun when it is told to stop, and sends its last spans."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -96,6 +99,9 @@ def _server(config: uvicorn.Config, app: FastAPI) -> uvicorn.Server:
             app.state.videos.refuse()
             app.state.engine.budgets.workers.refuse()
             await super().shutdown(sockets)
+            sending = threading.Thread(target=send_spans, daemon=True)  # the collector may be gone
+            sending.start()
+            await asyncio.to_thread(sending.join, SECONDS_FOR_SPANS)
 
     return Server(config)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -56,18 +57,22 @@ def read_trace(header: str | None) -> Trace | None:
     return Trace(trace_id, parent_id, flags)
 
 
-def add_traces(app: FastAPI) -> None:
+def add_traces(app: FastAPI) -> Callable[[], object]:
     """Let the application open a span for each request, if the environment names a collector.
 
     The variables are those of OpenTelemetry: `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`
     and others. A request with the header `traceparent` continues the trace of its caller, and the client of the service
     passes the trace on to Triton.
 
+    Returns:
+        A function that sends the spans that wait, and blocks until the collector has them. Call it at the end: uvicorn
+        ends the process by the signal that it received, without the functions that Python calls at its exit.
+
     Raises:
         MissingDependencyError: the environment names a collector, and OpenTelemetry is not installed.
     """
     if not any(os.environ.get(name) for name in _ENDPOINTS) or os.environ.get("OTEL_SDK_DISABLED") == "true":
-        return
+        return lambda: None
     if importlib.util.find_spec("opentelemetry") is None:
         raise MissingDependencyError(f"traces need OpenTelemetry, because {_ENDPOINTS[0]} is set: {install('tracing')}")
     from opentelemetry import trace
@@ -84,3 +89,4 @@ def add_traces(app: FastAPI) -> None:
     # A middleware of the application: newer versions of FastAPI open no spans of their own beside it. Without the two
     # names, each message of a request would have a span.
     app.add_middleware(OpenTelemetryMiddleware, excluded_urls=_UNTRACED, exclude_spans=["receive", "send"])
+    return provider.force_flush

@@ -195,7 +195,7 @@ def search(image: Image.Image, family: Family, parameters: Parameters) -> Search
     if len(crops) > 1:
         _suppress_crops(found, parameters.crop_nms_thresh)
     if parameters.min_mask_region_area:
-        _remove_small_regions(found, parameters)
+        drop_small_regions(found, parameters)
     return found
 
 
@@ -271,7 +271,7 @@ def _suppress_crops(found: Found, threshold: float) -> None:
     found.masks = [found.masks[index] for index in kept]
 
 
-def _remove_small_regions(found: Found, parameters: Parameters) -> None:
+def drop_small_regions(found: Found, parameters: Parameters) -> None:
     """Fill small holes and drop small parts, and then the masks that are doubled by it.
 
     Reference: SamAutomaticMaskGenerator.postprocess_small_regions. Masks that do not change win.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from PIL import Image
+from support.found_masks import found_mask
 
 from triton_sam.client.everything import find_everything
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything import filters
 from triton_sam.everything.parameters import Parameters
+from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
 
 amg = pytest.importorskip("sam2.utils.amg")
@@ -157,3 +159,27 @@ def test_an_error_of_progress_ends_the_work():
 def test_wrong_parameters(values, text):
     with pytest.raises(ConfigurationError, match=text):
         Parameters(**values)
+
+
+def test_small_regions_are_removed_as_the_official_generator_does_it():
+    """Masks with holes and specks, and two that are equal after it."""
+    official = pytest.importorskip("segment_anything.utils.amg")
+    generator = pytest.importorskip("segment_anything.automatic_mask_generator")
+    pytest.importorskip("cv2")
+    masks = [np.zeros((60, 80), bool) for _ in range(4)]
+    for mask, (x, y) in zip(masks, [(5, 5), (40, 20), (5, 5), (50, 40)], strict=True):
+        mask[y : y + 18, x : x + 24] = True
+    masks[0][8:10, 8:10] = False  # a hole
+    masks[1][50:52, 2:5] = True  # a speck
+    data = official.MaskData(
+        rles=[official.mask_to_rle_pytorch(torch.tensor(mask[None]))[0] for mask in masks],
+        boxes=official.batched_mask_to_box(torch.tensor(np.stack(masks))),
+        iou_preds=torch.tensor([0.9] * 4),
+    )
+    generator.SamAutomaticMaskGenerator.postprocess_small_regions(data, 10, 0.7)
+    found = Found([found_mask(mask) for mask in masks])
+    drop_small_regions(found, Parameters(min_mask_region_area=10))
+    assert len(found.masks) == 3
+    for each, rle, box in zip(found.masks, data["rles"], data["boxes"].tolist(), strict=True):
+        assert np.array_equal(each.segment().mask, official.rle_to_mask(rle))
+        assert list(each.box) == box

@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         group_by_fixtures(items)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before the time limit of the test begins
 def pytest_runtest_protocol(item: pytest.Item):
     with turn(item):
         return (yield)

@@ -23,6 +23,7 @@ FULL = os.environ.get("TRITON_SAM_SOAK") == "full"
 SECONDS = 300.0 if FULL else 12.0
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -51,6 +52,7 @@ def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol
     assert "recovered_s" in after.more
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_full_queue_of_triton_counts_as_busy_as_well(tmp_path, images):
     """When clients send embeddings with each click, the queue is Triton's own, and config.pbtxt sets its limit."""

@@ -15,11 +15,8 @@ from triton_sam._common.bundle import bundled
 from triton_sam.errors import ServerBusyError
 from triton_sam.masks.rle import rle_to_mask
 
-pytestmark = [
-    pytest.mark.export,
-    pytest.mark.slow,
-    pytest.mark.alone,
-]  # the export of the models takes most of a minute
+# The export of the models takes most of a minute.
+pytestmark = [pytest.mark.export, pytest.mark.slow, pytest.mark.alone]
 psutil = pytest.importorskip("psutil")
 SESSIONS, FRAMES_EACH = 32, 5
 SETTLED, LONG, BLOCK = 200, 1000, 100

@@ -17,7 +17,7 @@ SHARED = ("families_server", "service_triton", "service", "micro_export", "video
 
 
 def group_by_fixtures(items: Sequence[pytest.Item]) -> None:
-    """Keep the tests of a file in one process, and the files that share an expensive fixture; let long runs run alone."""
+    """Keep tests of a file in one process, and files that share an expensive fixture; let long runs run alone."""
     groups: dict[Path, str] = {}
     for item in items:
         expensive = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)

@@ -69,5 +69,5 @@ def suppressed(boxes: Sequence[Box], scores: Sequence[float], threshold: float) 
         common = np.prod(np.maximum(high - low, 0), axis=1)
         with np.errstate(invalid="ignore"):
             overlap = common / (areas[first] + areas[order] - common)
-        order = order[~(overlap > threshold)]
+        order = order[~(overlap.astype(np.float64) > threshold)]  # torchvision compares with a double
     return kept

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,7 @@ from ..masks.cleanup import Cleanup
 MAX_POINTS_PER_SIDE = 256
 MAX_CROP_LAYERS = 3
 _NO_CLEANUP = Cleanup()
+_WHOLE_NUMBERS = ("points_per_side", "crop_n_layers", "crop_n_points_downscale_factor")
 _SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh", "crop_nms_thresh")
 
 
@@ -64,6 +67,7 @@ class Parameters:
     adaptive: bool = False
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         if (self.points_per_side is None) == (self.point_grids is None):
             raise ConfigurationError("give exactly one of points_per_side and point_grids")
         if self.points_per_side is not None and not 1 <= self.points_per_side <= MAX_POINTS_PER_SIDE:
@@ -81,7 +85,22 @@ class Parameters:
                 raise ConfigurationError(f"{name} must be within 0..1, not {getattr(self, name)}")
         if not self.stability_score_offset >= 0 or not self.min_mask_region_area >= 0:
             raise ConfigurationError("stability_score_offset and min_mask_region_area must not be negative")
-        if self.point_grids is not None and len(self.point_grids) <= self.crop_n_layers:
+        self._check_grids()
+
+    def _check_kinds(self) -> None:
+        for name in _WHOLE_NUMBERS:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
+                raise ConfigurationError(f"{name} must be a whole number, not {value!r}")
+        if not (math.isfinite(self.mask_threshold) and math.isfinite(self.stability_score_offset)):
+            raise ConfigurationError("mask_threshold and stability_score_offset must be finite")
+
+    def _check_grids(self) -> None:
+        grids = () if self.point_grids is None else self.point_grids
+        for grid in grids:
+            if not ((np.asarray(grid) >= 0) & (np.asarray(grid) <= 1)).all():
+                raise ConfigurationError("the points of point_grids must be within 0..1")
+        if self.point_grids is not None and len(grids) <= self.crop_n_layers:
             raise ConfigurationError(f"{self.crop_n_layers} layers of crops need {self.crop_n_layers + 1} point_grids")
 
     def grid(self, layer: int) -> npt.NDArray[np.float64]:

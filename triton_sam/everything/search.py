@@ -242,14 +242,14 @@ class Clicks:
             self._consider(low, float(score), (float(point[0]), float(point[1])))
 
     def _consider(self, low: FloatArray, score: float, point: tuple[float, float]) -> None:
-        """Put a mask through the filters."""
+        """Put a mask through the filters. Scores are compared in FP32, as torch does: 19/20 passes 0.95."""
         chosen = self._parameters
-        if chosen.pred_iou_thresh > 0 and not score > chosen.pred_iou_thresh:
+        if chosen.pred_iou_thresh > 0 and not np.float32(score) > np.float32(chosen.pred_iou_thresh):
             self._found.dropped["pred_iou_thresh"] += 1
             return
         logits = full_size_logits(chosen.cleanup.clean_logits(low), self._size, self._family)
         stability = stability_of(logits, chosen.mask_threshold, chosen.stability_score_offset)
-        if chosen.stability_score_thresh > 0 and not stability >= chosen.stability_score_thresh:
+        if chosen.stability_score_thresh > 0 and not np.float32(stability) >= np.float32(chosen.stability_score_thresh):
             self._found.dropped["stability_score_thresh"] += 1
             return
         mask = chosen.cleanup.clean_mask(logits > chosen.mask_threshold, [point])

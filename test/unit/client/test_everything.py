@@ -9,7 +9,7 @@ from support.found_masks import found_mask
 
 from triton_sam.client.everything import find_everything
 from triton_sam.errors import ConfigurationError
-from triton_sam.everything import filters
+from triton_sam.everything import filters, search
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
@@ -47,6 +47,30 @@ def test_suppression_equals_torchvision():
     assert kept == official.tolist()
     assert 20 < len(kept) < 200
     assert filters.suppressed([], [], 0.5) == []
+
+
+@pytest.mark.parametrize("threshold", [0.25, 0.5, 0.6, 0.8])
+def test_boxes_exactly_at_the_threshold_are_treated_as_by_torchvision(threshold):
+    from torchvision.ops import nms
+
+    rng = np.random.default_rng(0)
+    for _ in range(40):  # small boxes often have this IoU exactly
+        low = rng.integers(0, 6, (30, 2))
+        boxes = np.concatenate([low, low + rng.integers(1, 11, (30, 2))], axis=1)
+        scores = rng.permutation(30) / 30
+        official = nms(torch.tensor(boxes).float(), torch.tensor(scores).float(), threshold).tolist()
+        assert filters.suppressed([tuple(box) for box in boxes.tolist()], scores.tolist(), threshold) == official
+
+
+def test_scores_exactly_at_a_threshold_are_treated_as_by_torch(monkeypatch):
+    monkeypatch.setattr(search, "full_size_logits", lambda logits, *_: logits)
+    low = np.zeros((4, 5), np.float32)
+    low.ravel()[:19] = 2  # 19 of 20 pixels are stable: 0.95, the default threshold
+    for score, kept in [(0.9, True), (float(np.float32(0.8)), False)]:  # torch.tensor([0.8]) > 0.8 is False
+        chosen = Parameters(1, mask_threshold=-0.5)
+        clicks = search.Clicks(None, (0, 0, 5, 4), (5, 4), get_family("sam2"), chosen, Found())
+        clicks._consider(low, score, (1.0, 1.0))
+        assert bool(clicks.masks) is kept
 
 
 def test_stability_and_boxes_equal_the_official_ones():
@@ -153,6 +177,11 @@ def test_an_error_of_progress_ends_the_work():
         ({"points_per_side": 257}, "within 1..256"),
         ({"crop_n_layers": 4}, "within 0..3"),
         ({"crop_overlap_ratio": 1.0}, "within 0..1"),
+        ({"crop_n_layers": 1.5}, "crop_n_layers must be a whole number"),
+        ({"points_per_side": 8.5}, "points_per_side must be a whole number"),
+        ({"mask_threshold": float("nan")}, "must be finite"),
+        ({"stability_score_offset": float("inf")}, "must be finite"),
+        ({"points_per_side": None, "point_grids": [np.full((1, 2), 1.5)]}, "within 0..1"),
         ({"points_per_side": None, "point_grids": [np.zeros((1, 2))], "crop_n_layers": 1}, "need 2 point_grids"),
     ],
 )

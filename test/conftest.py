@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.micro_export import MicroExport
 from support.shared_servers import end_unused, find_last_users, shared
-from support.two_workers import group_by_fixtures, remove_locks, turn
+from support.two_workers import check_groups, group_by_fixtures, remove_locks, turn
 
 from triton_sam._common.bundle import bundled
 
@@ -23,12 +23,6 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--url", help="server for test_basic.py (default: one that runs at $TRITON_URL, else a local one)")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_cmdline_main(config: pytest.Config) -> None:
-    if config.getoption("numprocesses", None):
-        config.option.dist = "loadgroup"  # instead of test by test: see support/two_workers.py
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks next
@@ -49,6 +43,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     find_last_users(session)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(ids: list[str]) -> None:
+    check_groups(ids)
 
 
 @pytest.hookimpl(wrapper=True)

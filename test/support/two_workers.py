@@ -29,6 +29,19 @@ def group_by_fixtures(items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.alone)
 
 
+def check_groups(ids: Sequence[str]) -> None:
+    """Refuse to run in two processes when pytest-xdist has not put the tests into groups.
+
+    Each process would make the expensive fixtures, and both together need more memory than a machine of 16 GB has.
+    """
+    if ids and "@" not in ids[0]:
+        pytest.exit(
+            f"pytest-xdist forms no groups of tests with pytest {pytest.__version__}:"
+            " install the versions of constraints.txt, or run pytest without -n",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
+
+
 @contextlib.contextmanager
 def turn(item: pytest.Item) -> Iterator[None]:
     """Run a test beside others; or alone, if it is marked ``alone`` because others would disturb it.

@@ -244,6 +244,26 @@ def test_a_damaged_frame_is_an_error_that_names_it(tmp_path):
         open_frames([tmp_path / "nowhere.jpg"])
 
 
+def test_a_damaged_frame_of_a_file_is_an_error_with_a_remedy(tmp_path):
+    path = tmp_path / "clip.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
+        for index in range(4):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(drawn(index))))
+    with av.open(str(path)) as container:
+        damaged = [packet for packet in container.demux(video=0) if packet.size][2]
+    content = bytearray(path.read_bytes())
+    content[damaged.pos : damaged.pos + damaged.size] = bytes(damaged.size)
+    path.write_bytes(content)
+    source = open_frames(path)
+    with pytest.raises(
+        VideoError, match=r"frame 2 of .*clip.avi cannot be decoded: .* `ffmpeg -i .*clip.avi repaired.mp4`"
+    ):
+        source.frame(2)
+    assert [told(source.frame(index)) for index in (0, 1, 3)] == [0, 1, 3]
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -68,6 +68,7 @@ class VideoFrames(FrameSource):
         self._container: InputContainer | None = None
         self._decoded: OrderedDict[int, Image.Image] = OrderedDict()
         self._next: Iterator[tuple[int, VideoFrame]] = iter(())
+        self._ahead = True  # threads decode later frames, too
         self._position = 0  # index of the next frame that the decoder gives
         self._timetable = self._read_timetable()
         self.num_frames = len(self._timetable.times) if self._timetable else self._count_by_decoding()
@@ -95,9 +96,9 @@ class VideoFrames(FrameSource):
 
     def _decode(self, index: int) -> Image.Image:
         """Decode up to a frame, from where the decoder stands, or from the last start before the frame."""
-        if self._container is None or not self._position <= index or self._is_shorter_to_seek(index):
-            self._seek(index)
         try:
+            if self._container is None or not self._position <= index or self._is_shorter_to_seek(index):
+                self._seek(index)
             for found, frame in self._next:
                 self._position = found + 1
                 if found <= index:
@@ -106,12 +107,21 @@ class VideoFrames(FrameSource):
                     break
         except _av().error.FFmpegError as error:
             self.close()
-            raise VideoError(f"frame {index} of {self.name} is damaged: {_reason(error)}") from error
+            if self._ahead:  # the error may belong to a later frame
+                self._ahead = False
+                return self._decode(index)
+            raise self._undecodable(index, _reason(error)) from error
         image = self._decoded.get(index)
         if image is None:
             self.close()
-            raise VideoError(f"frame {index} of {self.name} cannot be decoded: the file is damaged or incomplete")
+            raise self._undecodable(index, "the file is damaged or incomplete")
         return image
+
+    def _undecodable(self, index: int, reason: str) -> VideoError:
+        return VideoError(
+            f"frame {index} of {self.name} cannot be decoded: {reason}."
+            f" `ffmpeg -i {self.name} repaired.mp4` writes a video of the frames that can be decoded"
+        )
 
     def _is_shorter_to_seek(self, index: int) -> bool:
         """Whether decoding can start between the position of the decoder and a frame."""
@@ -167,7 +177,10 @@ class VideoFrames(FrameSource):
 
     def _open(self) -> tuple[InputContainer, VideoStream]:
         container = open_container(self.name, self.name)
-        return container, video_stream(container, self.name)
+        stream = video_stream(container, self.name)
+        if not self._ahead:
+            stream.thread_type = "NONE"
+        return container, stream
 
     def _read_timetable(self) -> Timetable | None:
         """Read the time stamps of all frames; None if frames have no time stamp of their own."""

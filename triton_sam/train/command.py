@@ -118,10 +118,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     settings = _settings(options)
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
-    torch.set_flush_denormal(True)  # sharp attention produces denormal numbers, which are a hundred times slower
     options.out.mkdir(parents=True, exist_ok=True)
     views = [view for stage in settings.stages for view in stage.views]
-    with _stop_signals() as should_stop:
+    with _flushed_denormals(), _stop_signals() as should_stop:
         source = SceneSource(
             options.scenes or options.out / "scenes",
             views,
@@ -136,6 +135,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if should_stop():
             print("interrupted; the same command resumes", flush=True)
         return EXIT_INTERRUPTED if should_stop() else 0
+
+
+@contextmanager
+def _flushed_denormals() -> Iterator[None]:
+    """Count denormal numbers as zero: sharp attention produces them, and they are a hundred times slower."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def _train(

@@ -250,6 +250,7 @@ class TestCommand:
         monkeypatch.setattr("triton_sam.train.command.Trainer.run", lambda *_args, **_options: None)
         main(["--out", str(tmp_path), "--stages", stages, "--easy-shards", "0", "--shards", "0"])
         assert waits == [for_all]
+        assert np.float32(1e-40) * np.float32(1) > 0, "the process counts denormal numbers as zero from now on"
 
     def test_waiting_for_every_scene_ends_with_the_writing_process(self, trainer_module, tmp_path, monkeypatch):
         from triton_sam.train.source import SceneSource

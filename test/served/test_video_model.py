@@ -199,6 +199,7 @@ def test_a_lost_session_goes_on(video, transport):
     with pytest.raises(UnknownSessionError, match="no video session"):
         session.send(0)
     restored = Session(transport, video[3])
+    restored.ask("close_session", ["result"])
     restored.id = transport_start(restored, snapshots[2])
     for frame in range(3, COUNT):
         restored.send(frame)

@@ -1,7 +1,7 @@
 """The results of comparisons between an accelerator and fp32, stored beside the weights that were compared.
 
-`openvino.json` in the folder of a model is a list with one result for each precision. Triton ignores the file. The local
-backend reads it, too (`openvino_session.py`), and cannot import this package.
+`openvino.json` in the folder of a model is a list with one result for each precision. Triton ignores the file. The
+local backend reads it, too (`openvino_session.py`), and cannot import this package.
 """
 
 from __future__ import annotations

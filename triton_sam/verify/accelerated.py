@@ -1,4 +1,4 @@
-"""Compare an encoder on OpenVINO with the same encoder on ONNX Runtime in fp32, by the masks of their clicks and boxes."""
+"""Compare an encoder on OpenVINO with the same encoder on ONNX Runtime in fp32, by the masks of clicks and boxes."""
 
 from __future__ import annotations
 

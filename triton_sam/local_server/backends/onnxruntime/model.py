@@ -28,7 +28,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # Triton starts this file without the folder that it is in
-import openvino_session  # noqa: E402 - see above
+import openvino_session
 
 Array = NDArray[Any]
 
@@ -242,7 +242,7 @@ def open_openvino(file: Path, precision: str, threads: int) -> Any:
         return openvino_session.OpenVinoSession(file, precision, threads)
     except ImportError as error:
         raise pb_utils.TritonModelException(
-            f"config.pbtxt asks for OpenVINO, but {openvino_session.INSTALL}; or run `triton-sam config --accelerator none`"
+            f"{openvino_session.INSTALL}; config.pbtxt asks for it (`triton-sam config --accelerator none` does not)"
         ) from error
     except Exception as error:
         raise pb_utils.TritonModelException(f"{file} with OpenVINO: {one_line(error)}") from error

@@ -1,4 +1,4 @@
-"""OpenVINO in config.pbtxt, the stored comparisons, and the choice of the local backend. No test here needs OpenVINO."""
+"""OpenVINO in config.pbtxt, stored comparisons, and the choice of the backend. No test here needs OpenVINO."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ It reads the same model repositories as Triton's own C++ backend of that name. I
 optional inputs (overridable initializers of the graph), `instance_group`, and the parameters `intra_op_thread_count`,
 `inter_op_thread_count`, `execution_mode`, `gpu_mem_limit` and `cpu_mem_limit`. A parameter whose key starts with
 "session." is passed to ONNX Runtime's session options unchanged. A `cpu_execution_accelerator` named "openvino" lets
-OpenVINO compute the model on a CPU (`openvino_session.py`). The backend answers the requests of a batch one by one. It computes the requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them
-without computing.
+OpenVINO compute the model on a CPU (`openvino_session.py`). The backend answers the requests of a batch one by one. It
+computes the requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them without
+computing.
 
 This file runs in Triton's stub processes, one for each model instance, and must not import triton_sam.
 """

@@ -222,13 +222,14 @@ def openvino_precision(config: Mapping[str, Any], folder: Path, file: Path) -> s
         TritonModelException: config.pbtxt names an accelerator that this backend does not know.
     """
     try:
-        asked = openvino_session.wanted_precision(config)
+        asked: str | None = openvino_session.wanted_precision(config)
     except ValueError as error:
         raise pb_utils.TritonModelException(str(error)) from error
     is_free = os.environ.get(openvino_session.CHOICE_VARIABLE) == "auto"
     if asked is not None or not is_free or importlib.util.find_spec("openvino") is None:
         return asked
-    return openvino_session.verified_precision(folder, file)
+    verified: str | None = openvino_session.verified_precision(folder, file)
+    return verified
 
 
 def open_openvino(file: Path, precision: str, threads: int) -> Any:

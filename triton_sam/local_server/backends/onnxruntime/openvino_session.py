@@ -21,7 +21,7 @@ Array = NDArray[Any]
 ACCELERATOR = "openvino"
 HINTS = {"fp32": "f32", "bf16": "bf16"}
 """OpenVINO's `INFERENCE_PRECISION_HINT` by the names of this project."""
-INSTALL = 'the openvino package is missing: pip install "triton-sam[openvino]", or pip install openvino'
+INSTALL = "the openvino package is missing: pip install openvino"
 RECORD_NAME = "openvino.json"
 """The file in the folder of a model with the results of comparisons; `repository/verified.py` writes it."""
 CHOICE_VARIABLE = "TRITON_SAM_OPENVINO"

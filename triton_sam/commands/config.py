@@ -1,4 +1,4 @@
-"""Set how models run on GPUs: accelerator, devices and instances; the settings are written to config.pbtxt.
+"""Set how models run: accelerator, devices and instances; the settings are written to config.pbtxt.
 
 Each call replaces all earlier settings of its models, so give all options in one call. `--accelerator none` alone
 removes the settings. Without a variant, the command changes all models of the repository. An export writes config.pbtxt
@@ -15,10 +15,18 @@ from typing import Any
 
 from .._common.files import atomic_write
 from ..errors import ConfigurationError, RepositoryError
-from ..repository.accelerators import ACCELERATORS, Accelerator, Tuning, models_of, tune
+from ..repository.accelerators import (
+    ACCELERATORS,
+    DECODER_ACCELERATORS,
+    OPENVINO_PRECISIONS,
+    Accelerator,
+    Tuning,
+    models_of,
+    tune,
+)
 from ..repository.folder import list_models
 from ..repository.names import CONFIG_NAME
-from . import _options
+from . import _openvino, _options
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Tuning))
 
@@ -27,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("variants", nargs="*", metavar="VARIANT", help="for example sam2 or sam2.1_large; default: all")
     _add_settings(parser)
+    parser.add_argument("--force", action="store_true", help="use OpenVINO without a comparison that passed")
     parser.add_argument("--dry-run", action="store_true", help="show the changes and write nothing")
     _options.add_repository(parser)
     _options.add_quiet(parser)
@@ -52,7 +61,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--decoder-accelerator",
         "decoder_accelerator",
         "for decoders (default: cuda with --accelerator cuda or tensorrt; they are small, and their shapes vary)",
-        choices=ACCELERATORS,
+        choices=DECODER_ACCELERATORS,
+    )
+    add(
+        "--precision",
+        "precision",
+        "OpenVINO: precision of the arithmetic; masks are compared with fp32 first (default: bf16)",
+        choices=OPENVINO_PRECISIONS,
     )
     add("--gpus", "gpus", "GPUs that get instances (default: all)", type=_numbers, metavar="0,1")
     add_number("--instances", "instances", "instances on each GPU")
@@ -73,6 +88,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and print the names of the changed models or, with --dry-run, the changes."""
     tuning = _tuning({name: getattr(args, name) for name in _FIELDS if name in args})
     repository = _options.repository(args)
+    if tuning.accelerator == "openvino" and not (args.force or args.dry_run):
+        _openvino.check(args, repository, tuning.precision)
     precision = {model.name: model.metadata.get("triton_sam.precision") for model in list_models(repository)}
     changes, replaced = [], False
     for name in models_of(repository, tuple(args.variants)):
@@ -111,16 +128,20 @@ def _tuning(given: dict[str, Any]) -> Tuning:
     if "engine_cache" in given:
         given["engine_cache"] = given["engine_cache"].rstrip("/")
     encoder: Accelerator = given.get("accelerator", "none")
-    decoder: Accelerator = given.setdefault("decoder_accelerator", "none" if encoder == "none" else "cuda")
+    decoder: Accelerator = given.setdefault(
+        "decoder_accelerator", "cuda" if encoder in ("cuda", "tensorrt") else "none"
+    )
     _refuse_idle(given, encoder, decoder)
     return Tuning(**given)
 
 
 def _refuse_idle(given: dict[str, Any], encoder: Accelerator, decoder: Accelerator) -> None:
     """Refuse options that would have no effect."""
-    if "tf32" in given and "none" in (encoder, decoder):
+    if "precision" in given and encoder != "openvino":
+        raise ConfigurationError("--precision is an option of OpenVINO: give --accelerator openvino, too")
+    if "tf32" in given and not {"none", "openvino"}.isdisjoint((encoder, decoder)):
         raise ConfigurationError("--no-tf32 is an option of an accelerator: give --accelerator cuda, too")
-    if "memory_limit" in given and encoder == decoder == "none":
+    if "memory_limit" in given and {"cuda", "tensorrt"}.isdisjoint((encoder, decoder)):
         raise ConfigurationError("--gpu-memory-limit is an option of an accelerator: give --accelerator cuda, too")
     for name, readers in (
         ("engine_cache", {"--accelerator": encoder, "--decoder-accelerator": decoder}),

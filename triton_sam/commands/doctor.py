@@ -16,12 +16,13 @@ from typing import Literal
 
 from .._common.extras import install
 from ..errors import MissingDependencyError, SamError
+from ..local_server.backends.onnxruntime.openvino_session import computes_in_bf16
 from ..local_server.installation import find_libpython, find_wheel
 from ..repository.folder import list_models, unguarded_graphs
 from ..repository.selection import read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
-from . import _options
+from . import _openvino, _options
 from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, placement, server_gpus, usual_metrics_url
 
 Status = Literal["ok", "missing", "note"]
@@ -83,6 +84,7 @@ def _machine() -> Iterator[Finding]:
     yield Finding("Python", "ok", python)
     yield _local_triton()
     yield _onnxruntime()
+    yield _processor()
     yield _export_packages()
     yield _tool(
         "GPU", ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], "serving runs on the CPU"
@@ -109,6 +111,16 @@ def _onnxruntime() -> Finding:
         return Finding("onnxruntime", "missing", "not installed", install("local"))
     providers = ", ".join(name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers())
     return Finding("onnxruntime", "ok", f"{onnxruntime.__version__} with {providers}")
+
+
+def _processor() -> Finding:
+    version = _version("openvino")
+    if not computes_in_bf16():
+        return Finding("OpenVINO", "note", "this processor has no instructions for bf16, so OpenVINO gains little")
+    if version is None:
+        text = "not installed; it encodes faster on this processor, which has instructions for bf16"
+        return Finding("OpenVINO", "note", text, install("openvino"))
+    return Finding("OpenVINO", "ok", f"{version}, and this processor has instructions for bf16")
 
 
 def _export_packages() -> Finding:
@@ -145,6 +157,8 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     for model in models:
         if model.problem:
             yield Finding(f"model {model.name}", "note", model.problem)
+        for line in _openvino.results(folder / model.name):
+            yield Finding(f"model {model.name}", "ok", line)
     for path in unguarded_graphs(folder):
         text = f"{path.relative_to(folder)} has no guard: a request for 0 images can end the server"
         yield Finding(f"model {path.parent.parent.name}", "note", text, "triton-sam repair, or export it again")

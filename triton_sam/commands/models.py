@@ -11,7 +11,7 @@ from ..repository.folder import RepositoryModel, list_models
 from ..repository.selection import ModelFolder, read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
-from . import _options
+from . import _openvino, _options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         transport.close()
     if args.json:
-        listed = [asdict(model) for model in models]
+        listed = [{**asdict(model), "accelerated": _openvino.results(folder / model.name)} for model in models]
         print(json.dumps({"repository": str(folder), "models": listed, "ready": ready}, default=str))
         return 0
     print(f"repository {folder}")
@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     reasons = unloadable(folders)
     for model in models:
         print(f"  {model.name:28} {_state(model, folders.get(model.name), reasons.get(model.name))}")
+        for line in _openvino.results(folder / model.name):
+            print(f"  {'':28} {line}")
     if ready is None:
         print(f"server {transport.url}: no answer")
         return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from triton_sam.errors import ConfigurationError, LocalServerError, PortInUseError
+from triton_sam.local_server.backends.onnxruntime.openvino_session import CHOICE_VARIABLE
 from triton_sam.local_server.closed import (
     LINKS,
     closed_options,
@@ -62,6 +63,8 @@ class LocalServer:
         heal: start Triton again, on the same ports, when it dies after it was ready, or when the process of one of its
             models dies. Clients repeat their requests meanwhile.
         verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
+        openvino: let encoders run on OpenVINO if it is installed, the processor has instructions for bf16, and a stored
+            comparison of their masks with fp32 passed; see `triton-sam config --accelerator openvino`.
         extra_args: further arguments for tritonserver.
     """
 
@@ -83,6 +86,7 @@ class LocalServer:
         admin: bool = False,
         heal: bool = True,
         verify: bool | None = None,
+        openvino: bool = False,
         extra_args: Sequence[str] = (),
     ) -> None:
         if isinstance(models, str):
@@ -100,6 +104,7 @@ class LocalServer:
         self._admin = admin
         self._heal = heal
         self._verify = verify
+        self._openvino = openvino
         self._extra_args = list(extra_args)
 
         self._ports: dict[str, int] = {}
@@ -235,7 +240,7 @@ class LocalServer:
             triton = prepare_triton(run_directory, self._tritonserver, self._backend_directory)
             self._run = SupervisedTriton(
                 self._command(triton, address, identity, folders, run_directory),
-                triton.environment,
+                {**triton.environment, CHOICE_VARIABLE: "auto" if self._openvino else ""},
                 run_directory=run_directory,
                 log_path=self._wanted_log or run_directory / "tritonserver.log",
                 shm_prefix=shm_prefix(identity),

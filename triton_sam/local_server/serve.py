@@ -37,6 +37,7 @@ def serve(
     admin: bool = False,
     heal: bool = True,
     verify: bool | None = None,
+    openvino: bool = False,
     extra_args: Sequence[str] = (),
     verbose: bool = False,
     quiet: bool = False,
@@ -72,6 +73,7 @@ def serve(
         admin=admin,
         heal=heal,
         verify=verify,
+        openvino=openvino,
         extra_args=extra_args,
     )
     with ends_by_interrupt(), _log_to_stderr(server) if verbose else contextlib.nullcontext():

@@ -1,7 +1,8 @@
-"""Settings of a GPU host in config.pbtxt: devices, instances and execution accelerators.
+"""Settings of a host in config.pbtxt: devices, instances and execution accelerators.
 
 This module writes only parameters that NVIDIA's ONNX Runtime backend reads. The backend ignores some unknown parameters
-silently, and refuses the model for others.
+silently, and refuses the model for others. The one exception is the precision of OpenVINO: of an accelerator for CPUs,
+NVIDIA's backend reads the name alone (src/onnxruntime.cc, lines 912 to 951 in June 2026), and the local backend both.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from ..families.tables import DECODER, ENCODER
 from .config import parse_config
 from .names import CONFIG_NAME
 
-Accelerator = Literal["none", "cuda", "tensorrt"]
-ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt")
+Accelerator = Literal["none", "cuda", "tensorrt", "openvino"]
+ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt", "openvino")
+DECODER_ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt")
+"""Those of decoders. OpenVINO makes constants of inputs with defaults, which decoders have (the mask, the box)."""
+Precision = Literal["fp32", "bf16"]
+OPENVINO_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
 ENGINE_CACHE = "/var/cache/triton-sam"
 """The folder for TensorRT's engines in the container of docker-compose.yml, which has a volume for it."""
 
@@ -34,8 +39,10 @@ class Tuning:
     """The settings of tune().
 
     Args:
-        accelerator: "cuda" or "tensorrt" for encoders; "none" for the defaults of the backend.
-        decoder_accelerator: the same for decoders.
+        accelerator: "cuda" or "tensorrt" for encoders on GPUs, "openvino" for image encoders on CPUs; "none" for the
+            defaults of the backend.
+        decoder_accelerator: "cuda", "tensorrt" or "none" for decoders.
+        precision: precision of OpenVINO's arithmetic. NVIDIA's backend ignores it, and computes in fp32.
         gpus: numbers of the GPUs that get instances. If it is empty, Triton uses all GPUs that it sees, or the CPU.
         instances: number of instances on each GPU.
         memory_limit: GPU memory that ONNX Runtime may use for one instance, in bytes; 0 for no limit.
@@ -49,6 +56,7 @@ class Tuning:
 
     accelerator: Accelerator = "none"
     decoder_accelerator: Accelerator = "none"
+    precision: Precision = "bf16"
     gpus: tuple[int, ...] = ()
     instances: int = 1
     memory_limit: int = 0
@@ -59,11 +67,17 @@ class Tuning:
     max_points: int = 16
 
     def __post_init__(self) -> None:
-        """Check the numbers.
+        """Check the settings.
 
         Raises:
-            ConfigurationError: a number is out of range.
+            ConfigurationError: a number is out of range, or an accelerator does not suit the models or the devices.
         """
+        if self.decoder_accelerator not in DECODER_ACCELERATORS:
+            raise ConfigurationError(
+                f"decoders cannot run on {self.decoder_accelerator}: it makes their inputs constant"
+            )
+        if self.accelerator == "openvino" and (self.gpus or self.decoder_accelerator != "none"):
+            raise ConfigurationError("--accelerator openvino is for CPUs: leave out GPUs and --decoder-accelerator")
         if min(self.instances, self.max_images, self.max_prompts, self.max_points) < 1:
             raise ConfigurationError("the numbers of instances, images, prompts and points must be 1 or more")
         if self.memory_limit < 0 or any(gpu < 0 for gpu in self.gpus) or len(set(self.gpus)) < len(self.gpus):
@@ -155,6 +169,8 @@ def _session_instances(tuning: Tuning) -> str:
 def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning, fp16: bool) -> list[str]:
     if accelerator == "none":
         return []
+    if accelerator == "openvino":
+        return _openvino(config, tuning)
     accelerators = [("tensorrt", _tensorrt(config, tuning, fp16))] if accelerator == "tensorrt" else []
     # With TensorRT too, CUDA runs the operators that TensorRT does not support.
     accelerators.append(("cuda", _cuda(tuning)))
@@ -168,6 +184,20 @@ def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning, fp16: b
         for key, value in _cuda_parameters(tuning).items()
     ]
     return lines
+
+
+def _openvino(config: Any, tuning: Tuning) -> list[str]:
+    split = split_model_name(config.name)
+    if split is None or split[1] != ENCODER:  # the models for videos were not measured
+        return []
+    return [
+        "optimization { execution_accelerators { cpu_execution_accelerator [",
+        '  { name: "openvino"',
+        "    # NVIDIA's backend does not read it, and computes in fp32.",
+        f'    parameters {{ key: "precision" value: "{tuning.precision}" }}',
+        "  }",
+        "] } }",
+    ]
 
 
 def _cuda(tuning: Tuning) -> dict[str, str]:

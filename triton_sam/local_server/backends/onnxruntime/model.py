@@ -3,9 +3,10 @@
 It reads the same model repositories as Triton's own C++ backend of that name. It supports `default_model_filename`,
 optional inputs (overridable initializers of the graph), `instance_group`, and the parameters `intra_op_thread_count`,
 `inter_op_thread_count`, `execution_mode`, `gpu_mem_limit` and `cpu_mem_limit`. A parameter whose key starts with
-"session." is passed to ONNX Runtime's session options unchanged. The backend answers the requests of a batch one by
-one. It computes the requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them
-without computing.
+"session." is passed to ONNX Runtime's session options unchanged. A `cpu_execution_accelerator` named "openvino" lets
+OpenVINO compute the model on a CPU (`openvino_session.py`). The backend answers the requests of a batch one by one. It
+computes the requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them without
+computing.
 
 This file runs in Triton's stub processes, one for each model instance, and must not import triton_sam.
 """
@@ -13,10 +14,12 @@ This file runs in Triton's stub processes, one for each model instance, and must
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,9 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # Triton starts this file without the folder that it is in
+import openvino_session
 
 Array = NDArray[Any]
 
@@ -81,7 +87,11 @@ class TritonPythonModel:
         options = session_options(parameters)
         if providers == ["CPUExecutionProvider"]:
             limit_memory(options, number(parameters, "cpu_mem_limit") or usable_memory() // 2)
-        self.session = open_session(file, options, providers)
+        precision = openvino_precision(config, folder.parent, file) if providers == ["CPUExecutionProvider"] else None
+        if precision is None:
+            self.session = open_session(file, options, providers)
+        else:
+            self.session = open_openvino(file, precision, options.intra_op_num_threads)
         self.inputs = {node.name: node for node in self.session.get_inputs()}
         self.optional = {node.name: node for node in self.session.get_overridable_initializers()}
         self.outputs = [node.name for node in self.session.get_outputs()]
@@ -89,7 +99,7 @@ class TritonPythonModel:
         chosen = self.session.get_providers()[0]
         if providers[0] != "CPUExecutionProvider" and chosen == "CPUExecutionProvider":
             self.refuse_or_accept_cpu(args)
-        if chosen == "CPUExecutionProvider":
+        if chosen == "CPUExecutionProvider" or precision is not None:
             # Triton sends the warm-up requests before any other, so they are the first ones to arrive.
             self.warm_ups_to_skip = count_warm_ups(config)
         pb_utils.Logger.log_info(f"{args['model_instance_name']}: {file.name} on {chosen}")
@@ -200,6 +210,44 @@ def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
         raise
     except Exception as error:
         raise pb_utils.TritonModelException(f"{file}: {one_line(error)}") from error
+
+
+def openvino_precision(config: Mapping[str, Any], folder: Path, file: Path) -> str | None:
+    """Return the precision in which OpenVINO computes a model on a CPU; None if ONNX Runtime computes it.
+
+    Without an accelerator in config.pbtxt, `triton-sam serve` leaves the choice to this function: OpenVINO computes the
+    model if it is installed, the processor has instructions for bf16, and a stored comparison of this file passed.
+
+    Raises:
+        TritonModelException: config.pbtxt names an accelerator that this backend does not know.
+    """
+    try:
+        asked: str | None = openvino_session.wanted_precision(config)
+    except ValueError as error:
+        raise pb_utils.TritonModelException(str(error)) from error
+    is_free = os.environ.get(openvino_session.CHOICE_VARIABLE) == "auto"
+    if asked is not None or not is_free or importlib.util.find_spec("openvino") is None:
+        return asked
+    verified: str | None = openvino_session.verified_precision(folder, file)
+    return verified
+
+
+def open_openvino(file: Path, precision: str, threads: int) -> Any:
+    """Open an ONNX file with OpenVINO.
+
+    Raises:
+        TritonModelException: openvino is missing, or it cannot run the file; the message says what to do.
+    """
+    if not file.is_file():
+        raise pb_utils.TritonModelException(f"no such file: {file}")
+    try:
+        return openvino_session.OpenVinoSession(file, precision, threads)
+    except ImportError as error:
+        raise pb_utils.TritonModelException(
+            f"{openvino_session.INSTALL}; config.pbtxt asks for it (`triton-sam config --accelerator none` does not)"
+        ) from error
+    except Exception as error:
+        raise pb_utils.TritonModelException(f"{file} with OpenVINO: {one_line(error)}") from error
 
 
 def session_options(parameters: Mapping[str, str]) -> Any:

@@ -1,0 +1,102 @@
+"""OpenVINO in the real Triton with the built-in model. The tests that compute need the openvino package."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triton_sam import SAM2TritonClient
+from triton_sam._common.bundle import bundled
+from triton_sam.errors import LocalServerError
+from triton_sam.local_server import LocalServer
+from triton_sam.local_server.backends.onnxruntime import openvino_session
+from triton_sam.masks.compare import intersection_over_union
+from triton_sam.repository.accelerators import Tuning, tune
+from triton_sam.repository.hashes import sha256_of
+from triton_sam.repository.verified import Comparison, store_comparison
+
+COMMITTED = bundled("model_repository")
+HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
+needs_openvino = pytest.mark.skipif(not HAS_OPENVINO, reason="openvino is not installed: pip install openvino")
+IMAGE = bundled("test/images") / "coffee.jpg"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in ("sam2_encoder", "sam2_decoder"):
+        (tmp_path / name).mkdir()
+        shutil.copy(COMMITTED / name / "config.pbtxt", tmp_path / name)
+        shutil.copytree(COMMITTED / name / "1", tmp_path / name / "1")
+    return tmp_path
+
+
+def choose_openvino(repository: Path, precision) -> None:
+    path = repository / "sam2_encoder" / "config.pbtxt"
+    path.write_text(tune(path.read_text(), Tuning("openvino", precision=precision)))
+
+
+def mask(server: LocalServer) -> np.ndarray:
+    with SAM2TritonClient(server.http_url, embeddings="client") as client:
+        client.set_image(IMAGE)
+        return client.segment(point_coords=[[300, 200]], point_labels=[1])[0].mask
+
+
+@pytest.mark.skipif(HAS_OPENVINO, reason="openvino is installed")
+def test_a_model_for_openvino_says_what_to_install(repository: Path) -> None:
+    choose_openvino(repository, "bf16")
+    with pytest.raises(LocalServerError, match=r"pip install openvino"):
+        LocalServer(repository, models=["sam2_encoder"]).start()
+
+
+@needs_openvino
+def test_serve_chooses_openvino_after_a_comparison_that_passed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = repository / "sam2_encoder"
+    store_comparison(
+        folder, Comparison("bf16", sha256_of(folder / "1" / "model.onnx"), 20, 100, 0.9965, 0.95, "2026.4.1")
+    )
+    with LocalServer(repository) as plain:
+        expected = mask(plain)
+        assert "OpenVINO" not in plain.log
+    with LocalServer(repository, openvino=True) as server:
+        found = mask(server)
+        assert ("on OpenVINO bf16" in server.log) == openvino_session.computes_in_bf16()
+    assert intersection_over_union(found, expected) >= 0.99
+
+
+@needs_openvino
+def test_a_configured_model_computes_with_openvino(repository: Path) -> None:
+    choose_openvino(repository, "fp32")
+    with LocalServer(repository) as server:
+        found = mask(server)
+        assert "on OpenVINO fp32" in server.log
+    assert found.any()
+
+
+@needs_openvino
+def test_wrong_shapes_types_and_batches() -> None:
+    """One compiled model for all, because it takes seconds."""
+    import onnxruntime
+
+    file = COMMITTED / "sam2_encoder" / "1" / "model.onnx"
+    session = openvino_session.OpenVinoSession(file, "fp32", 2)
+    image = np.random.default_rng(0).random((2, 3, 1024, 1024), np.float32)
+    name = "image_embeddings"
+    (both,) = session.run([name], {"image": image})
+    (expected,) = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"]).run(
+        [name], {"image": image}
+    )
+    assert np.abs(both - expected).max() < 1e-3
+    for wrong in (image[:0], image[:, :2], image[:1].astype(np.float64)):
+        with pytest.raises(RuntimeError) as caught:
+            session.run([name], {"image": wrong})
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="inputs have defaults"):
+        openvino_session.OpenVinoSession(COMMITTED / "sam2_decoder" / "1" / "model.onnx", "fp32")
+    with pytest.raises(ValueError, match="'int4'"):
+        openvino_session.OpenVinoSession(file, "int4")

@@ -1,0 +1,123 @@
+"""Compare an encoder on OpenVINO with the same encoder on ONNX Runtime in fp32, by the masks of clicks and boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._common.extras import missing
+from ..client.sync import SAM2TritonClient
+from ..errors import ExportError
+from ..families import get_family
+from ..inputs.images import ImageSource, open_image
+from ..local_server.backends.onnxruntime.openvino_session import OpenVinoSession
+from ..masks.compare import intersection_over_union
+from ..repository.hashes import sha256_of
+from ..repository.verified import Comparison
+from ..transport.base import Tensors
+from ..transport.onnx import OnnxTransport
+from ..wire.pair import ModelPair
+
+IMAGES = 20
+_POINTS = ((0.5, 0.5), (0.3, 0.3), (0.7, 0.65))
+_BOXES = ((0.2, 0.2, 0.8, 0.8), (0.4, 0.1, 0.95, 0.6))
+_SEED = 26
+
+
+class _Accelerated(OnnxTransport):
+    """The transport of one model pair in this process, whose encoder runs on OpenVINO."""
+
+    def __init__(self, files: Mapping[str, Path], encoder: str, precision: str) -> None:
+        super().__init__({name: file for name, file in files.items() if name != encoder})
+        self._encoder = encoder
+        try:
+            self._openvino = OpenVinoSession(files[encoder], precision)
+        except ImportError as error:
+            raise missing("--accelerator openvino needs", "openvino", error) from error
+        except (RuntimeError, ValueError) as error:
+            raise ExportError(f"OpenVINO cannot run {files[encoder]}: {error}") from error
+
+    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Run one inference; see BaseTransport.infer."""
+        if model != self._encoder:
+            return super().infer(model, inputs, outputs)
+        return dict(zip(outputs, self._openvino.run(outputs, dict(inputs)), strict=True))
+
+
+def compare_precision(
+    files: Mapping[str, Path], model_type: str, precision: str, images: Sequence[ImageSource]
+) -> Comparison:
+    """Compare the masks of a model pair whose encoder runs on OpenVINO with those of ONNX Runtime in fp32.
+
+    Each image gets three clicks and two boxes, with a single mask each.
+
+    Args:
+        files: ONNX files by role, "encoder" and "decoder".
+        model_type: their family.
+        precision: "fp32" or "bf16".
+        images: the images, in any form that open_image() takes.
+
+    Raises:
+        MissingDependencyError: onnxruntime or openvino is missing.
+        ExportError: one of them refuses a file.
+        ImageError: an image cannot be used.
+    """
+    pair = ModelPair(get_family(model_type))
+    named = {pair.encoder: files["encoder"], pair.decoder: files["decoder"]}
+    found: list[float] = []
+    with (
+        _client(_Accelerated(named, pair.encoder, precision), model_type) as tested,
+        _client(OnnxTransport(named), model_type) as expected,
+    ):
+        for image in images:
+            found += _compare(tested, expected, image)
+    return Comparison(
+        precision, sha256_of(files["encoder"]), len(images), len(found), float(np.mean(found)), min(found), _version()
+    )
+
+
+def crops(images: Sequence[ImageSource], count: int = IMAGES) -> list[npt.NDArray[np.uint8]]:
+    """Return parts of images, uint8 (H,W,3): a half to the whole of each side. The same arguments give the same parts.
+
+    Args:
+        images: the images, in any form that open_image() takes.
+        count: number of parts; the images take turns.
+    """
+    rng = np.random.default_rng(_SEED)
+    opened = [np.asarray(open_image(image)) for image in images]
+    parts = []
+    for number in range(count):
+        whole = opened[number % len(opened)]
+        share = rng.uniform(0.5, 1.0)
+        height, width = (int(side * share) for side in whole.shape[:2])
+        top, left = (int(rng.integers(0, rest + 1)) for rest in (whole.shape[0] - height, whole.shape[1] - width))
+        parts.append(whole[top : top + height, left : left + width].copy())
+    return parts
+
+
+def _client(transport: OnnxTransport, model_type: str) -> SAM2TritonClient:
+    # The client sends no request. Without this URL, it would read the one of the environment, which may be wrong.
+    return SAM2TritonClient("localhost", model_type, embeddings="client", transport=transport)
+
+
+def _compare(tested: SAM2TritonClient, expected: SAM2TritonClient, image: ImageSource) -> list[float]:
+    opened = open_image(image)
+    width, height = opened.size
+    for client in (tested, expected):
+        client.set_image(opened)
+    prompts: list[dict[str, Any]] = [
+        *({"point_coords": [[x * width, y * height]], "point_labels": [1]} for x, y in _POINTS),
+        *({"box": [x1 * width, y1 * height, x2 * width, y2 * height]} for x1, y1, x2, y2 in _BOXES),
+    ]
+    masks = [[client.segment(**prompt)[0].mask for prompt in prompts] for client in (tested, expected)]
+    return [intersection_over_union(one, other) for one, other in zip(*masks, strict=True)]
+
+
+def _version() -> str:
+    import openvino
+
+    return str(openvino.__version__).partition("-")[0]

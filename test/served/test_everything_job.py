@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -38,6 +40,13 @@ def inputs(photo: bytes, **parameters) -> dict:
     return {"image": text(photo), "everything": text(json.dumps(parameters).encode())}
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def find(transport, photo: bytes, **parameters) -> dict:
     return json.loads(transport.infer("sam2", inputs(photo, **parameters), ["result_json"])["result_json"][0])
 
@@ -51,7 +60,7 @@ def record(each) -> tuple:
     "more",
     [
         {},
-        {"use_m2m": True, "points_per_side": 3},
+        {"use_m2m": True, "points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.6},
         {"crop_n_layers": 1, "points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.6},
     ],
     ids=["grid", "refined", "crops"],
@@ -80,16 +89,17 @@ def test_a_cancelled_job_decodes_no_more(service_triton, triton, photo):
     async def search():
         transport = AsyncTransport(parse_url(service_triton.grpc_url))
         job = asyncio.create_task(transport.infer("sam2", inputs(photo, **LONG), ["result_json"]))
-        while await asyncio.to_thread(decodes) < before + 3:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(until, lambda: decodes() >= before + 3)
+        seen = await asyncio.to_thread(decodes)
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
         await transport.close()
+        return seen
 
     before = settled(decodes)
-    asyncio.run(search())
-    assert 3 <= settled(decodes) - before < 24 * 24 / 2
+    seen = asyncio.run(search())
+    assert settled(decodes) - seen < 30  # of 576: what began until the cancellation had arrived
 
 
 def test_too_many_jobs_are_refused_at_once_and_clicks_are_right_beside_them(service_triton, triton, photo):
@@ -97,27 +107,27 @@ def test_too_many_jobs_are_refused_at_once_and_clicks_are_right_beside_them(serv
     click = {"image_id": image_id, **point_inputs()}
     alone = triton.infer("sam2", click, ["masks"])["masks"]
     answers: list[dict] = []
+    refused: list[ServerBusyError] = []
 
     def job() -> None:
         transport = Transport(parse_url(service_triton.grpc_url))
-        answers.append(find(transport, photo, **{**LOW, "points_per_side": 12}))
+        try:
+            answers.append(find(transport, photo, **{**LOW, "points_per_side": 9}))
+        except ServerBusyError as error:
+            refused.append(error)
         transport.close()
 
-    jobs = [threading.Thread(target=job) for _ in range(contract.DEFAULT_MAX_JOBS)]
-    before = int(triton.statistics("sam2_decoder")["inference_count"])
+    jobs = [threading.Thread(target=job) for _ in range(contract.DEFAULT_MAX_JOBS + 1)]
     for each in jobs:
         each.start()
-    while int(triton.statistics("sam2_decoder")["inference_count"]) < before + 4:
-        pass
-    with pytest.raises(ServerBusyError):
-        for _ in range(2):  # the second job may not have begun
-            find(triton, photo, points_per_side=1)
+    until(lambda: len(refused) == 1)
     for _ in range(5):
         assert np.array_equal(triton.infer("sam2", click, ["masks"])["masks"], alone)
     assert not answers  # the jobs were running all the while
     for each in jobs:
         each.join(60)
-    assert [answer["decodes"] for answer in answers] == [144, 144]
+    assert [answer["decodes"] for answer in answers] == [81, 81]
+    assert len(refused) == 1
 
 
 def test_a_wrong_job_is_one_clear_error(triton, photo):

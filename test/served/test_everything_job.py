@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
-from support.conditions import settled
+from support.conditions import settled, wait_until
 from support.session_requests import point_inputs, text
 
 from triton_sam import InferenceError, SAM2TritonClient, ServerBusyError
@@ -40,13 +38,6 @@ def inputs(photo: bytes, **parameters) -> dict:
     return {"image": text(photo), "everything": text(json.dumps(parameters).encode())}
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def find(transport, photo: bytes, **parameters) -> dict:
     return json.loads(transport.infer("sam2", inputs(photo, **parameters), ["result_json"])["result_json"][0])
 
@@ -60,8 +51,14 @@ def record(each) -> tuple:
     "more",
     [
         {},
-        {"use_m2m": True, "points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.6},
-        {"crop_n_layers": 1, "points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.6},
+        pytest.param(
+            {"use_m2m": True, "points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.6},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"crop_n_layers": 1, "points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.6},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["grid", "refined", "crops"],
 )
@@ -87,9 +84,11 @@ def test_a_cancelled_job_decodes_no_more(service_triton, triton, photo):
         return int(triton.statistics("sam2_decoder")["inference_count"])
 
     async def search():
-        transport = AsyncTransport(parse_url(service_triton.grpc_url))
+        transport = AsyncTransport(
+            parse_url(service_triton.grpc_url), timeout=60, retries=0, headers=None, ca_certs=None, connections=2
+        )
         job = asyncio.create_task(transport.infer("sam2", inputs(photo, **LONG), ["result_json"]))
-        await asyncio.to_thread(until, lambda: decodes() >= before + 3)
+        await asyncio.to_thread(wait_until, lambda: decodes() >= before + 3)
         seen = await asyncio.to_thread(decodes)
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -102,6 +101,7 @@ def test_a_cancelled_job_decodes_no_more(service_triton, triton, photo):
     assert settled(decodes) - seen < 30  # of 576: what began until the cancellation had arrived
 
 
+@pytest.mark.slow
 def test_too_many_jobs_are_refused_at_once_and_clicks_are_right_beside_them(service_triton, triton, photo):
     image_id = triton.infer("sam2", {"image": text(photo)}, ["image_id"])["image_id"]
     click = {"image_id": image_id, **point_inputs()}
@@ -120,7 +120,7 @@ def test_too_many_jobs_are_refused_at_once_and_clicks_are_right_beside_them(serv
     jobs = [threading.Thread(target=job) for _ in range(contract.DEFAULT_MAX_JOBS + 1)]
     for each in jobs:
         each.start()
-    until(lambda: len(refused) == 1)
+    wait_until(lambda: len(refused) == 1)
     for _ in range(5):
         assert np.array_equal(triton.infer("sam2", click, ["masks"])["masks"], alone)
     assert not answers  # the jobs were running all the while

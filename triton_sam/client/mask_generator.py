@@ -7,8 +7,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,7 +54,6 @@ class SamAutomaticMaskGenerator:
     """
 
     family = "sam1"
-    default_pred_iou_thresh = 0.88
 
     def __init__(
         self,
@@ -176,7 +174,6 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
     """
 
     family = "sam2"
-    default_pred_iou_thresh = 0.8
 
     def __init__(
         self,
@@ -244,20 +241,3 @@ def generator_of(client: SamTritonClient, **parameters: Any) -> SamAutomaticMask
     if kind is None:
         raise ConfigurationError(f"{client.family.name} has no official mask generator: use {', '.join(GENERATORS)}")
     return kind(client, **parameters)
-
-
-def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
-    """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2.
-
-    Raises:
-        ConfigurationError: there is no such parameter, or it has a wrong type or is out of range.
-    """
-    kind = GENERATORS.get(family, SAM2AutomaticMaskGenerator)
-    names = [each.name for each in dataclasses.fields(Parameters)]
-    for name in given:
-        if name not in names:
-            raise ConfigurationError(f"there is no parameter {name!r}: the parameters are {', '.join(names)}")
-    try:
-        return Parameters(**{"pred_iou_thresh": kind.default_pred_iou_thresh, **given})
-    except TypeError as error:
-        raise ConfigurationError(f"a parameter has a wrong type: {error}") from None

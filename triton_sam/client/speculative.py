@@ -219,8 +219,8 @@ class SpeculativeSAM2Client(ClientCore):
 
         Cancelling the task ends the search, and cancels its request at Triton.
         """
+        from ..everything.parameters import parameters_of
         from .everything import find_everything_async
-        from .mask_generator import parameters_of
 
         chosen = parameters_of(self.family.name, parameters)
         async with contextlib.aclosing(find_everything_async(self, image, chosen)) as steps:

@@ -200,8 +200,8 @@ class SamTritonClient(ClientCore):
             ImageError: the image cannot be used.
             ServerError: see triton_sam.errors.
         """
+        from ..everything.parameters import parameters_of
         from .everything import find_everything
-        from .mask_generator import parameters_of
 
         return find_everything(self, image, parameters_of(self.family.name, parameters), progress).objects
 

@@ -23,10 +23,9 @@ from tqdm import tqdm
 from .._common.files import atomic_path, atomic_write
 from .._common.signals import ends_by_interrupt
 from ..client.everything import Progress, find_everything
-from ..client.mask_generator import parameters_of
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError
-from ..everything.parameters import Parameters
+from ..everything.parameters import Parameters, parameters_of
 from ..everything.search import FoundObject, Step
 from ..inputs.images import open_image
 from ..masks.coco import coco_document, corner_and_size

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from ..masks.cleanup import Cleanup
 MAX_POINTS_PER_SIDE = 256
 MAX_CROP_LAYERS = 3
 _NO_CLEANUP = Cleanup()
+_PRED_IOU_THRESH = {"sam1": 0.88}
+"""Defaults of official generators that differ from those of SAM2's, by family."""
 _WHOLE_NUMBERS = ("points_per_side", "crop_n_layers", "crop_n_points_downscale_factor")
 _SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh", "crop_nms_thresh")
 
@@ -113,3 +115,20 @@ class Parameters:
         places = np.linspace(1 / (2 * count), 1 - 1 / (2 * count), count)
         grid: npt.NDArray[np.float64] = np.stack(np.meshgrid(places, places), axis=-1).reshape(-1, 2)
         return grid
+
+
+def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
+    """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2.
+
+    Raises:
+        ConfigurationError: there is no such parameter, or it has a wrong type or is out of range.
+    """
+    names = [each.name for each in fields(Parameters)]
+    for name in given:
+        if name not in names:
+            raise ConfigurationError(f"there is no parameter {name!r}: the parameters are {', '.join(names)}")
+    try:
+        defaults = {"pred_iou_thresh": _PRED_IOU_THRESH[family]} if family in _PRED_IOU_THRESH else {}
+        return Parameters(**{**defaults, **given})
+    except TypeError as error:
+        raise ConfigurationError(f"a parameter has a wrong type: {error}") from None

@@ -88,6 +88,15 @@ class ImageStore:
         image = self.get(image_id, reply)
         return image or self._flights.run(image_id, lambda: self._encode(image_id, content, reply))
 
+    def encode_part(self, part: Image.Image, reply: Reply) -> HeldImage:
+        """Encode a part of an image, which the cache does not keep."""
+        with self._encoders, reply.timed("encode"):
+            pixels = self._prepare(part)
+            embeddings = self.with_room("encode", lambda: self._encoder.encode(pixels), reply)
+        reply.counts["encodes"] += 1
+        reply.counts["encode_seconds"] += reply.seconds["encode"]
+        return HeldImage("", part.size, self._select(embeddings), self._encoder.nbytes(embeddings))
+
     def report(self, reply: Reply, metrics: Metrics) -> None:
         """Report the size of the cache if the request of a reply changed it."""
         if reply.counts["encodes"] or reply.counts["cache_evictions"]:

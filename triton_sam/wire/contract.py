@@ -31,6 +31,7 @@ MASK_INPUT = "mask_input"
 MULTIMASK_OUTPUT = "multimask_output"
 OUTPUT_FORMAT = "output_format"
 CLEANUP = "cleanup"
+EVERYTHING = "everything"
 IMAGE_B64 = "image_b64"
 PROMPT_JSON = "prompt_json"
 
@@ -49,6 +50,8 @@ OutputFormat = str
 
 MAX_POINTS = 1024
 """Maximum number of points in one request, over all objects and with padding. A box counts as two points."""
+MAX_JOB_POINTS = 16384
+"""Maximum number of points of one search for all objects, over all crops."""
 MAX_OBJECTS = 64
 """Maximum number of objects in one request. The decoder needs about 10 MB of memory for each of them."""
 
@@ -71,6 +74,7 @@ CODES: dict[str, type[SamError]] = {
 DEFAULT_CACHE_BYTES = 512 << 20
 DEFAULT_THREADS = 8
 DEFAULT_MAX_PENDING = 24
+DEFAULT_MAX_JOBS = 2
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,14 @@ def inputs(family: Family) -> tuple[WireTensor, ...]:
         WireTensor(OUTPUT_FORMAT, "BYTES", (1,), True, f"{', '.join(others)} or {last}"),
         WireTensor(CLEANUP, "BYTES", (1,), True, "JSON, changes rle and png: see triton_sam.masks.Cleanup"),
         WireTensor(
+            EVERYTHING,
+            "BYTES",
+            (1,),
+            True,
+            'JSON such as {"points_per_side": 16}',
+            "With an image and nothing else: a search for all objects, answered in result_json.",
+        ),
+        WireTensor(
             IMAGE_B64,
             "BYTES",
             (1,),
@@ -176,6 +188,7 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
             str(DEFAULT_MAX_PENDING),
             "Clicks that may be under way or wait, and besides as many requests with an image; more are refused.",
         ),
+        Parameter("max_jobs", str(DEFAULT_MAX_JOBS), "Searches for all objects at a time; more are refused."),
     )
 
 

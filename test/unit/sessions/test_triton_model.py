@@ -235,6 +235,32 @@ def test_images_that_wait_do_not_refuse_clicks(model) -> None:
         assert request.answer().error is None
 
 
+def job(cancelled: bool = False) -> Request:
+    everything = text(b'{"points_per_side": 2, "pred_iou_thresh": 0, "stability_score_thresh": 0}')
+    return Request(["result_json"], cancelled, image=text(image_file()), everything=everything)
+
+
+def test_jobs_have_places_of_their_own_and_are_refused_at_once(model) -> None:
+    model.execute([first := Request(["image_id"], image=text(image_file()))])
+    image_id = first.answer().tensors["image_id"]
+    Bls.gate.clear()
+    jobs = [job() for _ in range(3)]
+    model.execute(jobs)
+    assert jobs[2].answer().error.code == "BUSY"
+    clicks = [Request(["masks"], image_id=image_id, **POINT) for _ in range(2)]
+    model.execute(clicks)  # two jobs and two clicks run: no click was refused
+    Bls.gate.set()
+    for request in (*jobs[:2], *clicks):
+        assert request.answer().error is None
+    assert json.loads(jobs[0].answer().tensors["result_json"][0])["decodes"] == 4
+
+
+def test_a_cancelled_job_is_answered_so(model) -> None:
+    request = job(cancelled=True)
+    model.execute([request])
+    assert request.answer().error.code == "CANCELLED"
+
+
 @pytest.mark.parametrize(
     ("wanted", "tensors", "message"),
     [
@@ -335,7 +361,7 @@ def test_a_shape_that_promises_many_objects_takes_no_memory() -> None:
     assert peak < 1 << 20
 
 
-@pytest.mark.parametrize("name", ["cache_bytes", "threads", "max_pending"])
+@pytest.mark.parametrize("name", ["cache_bytes", "threads", "max_pending", "max_jobs"])
 @pytest.mark.parametrize("value", ["0", "-1", "many", ""])
 def test_parameters_that_cannot_work(module, name: str, value: str) -> None:
     with pytest.raises(module.pb_utils.TritonModelException, match=f"parameter {name} must be a whole number"):

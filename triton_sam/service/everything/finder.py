@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ...client.everything import find_everything_async
-from ...client.mask_generator import parameters_of
 from ...client.speculative import SpeculativeSAM2Client
 from ...everything import search
+from ...everything.parameters import parameters_of
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.cleanup import Cleanup
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from ...errors import UnknownImageError
+from ...everything.search import Decode
 from ...families.base import FloatArray
 from ...inputs.images import encoder_input
 from ...inputs.prompts import Prompts
@@ -20,6 +22,7 @@ from ..images import Encoder, ImageStore, NoRoomError
 from ..metrics import Metrics
 from ..reply import Reply
 from .answers import write_image, write_json, write_json_error, write_masks
+from .everything import JobCancelledError, Turns, find_everything, read_job, write_found
 from .requests import SessionRequest, read_request, wants_json
 
 
@@ -52,6 +55,7 @@ class SessionModel:
         self._pair = pair
         self._models = models
         self._metrics = metrics
+        self._turns = Turns()
         self._images = ImageStore(models, cache, self._prepare, pair.family.embeddings, identity)
         metrics.set("cache_limit_bytes", cache.limit)
 
@@ -67,6 +71,36 @@ class SessionModel:
             reply.tensors = write_json_error(error) if wants_json(tensors) else {}
         return reply
 
+    def find_everything(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
+        """Answer one request for all objects of an image. Errors become part of the reply.
+
+        Args:
+            tensors: the inputs of the request.
+            stopped: whether nobody waits for the answer any more; it is asked before each call of a model.
+
+        Raises:
+            JobCancelledError: ``stopped`` became true.
+        """
+        reply = Reply()
+        try:
+            content, parameters = read_job(tensors, self._pair.family.name)
+            networks = _JobNetworks(
+                self._images,
+                self._turns,
+                self._models.objects_at_a_time,
+                lambda image, request: self._pair.low_res(self._decode(image, request, reply)),
+                reply,
+                stopped,
+            )
+            found = find_everything(content, parameters, self._pair.family, networks, stopped)
+            reply.tensors = write_found(found)
+        except JobCancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
+            reply.counts["failures"] += 1
+            reply.error = error.with_traceback(None)
+        return reply
+
     def report(self, reply: Reply) -> None:
         """Add the counts of a reply to the metrics. Call this after answering: each metric is a call to the server."""
         for name, value in reply.counts.items():
@@ -76,7 +110,10 @@ class SessionModel:
     def _answer(self, request: SessionRequest, reply: Reply) -> None:
         image = self._find(request, reply)
         reply.tensors = write_image(image)
-        prediction = self._decode(image, request, reply) if request.has_prompt else None
+        prediction = None
+        if request.has_prompt:
+            with self._turns.click():
+                prediction = self._decode(image, request, reply)
         if request.as_json:
             with reply.timed("masks"):
                 segments = self._pair.segments(prediction, request.cleanup) if prediction else ()
@@ -112,7 +149,8 @@ class SessionModel:
         with reply.timed("decode"):
             parts = prompts.parts(1 if alone else self._models.objects_at_a_time)
             answers = [each for part in parts for each in self._decode_part(image, part, request, reply)]
-        reply.counts.update(decodes=1, decode_seconds=reply.seconds["decode"])
+        reply.counts["decodes"] += 1
+        reply.counts["decode_seconds"] += reply.seconds["decode"]
         if len(answers) == 1:
             return answers[0]
         logits, scores = (np.concatenate([getattr(each, name) for each in answers]) for name in ("logits", "scores"))
@@ -139,3 +177,48 @@ class SessionModel:
         wanted = tuple(family.requested_outputs(request.multimask_output))
         masks = self._models.decode(image.tensors, part.tensors(family), wanted)
         return self._pair.read_masks(masks, part, request.multimask_output)
+
+
+@dataclass(frozen=True)
+class _JobNetworks:
+    """Answers the requests of a job, see everything.Networks.
+
+    Args:
+        images: finds and encodes images.
+        turns: lets clicks go first.
+        step: number of points in one call of the decoder.
+        predict: returns logits and scores of an image and a prompt.
+        reply: counts the encodes.
+        stopped: whether nobody waits for the answer any more.
+    """
+
+    images: ImageStore
+    turns: Turns
+    step: int
+    predict: Callable[[HeldImage, SessionRequest], tuple[FloatArray, FloatArray]]
+    reply: Reply
+    stopped: Callable[[], bool]
+
+    def whole(self, content: bytes) -> HeldImage:
+        return self.images.find(content, self.reply)
+
+    def crop(self, image: Image.Image) -> HeldImage:
+        return self.images.encode_part(image, self.reply)
+
+    def decode(self, image: HeldImage, asked: Decode) -> tuple[FloatArray, FloatArray]:
+        """Decode some points at a time. Clicks go first, and a cancelled job decodes no more."""
+        answers = []
+        for start in range(0, len(asked.points), self.step):
+            part = slice(start, start + self.step)
+            request = SessionRequest(
+                point_coords=asked.points[part].astype(np.float32),
+                point_labels=asked.labels[part].astype(np.float32),
+                mask_input=None if asked.masks is None else asked.masks[part],
+                multimask_output=asked.multimask,
+            )
+            with self.turns.job():
+                if self.stopped():
+                    raise JobCancelledError
+                answers.append(self.predict(image, request))
+        logits, scores = (np.concatenate(parts) for parts in zip(*answers, strict=True))
+        return logits, scores

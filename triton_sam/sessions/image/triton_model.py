@@ -7,7 +7,7 @@ to a trace of OpenTelemetry is the exception: Triton frees its trace when ``exec
 its answer. Other requests wait for that, too.
 
 Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
-``max_pending``.
+``max_pending``, ``max_jobs``.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from ..cache import ImageCache
 from ..metrics import RESTARTS_VARIABLE, TritonMetrics
 from ..reply import Reply
 from .answers import write_json_error
+from .everything import JobCancelledError
 from .requests import wants_json
 from .session import SessionModel
 
@@ -66,6 +67,9 @@ class TritonPythonModel:
         pending = bls.number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING)
         self._clicks = bls.Pool("click", threads, pending)
         self._images = bls.Pool("image", threads, pending)
+        jobs = bls.number(parameters, "max_jobs", contract.DEFAULT_MAX_JOBS)
+        self._jobs = bls.Pool("everything", jobs, jobs)
+        self._stops = threading.Event()
         self._refused = self._refused_reported = 0
         self._report_waits = threading.Event()
         # One thread: Triton (24.10) crashes when several change custom metrics at the same time.
@@ -78,11 +82,15 @@ class TritonPythonModel:
             inputs = {tensor.name(): tensor for tensor in request.inputs()}
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
             brings_image = contract.IMAGE in inputs or contract.IMAGE_B64 in inputs
-            pool = self._images if brings_image else self._clicks
+            is_job = contract.EVERYTHING in inputs
+            pool = self._jobs if is_job else self._images if brings_image else self._clicks
             if not pool.places.acquire(blocking=False):
                 self._refuse(inputs, sender, wanted)
                 continue
             tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
+            if is_job:  # without its trace: `execute`, and so every click, would wait for its end
+                pool.threads.submit(self._find_everything, tensors, sender, wanted)
+                continue
             trace = bls.trace_of(request)
             served = pool.threads.submit(self._serve, pool, tensors, sender, wanted, trace)
             if trace is not None:
@@ -109,8 +117,9 @@ class TritonPythonModel:
         self._model.report(reply)
 
     def finalize(self) -> None:
-        """Wait for the running requests."""
-        for threads in (self._clicks.threads, self._images.threads, self._reports):
+        """Wait for the running requests. Jobs end before their next decode."""
+        self._stops.set()
+        for threads in (self._jobs.threads, self._clicks.threads, self._images.threads, self._reports):
             threads.shutdown(cancel_futures=True)
 
     def _serve(
@@ -124,6 +133,17 @@ class TritonPythonModel:
                 reply = self._model.answer(tensors)
         finally:
             pool.places.release()
+        bls.send(reply, sender, wanted)
+        self._submit_report(self._model.report, reply)
+
+    def _find_everything(self, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
+        try:
+            reply = self._model.find_everything(tensors, lambda: self._stops.is_set() or sender.is_cancelled())
+        except JobCancelledError:
+            sender.send(bls.cancelled(), flags=bls.FINAL)
+            return
+        finally:
+            self._jobs.places.release()
         bls.send(reply, sender, wanted)
         self._submit_report(self._model.report, reply)
 

@@ -1,0 +1,136 @@
+"""The search for all objects inside the session model, without Triton."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.fuzzing import EmptyModels, NoMetrics, text
+
+from triton_sam.families import get_family
+from triton_sam.sessions.cache import ImageCache
+from triton_sam.sessions.image.everything import JobCancelledError, Turns
+from triton_sam.sessions.image.session import SessionModel
+from triton_sam.wire.pair import ModelPair
+
+ALL = {"pred_iou_thresh": 0, "stability_score_thresh": 0}
+
+
+class Discs(EmptyModels):
+    """A decoder that draws a disc around each point, and counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[np.ndarray] = []
+
+    def decode(self, embeddings, inputs, outputs):
+        self.calls.append(inputs["point_coords"].copy())
+        objects, candidates = len(inputs["point_coords"]), 3 if outputs[0].startswith("multimask") else 1
+        rows, columns = np.mgrid[:256, :256]
+        x, y = inputs["point_coords"][0, 0] / 4
+        logits = np.float32(12 - np.hypot(columns - x, rows - y))
+        shapes = np.broadcast_to(logits, (objects, candidates, 256, 256)).copy()
+        return dict(zip(outputs, (shapes, np.full((objects, candidates), 0.9, np.float32)), strict=True))
+
+
+@pytest.fixture
+def models() -> Discs:
+    return Discs()
+
+
+@pytest.fixture
+def session(models) -> SessionModel:
+    return SessionModel(ModelPair(get_family("sam2")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+
+
+def image_file() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def request(**parameters) -> dict:
+    return {"image": text(image_file()), "everything": text(json.dumps(parameters).encode())}
+
+
+def test_each_object_has_the_official_keys(session, models) -> None:
+    reply = session.find_everything(request(points_per_side=3, **ALL), lambda: False)
+    assert reply.error is None
+    answer = json.loads(reply.tensors["result_json"][0])
+    assert answer["decodes"] == len(models.calls) == reply.counts["decodes"] == 9
+    assert len(answer["objects"]) == 9
+    assert set(answer["objects"][0]) == {
+        "segmentation",
+        "area",
+        "bbox",
+        "predicted_iou",
+        "point_coords",
+        "stability_score",
+        "crop_box",
+    }
+
+
+def test_an_empty_answer_has_its_reason(session) -> None:
+    reply = session.find_everything(request(points_per_side=2, pred_iou_thresh=0.95), lambda: False)
+    answer = json.loads(reply.tensors["result_json"][0])
+    assert answer["objects"] == []
+    assert "pred_iou_thresh dropped 12" in answer["reason"]
+
+
+def test_a_cancelled_job_decodes_no_more(session, models) -> None:
+    with pytest.raises(JobCancelledError):
+        session.find_everything(request(points_per_side=4, **ALL), lambda: len(models.calls) == 3)
+    assert len(models.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"everything": text(b"{")}, "everything is no JSON"),
+        ({"everything": text(b"[]")}, "everything must be an object"),
+        ({"everything": text(b'{"points": 3}')}, "there is no parameter 'points'"),
+        ({"everything": text(b'{"points_per_side": "many"}')}, "a whole number"),
+        ({"everything": text(b'{"pred_iou_thresh": "many"}')}, "a wrong type"),
+        ({"everything": text(b'{"points_per_side": 200}')}, "40000 points in all crops"),
+        ({"everything": text(b'{"cleanup": 3}')}, "cleanup must be an object"),
+        ({"everything": text(b'{"point_grids": [[[0, 0]]]}')}, "point_grids cannot be sent"),
+        ({"image_id": text(b"x")}, "cannot be combined with image_id"),
+        ({"image": text(b"no image")}, "image"),
+    ],
+)
+def test_a_wrong_request_is_one_clear_error(session, models, changed, message) -> None:
+    reply = session.find_everything({**request(points_per_side=2), **changed}, lambda: False)
+    assert isinstance(reply.error, ValueError)
+    assert message in str(reply.error)
+    assert reply.counts["failures"] == 1
+    assert not models.calls
+
+
+def test_a_job_without_an_image_is_refused(session) -> None:
+    reply = session.find_everything({"everything": text(b"{}")}, lambda: False)
+    assert "needs the image itself" in str(reply.error)
+
+
+def test_a_job_waits_for_clicks() -> None:
+    turns, order = Turns(), []
+
+    def job() -> None:
+        with turns.job():
+            order.append("job")
+
+    thread = threading.Thread(target=job)
+    with turns.click():
+        thread.start()
+        thread.join(0.1)
+        order.append("click")
+    thread.join(10)
+    assert order == ["click", "job"]
+
+
+def test_clicks_without_end_do_not_stop_a_job() -> None:
+    turns = Turns()
+    with turns.click(), turns.job():
+        pass

@@ -27,7 +27,7 @@ from triton_sam.export.sam2.graphs import Sam2Decoder  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.sam2 import Sam2  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
-from triton_sam.verify import OnnxClient  # noqa: E402
+from triton_sam.verify import THRESHOLDS, OnnxClient  # noqa: E402
 from triton_sam.verify.compare import verify_sam2  # noqa: E402
 
 Arrays = dict[str, np.ndarray]
@@ -205,6 +205,21 @@ def test_smaller_numbers_keep_the_masks(
         assert types == {onnx.TensorProto.FLOAT}
     rows = verify_sam2(micro_export.model, images / "coffee.jpg", {precision: OnnxClient(files)})
     assert min(row.iou for row in rows) > bar
+
+
+@pytest.mark.slow
+def test_the_committed_models_have_the_weights_of_the_committed_checkpoint(images: Path) -> None:
+    """The trained weights give logits a hundred times as large as random ones, so that errors show."""
+    client = OnnxClient(
+        {role: bundled(f"model_repository/sam2_{role}/1/model.onnx") for role in ("encoder", "decoder")}
+    )
+    model = sam2.load_model(bundled(f"checkpoints/{Sam2.built_in}.pt"), CONFIG)
+    rows = verify_sam2(model, images / "coffee.jpg", {"committed": client})
+    assert len(rows) == 14
+    assert [row for row in rows if not row.passes(THRESHOLDS["fp32"])] == []
+    client.set_image(images / "coffee.jpg")
+    (segment,) = client.segment(point_coords=[[300, 200]], point_labels=[1])
+    assert np.ptp(segment.logits) > 10
 
 
 def test_half_storage_halves_the_file(micro_export: MicroExport, traced_micro: None, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from ..errors import ImageError
 from ..families.base import Family, FloatArray, Size
 from .resample import resize_bytes
 
-ImageSource = Union[
-    str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]", BinaryIO
-]
+PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
+"""The sources that can be opened several times."""
+ImageSource = PlainSource | BinaryIO
 """A path or ``file://`` URL, a file opened for reading bytes, encoded bytes (JPEG, PNG, WebP, TIFF, BMP, ...), a Pillow
 image, or a uint8 or uint16 array (H,W), (H,W,3) or (H,W,4)."""
 
@@ -52,7 +52,7 @@ _ORIENTATION_METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.
 """The keys of ``Image.info`` that may hold the orientation."""
 
 
-def plain_source(source: ImageSource) -> ImageSource:
+def plain_source(source: ImageSource) -> PlainSource:
     """Return a source that can be opened several times: the bytes of an open file, the path of a ``file://`` URL.
 
     An open file is read from its position to its end. Every other source is returned unchanged.
@@ -98,10 +98,10 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
     Raises:
         ImageError: the source is missing, empty, damaged, too large, or not an image.
     """
-    source = plain_source(source)
-    if isinstance(source, np.ndarray):
-        return _from_array(source)
-    image = source if isinstance(source, Image.Image) else _decode(source, formats)
+    plain = plain_source(source)
+    if isinstance(plain, np.ndarray):
+        return _from_array(plain)
+    image = plain if isinstance(plain, Image.Image) else _decode(plain, formats)
     try:
         if image.width == 0 or image.height == 0:
             raise ImageError("the image has no pixels")

@@ -12,7 +12,7 @@ from PIL import Image
 from ..everything.parameters import Parameters
 from ..everything.search import Decode, Encode, Found, Search, Step, search
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource, open_image
+from ..inputs.images import ImageSource, open_image, plain_source
 
 if TYPE_CHECKING:
     from .speculative import SpeculativeSAM2Client
@@ -37,6 +37,7 @@ def find_everything(
         ImageError: the image cannot be used.
         ServerError: see triton_sam.errors.
     """
+    image = plain_source(image)  # an open file can be read only once
     running = search(open_image(image), client.family, parameters)
     answer: Any = None
     while True:
@@ -76,6 +77,7 @@ async def find_everything_async(
         ImageError: the image cannot be used.
         ServerError: see triton_sam.errors.
     """
+    image = await asyncio.to_thread(plain_source, image)
     opened = await asyncio.to_thread(open_image, image)
     with contextlib.closing(search(opened, client.family, parameters)) as running:
         answer: Any = None

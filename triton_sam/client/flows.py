@@ -13,7 +13,7 @@ from typing import TypeVar
 from ..errors import InferenceError, ModelNotReadyError
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource
+from ..inputs.images import ImageSource, plain_source
 from ..transport.base import Tensors
 from ..wire.contract import read_error
 from ..wire.pair import ModelPair, Request
@@ -49,6 +49,7 @@ class EncodeFlows:
             ImageError: the source is not a usable image.
             ServerError: the request failed.
         """
+        source = plain_source(source)  # an open file can be read only once, and a fallback needs it again
         if self._uses_session_model:
             request, content = upload(self._pair, source)
             try:

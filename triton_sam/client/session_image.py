@@ -15,7 +15,7 @@ from ..transport.base import Tensors
 from ..wire import contract
 
 
-@dataclass
+@dataclass(repr=False)
 class RemoteImage:
     """The data that a client keeps about an image on the server.
 
@@ -28,6 +28,9 @@ class RemoteImage:
     content: bytes
     image_id: str
     misses: int = 0
+
+    def __repr__(self) -> str:
+        return f"RemoteImage({self.image_id}, {len(self.content)} bytes)"
 
 
 class LazyTensors(Mapping[str, FloatArray]):
@@ -54,7 +57,7 @@ class LazyTensors(Mapping[str, FloatArray]):
         return len(self._names)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SessionImage(ImageEmbeddings):
     """An image whose embeddings stay on the server. Reading a tensor, or saving, fetches them from the encoder.
 

@@ -39,6 +39,10 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
     __eq__ = object.__eq__  # Mapping would compare the items
     __hash__ = object.__hash__
 
+    def __repr__(self) -> str:
+        width, height = self.image_size  # never the tensors, which may have to be fetched and are megabytes
+        return f"{type(self).__name__}({self.model}, {width}x{height})"
+
     def __getitem__(self, name: str) -> FloatArray:
         return self.tensors[name]
 

@@ -8,7 +8,9 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Union
+from typing import BinaryIO, Union
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +20,11 @@ from ..errors import ImageError
 from ..families.base import Family, FloatArray, Size
 from .resample import resize_bytes
 
-ImageSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
-"""A path, encoded bytes (JPEG, PNG, WebP, TIFF, BMP, ...), a Pillow image, or a uint8 or uint16 array (H,W), (H,W,3) or
-(H,W,4)."""
+PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
+"""The sources that can be opened several times."""
+ImageSource = PlainSource | BinaryIO
+"""A path or ``file://`` URL, a file opened for reading bytes, encoded bytes (JPEG, PNG, WebP, TIFF, BMP, ...), a Pillow
+image, or a uint8 or uint16 array (H,W), (H,W,3) or (H,W,4)."""
 
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 """The formats, in Pillow's names, that servers accept from any client. Pillow's other decoders are rarely used, and the
@@ -48,6 +52,34 @@ _ORIENTATION_METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.
 """The keys of ``Image.info`` that may hold the orientation."""
 
 
+def plain_source(source: ImageSource) -> PlainSource:
+    """Return a source that can be opened several times: the bytes of an open file, the path of a ``file://`` URL.
+
+    An open file is read from its position to its end. Every other source is returned unchanged.
+
+    Raises:
+        ImageError: the file is opened as text, closed or unreadable, or the URL names another machine.
+    """
+    if isinstance(source, str) and source.lower().startswith("file://"):
+        return _path_of(source)
+    if isinstance(source, (np.ndarray, Image.Image)) or not hasattr(source, "read"):
+        return source
+    try:
+        content = source.read()
+    except (OSError, ValueError) as error:  # ValueError: the file is closed
+        raise ImageError(f"the open file cannot be read: {_reason(error)}") from error
+    if not isinstance(content, bytes):
+        raise ImageError("the file is opened as text: open it with mode 'rb'")
+    return content
+
+
+def _path_of(url: str) -> Path:
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise ImageError(f"{url} names a file of another machine: write file:///path/of/the/file")
+    return Path(url2pathname(parts.path))
+
+
 def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> Image.Image:
     """Open an image as 8-bit RGB and turn it upright by its EXIF orientation.
 
@@ -66,9 +98,10 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
     Raises:
         ImageError: the source is missing, empty, damaged, too large, or not an image.
     """
-    if isinstance(source, np.ndarray):
-        return _from_array(source)
-    image = source if isinstance(source, Image.Image) else _decode(source, formats)
+    plain = plain_source(source)
+    if isinstance(plain, np.ndarray):
+        return _from_array(plain)
+    image = plain if isinstance(plain, Image.Image) else _decode(plain, formats)
     try:
         if image.width == 0 or image.height == 0:
             raise ImageError("the image has no pixels")
@@ -91,6 +124,7 @@ def image_bytes(source: ImageSource) -> bytes:
     Raises:
         ImageError: the source is missing, empty or unreadable, or it has an unsupported type.
     """
+    source = plain_source(source)
     if isinstance(source, (np.ndarray, Image.Image)):
         return _to_png(source)
     if isinstance(source, (str, os.PathLike)):

@@ -92,9 +92,10 @@ def check_prompts(
 
     Args:
         point_coords: points in pixels of the original image, where (0,0) is the top left corner of the top left pixel:
-            (N,2) for one object, (P,N,2) for P objects, or P lists of different lengths. None if there are no points.
-        point_labels: one label for each point, (N,) or (P,N) or P lists: 1 foreground, 0 background, -2 no point. None
-            if every point is foreground.
+            (2,) for one point, (N,2) for one object, (P,N,2) for P objects, or P lists of different lengths. None if
+            there are no points.
+        point_labels: one label for each point, (N,) or (P,N) or P lists: 1 foreground, 0 background, -2 no point; a
+            single number for a single point. None if every point is foreground.
         box: (4,) or (P,4) as x1,y1,x2,y2 with x1 < x2 and y1 < y2, or None.
         mask_input: logits of an earlier prediction: (S,S), (1,S,S) or (P,1,S,S), or None.
         image_size: width and height of the image in pixels.
@@ -127,10 +128,12 @@ def _points(coords: Any, labels: Any) -> tuple[FloatArray | None, npt.NDArray[np
     if points.size == 0:  # no points of one object, or of P objects as (P,0,2) or P empty lists
         objects = points.shape[0] if points.ndim == 3 or points.shape[1:] == (0,) else 1
         points = points.reshape(max(objects, 1), 0, 2)
+    if points.shape == (2,):
+        points = points[None]
     if points.ndim == 2:
         points = points[None]
     if points.ndim != 3 or points.shape[2] != 2:
-        raise PromptError(f"point_coords must be (N,2) or (P,N,2), not {_shape(coords)}")
+        raise PromptError(f"point_coords must be (2,), (N,2) or (P,N,2), not {_shape(coords)}")
     if labels is None:
         return points, np.full(points.shape[:2], LABEL_FOREGROUND, np.int64)
     return points, _labels(labels, points)
@@ -138,6 +141,8 @@ def _points(coords: Any, labels: Any) -> tuple[FloatArray | None, npt.NDArray[np
 
 def _labels(labels: Any, points: FloatArray) -> npt.NDArray[np.int64]:
     values = _numbers("point_labels", labels)
+    if values.ndim == 0:
+        values = values[None]
     if values.ndim == 1 and points.shape[0] == 1:
         values = values[None]
     if values.shape != points.shape[:2]:

@@ -39,6 +39,10 @@ class Segment:
     object_index: int = 0
     candidate: int = 0
 
+    def __repr__(self) -> str:
+        height, width = self.mask.shape
+        return f"Segment({width}x{height}, {self.area} px, box={self.box}, score={self.score:.2f})"
+
     @property
     def area(self) -> int:
         """Number of foreground pixels."""

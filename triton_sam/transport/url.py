@@ -52,6 +52,8 @@ def parse_url(url: str | None) -> ServerUrl:
     Raises:
         ConfigurationError: the URL is invalid.
     """
+    if url is not None and not isinstance(url, str):
+        raise ConfigurationError(f"url must be a text such as 'localhost:8000', not {url!r}")
     text = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")

@@ -1,7 +1,10 @@
 """What calls ask of a server, played with lists of answers: no server, no transport, no event loop."""
 
+import io
+
 import numpy as np
 import pytest
+from PIL import Image
 from support.fake_transport import clicked, decoded, encoded, refused, text, uploaded
 
 from triton_sam.client.clicks import EmbeddingsClick, SessionClick
@@ -88,6 +91,15 @@ def test_without_a_session_model_the_encoder_answers_from_then_on():
     assert not isinstance(image, SessionImage)
     _, requests = play(flows.encode(PIXELS, None), encoded())
     assert [request.model for request in requests] == ["sam2_encoder"]
+
+
+def test_an_open_file_survives_the_change_to_the_encoder():
+    buffer = io.BytesIO()
+    Image.fromarray(PIXELS).save(buffer, format="PNG")
+    buffer.seek(0)
+    flows = EncodeFlows(PAIR, uses_session_model=True, may_fall_back=True)
+    image, _ = play(flows.encode(buffer, None), MISSING, encoded())
+    assert image.image_size == (PIXELS.shape[1], PIXELS.shape[0])
 
 
 def test_who_insists_on_the_session_model_gets_its_error():

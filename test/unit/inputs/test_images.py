@@ -341,3 +341,32 @@ def test_encoder_input_equals_the_official_resize(size):
     expected = resize(torchvision.transforms.ToTensor()(pixels))[None].numpy()
     actual = encoder_input(Image.fromarray(pixels), get_family("sam2"))
     np.testing.assert_allclose(actual, expected, atol=2e-6)
+
+
+def _small_png():
+    buffer = io.BytesIO()
+    Image.new("RGB", (6, 4), (10, 20, 30)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["image.png", "with space.png"])
+def test_open_files_and_file_urls_are_sources(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(_small_png())
+
+    assert open_image(path.as_uri()).size == (6, 4)
+    assert image_bytes(path.as_uri()) == path.read_bytes()
+    with path.open("rb") as file:
+        assert open_image(file).size == (6, 4)
+    assert image_bytes(io.BytesIO(path.read_bytes())) == path.read_bytes()
+
+
+def test_a_file_opened_as_text_a_closed_file_and_a_remote_file_url_are_named():
+    closed = io.BytesIO(_small_png())
+    closed.close()
+    with pytest.raises(ImageError, match="mode 'rb'"):
+        open_image(io.StringIO("text"))
+    with pytest.raises(ImageError, match="closed"):
+        open_image(closed)
+    with pytest.raises(ImageError, match="another machine"):
+        open_image("file://server/image.png")

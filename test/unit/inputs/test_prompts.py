@@ -247,3 +247,16 @@ def test_the_error_names_the_value_that_is_not_a_number(prompt, name):
 
 def test_labels_of_one_object_may_have_the_dimension_of_objects():
     np.testing.assert_array_equal(tensors([[1, 1], [2, 2]], [[1, 0]])["point_labels"], [[1, 0]])
+
+
+@pytest.mark.parametrize(("point", "label"), [((10, 20), 0), (np.array([10.0, 20.0]), [0]), ([(10, 20)], np.int64(0))])
+def test_one_point_and_one_label_need_no_lists(point, label):
+    prompts = check_prompts(point, label, None, None, image_size=(100, 80), mask_size=256)
+
+    assert prompts.coords.tolist() == [[[10, 20]]]
+    assert prompts.labels.tolist() == [[0]]
+
+
+def test_one_label_does_not_stand_for_two_points():
+    with pytest.raises(PromptError, match="one label for each point"):
+        check_prompts([(10, 20), (30, 40)], 1, None, None, image_size=(100, 80), mask_size=256)

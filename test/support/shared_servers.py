@@ -10,15 +10,14 @@ import pytest
 
 Server = TypeVar("Server")
 
-_ENDINGS = pytest.StashKey[dict[str, contextlib.ExitStack]]()
+_RUNNING = pytest.StashKey[dict[str, Any]]()
 _LAST_USERS = pytest.StashKey[dict[str, str]]()
 
 
 def shared(request: pytest.FixtureRequest, server: contextlib.AbstractContextManager[Server]) -> Iterator[Server]:
     """Yield a server from a fixture. It ends after the last test that uses the fixture, or with the run."""
-    with contextlib.ExitStack() as stack:
-        running = stack.enter_context(server)
-        request.config.stash.setdefault(_ENDINGS, {})[str(request.fixturename)] = stack
+    with server as running:
+        request.config.stash.setdefault(_RUNNING, {})[str(request.fixturename)] = request
         yield running
 
 
@@ -30,8 +29,13 @@ def find_last_users(session: pytest.Session) -> None:
 
 
 def end_unused(item: pytest.Item) -> None:
-    """End the servers that no test after this one uses, the newest first."""
+    """End the servers that no test after this one uses, the newest first.
+
+    pytest-xdist runs groups of tests in an order of its own, so a test that needs an ended server may still come. pytest
+    then calls the fixture again, because its value has been finished as a fixture's value.
+    """
     last_users: dict[str, Any] = item.config.stash[_LAST_USERS]
-    running = item.config.stash.get(_ENDINGS, {})
+    running = item.config.stash.get(_RUNNING, {})
     for name in [name for name in reversed(running) if last_users.get(name) == item.nodeid]:
-        running.pop(name).close()
+        request = running.pop(name)
+        request._fixturedef.finish(request)

@@ -1,0 +1,65 @@
+"""The tests' own shared servers under pytest-xdist."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = """
+import contextlib
+import pytest
+from support.shared_servers import end_unused, find_last_users, shared
+from support.two_workers import group_by_fixtures
+
+pytest_collection_finish = find_last_users
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    group_by_fixtures(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    try:
+        return (yield)
+    finally:
+        end_unused(item)
+
+
+class Server:
+    def __enter__(self):
+        self.running = True
+        return self
+
+    def __exit__(self, *_):
+        self.running = False
+        print("ended")
+
+
+@pytest.fixture(scope="session")
+def server(request):
+    yield from shared(request, Server())
+"""
+
+USERS = "import pytest\n\n\n@pytest.mark.parametrize('number', range({}))\ndef test_use(server, number):\n    assert server.running\n"
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "1", "--dist=loadgroup"]], ids=["one-process", "groups"])
+def test_every_test_finds_a_running_server(tmp_path, options):
+    """Groups run in another order than they were collected in: the largest first."""
+    pytest.importorskip("xdist")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    for name, number in (("first", 1), ("second", 3)):
+        (tmp_path / f"test_{name}.py").write_text(USERS.format(number))
+    support = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-o", f"pythonpath={support}", *options, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "4 passed" in done.stdout
+    if not options:
+        assert done.stdout.count("ended") == 1  # after the last test, not after each

@@ -31,8 +31,8 @@ def find_last_users(session: pytest.Session) -> None:
 def end_unused(item: pytest.Item) -> None:
     """End the servers that no test after this one uses, the newest first.
 
-    pytest-xdist runs groups of tests in an order of its own, so a test that needs an ended server may still come. pytest
-    then calls the fixture again, because its value has been finished as a fixture's value.
+    pytest-xdist runs groups of tests in an order of its own, so a test that needs an ended server may still come.
+    pytest then calls the fixture again, because it counts as finished.
     """
     last_users: dict[str, Any] = item.config.stash[_LAST_USERS]
     running = item.config.stash.get(_RUNNING, {})

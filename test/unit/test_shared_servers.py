@@ -45,7 +45,14 @@ def server(request):
     yield from shared(request, Server())
 """
 
-USERS = "import pytest\n\n\n@pytest.mark.parametrize('number', range({}))\ndef test_use(server, number):\n    assert server.running\n"
+USERS = """
+import pytest
+
+
+@pytest.mark.parametrize("number", range({}))
+def test_use(server, number):
+    assert server.running
+"""
 
 
 @pytest.mark.parametrize("options", [[], ["-n", "1", "--dist=loadgroup"]], ids=["one-process", "groups"])

@@ -33,7 +33,9 @@ FROM python:${PYTHON_TAG} AS service
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1
 WORKDIR /opt/triton-sam
 COPY . .
-RUN pip install --constraint constraints.txt ".[service,video]" && useradd --uid 1000 --create-home sam
+RUN pip install --constraint constraints.txt ".[service,video]" \
+    && useradd --uid 1000 --create-home sam \
+    && install --directory --owner=1000 --group=1000 /uploads
 USER 1000:1000
 WORKDIR /home/sam
 EXPOSE 8080

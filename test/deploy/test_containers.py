@@ -46,10 +46,16 @@ def test_every_service_has_volumes_for_the_files_that_it_writes() -> None:
     for name, service in SERVICES.items():
         # The local server starts programs that it puts there.
         assert service["tmpfs"] == (["/tmp:exec"] if name == "triton-cpu" else ["/tmp"])
-    written = {"export": ["/models", "/checkpoints"], "prometheus": ["/prometheus"], "grafana": ["/var/lib/grafana"]}
+    written = {
+        "export": ["/models", "/checkpoints"],
+        "service": ["/uploads"],
+        "prometheus": ["/prometheus"],
+        "grafana": ["/var/lib/grafana"],
+    }
     for name, places in {**written, "triton": ["/var/cache/triton-sam"]}.items():
         mounts = SERVICES[name]["volumes"]
         assert all(any(mount.endswith(f":{place}") for mount in mounts) for place in places), name
+    assert SERVICES["service"]["environment"]["TMPDIR"] == "/uploads"
     # Triton itself only reads models.
     assert any(mount.endswith(":/models:ro") for mount in SERVICES["triton"]["volumes"])
 

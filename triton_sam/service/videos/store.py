@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import tempfile
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from . import uploads
 from .clients import VideoClients
 from .decoders import Decoders, StoredFrames
 from .files import VideoFile, examine
+from .folders import Folder
 from .schemas import ObjectInfo, VideoInfo
 from .tracking import Tracking
 from .uploads import Upload
@@ -74,7 +75,8 @@ class Videos:
         self.decoders = Decoders()
         self._engine = engine
         self._videos: dict[str, StoredVideo] = {}
-        self._folder: Path | None = None
+        self._folder: Folder | None = None
+        self._folder_lock = threading.Lock()
         self._checks = asyncio.Semaphore(CHECKS)
         self._sweeper: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -99,7 +101,7 @@ class Videos:
         await asyncio.gather(*(self.remove(video_id) for video_id in list(self._videos)))
         await self.clients.close()
         if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            await asyncio.to_thread(self._folder.remove)
 
     def refuse(self) -> None:
         """Take no more videos, and stop all that are tracked after the frame that Triton computes."""
@@ -237,6 +239,7 @@ class Videos:
                 LOGGER.info("video removed", extra={"fields": {"video": video.video_id, "idle_seconds": idle}})
 
     def _make_folder(self) -> Path:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="triton-sam-videos-"))
-        return Path(tempfile.mkdtemp(dir=self._folder))
+        with self._folder_lock:
+            if self._folder is None:
+                self._folder = Folder()
+        return self._folder.new()

@@ -1,0 +1,77 @@
+"""The folder of one service for uploaded videos, and what services that were killed left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks, so nothing is removed there
+    fcntl = None  # type: ignore[assignment]
+
+PREFIX = "triton-sam-videos-"
+
+
+class Folder:
+    """A new folder among the temporary files, locked as long as this process lives.
+
+    Creating it removes the folders of this user that no living service holds.
+
+    Raises:
+        OSError: the folder for temporary files ($TMPDIR, else /tmp) cannot be written.
+    """
+
+    def __init__(self) -> None:
+        _remove_abandoned()
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+            self._descriptor = _lock(self.path)
+            if fcntl is None or self._descriptor is not None:
+                return
+            # Another service that starts took it for an abandoned one, before it was locked.
+
+    def new(self) -> Path:
+        """Create a folder in it for one video."""
+        return Path(tempfile.mkdtemp(dir=self.path))
+
+    def remove(self) -> None:
+        """Remove it with all videos."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _lock(folder: Path) -> int | None:
+    """Lock a folder if nobody holds it, and if it is still there. Returns the descriptor that holds the lock."""
+    if fcntl is None:
+        return None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if folder.stat().st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _remove_abandoned() -> None:
+    if fcntl is None:
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+        descriptor = _lock(folder)
+        if descriptor is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)

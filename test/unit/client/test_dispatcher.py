@@ -1,5 +1,6 @@
 """The dispatcher on its event loop, with a transport that does not answer."""
 
+import asyncio
 import gc
 import threading
 import warnings
@@ -7,17 +8,45 @@ import warnings
 import pytest
 from support.fake_transport import NEVER, AsyncFakeTransport
 
-from triton_sam.client.dispatcher import Dispatcher
+from triton_sam.client.dispatcher import Dispatcher, Work
 from triton_sam.client.io_loop import IO_LOOP
-from triton_sam.client.lanes import Lanes
+from triton_sam.client.lanes import Lanes, State
 from triton_sam.wire.pair import Request
 
 
 @pytest.fixture
-def dispatcher():
-    made = Dispatcher(AsyncFakeTransport(lambda request: NEVER), Lanes())
+def transport():
+    return AsyncFakeTransport(lambda request: NEVER)
+
+
+@pytest.fixture
+def dispatcher(transport):
+    made = Dispatcher(transport, Lanes())
     yield made
     made.close().result(30)
+
+
+def prediction():
+    """A flow of one request."""
+    yield Request("sam2", {}, ())
+
+
+def test_a_prediction_that_is_cancelled_before_it_was_handed_to_the_loop_is_not_sent(dispatcher, transport):
+    """Another thread may cancel between the decision to send a request and its way to the loop."""
+    (job,) = dispatcher.submit([Work(prediction())], "lane")
+
+    def start_and_cancel(lanes):
+        step = lanes.start()
+        assert job.state is State.RUNNING
+        job.work.future.cancel()  # the loop learns of this before it learns of the start
+        return step
+
+    dispatcher.change(start_and_cancel)
+    assert dispatcher.sent == 1
+    settled = asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), IO_LOOP.acquire())
+    settled.result(30)
+    IO_LOOP.release()
+    assert transport.requests == []
 
 
 @pytest.mark.parametrize("turns", range(8))

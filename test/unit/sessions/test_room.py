@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,15 @@ class Server:
 @pytest.fixture
 def server() -> Server:
     return Server()
+
+
+def test_an_encoder_with_other_weights_gives_an_image_another_id(server: Server) -> None:
+    """Else a server whose model was exchanged would answer from the embeddings of the old weights."""
+    make = partial(SessionModel, ModelPair(get_family("sam2")), server.models, server.cache, NoMetrics())
+    image = {"image": text(colored(1))}
+    ids = [make(weights).answer(image).tensors["image_id"][0] for weights in ("weights", "weights", "others")]
+    assert ids[0] == ids[1] == server.ids[1]
+    assert ids[2] != ids[0]
 
 
 def test_many_objects_are_halved_until_they_fit(server: Server) -> None:

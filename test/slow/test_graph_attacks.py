@@ -6,13 +6,13 @@ Every request either gets the answer that it got before, or an error. None ends 
 from __future__ import annotations
 
 import collections
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import graph_attacks, wire_attacks
+from support.older_runtimes import VERSIONS, python
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 for package in ("torch", "onnxruntime", "segment_anything", "sam2", "transformers"):
@@ -21,16 +21,6 @@ for package in ("torch", "onnxruntime", "segment_anything", "sam2", "transformer
 from support.family_exports import sam1_micro, sam3_reduced  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
-
-VERSIONS = {
-    "1.19.2": "Triton 24.10",
-    "1.20.1": "Triton 25.01",
-    "1.22.0": "Triton 25.05",
-    "1.23.2": "Triton 25.08 (1.23), and the local server on Python 3.10",
-    "1.27.0": "Triton 26.07",
-    "1.28.0": "Triton 26.08",
-}
-"""Versions on PyPI, and where they are used."""
 
 GRAPHS = [(family, role) for family in ("sam1", "sam2", "sam3") for role in ("encoder", "decoder")]
 GENERATED = {"encoder": 60, "decoder": 120}
@@ -42,14 +32,6 @@ def graph(family: str, role: str) -> Path:
     if family == "sam2":
         return bundled("model_repository") / f"sam2_{role}" / "1" / "model.onnx"
     return (sam1_micro() if family == "sam1" else sam3_reduced()).files[role]
-
-
-def python(version: str) -> list[str]:
-    """Return the command of a Python with a version of ONNX Runtime."""
-    if importlib.util.find_spec("uv") is None:
-        pytest.skip("needs uv, which brings other versions of ONNX Runtime: pip install uv")
-    packages = ["--with", f"onnxruntime=={version}", "--with", "numpy<2"]
-    return [sys.executable, "-m", "uv", "run", "-q", "--no-project", "--python", sys.executable, *packages, "python"]
 
 
 @pytest.mark.timeout(3600)

@@ -1,0 +1,81 @@
+"""The numbers of the built-in pair and of the graphs for videos, with the ONNX Runtimes of the supported containers."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import value_runner
+from support.older_runtimes import VERSIONS, python
+
+from triton_sam._common.bundle import bundled
+from triton_sam.families.sam2 import TRACKING
+
+pytestmark = [pytest.mark.export, pytest.mark.slow]
+onnxruntime = pytest.importorskip("onnxruntime")
+
+SIZES = {"images": 1, "objects": 2, "memories": 3, "pointers": 4, "points": 2, "prompts": 2}
+TOLERANCE = 1e-4
+"""Largest difference from the installed version, relative to the largest absolute value of the tensor (at least 1)."""
+
+
+def inputs(path: Path) -> dict[str, np.ndarray]:
+    """Draw inputs for a graph: pixels and points in their ranges, everything else as normal noise."""
+    rng = np.random.default_rng(0)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    drawn = {}
+    for tensor in session.get_inputs():
+        shape = [SIZES.get(size, size) for size in tensor.shape]
+        if tensor.name == "image":
+            values = rng.random(shape)
+        elif tensor.name == "mask_prompt":  # the prompt of no object is a mask, whose answer would be the mask itself
+            values = np.zeros(shape)
+        elif tensor.name.endswith("labels") or tensor.name in ("multimask", "is_prompted"):
+            values = np.ones(shape)
+        elif tensor.name == "point_coords":
+            values = rng.uniform(20, 480, shape)
+        elif tensor.name == "memory_ages":
+            values = rng.integers(1, TRACKING.memories + 1, shape)
+        else:
+            values = rng.normal(size=shape)
+        drawn[tensor.name] = values.astype(np.int64 if "int64" in tensor.type else np.float32)
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def folder(video_models, tmp_path_factory) -> Path:
+    """Graphs and inputs, and the outputs of the installed version."""
+    folder = tmp_path_factory.mktemp("values")
+    (folder / "graphs").mkdir()
+    (folder / "inputs").mkdir()
+    for kind, repository in (("built-in", bundled("model_repository")), ("video", video_models.repository)):
+        for path in sorted(repository.glob("sam2_*/1/model.onnx")):
+            name = f"{kind}_{path.parents[1].name}"
+            (folder / "graphs" / f"{name}.onnx").symlink_to(path.resolve())
+            np.savez(folder / "inputs" / f"{name}.npz", **inputs(path))
+    value_runner.main(folder)
+    return folder
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_numbers_are_those_of_the_installed_version(folder: Path, version: str) -> None:
+    subprocess.run([*python(version), value_runner.__file__, str(folder)], check=True, timeout=900)
+    graphs = sorted(path.stem for path in (folder / "graphs").iterdir())
+    assert {"built-in_sam2_encoder", "built-in_sam2_decoder", "video_sam2_memory_attention"} < set(graphs)
+    worst = {}
+    for name in graphs:
+        with (
+            np.load(folder / onnxruntime.__version__ / f"{name}.npz") as expected,
+            np.load(folder / version / f"{name}.npz") as found,
+        ):
+            assert set(found) == set(expected)
+            assert all(np.isfinite(found[output]).all() for output in found)
+            worst[name] = max(
+                np.abs(found[output] - expected[output]).max() / max(1, np.abs(expected[output]).max())
+                for output in found
+            )
+    print(f"\nONNX Runtime {version}:", {name: f"{error:.1e}" for name, error in worst.items()})
+    assert max(worst.values()) <= TOLERANCE

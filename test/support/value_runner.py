@@ -1,0 +1,33 @@
+"""Runs ONNX files once each: `python value_runner.py FOLDER`. It needs only numpy and onnxruntime, of any version.
+
+FOLDER/inputs/NAME.npz holds the inputs of FOLDER/graphs/NAME.onnx. The outputs go to FOLDER/VERSION/NAME.npz, where
+VERSION is that of ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+
+def main(folder: Path) -> None:
+    """Write the outputs of all graphs."""
+    answers = folder / onnxruntime.__version__
+    answers.mkdir()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 2
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    for path in sorted((folder / "graphs").glob("*.onnx")):
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        with np.load(folder / "inputs" / f"{path.stem}.npz") as inputs:
+            outputs = session.run(None, dict(inputs))
+        names = [output.name for output in session.get_outputs()]
+        np.savez(answers / f"{path.stem}.npz", **dict(zip(names, outputs, strict=True)))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

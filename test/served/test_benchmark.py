@@ -5,6 +5,7 @@ The tests that need no server are in test/unit/benchmark.
 
 import copy
 import csv
+import importlib.util
 import io
 import json
 import os
@@ -229,6 +230,27 @@ def test_unknown_weights_leave_contenders_out_with_a_reason(running):
     target.close()
     assert {row.who for row in found.rows} == {"session"}
     assert sum("--weights" in note for note in found.notes) == 2
+
+
+@pytest.mark.slow
+def test_bf16_by_torch_and_by_openvino(running, repository):
+    """OpenVINO is no part of the environment for tests, so the note says how to install it where it is missing."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sam2")
+    weights = find_weights("sam2", repository, None)
+    target = Target("sam2", None, {"http": running.http_url}, bundled("test/images") / "coffee.jpg", weights)
+    settings = Settings(0.1, ("comparison",), ("torch-bf16", "inprocess", "openvino"), least_rounds=1, link="none")
+    found = begin(target, settings, "")
+    measure(target, settings, found, quiet=True)
+    target.close()
+    encoded = {row.who for row in found.of("comparison", "encode")}
+    answered = {row.who for row in found.of("comparison", "click, full-size mask")}
+    if importlib.util.find_spec("openvino") is None:
+        assert any("openvino was left out" in note and "pip install" in note for note in found.notes)
+        encoded.add("openvino")
+        answered.add("openvino")
+    assert encoded == answered == {"torch-bf16", "inprocess", "openvino", "session"}
+    assert problem(json.loads(json.dumps(to_json(found)))) == ""
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ..client.base import EmbeddingsPlace
 from ..client.sync import SAM2TritonClient
@@ -21,6 +21,7 @@ from .results import Results, times_row
 from .settings import MAX_ROUNDS, OVER_LINK, Settings
 from .target import Point, Target
 from .timing import Act, take_turns
+from .weights import Weights
 
 OPERATIONS = ("encode", "click", "click, full-size mask")
 MAX_ENCODES = 7
@@ -36,7 +37,7 @@ class Contender(Protocol):
         """Return the low-resolution logits of a point prompt. Some contenders lack this method."""
 
     def mask(self, point: Point) -> object:
-        """Return the full-size mask of a point prompt."""
+        """Return the full-size mask of a point prompt. Some contenders lack this method."""
 
 
 class ClientContender:
@@ -57,20 +58,47 @@ class ClientContender:
         """See Contender."""
         return self._client.segment([point])
 
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
 
 class TorchContender:
-    """The official predictor in eager PyTorch on the CPU. It returns full-size masks alone, so it has no ``click``."""
+    """The official predictor in eager PyTorch on the CPU. It returns full-size masks alone, so it has no ``click``.
 
-    def __init__(self, reference: Reference) -> None:
+    Args:
+        reference: the official predictor.
+        bf16: whether it runs under autocast to bfloat16, as the official examples let it run on GPUs.
+    """
+
+    def __init__(self, reference: Reference, *, bf16: bool = False) -> None:
         self._reference = reference
+        self._bf16 = bf16
 
     def encode(self, content: bytes) -> object:
         """See Contender."""
-        return self._reference.set_image(open_image(content))  # type: ignore[func-returns-value]
+        with self._precision():
+            return self._reference.set_image(open_image(content))  # type: ignore[func-returns-value]
 
     def mask(self, point: Point) -> object:
         """See Contender."""
-        return self._reference.answer({"point_coords": [point], "point_labels": [1]}, False)
+        with self._precision():
+            return self._reference.answer({"point_coords": [point], "point_labels": [1]}, False)
+
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
+        import torch
+
+        return torch.autocast("cpu", torch.bfloat16) if self._bf16 else contextlib.nullcontext()
+
+
+class EncodingContender:
+    """A contender of which the encoding alone is measured."""
+
+    def __init__(self, contender: TorchContender) -> None:
+        self.encode = contender.encode
+
+
+AnyContender: TypeAlias = "ClientContender | TorchContender | EncodingContender"
 
 
 def measure_comparison(target: Target, settings: Settings, results: Results, session: bool, progress: Progress) -> None:
@@ -145,9 +173,9 @@ def _act(contender: object, operation: str, target: Target, point: Callable[[], 
 
 def _contenders(
     target: Target, settings: Settings, results: Results, session: bool, stack: contextlib.ExitStack
-) -> dict[str, ClientContender | TorchContender]:
+) -> dict[str, AnyContender]:
     """Return the contenders by "name" or "name protocol". A note explains why a contender does not take part."""
-    found: dict[str, ClientContender | TorchContender] = {}
+    found: dict[str, AnyContender] = {}
     for name in settings.compare:
         if name == "naive":
             for protocol in target.protocols:
@@ -159,20 +187,40 @@ def _contenders(
             )
             continue
         try:
-            if name == "torch":
-                found[name] = TorchContender(target.weights.reference(target.family))
-            else:
-                found[name] = ClientContender(stack.enter_context(_in_process(target)))
+            contender = _of_weights(name, target.weights, target.family)
         except SamError as error:
             results.note(f"{name} was left out: {error}")
+            continue
+        found[name] = contender
+        if isinstance(contender, ClientContender):
+            stack.callback(contender.close)
+        elif reason := _refuses_clicks(contender, target):
+            results.note(f"{name} encodes alone, because the official predictor does not answer a click so: {reason}")
+            found[name] = EncodingContender(contender)
     if session:
         for protocol in target.protocols:
             found[f"session {protocol}"] = ClientContender(stack.enter_context(target.client(protocol, "server")))
     return found
 
 
-def _in_process(target: Target) -> SAM2TritonClient:
-    from ..verify.compare import OnnxClient
+def _of_weights(name: str, weights: Weights, family: str) -> ClientContender | TorchContender:
+    """Return a contender that runs weights in this process."""
+    if name == "inprocess":
+        from ..verify.compare import OnnxClient
 
-    assert target.weights is not None  # noqa: S101 - checked by the caller
-    return OnnxClient(target.weights.files, target.family)
+        return ClientContender(OnnxClient(weights.files, family))
+    if name == "openvino":
+        from ..verify.accelerated import openvino_client
+
+        return ClientContender(openvino_client(weights.files, family, "bf16"))
+    return TorchContender(weights.reference(family), bf16=name == "torch-bf16")
+
+
+def _refuses_clicks(contender: TorchContender, target: Target) -> str | None:
+    """Return why an official predictor cannot answer a click; None if it can."""
+    contender.encode(target.content)
+    try:
+        contender.mask(next(target.points()))
+    except (TypeError, RuntimeError) as error:
+        return str(error)
+    return None

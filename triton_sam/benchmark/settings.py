@@ -9,9 +9,12 @@ from ..errors import ConfigurationError
 from .link import parse_link
 
 SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "overload")
-ALTERNATIVES = ("torch", "inprocess", "naive")
-"""Contenders besides the session model: the official predictor in PyTorch, ONNX Runtime in this process (the lower
-limit of every server), and a naive client that sends embeddings with each click."""
+ALTERNATIVES = ("torch", "torch-bf16", "inprocess", "openvino", "naive")
+"""Contenders besides the session model: the official predictor in PyTorch, and under autocast to bf16; ONNX Runtime in
+this process (the lower limit of every server), and with its encoder in bf16 on OpenVINO; and a naive client that sends
+embeddings with each click."""
+DEFAULT_COMPARE = ("torch", "inprocess", "naive")
+"""The contenders that need no further package and compute in fp32, as the server does by default."""
 MAX_ROUNDS = 25
 MAX_ENCODING = 4
 """Largest number of users who send images at the same time. More images would only wait for each other."""
@@ -40,7 +43,7 @@ class Settings:
 
     duration: float = 3.0
     sections: tuple[str, ...] = SECTIONS
-    compare: tuple[str, ...] = ALTERNATIVES
+    compare: tuple[str, ...] = DEFAULT_COMPARE
     concurrency: tuple[int, ...] = (1, 2, 4, 8, 16)
     boxes: tuple[int, ...] = (1, 4, 16, 64)
     users: int = 8

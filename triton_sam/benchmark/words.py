@@ -4,20 +4,24 @@ from __future__ import annotations
 
 WHO = {  # in the order of the plots
     "inprocess": "ONNX Runtime in process (the limit)",
+    "openvino": "in process, encoder in bf16 on OpenVINO",
     "session": "session model",
     "shared_memory": "embeddings in shared memory",
     "request": "embeddings in the request",
     "naive": "naive client: embeddings in each click",
     "torch": "official predictor, PyTorch eager",
+    "torch-bf16": "official predictor, PyTorch eager, bf16",
     "client": "on the client's side",
 }
 COLORS = {
     "inprocess": "#4c4c4c",
+    "openvino": "#56b4e9",
     "session": "#0072b2",
     "shared_memory": "#009e73",
     "request": "#d55e00",
     "naive": "#d55e00",
     "torch": "#cc79a7",
+    "torch-bf16": "#e69f00",
     "client": "#999999",
 }
 """Colours that people with colour vision deficiency can tell apart."""

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .._common.bundle import bundled
-from ..benchmark.settings import ALTERNATIVES, SECTIONS, Settings
+from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, Settings
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
 from ..families import FAMILIES
 from ..repository.folder import models_to_load
@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="numbers of simultaneous users (default: 1,2,4,8,16)",
     )  # fmt: skip
     parser.add_argument(
-        "--compare", type=_names, default=ALTERNATIVES, metavar="NAME,...",
-        help="other runners to compare with, or none (default: torch,inprocess,naive)",
+        "--compare", type=_names, default=DEFAULT_COMPARE, metavar="NAME,...",
+        help=f"other runners, or none: {', '.join(ALTERNATIVES)} (default: {','.join(DEFAULT_COMPARE)})",
     )  # fmt: skip
     parser.add_argument(
         "--only",

@@ -37,7 +37,7 @@ class _Accelerated(OnnxTransport):
         try:
             self._openvino = OpenVinoSession(files[encoder], precision)
         except ImportError as error:
-            raise missing("--accelerator openvino needs", "openvino", error) from error
+            raise missing("OpenVINO needs", "openvino", error) from error
         except (RuntimeError, ValueError) as error:
             raise ExportError(f"OpenVINO cannot run {files[encoder]}: {error}") from error
 
@@ -46,6 +46,22 @@ class _Accelerated(OnnxTransport):
         if model != self._encoder:
             return super().infer(model, inputs, outputs)
         return dict(zip(outputs, self._openvino.run(outputs, dict(inputs)), strict=True))
+
+
+def openvino_client(files: Mapping[str, Path], model_type: str, precision: str) -> SAM2TritonClient:
+    """Return a client of a model pair in this process whose encoder runs on OpenVINO, and whose decoder does not.
+
+    Args:
+        files: ONNX files by role, "encoder" and "decoder".
+        model_type: their family.
+        precision: "fp32" or "bf16".
+
+    Raises:
+        MissingDependencyError: onnxruntime or openvino is missing.
+        ExportError: one of them refuses a file.
+    """
+    pair, named = _pair(files, model_type)
+    return _client(_Accelerated(named, pair.encoder, precision), model_type)
 
 
 def compare_precision(
@@ -66,12 +82,10 @@ def compare_precision(
         ExportError: one of them refuses a file.
         ImageError: an image cannot be used.
     """
-    pair = ModelPair(get_family(model_type))
-    named = {pair.encoder: files["encoder"], pair.decoder: files["decoder"]}
     found: list[float] = []
     with (
-        _client(_Accelerated(named, pair.encoder, precision), model_type) as tested,
-        _client(OnnxTransport(named), model_type) as expected,
+        openvino_client(files, model_type, precision) as tested,
+        _client(OnnxTransport(_pair(files, model_type)[1]), model_type) as expected,
     ):
         for image in images:
             found += _compare(tested, expected, image)
@@ -97,6 +111,11 @@ def crops(images: Sequence[ImageSource], count: int = IMAGES) -> list[npt.NDArra
         top, left = (int(rng.integers(0, rest + 1)) for rest in (whole.shape[0] - height, whole.shape[1] - width))
         parts.append(whole[top : top + height, left : left + width].copy())
     return parts
+
+
+def _pair(files: Mapping[str, Path], model_type: str) -> tuple[ModelPair, dict[str, Path]]:
+    pair = ModelPair(get_family(model_type))
+    return pair, {pair.encoder: files["encoder"], pair.decoder: files["decoder"]}
 
 
 def _client(transport: OnnxTransport, model_type: str) -> SAM2TritonClient:

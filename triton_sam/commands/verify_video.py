@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     seed = (args.seed or 0) if args.random else None
     clip = list(generate_clip(_SEED, frames).images)
     height, width = clip[0].shape[:2]
-    least = threshold(frames)
+    least = threshold(frames, args.precision)
     with contextlib.ExitStack() as stack:
         folder, files = _models(args, model, seed, side, stack)
         reference = registry.video_reference(args.family, args.checkpoint, model, seed, side, clip)
@@ -89,9 +89,8 @@ def _check(args: argparse.Namespace, frames: int) -> None:
         "--points-per-side": args.points_per_side,
     }
     given = [flag for flag, value in unused.items() if value is not None]
-    if given or args.precision != "fp32":
-        flag = given[0] if given else "--precision"
-        raise ConfigurationError(f"{flag} is for single images: `verify {args.family}{SUFFIX}` exports fp32 models")
+    if given:
+        raise ConfigurationError(f"{given[0]} is for single images, not for `verify {args.family}{SUFFIX}`")
     _server.check(args)
 
 
@@ -105,6 +104,7 @@ def _models(
         model,
         image_size=side,
         random_seed=seed,
+        precision=args.precision,
         progress=not args.quiet,
         video=True,
     )

@@ -15,6 +15,7 @@ from ..families.base import FloatArray, Size
 from ..masks.compare import intersection_over_union
 from ..masks.resize import resize_logits
 from ..masks.video_segment import VideoSegment
+from .compare import THRESHOLDS
 
 Logits = Mapping[int, FloatArray]
 """Logits (H,W) in the size of the frames, by object, in one frame."""
@@ -135,8 +136,15 @@ class VideoRow:
         return self.iou >= threshold or (0 <= self.pixels <= 1 and not np.isnan(self.logit_diff))
 
 
-def threshold(frames: int) -> float:
-    """Return the smallest allowed IoU. Differences grow along a video, because each frame builds on earlier ones."""
+def threshold(frames: int, precision: str = "fp32") -> float:
+    """Return the smallest allowed IoU. Differences grow along a video, because each frame builds on earlier ones.
+
+    Args:
+        frames: number of frames.
+        precision: precision of the export. Below fp32, the threshold is that of images, for any number of frames.
+    """
+    if precision != "fp32":
+        return THRESHOLDS[precision].iou
     return 0.9999 if frames <= 8 else 0.999
 
 

@@ -89,6 +89,10 @@ def test_the_threshold_is_lower_for_long_videos() -> None:
     assert (verify.threshold(8), verify.threshold(100)) == (0.9999, 0.999)
 
 
+def test_the_threshold_is_that_of_images_below_fp32() -> None:
+    assert (verify.threshold(8, "fp16"), verify.threshold(100, "int8")) == (0.99, 0.98)
+
+
 @pytest.mark.slow
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["verify", "sam2-video", "--random", "--size", "micro", "--image-size", "512", "--frames", "4"]
@@ -103,7 +107,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["sam2-video", "--random", "--frames", "3"], "at least 4 frames"),
         (["sam2-video", "--random", "--image", "x.jpg"], "--image is for single images"),
-        (["sam2-video", "--random", "--precision", "fp16"], "--precision is for single images"),
+        (["sam2-video", "--random", "--name", "other"], "--name is for single images"),
         (["sam2-video", "--checkpoint", "x.pt", "--seed", "1"], "--seed is for --random"),
         (["sam2", "--random", "--frames", "8"], "are for videos: sam2-video"),
     ],

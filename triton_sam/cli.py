@@ -11,6 +11,7 @@ from ._common import reports
 from .commands import (
     alias,
     benchmark,
+    completion,
     config,
     container,
     demo,
@@ -31,59 +32,59 @@ from .commands import (
     track,
     verify,
 )
+from .commands._parser import Parser, list_of_commands, name_of, summary
 from .errors import SamError
 
-COMMANDS = (
-    demo,
-    serve,
-    service,
-    predict,
-    everything,
-    track,
-    models,
-    doctor,
-    health,
-    setup,
-    download,
-    export,
-    alias,
-    verify,
-    evaluate,
-    speculative,
-    benchmark,
-    config,
-    repair,
-    reload,
-    container,
-)
+GROUPS = {
+    "segment": (demo, predict, everything, track),
+    "servers": (serve, service, container, health, doctor, reload),
+    "models": (setup, download, export, models, alias, config, repair),
+    "measurements": (verify, evaluate, speculative, benchmark),
+    "shell": (completion,),
+}
+COMMANDS = tuple(command for commands in GROUPS.values() for command in commands)
 
+USAGE = "triton-sam [-h] [--version] COMMAND ..."
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """Return the parser of ``triton-sam`` with all commands."""
-    parser = argparse.ArgumentParser(
-        prog="triton-sam",
-        description="Segment Anything on NVIDIA Triton: serve it, click, get a mask.",
-        epilog="Start with `triton-sam demo`. Exit codes: 0 success, 1 failure, 2 wrong options, 130 interrupted.",
+    parser = _without_commands(Parser(prog="triton-sam", usage=USAGE))
+    parser.page = _without_commands(
+        Parser(
+            prog="triton-sam",
+            usage=USAGE,
+            description=f"Segment Anything on NVIDIA Triton: serve it, click, get a mask.\n{list_of_commands(GROUPS)}",
+            epilog="Start with `triton-sam demo`. `triton-sam COMMAND --help` explains a command.\n"
+            "Exit codes: 0 success, 1 failure, 2 wrong options, 130 interrupted.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
     )
-    parser.add_argument("--version", action="version", version=f"triton-sam {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True, prog=parser.prog)
     for module in COMMANDS:
-        name = module.__name__.rpartition(".")[2]
-        summary = (module.__doc__ or "").strip().splitlines()[0]
         command = commands.add_parser(
-            name, help=summary, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+            name_of(module),
+            help=summary(module),
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, parser=command, root=parser)
+    return parser
+
+
+def _without_commands(parser: Parser) -> Parser:
+    parser.add_argument("--version", action="version", version=f"triton-sam {__version__}")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``triton-sam`` and return its exit code. Print an error of the package as one line, without a traceback."""
-    args = build_parser().parse_args(arguments)
+    args, unknown = build_parser().parse_known_args(arguments)
+    if unknown:
+        args.parser.refuse(unknown)
     reports.turn_off()
     try:
         return int(args.run(args))

@@ -48,7 +48,7 @@ def test_help_names_every_command(capsys):
     code, out, _ = run(capsys, "--help")
     assert code == 0
     for command in NAMES:
-        assert re.search(rf"(?m)^    {command}(  |$)", out), command
+        assert re.search(rf"(?m)^  {command}  ", out), command
 
 
 @pytest.mark.parametrize("module", COMMANDS, ids=NAMES)

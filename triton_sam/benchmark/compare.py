@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from ..client.base import EmbeddingsPlace
 from ..client.sync import SAM2TritonClient
 from ..errors import SamError
-from ..export.reference import Reference
+from ..export.reference import Reference, in_bf16
 from ..inputs.images import open_image
 from ..transport.url import parse_url
 from .link import EmulatedLink, parse_link
@@ -86,9 +86,7 @@ class TorchContender:
             return self._reference.answer({"point_coords": [point], "point_labels": [1]}, False)
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
-        import torch
-
-        return torch.autocast("cpu", torch.bfloat16) if self._bf16 else contextlib.nullcontext()
+        return in_bf16() if self._bf16 else contextlib.nullcontext()
 
 
 class EncodingContender:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,3 +86,10 @@ class EverythingReference(Protocol):
             The records of the official generator.
         """
         ...
+
+
+def in_bf16() -> AbstractContextManager[object]:
+    """Let PyTorch compute in bfloat16 on the CPU where autocast does, as the official examples let it on GPUs."""
+    import torch
+
+    return torch.autocast("cpu", torch.bfloat16)

@@ -1,0 +1,88 @@
+"""Errors of the command line name what was probably meant; the help lists all commands in groups."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from triton_sam.cli import COMMANDS, GROUPS, main
+from triton_sam.commands._parser import name_of, similar, summary
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the last line of the error of wrong options."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["predct", "x.jpg"], "; did you mean predict?"),
+        (["predict", "x.jpg", "--pont", "3,4"], "error: unrecognized arguments: --pont 3,4; did you mean --point?"),
+        (["predict", "x.jpg", "--overlya=y.png"], "; did you mean --overlay?"),
+        (["serve", "--grpc-prot", "1"], "; did you mean --grpc-port?"),
+        (["verify", "sam2-vidoe"], "; did you mean sam2-video?"),
+        (["predict", "x.jpg", "--point", "-5,-5"], "; write a value that begins with a minus sign as --point=-5,-5"),
+    ],
+)
+def test_an_error_names_what_was_probably_meant(arguments, text, capsys):
+    assert refused(arguments, capsys).endswith(text)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["predict", "x.jpg", "--qqqqqq"], ["qqqqqq"], ["predict", "x.jpg", "--point"], ["models", "one", "two"]],
+)
+def test_no_hint_where_nothing_is_similar(arguments, capsys):
+    error = refused(arguments, capsys)
+    assert "did you mean" not in error
+    assert "minus sign" not in error
+
+
+def test_a_negative_point_reaches_the_check_of_prompts(capsys, images):
+    assert main(["predict", str(images / "shapes.jpg"), "--point=-5,-5", "--url", "127.0.0.1:9"]) == 1
+    assert "point (-5, -5) lies outside the image" in capsys.readouterr().err
+
+
+def test_similar_names():
+    assert similar("--piont", ["--point", "--box"]) == "; did you mean --point?"
+    assert similar("--quality", ["--point", "--box"]) == ""
+
+
+def test_the_help_lists_every_command_once_in_its_group(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: triton-sam [-h] [--version] COMMAND ...\n")
+    lines = text.splitlines()
+    for title, commands in GROUPS.items():
+        assert f"{title}:" in lines
+        for command in commands:
+            (line,) = [line for line in lines if line.split(" ")[2:3] == [name_of(command)] and line.startswith("  ")]
+            assert summary(command).startswith(line.split(maxsplit=1)[1])
+    assert len(set(COMMANDS)) == len(COMMANDS)
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_the_completion_knows_commands_and_options(shell, capsys, tmp_path):
+    pytest.importorskip("shtab")
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "predict" in script
+    assert "overlay" in script
+    if shell == "bash":
+        (tmp_path / "completion").write_text(script)
+        subprocess.run(["bash", "-n", str(tmp_path / "completion")], check=True)
+
+
+def test_the_completion_without_its_package_names_the_extra(monkeypatch, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "shtab", None)
+    assert main(["completion", "bash"]) == 1
+    assert "completion" in capsys.readouterr().err

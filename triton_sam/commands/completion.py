@@ -1,0 +1,32 @@
+"""Print the completion of `triton-sam` for a shell.
+
+triton-sam completion bash > ~/.local/share/bash-completion/completions/triton-sam
+triton-sam completion zsh > "${fpath[1]}/_triton-sam"
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from .._common.extras import missing
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code.
+
+    Raises:
+        MissingDependencyError: shtab is missing.
+    """
+    try:
+        import shtab
+    except ImportError as error:
+        raise missing("`triton-sam completion` needs", "completion", error) from error
+    print(shtab.complete(args.root, shell=args.shell))
+    return 0

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SECONDS_FOR_READERS = 1.0 if os.name == "nt" else 0.0
 """Seconds to retry on Windows, which cannot replace a file while another process, such as a virus scanner, reads it."""
 
@@ -45,7 +46,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         move_into_place(temporary, final)
     except OSError as error:
-        if error.filename == os.fspath(temporary):  # the user does not know that name
+        # The user does not know the temporary name, and a full disk is reported without any.
+        if error.filename == os.fspath(temporary) or (error.filename is None and error.errno in _DISK_ERRORS):
             error.filename, error.filename2 = os.fspath(wanted), None
         raise
     finally:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigurationError
+from ..errors import CheckpointError, ConfigurationError
 from ..families import FAMILIES, Family, get_family
 from ..families.tables import Option
 
@@ -49,8 +50,11 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
     Raises:
         ConfigurationError: an option belongs to another family or has no effect, several options choose the model, or
             the family does not have the size.
+        CheckpointError: there is no such checkpoint.
     """
     family = get_family(args.family)
+    if not is_random and args.checkpoint is not None and not Path(args.checkpoint).is_file():
+        raise CheckpointError(f"no checkpoint at {args.checkpoint}: `triton-sam download {family.name}` gets one")
     given = {"--size": args.size} if args.size else {}
     own = {option.flag: option for option in family.options if command in option.commands and option.replaces_size}
     given |= {flag: value for flag, option in own.items() if (value := getattr(args, option.destination, None))}

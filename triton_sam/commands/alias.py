@@ -1,16 +1,25 @@
 """Give models of the repository second names, so that clients with other names need no change.
 
 `triton-sam alias paintera` adds the names that the sam-link client of Paintera uses; `triton-sam alias NAME --of
-VARIANT` adds NAME_encoder and NAME_decoder as names of VARIANT_encoder and VARIANT_decoder.
+VARIANT` adds NAME_encoder and NAME_decoder as names of VARIANT_encoder and VARIANT_decoder. `triton-sam alias NAME
+--remove` removes them.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 
 from ..errors import ConfigurationError, RepositoryError
-from ..repository.aliases import Alias, is_served, paintera, pair, write_alias
+from ..families import FAMILIES
+from ..repository.aliases import Alias, is_served, paintera, pair, remove_alias, write_alias
+from ..repository.folder import is_demo_model, list_models, subfolders
+from ..repository.names import pair_names
 from . import _options
+
+_OFFICIAL = re.compile("|".join({size.name for family in FAMILIES.values() for size in family.sizes if size.official}))
+"""Matches names that contain the name of an official size, such as sam2.1_large_encoder."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sam2", metavar="VARIANT", help="with paintera: the variant to use as SAM2 (default: sam2)")
     parser.add_argument("--sam3", metavar="VARIANT", help="with paintera: the variant to use as SAM3 (default: sam3)")
+    parser.add_argument("--remove", action="store_true", help="remove the names again")
     _options.add_repository(parser)
     _options.add_quiet(parser)
 
@@ -28,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command and print the names of the new models."""
     repository = _options.repository(args)
+    if args.remove:
+        return _remove(args, repository)
     aliases = _aliases(args)
     served = [alias for alias in aliases if is_served(repository, alias.target)]
     for alias in aliases:
@@ -37,10 +49,33 @@ def run(args: argparse.Namespace) -> int:
         raise RepositoryError(
             f"{aliases[0].target} has no weights in {repository}: export it first, see `triton-sam setup`"
         )
+    models = {model.name: model for model in list_models(repository)}
     for alias in served:
         write_alias(repository, alias)
         print(alias.name)
+        if _OFFICIAL.search(alias.name) and is_demo_model(models[alias.target].metadata):
+            _options.say(
+                args,
+                f"warning: {alias.name} is an official name, but {alias.target} has the weights of the demo model; "
+                "`triton-sam setup` gets official ones",
+            )
     _options.say(args, "restart a running server to load them")
+    return 0
+
+
+def _remove(args: argparse.Namespace, repository: Path) -> int:
+    given = [flag for flag in ("of", "sam2", "sam3") if getattr(args, flag) is not None]
+    if given:
+        raise ConfigurationError(f"--{given[0]} has no effect with --remove")
+    known = {path.name for path in subfolders(repository)}
+    named = {alias.name for alias in paintera()} if args.name == "paintera" else {args.name, *pair_names(args.name)}
+    found = sorted(named & known)
+    if not found:
+        raise RepositoryError(f"no alias {args.name} in {repository}: `triton-sam models` lists the names")
+    for name in found:
+        remove_alias(repository, name)
+        print(name)
+    _options.say(args, "removed; restart a running server")
     return 0
 
 

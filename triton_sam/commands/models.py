@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 
 from ..errors import ServerError
-from ..repository.folder import RepositoryModel, list_models
+from ..repository.folder import RepositoryModel, is_demo_model, list_models
 from ..repository.selection import ModelFolder, read_repository, unloadable
 from ..transport.triton import Transport
 from ..transport.url import parse_url
@@ -43,13 +43,21 @@ def run(args: argparse.Namespace) -> int:
         ready = None
     finally:
         transport.close()
+    folders = read_repository(folder)
+    reasons = unloadable(folders)
     if args.json:
-        listed = [{**asdict(model), "accelerated": _openvino.results(folder / model.name)} for model in models]
+        listed = [
+            {
+                **asdict(model),
+                "accelerated": _openvino.results(folder / model.name),
+                "alias_of": _targets(folders.get(model.name)),
+                "left_out": reasons.get(model.name, ""),
+            }
+            for model in models
+        ]
         print(json.dumps({"repository": str(folder), "models": listed, "ready": ready}, default=str))
         return 0
     print(f"repository {folder}")
-    folders = read_repository(folder)
-    reasons = unloadable(folders)
     for model in models:
         print(f"  {model.name:28} {_state(model, folders.get(model.name), reasons.get(model.name))}")
         for line in _openvino.results(folder / model.name):
@@ -63,6 +71,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _targets(folder: ModelFolder | None) -> list[str]:
+    """Return the models that an ensemble, such as an alias, calls."""
+    return sorted(folder.dependencies(())) if folder is not None and folder.is_ensemble else []
+
+
 def _state(model: RepositoryModel, folder: ModelFolder | None, reason: str | None) -> str:
     if model.problem:
         return model.problem
@@ -70,6 +83,8 @@ def _state(model: RepositoryModel, folder: ModelFolder | None, reason: str | Non
         return f"left out: {reason}"
     facts = [model.metadata.get(f"triton_sam.{key}", "") for key in ("config", "checkpoint", "precision")]
     details = ", ".join(dict.fromkeys(fact for fact in facts if fact))
-    if folder is not None and folder.is_ensemble:  # such as an alias
-        details = f"ensemble of {', '.join(sorted(folder.dependencies(())))}"
+    if is_demo_model(model.metadata):
+        details += ", demo model"
+    if targets := _targets(folder):
+        details = f"alias of {', '.join(targets)}"
     return f"version {', '.join(map(str, model.versions))}" + (f" ({details})" if details else "")

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import urllib3
 
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, DownloadError
 from ..families import FAMILIES, get_family
 from ..families.tables import Checkpoint
 from .fetch import fetch
+from .http import NetworkError
 
 DIRECTORY = Path("checkpoints")
 """The default folder for checkpoints."""
@@ -92,15 +93,21 @@ def download(
     """
     if retries < 0 or timeout <= 0:
         raise ConfigurationError("retries must be at least 0, and timeout must be above 0 seconds")
-    return fetch(
-        _urls(checkpoint, mirror if mirror is not None else os.environ.get(MIRROR_VARIABLE)),
-        Path(directory) / checkpoint.file_name,
-        size=checkpoint.bytes,
-        sha256=checkpoint.sha256,
-        progress=progress,
-        retries=retries,
-        timeout=timeout,
-    )
+    mirror = mirror if mirror is not None else os.environ.get(MIRROR_VARIABLE)
+    path = Path(directory) / checkpoint.file_name
+    try:
+        return fetch(
+            _urls(checkpoint, mirror),
+            path,
+            size=checkpoint.bytes,
+            sha256=checkpoint.sha256,
+            progress=progress,
+            retries=retries,
+            timeout=timeout,
+            advice="check the URL of the mirror" if mirror else "on a closed network, set HTTPS_PROXY or use --mirror",
+        )
+    except NetworkError as error:
+        raise DownloadError(f"{error}; or put the file at {path}") from error
 
 
 def _urls(checkpoint: Checkpoint, mirror: str | None) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from urllib3.exceptions import HTTPError
 from .._common.backoff import spread
 from .._common.files import locked, move_into_place
 from ..errors import ChecksumError, DownloadError
-from .http import NotFoundError, TransientError, bad_status, classify, make_pool
+from .http import NetworkError, NotFoundError, TransientError, bad_status, classify, make_pool
 
 _CHUNK = 1 << 18
 _MAX_WAIT = 60.0
@@ -43,6 +43,7 @@ class _Job:
     retries: int
     timeout: float
     headers: Mapping[str, str] = field(default_factory=dict)
+    advice: str = ""
 
     @property
     def part(self) -> Path:
@@ -82,6 +83,7 @@ def fetch(
     timeout: float = 30.0,
     headers: Mapping[str, str] | None = None,
     installed: Path | None = None,
+    advice: str = "on a closed network, set HTTPS_PROXY",
 ) -> Path:
     """Download a file, unless the right file exists already.
 
@@ -99,16 +101,18 @@ def fetch(
         timeout: seconds to wait for a connection, and for each piece of data.
         headers: sent with every request. Redirects to another host do not get the Authorization header.
         installed: another path where the right file may exist already; it is not changed.
+        advice: end of the error when the server cannot be reached.
 
     Returns:
         ``path``, or ``installed`` if the right file is there.
 
     Raises:
         ConfigurationError: a URL or a proxy is neither http nor https.
-        DownloadError: the file cannot be downloaded or written.
+        NetworkError: the file cannot be downloaded.
+        DownloadError: the file cannot be written.
         ChecksumError: the downloaded file has another size or SHA-256; it has been removed.
     """
-    job = _Job(path, size, sha256, progress, retries, timeout, dict(headers or {}))
+    job = _Job(path, size, sha256, progress, retries, timeout, dict(headers or {}), advice)
     try:
         for place in filter(None, (path, installed)):
             if _is_right(replace(job, path=place)):
@@ -147,7 +151,7 @@ def _fetch_any(job: _Job, urls: Sequence[str]) -> None:
             missing.append(str(error))
         else:
             return
-    raise DownloadError("; ".join(missing))
+    raise NetworkError("; ".join(missing))
 
 
 def _fetch_one(job: _Job, url: str) -> None:
@@ -183,10 +187,10 @@ def _transfer(job: _Job, url: str) -> None:
                     arrived = job.arrived
                     failures = 1 if arrived > most_arrived else failures + 1
                     most_arrived = max(most_arrived, arrived)
-                    if failures > job.retries:
+                    if failures > min(job.retries, job.retries if error.retries is None else error.retries):
                         kept = f"; {arrived} bytes are kept, and the same command continues from there"
-                        hint = kept if arrived else "; on a closed network, set HTTPS_PROXY or use --mirror"
-                        raise DownloadError(f"cannot download {url}: {error}{hint}") from error
+                        hint = kept if arrived else f"; {job.advice}"
+                        raise NetworkError(f"cannot download {url}: {error}{hint}") from error
                     _pause(job, failures, error)
     finally:
         pool.clear()

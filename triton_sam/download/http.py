@@ -8,12 +8,24 @@ from urllib.parse import unquote
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
-from urllib3.exceptions import HTTPError, InvalidHeader, LocationParseError, MaxRetryError, ProxyError, SSLError
+from urllib3.exceptions import (
+    HTTPError,
+    InvalidHeader,
+    LocationParseError,
+    MaxRetryError,
+    NameResolutionError,
+    ProxyError,
+    SSLError,
+)
 
 from ..errors import ConfigurationError, DownloadError
 
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """The HTTP status codes after which another attempt may succeed."""
+
+
+_DNS_RETRIES = 2
+"""A name that is not resolved within three seconds or so is wrong, or the network is closed."""
 
 
 class TransientError(Exception):
@@ -22,14 +34,20 @@ class TransientError(Exception):
     Args:
         reason: the message, one line.
         wait: seconds to wait before the next attempt, if the server names them; None if not.
+        retries: number of attempts after which more of them are in vain; None if there is no such number.
     """
 
-    def __init__(self, reason: str, wait: float | None = None) -> None:
+    def __init__(self, reason: str, wait: float | None = None, retries: int | None = None) -> None:
         super().__init__(reason)
         self.wait = wait
+        self.retries = retries
 
 
-class NotFoundError(DownloadError):
+class NetworkError(DownloadError):
+    """The server, or the way to it, prevents a download."""
+
+
+class NotFoundError(NetworkError):
     """The server does not have the file; the server of another URL may have it."""
 
 
@@ -41,8 +59,8 @@ def bad_status(url: str, response: urllib3.BaseHTTPResponse) -> Exception:
     if status in (404, 410):
         return NotFoundError(f"{url} does not exist ({status}): check the mirror's URL")
     if status in (401, 403, 407):
-        return DownloadError(f"{url} is forbidden ({status}): check the proxy and the mirror, or use another --mirror")
-    return DownloadError(f"{url} cannot be downloaded: the server answered {status} {reason}".strip())
+        return NetworkError(f"{url} is forbidden ({status}): check the proxy and the mirror, or use another --mirror")
+    return NetworkError(f"{url} cannot be downloaded: the server answered {status} {reason}".strip())
 
 
 def _retry_after(response: urllib3.BaseHTTPResponse) -> float | None:
@@ -70,7 +88,8 @@ def classify(error: HTTPError, url: str) -> Exception:
         return TransientError(f"TLS failed: {_first_line(reason)}")
     if isinstance(error, MaxRetryError) and "redirect" in str(reason):
         return DownloadError(f"{url} redirects in circles")
-    return TransientError(_first_line(reason))
+    is_unknown = any(isinstance(cause, NameResolutionError) for cause in causes)
+    return TransientError(_first_line(reason), retries=_DNS_RETRIES if is_unknown else None)
 
 
 def _first_line(error: BaseException) -> str:

@@ -106,6 +106,22 @@ def write_alias(repository: Path, alias: Alias) -> Path:
     return path
 
 
+def remove_alias(repository: Path, name: str) -> None:
+    """Remove an alias.
+
+    Raises:
+        RepositoryError: there is no such alias; a model that is no alias has this name; or other aliases stand for it.
+        OSError: the repository cannot be written.
+    """
+    if _read(repository / name).platform != "ensemble":
+        raise RepositoryError(f"{name} is a model and not an alias: it stays")
+    folders = read_repository(repository)
+    users = sorted(other for other, folder in folders.items() if name in folder.dependencies(()))
+    if users:
+        raise RepositoryError(f"{', '.join(users)} call {name}: remove them first")
+    shutil.rmtree(repository / name)
+
+
 def ensemble_config(target: Any, alias: Alias) -> str:
     """Return the config.pbtxt of the ensemble.
 

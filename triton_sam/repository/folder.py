@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,11 @@ class RepositoryModel:
     has_weights: bool
     problem: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
+
+
+def is_demo_model(metadata: Mapping[str, str]) -> bool:
+    """Return whether the metadata of an ONNX file say that it has the weights of the small default model."""
+    return metadata.get("triton_sam.checkpoint") == BUILT_IN_CHECKPOINT
 
 
 def models_to_load(repository: Path, variant: str) -> list[str]:

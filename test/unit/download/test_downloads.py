@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,19 @@ def test_pauses_grow_with_jitter(server: Server, tmp_path: Path, pauses: list[fl
     assert len(pauses) == 9
     for index, pause in enumerate(pauses):
         assert min(60, 2**index) / 2 <= pause <= min(60, 2**index)
+
+
+def test_an_unknown_host_is_given_up_soon_and_says_where_to_put_the_file(
+    server: Server, tmp_path: Path, pauses: list[float]
+) -> None:
+    wanted = replace(entry(server), url="http://no-such-host.invalid/files/model.pt")
+    with pytest.raises(DownloadError, match="use --mirror; or put the file at ") as caught:
+        checkpoints.download(wanted, tmp_path, progress=False)
+    assert str(tmp_path / wanted.file_name) in str(caught.value)
+    assert len(pauses) == 2
+    with pytest.raises(DownloadError, match="check the URL of the mirror; or put the file at ") as caught:
+        checkpoints.download(wanted, tmp_path, mirror="http://no-such-host.invalid/", progress=False)
+    assert "--mirror" not in str(caught.value)
 
 
 def test_retry_after_is_honoured_and_bounded(server: Server, tmp_path: Path, pauses: list[float]) -> None:

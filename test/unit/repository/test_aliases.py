@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import RepositoryError
 from triton_sam.repository import aliases
@@ -53,7 +55,47 @@ def test_a_pair_gets_a_second_name_and_that_a_third(repository: Path, capsys: py
 def test_models_says_that_an_alias_is_an_ensemble(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert alias(repository, "my_sam", "--of", "sam2") == 0
     assert main(["models", "--model-repository", str(repository)]) == 0
-    assert re.search(r"my_sam_encoder +version 1 \(ensemble of sam2_encoder\)\n", capsys.readouterr().out)
+    assert re.search(r"my_sam_encoder +version 1 \(alias of sam2_encoder\)\n", capsys.readouterr().out)
+    assert main(["models", "--json", "--model-repository", str(repository)]) == 0
+    listed = {model["name"]: model for model in json.loads(capsys.readouterr().out.splitlines()[-1])["models"]}
+    assert (listed["my_sam_encoder"]["alias_of"], listed["sam2_encoder"]["alias_of"]) == (["sam2_encoder"], [])
+    assert "empty_encoder" not in listed["sam2_encoder"]["left_out"]
+    assert listed["empty_encoder"]["left_out"] != ""
+
+
+def test_an_alias_can_be_removed(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = names(repository)
+    assert alias(repository, "my_sam", "--of", "sam2") == 0
+    assert alias(repository, "other", "--of", "my_sam") == 0
+    capsys.readouterr()
+    assert alias(repository, "my_sam", "--remove") == 1
+    assert "other_decoder call my_sam_decoder: remove them first" in capsys.readouterr().err
+    assert alias(repository, "other", "--remove") == 0
+    assert capsys.readouterr().out.split() == ["other_decoder", "other_encoder"]
+    assert alias(repository, "my_sam", "--remove") == 0
+    assert names(repository) == before
+    capsys.readouterr()
+    for arguments, words in (
+        (("my_sam",), "no alias my_sam"),
+        (("sam2",), "sam2_decoder is a model and not an alias"),
+        (("x", "--of", "sam2"), "--of has no effect with --remove"),
+    ):
+        assert alias(repository, *arguments, "--remove") == 1
+        assert words in capsys.readouterr().err
+    assert names(repository) == before
+
+
+@pytest.mark.parametrize("name", ["paintera", "sam2.1_large", "my_sam"])
+def test_an_official_name_for_the_demo_model_is_a_warning(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model in ("sam2_encoder", "sam2_decoder"):
+        (tmp_path / model / "1").mkdir(parents=True)
+        for file in ("config.pbtxt", "1/model.onnx"):
+            (tmp_path / model / file).symlink_to(bundled("model_repository") / model / file)
+    assert alias(tmp_path, name, *(() if name == "paintera" else ("--of", "sam2"))) == 0
+    said = capsys.readouterr().err
+    assert ("is an official name, but sam2_encoder has the weights of the demo model" in said) == (name != "my_sam")
 
 
 @pytest.mark.parametrize(

@@ -166,14 +166,19 @@ def test_everybody_finds_a_server_that_was_killed_and_started(deployment: Simple
     """The container has a new address then: clients of Triton, the service and nginx find it again by themselves."""
     engine = deployment.engine
     expected, before = click(deployment.http), engine.address("triton")
-    engine.run("kill", "--signal", "KILL", engine.container("triton"))
-    with occupied(engine, before):
-        engine.run("start", engine.container("triton"))
-        assert engine.address("triton") != before
-        np.testing.assert_array_equal(until(lambda: click(deployment.http), 60), expected)
-        for url in (deployment.https, deployment.grpcs):
-            np.testing.assert_array_equal(until(lambda url=url: click(url, **deployment.tls), 60), expected)
-        assert until(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
+    triton = engine.container("triton")
+    engine.run("kill", "--signal", "KILL", triton)
+    engine.run("container", "cleanup", triton, check=False)  # Podman does this, too, but later
+    try:
+        with occupied(engine, before):
+            engine.run("start", triton)
+            assert engine.address("triton") != before
+            np.testing.assert_array_equal(until(lambda: click(deployment.http), 60), expected)
+            for url in (deployment.https, deployment.grpcs):
+                np.testing.assert_array_equal(until(lambda url=url: click(url, **deployment.tls), 60), expected)
+            assert until(lambda: segment(deployment), 60)["masks"][0]["area"] == int(expected.sum())
+    finally:
+        engine.run("start", triton)  # for the tests after this one, if it fails; a container that runs goes on
 
 
 def test_a_killed_model_process_comes_back(deployment: SimpleNamespace) -> None:
@@ -336,11 +341,21 @@ def until(step: Callable[[], Any], seconds: float) -> Any:
 @contextmanager
 def occupied(engine: containers.Podman, address: str) -> Iterator[None]:
     """Let another container take an address of the network, so that the next one to start gets a new address."""
-    network = f"{engine.project}_default"
-    taken = until(
-        lambda: engine.run("run", "--detach", "--network", network, "--ip", address, containers.BASE, "sleep", "900"),
-        20,
-    )
+    command = [
+        "run",
+        "--detach",
+        "--network",
+        f"{engine.project}_default",
+        "--ip",
+        address,
+        containers.BASE,
+        "sleep",
+        "900",
+    ]
+    deadline = time.monotonic() + 120
+    while (taken := engine.run(*command, check=False)) == "":  # the address is free when Podman has cleaned up
+        assert time.monotonic() < deadline, f"{address} does not become free"
+        time.sleep(1)
     try:
         yield
     finally:

@@ -12,9 +12,11 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 from .._common.extras import install
+from ..download.catalogue import catalogue
 from ..errors import MissingDependencyError, SamError
 from ..local_server.backends.onnxruntime.openvino_session import computes_in_bf16
 from ..local_server.installation import find_libpython, find_wheel
@@ -26,6 +28,8 @@ from . import _openvino, _options
 from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, placement, server_gpus, usual_metrics_url
 
 Status = Literal["ok", "missing", "note"]
+MEMORY_TO_SERVE = 3 << 29
+"""Bytes that a local server with the demo model used in all measurements: docs/background/reliability.md."""
 PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
 
 
@@ -86,6 +90,8 @@ def _machine() -> Iterator[Finding]:
     yield _onnxruntime()
     yield _processor()
     yield _export_packages()
+    yield _service_packages()
+    yield _memory()
     yield _tool(
         "GPU", ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"], "serving runs on the CPU"
     )
@@ -132,6 +138,38 @@ def _export_packages() -> Finding:
     return Finding("export", "ok", f"torch {_version('torch')}, sam2 {_version('sam2')}, onnx {_version('onnx')}")
 
 
+def _service_packages() -> Finding:
+    absent = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if absent:
+        text = f"{', '.join(absent)} not installed; needed only for the web page and the REST API"
+        return Finding("service", "note", text, install("service"))
+    return Finding("service", "ok", f"fastapi {_version('fastapi')}, uvicorn {_version('uvicorn')}")
+
+
+def _memory() -> Finding:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):  # no Linux, or a very old one
+        return Finding("memory", "note", "unknown on this system")
+    if free < MEMORY_TO_SERVE:
+        text = f"{_gigabytes(free)} free; the demo model's server needs {_gigabytes(MEMORY_TO_SERVE)}"
+        return Finding("memory", "note", text, "end other programs, or use another machine")
+    return Finding("memory", "ok", f"{_gigabytes(free)} free")
+
+
+def _disk(folder: Path) -> Finding:
+    """Report whether the folder of the models has room for the largest checkpoint and its export."""
+    largest = max(checkpoint.bytes or 0 for checkpoint in catalogue())
+    free = shutil.disk_usage(folder).free
+    if free < 2 * largest:
+        text = (
+            f"{_gigabytes(free)} free in {folder}; the largest checkpoint and its export need {_gigabytes(2 * largest)}"
+        )
+        return Finding("disk", "note", text, "give a folder on a larger disk with --model-repository")
+    return Finding("disk", "ok", f"{_gigabytes(free)} free in {folder}")
+
+
 def _tool(subject: str, command: list[str], without: str) -> Finding:
     if shutil.which(command[0]) is None:
         return Finding(subject, "note", f"no {command[0]}: {without}")
@@ -153,6 +191,7 @@ def _repository(args: argparse.Namespace) -> Iterator[Finding]:
     except SamError as error:
         yield Finding("models", "missing", str(error))
         return
+    yield _disk(folder)
     usable = sorted(loadable.keys() - unloadable(loadable) - {model.name for model in models if model.problem})
     for model in models:
         if model.problem:
@@ -223,6 +262,10 @@ def _ports() -> Iterator[Finding]:
                 yield Finding(
                     f"port {port}", "note", f"taken by another process ({purpose})", f"triton-sam serve {option} 0"
                 )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
 
 
 def _version(package: str) -> str | None:

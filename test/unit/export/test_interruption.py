@@ -78,7 +78,9 @@ def test_a_real_export_that_is_killed_in_the_middle_leaves_nothing(number: signa
         assert process.poll() is None
         process.send_signal(number)
         _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
+    # A shell calls both 130. CPython 3.11 ends by the signal itself if it came while code of a string ran (`exec`),
+    # even if the program has handled it.
+    assert process.returncode in (130, -signal.SIGINT)
     assert errors.splitlines()[-1] == "triton-sam: interrupted"
     assert "Traceback" not in errors
     assert list(tmp_path.rglob("*")) == []

@@ -1,0 +1,48 @@
+"""`triton-sam doctor` on memory, disk and the packages of the service."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
+from triton_sam.commands import doctor
+
+
+@pytest.fixture
+def findings(tmp_path, capsys):
+    """Return a function that runs the command, and returns its findings by subject."""
+    shutil.copytree(bundled("model_repository") / "sam2_decoder", tmp_path / "sam2_decoder")
+
+    def find():
+        main(["doctor", "--json", "--url", "127.0.0.1:9", "--model-repository", str(tmp_path)])
+        return {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+
+    return find
+
+
+def test_enough_of_everything(findings, tmp_path, monkeypatch):
+    pytest.importorskip("fastapi")
+    monkeypatch.setattr(doctor, "MEMORY_TO_SERVE", 1)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**12))
+    found = findings()
+    assert {found[name]["status"] for name in ("service", "memory", "disk")} == {"ok"}
+    assert re.fullmatch(r"\d+\.\d GB free", found["memory"]["text"])
+    assert found["disk"]["text"] == f"1000.0 GB free in {tmp_path}"
+
+
+def test_too_little_is_a_note_that_says_what_to_do(findings, monkeypatch):
+    monkeypatch.setattr(doctor, "MEMORY_TO_SERVE", 1 << 50)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**9))
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    found = findings()
+    assert {found[name]["status"] for name in ("service", "memory", "disk")} == {"note"}
+    assert found["disk"]["text"].startswith("1.0 GB free in ")
+    assert "--model-repository" in found["disk"]["mend"]
+    assert "[service]" in found["service"]["mend"]
+    assert found["memory"]["mend"]

@@ -4,14 +4,15 @@ import { connectControls } from "./controls.js";
 import { Everything } from "./everything.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
-import { askToken, busy, check, hintFor, setState, warn } from "./notices.js";
+import { askToken, check, hintFor, setState, warn } from "./notices.js";
 import { outline } from "./outline.js";
 import { paintScene } from "./paint.js";
 import { showButtons, showObjects } from "./panel.js";
+import { Pictures } from "./pictures.js";
 import * as rest from "./rest.js";
 import { isBlank, promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
-import { isVideo, Video } from "./video.js";
+import { Video } from "./video.js";
 
 const $ = (id) => document.getElementById(id);
 const live = new Live();
@@ -21,11 +22,8 @@ forImages.masks = new Masks(forImages.scene, live, settings);
 let { scene, masks } = forImages; // or those of the video
 const stats = { hover: [], clicks: [] }; // for measurements: [{moved, painted, ms}]
 let models = [];
-let image = null; // {id, name, stem, width, height, file}
 let preview = null; // {path}
-let opening = null;
 let serviceIsUp = false;
-let uploadFor = null;
 
 const paint = (context) => paintScene(context, { scene, masks, everything, preview, settings, stage });
 const stage = new Stage($("stage"), $("canvas"), paint);
@@ -38,8 +36,20 @@ const everything = new Everything({
   show: () => show(),
   warn,
   problem: everythingProblem,
-  currentImage: () => image,
+  currentImage: () => pictures.image,
   finds: () => models.find((model) => model.name === settings.model)?.finds_everything ?? false,
+});
+const pictures = new Pictures({
+  forImages,
+  everything,
+  video,
+  stage,
+  settings,
+  begin,
+  show: () => show(),
+  warn,
+  endHover,
+  isUp: () => serviceIsUp,
 });
 forImages.masks.foundOf = (id) => everything.of(id);
 // Tests, measurements, and people at the browser's console use this object.
@@ -55,7 +65,7 @@ globalThis.tritonSam = {
   choiceOf: (object) => masks.choiceOf(object),
   screenOf: (x, y) => stage.screenOf(x, y),
   get image() {
-    return image;
+    return pictures.image;
   },
   get preview() {
     return preview;
@@ -66,7 +76,7 @@ globalThis.tritonSam = {
 
 for (const source of [forImages.masks, video.masks]) {
   source.addEventListener("changed", () => show());
-  source.addEventListener("unknown-image", () => void reupload());
+  source.addEventListener("unknown-image", () => void pictures.reupload());
   source.addEventListener("clicked", ({ detail }) => {
     stage.draw();
     const total = performance.now() - detail.time;
@@ -78,6 +88,7 @@ for (const source of [forImages.masks, video.masks]) {
 video.masks.addEventListener("failed", ({ detail }) => videoProblem(detail));
 
 live.addEventListener("masks", ({ detail }) => {
+  const image = pictures.image;
   if (!image || detail.image !== image.id) return;
   const choice = detail.scores.indexOf(Math.max(...detail.scores));
   preview = { path: outline(detail.logits[choice], detail.side, detail.used, image) };
@@ -88,12 +99,12 @@ live.addEventListener("masks", ({ detail }) => {
 });
 
 live.addEventListener("hover-error", ({ detail }) => {
-  if (detail.code === "unknown_image") void reupload();
+  if (detail.code === "unknown_image") void pictures.reupload();
 });
 
 stage.addEventListener("hover", ({ detail }) => {
   if (everything.takesClicks) return everything.hover(detail);
-  if (!settings.hover || !image || opening || !serviceIsUp) return;
+  if (!settings.hover || !pictures.image || pictures.isOpening || !serviceIsUp) return;
   live.hover(masks.requestFor(promptOf(scene.active, detail)), detail.time);
 });
 
@@ -127,7 +138,7 @@ stage.addEventListener("box", ({ detail }) => {
 stage.addEventListener("view", () => ($("zoom-level").textContent = `${Math.round(stage.scale * 100)} %`));
 
 function takesClicks() {
-  return (image || (video.isOpen && video.isAtRest)) && !opening;
+  return (pictures.image || (video.isOpen && video.isAtRest)) && !pictures.isOpening;
 }
 
 function change(act, time) {
@@ -161,7 +172,7 @@ const actions = {
     change(() => (object.choice = index));
   },
   newObject() {
-    if (!(image || video.isOpen) || isBlank(scene.active)) return;
+    if (!(pictures.image || video.isOpen) || isBlank(scene.active)) return;
     change(() => scene.begin());
   },
   removeActive() {
@@ -202,6 +213,8 @@ const actions = {
   },
   toggleMultimask: () => actions.multimask(!settings.multimask),
   open: () => $("file").click(),
+  openFolder: () => $("folder").click(),
+  otherImage: (by) => pictures.shelf.step(by),
   zoom: (factor) => stage.zoom(factor),
   fit: () => stage.fit(),
   space(held) {
@@ -224,85 +237,13 @@ const actions = {
   help: () => $("keys-dialog").showModal(),
 };
 
-// --- images --------------------------------------------------------------------------------------------------------
-
-async function open(file) {
-  if (!file) return;
-  opening?.abort();
-  const mine = (opening = new AbortController());
-  endHover();
-  warn("");
-  busy(isVideo(file) ? "Opening the video …" : "Encoding the image …");
-  try {
-    if (isVideo(file)) {
-      await video.open(file, mine.signal);
-      image = preview = null;
-      everything.reset();
-      begin(video);
-      return;
-    }
-    const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF or 16-bit images
-    const info = await rest.upload(file, settings.model, mine.signal);
-    const picture = local ?? (await createImageBitmap(await rest.preview(info.id, mine.signal)));
-    if (opening !== mine) return; // the user has opened a newer image
-    const name = file.name || "image";
-    image = forImages.masks.image = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
-    video.close();
-    begin(forImages);
-    scene.reset();
-    masks.reset();
-    everything.reset();
-    preview = null;
-    stage.show(picture, { width: info.width, height: info.height });
-  } catch (problem) {
-    if (opening !== mine) return;
-    if (problem.status === 401) return void askToken().then(() => open(file));
-    warn(`${file.name || "The image"}: ${problem.message}`);
-  } finally {
-    if (opening === mine) {
-      opening = null;
-      busy("");
-      show();
-    }
-  }
-}
-
 /** Show the objects of the image, or those of the video. */
 function begin(mode) {
   ({ scene, masks } = mode);
-  uploadFor = settings.model;
+  preview = null;
   document.body.dataset.mode = mode === video ? "video" : "image";
   $("stage").classList.remove("is-empty");
   $("empty").hidden = true;
-}
-
-/** Upload the image or the video again: for another model, or for a service that has forgotten it. */
-async function reupload() {
-  if (!(image || video.isOpen) || opening) return;
-  const mine = (opening = new AbortController());
-  busy(image ? "Encoding the image …" : "Opening the video …");
-  try {
-    if (video.isOpen) {
-      await video.stop();
-      await video.reopen(mine.signal);
-      uploadFor = settings.model;
-      return;
-    }
-    const info = await rest.upload(image.file, settings.model, mine.signal);
-    if (opening !== mine) return;
-    image = forImages.masks.image = { ...image, ...info };
-    uploadFor = settings.model;
-    warn("");
-  } catch (problem) {
-    if (opening === mine && serviceIsUp) warn(problem.message);
-    return;
-  } finally {
-    if (opening === mine) {
-      opening = null;
-      busy("");
-    }
-  }
-  await masks.refresh();
 }
 
 // --- the service -----------------------------------------------------------------------------------------------------
@@ -318,7 +259,7 @@ live.addEventListener("status", ({ detail }) => {
   }
   warn("");
   if (wasUp && models.map((model) => model.name).join() === detail.models.join()) return;
-  void loadModels().then(() => (image || video.isOpen) && (uploadFor === settings.model ? masks.refresh() : reupload()));
+  void loadModels().then(() => (pictures.image || video.isOpen) && (pictures.isSent ? masks.refresh() : pictures.reupload()));
 });
 
 for (const [event, state, text] of [
@@ -354,19 +295,20 @@ async function loadModels() {
 
 function everythingProblem(problem) {
   if (problem.status === 401) void askToken().then(() => everything.find());
-  else if (problem.code === "unknown_image") void reupload().then(() => everything.find());
+  else if (problem.code === "unknown_image") void pictures.reupload().then(() => everything.find());
   else warn(problem.message);
 }
 
 function videoProblem(problem) {
   if (problem.status === 401) void askToken().then(() => masks.refresh());
-  else if (problem.code === "unknown_video") void reupload();
+  else if (problem.code === "unknown_video") void pictures.reupload();
   else warn(problem.message);
 }
 
 // --- showing ---------------------------------------------------------------------------------------------------------
 
 function show() {
+  const image = pictures.image;
   showObjects($("objects"), scene, masks, actions);
   showButtons(scene, masks, image, video.isOpen);
   $("hint").hidden = scene.objects.length > 0;
@@ -377,6 +319,7 @@ function show() {
   video.update();
   everything.update();
   stage.redraw();
+  pictures.shelf.noteSoon();
 }
 
 connectControls({
@@ -385,14 +328,15 @@ connectControls({
   ...forImages,
   video,
   stage,
-  open,
-  reupload,
+  open: (files) => pictures.open(files),
+  reupload: () => pictures.reupload(),
   endHover,
   warn,
-  currentImage: () => image,
+  currentImage: () => pictures.image,
 });
 
 $("stage").classList.add("is-empty");
 show();
 await loadModels();
+await pictures.start();
 live.connect();

@@ -1,5 +1,6 @@
 // The page's buttons, fields, dropped files and keys, and the actions that they start.
 
+import { droppedFiles } from "./files.js";
 import { installKeys } from "./keys.js";
 import { saveCoco, saveMask, saveOverlay, saveVideo } from "./saves.js";
 import { toggle as toggleTheme } from "./theme.js";
@@ -23,10 +24,13 @@ export function connectControls(page) {
 
   $("open").addEventListener("click", actions.open);
   $("choose").addEventListener("click", actions.open);
-  $("file").addEventListener("change", () => {
-    void page.open($("file").files[0]);
-    $("file").value = "";
-  });
+  $("choose-folder").addEventListener("click", actions.openFolder);
+  for (const input of [$("file"), $("folder")]) {
+    input.addEventListener("change", () => {
+      void page.open([...input.files]);
+      input.value = "";
+    });
+  }
   for (const button of document.querySelectorAll("[data-sample]")) {
     button.addEventListener("click", () => openSample(page, button.dataset.sample));
   }
@@ -86,11 +90,11 @@ export function connectControls(page) {
   addEventListener("drop", (event) => {
     event.preventDefault();
     $("stage").classList.remove("dropping");
-    void page.open(event.dataTransfer.files[0]);
+    void droppedFiles(event.dataTransfer).then(page.open);
   });
   addEventListener("paste", (event) => {
-    const file = [...(event.clipboardData?.files ?? [])][0];
-    if (file) void page.open(file);
+    const files = [...(event.clipboardData?.files ?? [])];
+    if (files.length) void page.open(files);
   });
   addEventListener("pointerdown", () => (document.body.dataset.by = "pointer"), true);
   addEventListener("keydown", (event) => event.key === "Tab" && (document.body.dataset.by = "keys"), true);
@@ -101,7 +105,7 @@ async function openSample(page, name) {
   try {
     const answer = await fetch(`/static/samples/${name}`);
     if (!answer.ok) throw new Error();
-    await page.open(new File([await answer.blob()], name, { type: "image/jpeg" }));
+    await page.open([new File([await answer.blob()], name, { type: "image/jpeg" })]);
   } catch {
     page.warn("The sample cannot be loaded: the service does not answer.");
   }

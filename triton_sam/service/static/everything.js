@@ -68,6 +68,17 @@ export class Everything {
     this.#refining(false);
   }
 
+  /** Return found objects with these ids as JSON can hold them, for restore(). */
+  stateOf(ids) {
+    const items = [...ids].map((id) => this.#found.get(id)).filter(Boolean);
+    return items.map(({ path, spans, ...item }) => item);
+  }
+
+  restore(items) {
+    for (const item of items) this.#found.set(item.id, { ...item, run: 0, spans: spansOf(item.rle) });
+    this.#count = Math.max(this.#count, ...this.#found.keys());
+  }
+
   async find() {
     const image = this.#page.currentImage();
     if (!this.#canSearch || this.#search) return;

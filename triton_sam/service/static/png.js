@@ -1,5 +1,6 @@
 // Writes masks as PNG with 8 bits of grey, because a canvas can only write colours.
 
+import { checksum } from "./crc.js";
 import { spansOf } from "./spans.js";
 
 const SIGNATURE = [137, 80, 78, 71, 13, 10, 26, 10];
@@ -32,14 +33,4 @@ function chunk(name, data) {
 
 function number(value) {
   return new Uint8Array([value >>> 24, (value >>> 16) & 255, (value >>> 8) & 255, value & 255]);
-}
-
-/** CRC-32 as in the appendix of the PNG specification. */
-function checksum(bytes) {
-  let value = -1;
-  for (const byte of bytes) {
-    value ^= byte;
-    for (let bit = 0; bit < 8; bit++) value = value & 1 ? (value >>> 1) ^ 0xedb88320 : value >>> 1;
-  }
-  return ~value >>> 0;
 }

@@ -77,7 +77,7 @@ function fileName(text) {
   return text.trim().replace(/[^\p{L}\p{N}_-]+/gu, "-").toLowerCase() || "mask";
 }
 
-function save(blob, name) {
+export function save(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;

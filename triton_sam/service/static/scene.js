@@ -1,6 +1,7 @@
 // Objects with their points and boxes, and their history for undo. This module knows neither the page nor the service.
 
 export const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#ff3782", "#7ccd32", "#5e5ce6"];
+const KEPT_STEPS = 50; // of the history, in what is stored
 
 export class Scene {
   objects = [];
@@ -31,6 +32,17 @@ export class Scene {
     this.#undo = [];
     this.#redo = [];
     this.#count = 0;
+  }
+
+  /** Everything that restore() needs; it can be written as JSON. */
+  get state() {
+    return { now: this.#snapshot(), undo: this.#undo.slice(-KEPT_STEPS), redo: this.#redo.slice(-KEPT_STEPS) };
+  }
+
+  restore({ now, undo, redo }) {
+    this.#undo = [...undo];
+    this.#redo = [...redo];
+    this.#take(now);
   }
 
   /** Change the objects by ``act``; undo() restores the state before it. */
@@ -85,7 +97,11 @@ export class Scene {
     const earlier = from.pop();
     if (earlier === undefined) return;
     to.push(this.#snapshot());
-    const state = JSON.parse(earlier);
+    this.#take(earlier);
+  }
+
+  #take(text) {
+    const state = JSON.parse(text);
     this.#count = state.count;
     for (const name of ["objects", "activeId", "gone", "merged"]) this[name] = state[name];
   }

@@ -1,0 +1,180 @@
+// The open image: opening it, sending it to the service, and switching between the images of the user.
+
+import { busy, askToken } from "./notices.js";
+import * as rest from "./rest.js";
+import { Shelf } from "./shelf.js";
+import { isVideo } from "./video.js";
+
+export class Pictures {
+  /** {key, id, name, stem, width, height, file}; null when none is open. */
+  image = null;
+  #page;
+  #shelf;
+  #opening = null; // an AbortController
+  #sentFor = null; // the model for which the service has the image
+
+  /** page: {forImages, everything, video, stage, settings, begin(mode), show, warn, endHover, isUp()} */
+  constructor(page) {
+    this.#page = page;
+    this.#shelf = new Shelf({ ...page, scene: page.forImages.scene, open: (entry) => void this.openEntry(entry) });
+  }
+
+  get shelf() {
+    return this.#shelf;
+  }
+
+  get isOpening() {
+    return this.#opening !== null;
+  }
+
+  get isSent() {
+    return this.#sentFor === this.#page.settings.model;
+  }
+
+  /** Open the image that was open when the page was closed. */
+  async start() {
+    const entry = await this.#shelf.start();
+    if (entry && !this.image && !this.#opening) await this.openEntry(entry);
+  }
+
+  /** Open a video, a project, or images, of which the first is shown. */
+  async open(files) {
+    const [first, ...others] = files;
+    if (!first) return;
+    if (isVideo(first)) return this.#openVideo(first);
+    if (/\.zip$/i.test(first.name)) return this.#openProject(first);
+    if (!others.length) return this.#openFile(first);
+    const entries = await this.#shelf.add([first, ...others].filter(isImage));
+    if (entries.length) await this.openEntry(entries[0]);
+    else this.#page.warn("None of these files is an image.");
+  }
+
+  /** Open an image of the shelf. One that was open before is shown at once; the service gets it afterwards. */
+  async openEntry(entry) {
+    const file = await this.#shelf.fileOf(entry);
+    if (!entry.id) return this.#openFile(file, entry);
+    await this.#opens("Opening the image …", entry.name, async (isCurrent) => {
+      const local = await createImageBitmap(file).catch(() => null);
+      if (!isCurrent() || !local) return void (entry.id = null);
+      this.#show(entry, file, local);
+      this.#sentFor = null;
+    });
+    if (!entry.id) await this.#openFile(file, entry);
+    else if (this.image?.key === entry.key) await this.reupload();
+  }
+
+  async #openFile(file, entry = null) {
+    const problem = await this.#opens("Encoding the image …", file.name, async (isCurrent, signal) => {
+      const model = this.#page.settings.model;
+      const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF or 16-bit images
+      const info = await rest.upload(file, model, signal);
+      const picture = local ?? (await createImageBitmap(await rest.preview(info.id, signal)));
+      if (!isCurrent()) return;
+      const kept = await this.#shelf.keep(entry, info, file, picture);
+      if (!isCurrent()) return;
+      this.#show(kept, file, picture);
+      this.#sentFor = model;
+    });
+    if (problem?.status === 401) void askToken().then(() => this.#openFile(file, entry));
+    else this.#page.show();
+    if (!problem) await this.#page.forImages.masks.refresh();
+  }
+
+  async #openVideo(file) {
+    const problem = await this.#opens("Opening the video …", file.name, async (isCurrent, signal) => {
+      await this.#page.video.open(file, signal);
+      this.#shelf.leave();
+      this.image = null;
+      this.#page.everything.reset();
+      this.#page.begin(this.#page.video);
+      this.#sentFor = this.#page.settings.model;
+    });
+    if (problem?.status === 401) void askToken().then(() => this.#openVideo(file));
+    else this.#page.show();
+  }
+
+  async #openProject(file) {
+    try {
+      const entries = await this.#shelf.load(file);
+      if (entries.length) await this.openEntry(entries[0]);
+    } catch (problem) {
+      this.#page.warn(`${file.name}: ${problem.message}`);
+    }
+  }
+
+  /** Upload the image or the video again: for another model, or for a service that has forgotten it. */
+  async reupload() {
+    const { video, settings, forImages } = this.#page;
+    if (!(this.image || video.isOpen) || this.#opening) return;
+    const mine = (this.#opening = new AbortController());
+    const model = settings.model;
+    busy(this.image ? "Encoding the image …" : "Opening the video …");
+    try {
+      if (video.isOpen) {
+        await video.stop();
+        await video.reopen(mine.signal);
+        this.#sentFor = model;
+        return;
+      }
+      const info = await rest.upload(this.image.file, model, mine.signal);
+      if (this.#opening !== mine) return;
+      this.image = forImages.masks.image = { ...this.image, ...info };
+      this.#sentFor = model;
+      this.#page.warn("");
+    } catch (problem) {
+      if (this.#opening === mine && this.#page.isUp()) this.#page.warn(problem.message);
+      return;
+    } finally {
+      if (this.#opening === mine) {
+        this.#opening = null;
+        busy("");
+      }
+    }
+    await forImages.masks.refresh();
+  }
+
+  /** Run ``act(isCurrent, signal)`` unless something newer is opened. Return its problem, or null. */
+  async #opens(text, name, act) {
+    this.#opening?.abort();
+    const mine = (this.#opening = new AbortController());
+    const isCurrent = () => this.#opening === mine;
+    this.#page.endHover();
+    this.#page.warn("");
+    busy(text);
+    try {
+      await act(isCurrent, mine.signal);
+      return isCurrent() ? null : new rest.Problem({ detail: "something newer is open" });
+    } catch (problem) {
+      if (isCurrent() && problem.status !== 401) this.#page.warn(`${name || "The image"}: ${problem.message}`);
+      return isCurrent() ? problem : new rest.Problem({ detail: "something newer is open" });
+    } finally {
+      if (isCurrent()) {
+        this.#opening = null;
+        busy("");
+        this.#page.show();
+      }
+    }
+  }
+
+  #show(entry, file, picture) {
+    const { forImages, everything, video, stage } = this.#page;
+    this.#shelf.leave();
+    const { key, id, name, width, height } = entry;
+    video.close();
+    this.image = forImages.masks.image = { key, id, name, stem: name.replace(/\.[^.]*$/, ""), width, height, file };
+    this.#page.begin(forImages);
+    forImages.scene.reset();
+    forImages.masks.reset();
+    everything.reset();
+    if (entry.state) {
+      everything.restore(entry.state.found);
+      forImages.scene.restore(entry.state);
+    }
+    this.#shelf.show(entry);
+    stage.show(picture, { width, height });
+  }
+}
+
+function isImage(file) {
+  return file.type.startsWith("image/") || /\.tiff?$/i.test(file.name);
+}

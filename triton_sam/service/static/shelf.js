@@ -1,0 +1,203 @@
+// All images of the user, with their objects: the strip below the image, and projects as one file.
+
+import { Library } from "./library.js";
+import { save } from "./saves.js";
+import { unzip, zip } from "./zip.js";
+
+const $ = (id) => document.getElementById(id);
+const THUMB = 96; // pixels of the longer side
+const NOTE_PAUSE = 100; // ms
+const FORMAT = "triton-sam project 1";
+
+export class Shelf {
+  #page;
+  #library = new Library();
+  #entries = [];
+  #current = null;
+  #timer = null;
+  #written = ""; // the state of the current entry, as it was written last
+
+  /** page: {scene, everything, open(entry), show, warn} */
+  constructor(page) {
+    this.#page = page;
+    $("image-back").addEventListener("click", () => this.step(-1));
+    $("image-next").addEventListener("click", () => this.step(1));
+    $("image-remove").addEventListener("click", () => this.remove());
+    $("save-project").addEventListener("click", () => void this.save());
+    addEventListener("pagehide", () => this.note());
+    addEventListener("beforeunload", (event) => {
+      this.note();
+      if (!this.#library.isSafe && this.#entries.some((entry) => entry.state?.hasObjects)) event.preventDefault();
+    });
+  }
+
+  /** Return the entry that was open last; null if there is none. */
+  async start() {
+    this.#entries = await this.#library.open();
+    this.#update();
+    return this.#entries.reduce((last, entry) => (entry.opened > (last?.opened ?? 0) ? entry : last), null);
+  }
+
+  fileOf(entry) {
+    return this.#library.fileOf(entry.key);
+  }
+
+  /** Put files on the shelf without opening them, and return their entries. */
+  async add(files) {
+    const added = [];
+    for (const file of files) {
+      const picture = await createImageBitmap(file).catch(() => null);
+      const entry = this.#newEntry({ name: file.name, thumb: picture && thumbOf(picture) });
+      added.push(entry);
+      await this.#library.add(entry, file);
+      picture?.close();
+    }
+    this.#update();
+    return added;
+  }
+
+  /** Return the entry of an image that the service has: the given one, that of the same image, or a new one. */
+  async keep(entry, info, file, picture) {
+    const same = this.#entries.find((each) => each.id === info.id && each !== entry);
+    if (same && entry) await this.#drop(entry);
+    const kept = same ?? entry ?? this.#newEntry({ name: file.name || "image" });
+    Object.assign(kept, { id: info.id, width: info.width, height: info.height, thumb: kept.thumb ?? thumbOf(picture) });
+    if (same || entry) await this.#library.save(kept);
+    else await this.#library.add(kept, file);
+    return kept;
+  }
+
+  /** Write the objects of the image that is shown, before the page forgets them for another image or a video. */
+  leave() {
+    this.note();
+    this.#current = null;
+    this.#update();
+  }
+
+  /** Mark the entry whose image is shown. */
+  show(entry) {
+    this.#current = entry;
+    entry.opened = Date.now();
+    this.#written = "";
+    this.note();
+    this.#update();
+  }
+
+  /** Call note() soon, once for many changes. */
+  noteSoon() {
+    this.#timer ??= setTimeout(() => this.note(), NOTE_PAUSE);
+  }
+
+  /** Write the objects of the image, if they have changed. */
+  note() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    const entry = this.#current;
+    if (!entry) return;
+    const { scene, everything } = this.#page;
+    const state = { ...scene.state, hasObjects: scene.objects.length > 0 };
+    const used = JSON.stringify(state).matchAll(/\\*"found\\*":(\d+)/g);
+    state.found = everything.stateOf(new Set([...used].map((match) => Number(match[1]))));
+    const text = JSON.stringify(state);
+    if (text === this.#written) return;
+    this.#written = text;
+    entry.state = state;
+    void this.#library.save(entry);
+  }
+
+  step(by) {
+    const count = this.#entries.length;
+    const at = this.#entries.indexOf(this.#current);
+    if (count > 1 || (count && at < 0)) this.#page.open(this.#entries[at < 0 ? 0 : (at + by + count) % count]);
+  }
+
+  /** Take the image off the shelf, with its objects. */
+  async remove() {
+    const entry = this.#current;
+    if (!entry || this.#entries.length < 2) return;
+    if (entry.state?.hasObjects && !confirm(`Remove ${entry.name} and its objects from this page?`)) return;
+    this.step(1);
+    this.#current = null;
+    await this.#drop(entry);
+    this.#update();
+  }
+
+  /** Save all images and their objects as one file. */
+  async save() {
+    this.note();
+    const files = [];
+    for (const [index, entry] of this.#entries.entries()) {
+      files.push({ name: `images/${index + 1}/${entry.name}`, content: await this.fileOf(entry) });
+    }
+    const images = this.#entries.map(({ id, name, width, height, thumb, state }, index) => {
+      return { file: files[index].name, type: files[index].content.type, id, name, width, height, thumb, state };
+    });
+    files.unshift({ name: "project.json", content: JSON.stringify({ format: FORMAT, images }) });
+    save(await zip(files), "project.triton-sam.zip");
+  }
+
+  /** Put the images of a project on the shelf, and return their entries. Images that are there get its objects. */
+  async load(file) {
+    const files = await unzip(file);
+    const project = files.has("project.json") ? JSON.parse(await files.get("project.json").text()) : {};
+    if (project.format !== FORMAT) throw new Error("the file is no project of this page");
+    this.note();
+    const loaded = [];
+    for (const { file: path, type, ...facts } of project.images) {
+      const same = this.#entries.find((entry) => facts.id && entry.id === facts.id);
+      if (same?.state?.hasObjects && !confirm(`Replace the objects of ${same.name} by those of the project?`)) continue;
+      const entry = same ? Object.assign(same, facts) : this.#newEntry(facts);
+      if (same === this.#current) this.#current = null; // so that its old objects are not written again
+      await this.#library.add(entry, new File([files.get(path)], facts.name, { type }));
+      loaded.push(entry);
+    }
+    this.#update();
+    return loaded;
+  }
+
+  #newEntry(facts) {
+    const order = (this.#entries.at(-1)?.order ?? 0) + 1;
+    const key = `${Date.now()}-${Math.random()}`;
+    const entry = { key, order, id: null, width: 0, height: 0, opened: 0, thumb: null, state: null, ...facts };
+    this.#entries.push(entry);
+    return entry;
+  }
+
+  async #drop(entry) {
+    this.#entries = this.#entries.filter((each) => each !== entry);
+    await this.#library.remove(entry.key);
+  }
+
+  #update() {
+    $("strip").hidden = this.#entries.length < 2;
+    $("save-project").disabled = this.#entries.length === 0;
+    const at = this.#entries.indexOf(this.#current);
+    $("image-number").textContent = `${at < 0 ? "–" : at + 1} / ${this.#entries.length}`;
+    $("image-remove").disabled = at < 0;
+    $("thumbs").replaceChildren(...this.#entries.map((entry) => this.#thumb(entry)));
+    $("thumbs").querySelector('[aria-current="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  #thumb(entry) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.title = entry.name;
+    button.setAttribute("aria-label", entry.name);
+    button.setAttribute("aria-current", String(entry === this.#current));
+    const picture = document.createElement("img");
+    picture.alt = "";
+    if (entry.thumb) picture.src = entry.thumb;
+    button.append(picture);
+    button.addEventListener("click", () => entry !== this.#current && this.#page.open(entry));
+    return button;
+  }
+}
+
+function thumbOf(picture) {
+  const scale = Math.min(1, THUMB / Math.max(picture.width, picture.height));
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, Math.round(picture.width * scale));
+  canvas.height = Math.max(1, Math.round(picture.height * scale));
+  canvas.getContext("2d").drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL("image/jpeg", 0.8);
+}

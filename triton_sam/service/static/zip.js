@@ -1,0 +1,68 @@
+// Writes ZIP files without compression, and reads those that it wrote. The layout is that of PKWARE's APPNOTE.TXT.
+
+import { checksum } from "./crc.js";
+
+const LOCAL = 0x04034b50;
+const CENTRAL = 0x02014b50;
+const END = 0x06054b50;
+const UTF8 = 0x0800;
+const YEAR_1980 = 0x0021; // the first date that the format can say; the files need none
+const STORED = 0;
+
+/** Return a ZIP as Blob. ``files``: [{name, content}] with content as Blob, bytes, or text. */
+export async function zip(files) {
+  const [parts, directory] = [[], []];
+  let at = 0;
+  for (const { name, content } of files) {
+    const bytes = new Uint8Array(await new Blob([content]).arrayBuffer());
+    const title = new TextEncoder().encode(name);
+    const common = [short(20), short(UTF8), short(STORED), short(0), short(YEAR_1980), long(checksum(bytes))];
+    common.push(long(bytes.length), long(bytes.length), short(title.length), short(0));
+    const local = join([long(LOCAL), ...common, title]);
+    const attributes = [short(0), short(0), short(0), long(0), long(at)];
+    directory.push(join([long(CENTRAL), short(20), ...common, ...attributes, title]));
+    parts.push(local, bytes);
+    at += local.length + bytes.length;
+  }
+  if (at > 0xffffffff || files.length > 0xffff) throw new Error("more than 4 GB or 65535 files do not fit into one ZIP");
+  const list = join(directory);
+  const count = short(files.length);
+  const end = join([long(END), short(0), short(0), count, count, long(list.length), long(at), short(0)]);
+  return new Blob([...parts, list, end], { type: "application/zip" });
+}
+
+/** Return the files of a ZIP that zip() wrote, as Map of name -> Blob. Any other ZIP is an error. */
+export async function unzip(blob) {
+  const view = new DataView(await blob.arrayBuffer());
+  const files = new Map();
+  let at = 0;
+  while (at + 30 <= view.byteLength && view.getUint32(at, true) === LOCAL) {
+    const [length, title] = [view.getUint32(at + 18, true), view.getUint16(at + 26, true)];
+    const start = at + 30 + title + view.getUint16(at + 28, true);
+    const content = new Uint8Array(view.buffer, start, Math.min(length, view.byteLength - start));
+    const isWhole = content.length === length && checksum(content) === view.getUint32(at + 14, true);
+    if (view.getUint16(at + 8, true) !== STORED || !isWhole) throw new Error("the file is damaged, or another program packed it");
+    files.set(new TextDecoder().decode(new Uint8Array(view.buffer, at + 30, title)), new Blob([content]));
+    at = start + length;
+  }
+  if (at + 4 > view.byteLength || view.getUint32(at, true) !== CENTRAL) throw new Error("the file is no ZIP, or not whole");
+  return files;
+}
+
+function short(value) {
+  return new Uint8Array([value & 255, value >>> 8]);
+}
+
+function long(value) {
+  return new Uint8Array([value & 255, (value >>> 8) & 255, (value >>> 16) & 255, value >>> 24]);
+}
+
+function join(parts) {
+  const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    bytes.set(part, at);
+    at += part.length;
+  }
+  return bytes;
+}

@@ -36,6 +36,13 @@ def test_an_image_is_uploaded_once(service, picture, image):
     assert service.http.get(f"/v1/images/{image['id']}").json() == image
 
 
+@pytest.mark.parametrize("kind", ["image/jpeg", "application/octet-stream", "IMAGE/PNG; name=x"])
+def test_the_body_may_be_the_image_itself(service, image, picture, kind):
+    answer = service.http.post("/v1/images", content=picture, headers={"content-type": kind})
+    assert answer.status_code == 201
+    assert answer.json()["id"] == image["id"]
+
+
 def test_an_upload_by_several_at_a_time_is_encoded_once(service):
     buffer = io.BytesIO()  # a picture that no other test has uploaded
     Image.fromarray(np.random.default_rng(7).integers(0, 256, (60, 80, 3), np.uint8)).save(buffer, "PNG")
@@ -155,7 +162,12 @@ def test_a_picture_of_several_objects_holds_their_numbers(segment, client):
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        ({}, "nothing to go by"),
+        ({}, "nothing to go by: give `points`, `box`, or both"),
+        ({"point_coords": [[1, 2]]}, "no member 'point_coords'; the members are points, labels, box, objects, mask,"),
+        (
+            {"objects": [{"point": [1, 2]}]},
+            "body.objects.0: there is no member 'point'; the members are points, labels, box",
+        ),
         ({"points": [[900, 10]]}, "outside"),
         ({"points": [[1, 2, 3]]}, "points"),
         ({"points": [[1, 2]], "labels": [1, 0]}, "one label"),
@@ -181,15 +193,28 @@ def test_prompts_that_cannot_be_used(segment, body, word):
 def test_wrong_requests(service, image, segment):
     segment_url = f"/v1/images/{image['id']}/segment"
     cut = service.http.post(segment_url, content=b"{", headers={"content-type": "application/json"})
-    assert "JSON" in problem(cut, 422)["detail"]
-    problem(service.http.post(segment_url, content=b"\xff\xfe"), 422)
+    assert "line 1, column 2" in problem(cut, 422)["detail"]
+    lines = service.http.post(
+        segment_url, content=b'{"points":\n  [[1,, 2]]}', headers={"content-type": "application/json"}
+    )
+    assert "the body is no JSON: line 2, column 7" in problem(lines, 422)["detail"]
+    for kind in ({}, {"content-type": "text/plain"}, {"content-type": "image/png"}):
+        answer = problem(service.http.post(segment_url, content=b'{"points": [[1, 2]]}', headers=kind), 415)
+        assert "application/json" in answer["detail"]
+        assert answer["code"] == "content_type"
+    problem(service.http.post(segment_url, content=b"\xff\xfe"), 415)
+    problem(service.http.post(segment_url, json=[1]), 422)
     problem(segment(POINT, accept="text/html"), 406)
     problem(service.http.get(segment_url), 405)
     problem(service.http.get("/nowhere"), 404)
-    problem(service.http.get("/v1/images/xyz"), 422)
+    for answer in (service.http.get("/v1/images/xyz"), service.http.post("/v1/images/xyz/segment", json=POINT)):
+        assert problem(answer, 404)["code"] == "unknown_image"
+    assert problem(service.http.get("/v1/videos/xyz"), 404)["code"] == "unknown_video"
     assert problem(service.http.get(f"/v1/images/{'0' * 32}"), 404)["code"] == "unknown_image"
     assert problem(service.http.post(f"/v1/images/{'0' * 32}/segment", json=POINT), 404)["code"] == "unknown_image"
-    problem(service.http.post("/v1/images"), 422)
+    assert "there is no image" in problem(service.http.post("/v1/images"), 422)["detail"]
+    assert "`image`" in problem(service.http.post("/v1/images", files={"file": b"x"}), 422)["detail"]
+    assert "multipart/form-data" in problem(service.http.post("/v1/images", json={}), 415)["detail"]
     problem(service.http.post("/v1/images", headers={"content-type": "multipart/form-data"}, content=b"x"), 400)
 
 

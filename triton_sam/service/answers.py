@@ -34,6 +34,9 @@ def client_prompt(request: SegmentRequest) -> dict[str, Any]:
         Problem: 422, parts of the request contradict each other.
     """
     objects = _objects(request)
+    if request.mask is None and not any(prompt.points or prompt.box is not None for prompt in objects):
+        text = "there is nothing to go by: give `points`, `box`, or both, of one object here or of several in `objects`"
+        raise Problem(422, text)
     with_points = [prompt for prompt in objects if prompt.points]
     with_box = [prompt for prompt in objects if prompt.box is not None]
     if any(part and len(part) != len(objects) for part in (with_points, with_box)):

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Response
 from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
-from . import logs, metrics, page, problems
+from . import faults, logs, metrics, page, problems
 from .api import everything as rest_everything
 from .api import live
 from .api import v0 as rest_v0
@@ -83,6 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
         return Response(figures.text(), media_type=metrics.CONTENT_TYPE)
 
     problems.install(app)
+    faults.install(app)
     _describe_schemas(app, with_token=bool(settings.all_tokens))
     # The middleware that is added last is the outermost.
     app.add_middleware(Guard, settings=settings, budgets=engine.budgets, callers=engine.callers, metrics=figures)

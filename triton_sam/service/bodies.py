@@ -18,6 +18,12 @@ SECOND_BYTES = 1 << 18
 CHUNK = 1 << 16
 """Bytes of an answer that are written at a time, so that the service notices a client that does not read."""
 FILES = "multipart/form-data"
+IMAGES = "/v1/images"
+"""The path of uploads whose body may be the image itself."""
+IMAGE_KINDS = (
+    "image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/gif", "application/octet-stream",
+)  # fmt: skip
+"""The types of bodies that are an image."""
 VIDEOS = "/v1/videos"
 """The path of uploads that go to the disk as they arrive, not into memory: they have limits of their own."""
 UNUSED = ("GET", "HEAD", "DELETE")
@@ -54,7 +60,8 @@ class Body:
         self._caller = caller
         self._arrived = arrived
         self._is_unused = scope["method"] in UNUSED
-        self._has_files = headers.get("content-type", "").lower().lstrip().startswith(FILES)
+        kind = kind_of(headers)
+        self._has_files = kind == FILES or (scope["path"] == IMAGES and is_image(kind))
         to_disk = self._has_files and scope["path"] == VIDEOS
         large = settings.max_video if to_disk else settings.max_body
         self._limit = large if self._has_files else settings.max_json
@@ -142,6 +149,16 @@ class Body:
         if not self._has_files:
             text = f"a request without a file may have {size}: send images as {FILES}"
         return Problem(413, text, headers={"Connection": "close"})
+
+
+def kind_of(headers: Headers) -> str:
+    """Return the type of a body without its parameters, in lower case; "" if its header is missing."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def is_image(kind: str) -> bool:
+    """Return whether a body of this type is an image; the content decides whether it is one that can be used."""
+    return kind.startswith("image/") or kind in IMAGE_KINDS
 
 
 class UnreadError(ConnectionError):

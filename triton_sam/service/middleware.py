@@ -155,9 +155,10 @@ class Guard:
     def _caller(self, scope: Scope) -> Caller:
         if is_open(scope["path"]) or scope["method"] == "OPTIONS":
             return self._callers.anybody
-        caller = self._callers.find(bearer_token(Headers(scope=scope)))
+        given = bearer_token(Headers(scope=scope))
+        caller = self._callers.find(given)
         if caller is None:
-            raise no_token()
+            raise no_token(given)
         return caller
 
 
@@ -167,11 +168,12 @@ def bearer_token(headers: Headers) -> str:
     return given.strip() if kind.lower() == "bearer" else ""
 
 
-def no_token() -> Problem:
-    """Return the answer to a caller without a token that is known here."""
+def no_token(given: str = "") -> Problem:
+    """Return the answer to a caller without a token, or with a token that is not known here."""
+    fault = "this token is not known here" if given else "this service needs a token"
     return Problem(
         401,
-        "this service needs a token: send the header Authorization: Bearer TOKEN",
+        f"{fault}: send the header Authorization: Bearer TOKEN, with a token of this service",
         headers={"WWW-Authenticate": "Bearer"},
         code="token",
     )

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -34,8 +33,6 @@ CANCELLED_HEADERS = {"Cancelled-By-Client": "1"}
 RETRY_SECONDS = "2"
 MAX_FAULTS = 10
 """The most faults of a request that an answer lists."""
-MAX_NAME = 80
-"""The most characters of a member's name that an answer repeats."""
 
 TITLES = {
     400: "Bad request",
@@ -154,16 +151,6 @@ def install(app: FastAPI) -> None:
     async def _http(_: Request, error: HTTPException) -> Response:
         return response(Problem(error.status_code, str(error.detail), headers=error.headers))
 
-    @app.exception_handler(RequestValidationError)
-    async def _invalid(_: Request, error: RequestValidationError) -> Response:
-        faults = [_fault(fault) for fault in error.errors()[:MAX_FAULTS]]
-        return response(Problem(422, faults[0]["message"] if faults else "the request cannot be read"), errors=faults)
-
     @app.exception_handler(Exception)
     async def _unexpected(_: Request, error: Exception) -> Response:
         return unexpected(error)
-
-
-def _fault(fault: Mapping[str, Any]) -> dict[str, str]:
-    where = ".".join(str(part)[:MAX_NAME] for part in fault.get("loc", ()))
-    return {"where": where, "message": f"{where}: {fault.get('msg', 'not valid')}"}

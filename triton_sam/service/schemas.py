@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..masks.cleanup import MAX_SMOOTH, Cleanup
 from ..masks.formats import TOLERANCE, formats_of
 from ..masks.formats import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
-from .problems import MAX_FAULTS
+from .faults import MAX_NAME, UNKNOWN_MEMBER
 
 FORMATS = formats_of("service")
 if TYPE_CHECKING:
@@ -27,20 +27,24 @@ Box = Annotated[list[Coordinate], Field(min_length=4, max_length=4)]
 class Strict(BaseModel):
     """A part of a request. It has only members that are known, and its check never finds many faults.
 
-    A list is checked up to its first fault (fail_fast), and only the first unknown members count: a description of each
-    of a million faults would stop the service for seconds.
+    A list is checked up to its first fault (fail_fast), and the first unknown member counts alone: a description of
+    each of a million faults would stop the service for seconds.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_most_unknown(cls, value: Any) -> Any:
-        if not isinstance(value, dict) or len(value) <= len(cls.model_fields) + MAX_FAULTS:
+    def _refuse_unknown(cls, value: Any) -> Any:
+        names = value if isinstance(value, dict) else {}
+        unknown = next((name for name in names if name not in cls.model_fields), None)
+        if unknown is None:
             return value
-        known = {name: part for name, part in value.items() if name in cls.model_fields}
-        unknown = ((name, part) for name, part in value.items() if name not in cls.model_fields)
-        return {**known, **dict(itertools.islice(unknown, MAX_FAULTS))}
+        raise PydanticCustomError(
+            UNKNOWN_MEMBER,
+            "there is no member '{name}'; the members are {known}",
+            {"name": str(unknown)[:MAX_NAME], "known": ", ".join(cls.model_fields)},
+        )
 
 
 class Model(BaseModel):
@@ -237,7 +241,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         408: "The body came too slowly.",
         409: "The state of the video does not allow this now.",
         413: "There are too many bytes, values or pixels.",
-        415: "The file is not an image or not a video.",
+        415: "The file is not an image or not a video, or the header Content-Type does not fit the body.",
         421: "The service does not answer to this name: see `--allowed-host`.",
         422: "The service cannot use a part of the request.",
         429: "The quota of the token is used up: header `Retry-After`.",
@@ -249,5 +253,5 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     reference = {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}
     return {
         status: {"description": texts[status], "content": {"application/problem+json": reference}}
-        for status in sorted({401, 421, 429, 502, 503, 504, *statuses, *((408,) if 413 in statuses else ())})
+        for status in sorted({401, 421, 429, 502, 503, 504, *statuses, *((408, 415) if 413 in statuses else ())})
     }

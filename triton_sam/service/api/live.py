@@ -77,7 +77,7 @@ def _admit(engine: Engine, socket: WebSocket, held: contextlib.ExitStack) -> str
     given = bearer_token(socket.headers) or _token_in(socket.scope["subprotocols"])
     caller = engine.callers.find(given)
     if caller is None:
-        raise no_token()
+        raise no_token(given)
     held.enter_context(engine.budgets.pages.take())
     caller.open_page()
     held.callback(caller.close_page)

@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Header, Path, Query, Request, Response, UploadFile
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from starlette.datastructures import UploadFile
 
 from ...masks.segment import Segment
 from .. import answers
+from ..bodies import FILES, IMAGE_KINDS, is_image, kind_of
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
 from ..problems import Problem
@@ -19,6 +21,15 @@ from ..store import StoredImage
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
 ModelName = Annotated[str | None, Query(max_length=128, description="A name that `GET /v1/models` lists.")]
 
+_BYTES = {"type": "string", "format": "binary", "description": "JPEG, PNG, WebP, TIFF, BMP or GIF."}
+UPLOAD: dict[str, Any] = {
+    "required": True,
+    "content": {
+        FILES: {"schema": {"type": "object", "required": ["image"], "properties": {"image": _BYTES}}},
+        **{kind: {"schema": _BYTES} for kind in IMAGE_KINDS},
+    },
+}
+"""The body of an upload, in OpenAPI."""
 PREVIEW: dict[str, Any] = {
     "description": "The image.",
     "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
@@ -40,20 +51,25 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         return Models(models=[describe(pair, pair == default) for pair in engine.state.pairs.values()])
 
     @api.post(
-        "/images", summary="Upload an image", status_code=201, responses=problem_responses(400, 404, 413, 415, 422, 499)
+        "/images",
+        summary="Upload an image",
+        status_code=201,
+        responses=problem_responses(400, 404, 413, 415, 422, 499),
+        openapi_extra={"requestBody": UPLOAD},
     )
     async def upload(
         request: Request,
         response: Response,
-        image: Annotated[UploadFile, File(description="JPEG, PNG, WebP, TIFF, BMP or GIF.")],
+        content: Annotated[bytes, Depends(uploaded)],
         model: ModelName = None,
     ) -> ImageInfo:
         """Upload an image and encode it, so that the first click is as fast as the others.
 
-        The service does not encode an image again if it knows an equal one.
+        The image is a part of a form, or the body itself. The service does not encode an image again if it knows an
+        equal one.
         """
         pair = await engine.pair(model)
-        stored = await engine.store(await image.read())
+        stored = await engine.store(content)
         await requests.run(request, engine.embed(stored, pair))
         response.headers["Location"] = f"/v1/images/{stored.image_id}"
         return info(stored)
@@ -138,6 +154,32 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         return await requests.run(request, work())
 
     return api
+
+
+async def uploaded(request: Request) -> bytes:
+    """Return the image of an upload.
+
+    Raises:
+        Problem: 415, the body is neither a form nor an image; 422, there is no image.
+    """
+    kind = kind_of(request.headers)
+    if kind == FILES:
+        async with request.form() as form:
+            part = form.get("image")
+            if not isinstance(part, UploadFile):
+                raise Problem(422, "the form has no file with the name `image`")
+            return await part.read()
+    content = await request.body()
+    if not content:
+        raise Problem(422, f"there is no image: send it as {FILES} in the part `image`, or as the body itself")
+    if not is_image(kind):
+        kinds = ", ".join(IMAGE_KINDS)
+        raise Problem(
+            415,
+            f"send the image as {FILES} in the part `image`, or as the body itself with its Content-Type: {kinds}",
+            code="content_type",
+        )
+    return content
 
 
 def describe(pair: Pair, is_default: bool) -> Model:

@@ -33,7 +33,9 @@ from .commands import (
     verify,
 )
 from .commands._parser import Parser, list_of_commands, name_of, summary
-from .errors import SamError
+from .errors import InferenceError, SamError, ServerUnreachableError
+from .transport import probe
+from .transport.url import parse_url
 
 GROUPS = {
     "segment": (demo, predict, everything, track),
@@ -75,6 +77,13 @@ def build_parser() -> Parser:
     return parser
 
 
+def _hint(args: argparse.Namespace, error: SamError) -> str:
+    """Return what listens at --url, if it is another port of a server; see probe.hint()."""
+    is_unclear = isinstance(error, (ServerUnreachableError, InferenceError))
+    url = getattr(args, "url", None)
+    return probe.hint(parse_url(url)) if is_unclear and isinstance(url, str) else ""
+
+
 def _without_commands(parser: Parser) -> Parser:
     parser.add_argument("--version", action="version", version=f"triton-sam {__version__}")
     return parser
@@ -89,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except SamError as error:
-        print(f"triton-sam: error: {error}", file=sys.stderr)
+        print(f"triton-sam: error: {error}{_hint(args, error)}", file=sys.stderr)
         return EXIT_ERROR
     except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors
         print(f"triton-sam: error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)

@@ -53,8 +53,6 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
         CheckpointError: there is no such checkpoint.
     """
     family = get_family(args.family)
-    if not is_random and args.checkpoint is not None and not Path(args.checkpoint).is_file():
-        raise CheckpointError(f"no checkpoint at {args.checkpoint}: `triton-sam download {family.name}` gets one")
     given = {"--size": args.size} if args.size else {}
     own = {option.flag: option for option in family.options if command in option.commands and option.replaces_size}
     given |= {flag: value for flag, option in own.items() if (value := getattr(args, option.destination, None))}
@@ -64,6 +62,8 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
     if given and not is_random and not family.checkpoint_takes_size:
         raise ConfigurationError(f"{next(iter(given))} is for --random: {family.label}'s checkpoint contains its size")
     refuse_foreign(args, command)
+    if not is_random and args.checkpoint is not None and not Path(args.checkpoint).is_file():
+        raise CheckpointError(f"no checkpoint at {args.checkpoint}: `triton-sam download {family.name}` gets one")
     for flag, value in given.items():
         if flag in own and own[flag].names_model:
             return str(value)

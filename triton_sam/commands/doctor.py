@@ -22,6 +22,7 @@ from ..local_server.backends.onnxruntime.openvino_session import computes_in_bf1
 from ..local_server.installation import find_libpython, find_wheel
 from ..repository.folder import list_models, unguarded_graphs
 from ..repository.selection import read_repository, unloadable
+from ..transport import probe
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _openvino, _options
@@ -213,7 +214,8 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
     transport = Transport(url, timeout=5, retries=0, **_options.access(args))
     try:
         if not transport.is_ready():
-            yield Finding("server", absent, f"nothing answers at {url}", "triton-sam serve")
+            hint = "" if args.url is None else probe.hint(url)
+            yield Finding("server", absent, f"nothing answers at {url}{hint}", None if hint else "triton-sam serve")
             if args.url is None:
                 yield from _ports()
             return

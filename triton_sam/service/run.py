@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from .._common.extras import missing
-from ..errors import PortInUseError
+from ..errors import PortInUseError, SamError
 from ..local_server.ports import choose_ports, resolve_host
+from ..repository.names import pair_names
+from ..transport import probe
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from .settings import Settings
@@ -109,6 +111,9 @@ def _server(config: uvicorn.Config, app: FastAPI, send_spans: Callable[[], objec
 @contextlib.contextmanager
 def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iterator[str]:
     """Yield the URL of Triton. If nothing answers there, start a local server, and yield its URL."""
+    if repository is None and not quiet:
+        for line in advice(settings):
+            print(f"triton-sam service: warning: {line}", file=sys.stderr, flush=True)
     if repository is None or _answers(settings):
         yield settings.url
         return
@@ -120,14 +125,36 @@ def _triton(settings: Settings, repository: Path | None, *, quiet: bool) -> Iter
         yield server.grpc_url
 
 
+def advice(settings: Settings) -> Iterator[str]:
+    """Yield what is wrong with Triton now. The service starts all the same, since Triton may come later."""
+    transport = _transport(settings)
+    try:
+        if not transport.is_ready():
+            text = f"nothing answers at {settings.url}{probe.hint(parse_url(settings.url))}"
+            yield f"{text}; `triton-sam service --local` starts a Triton here. Until one answers, requests get a 503"
+            return
+        ready = transport.ready_models()
+    except SamError as error:
+        yield str(error)
+        return
+    finally:
+        transport.close()
+    if not {settings.model, *pair_names(settings.model)} & ready.keys():
+        yield f"--model {settings.model}: Triton has no such model ready, but {', '.join(sorted(ready)) or 'none'}"
+
+
 def _answers(settings: Settings) -> bool:
-    transport = Transport(
-        parse_url(settings.url), timeout=3.0, retries=0, headers=settings.triton_headers, ca_certs=settings.ca_certs
-    )
+    transport = _transport(settings)
     try:
         return transport.is_ready()
     finally:
         transport.close()
+
+
+def _transport(settings: Settings) -> Transport:
+    return Transport(
+        parse_url(settings.url), timeout=3.0, retries=0, headers=settings.triton_headers, ca_certs=settings.ca_certs
+    )
 
 
 def _shown(host: str) -> str:

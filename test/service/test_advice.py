@@ -1,0 +1,46 @@
+"""What `triton-sam service` says of Triton when it starts."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("fastapi")
+from support.fake_transport import FakeTransport
+
+from triton_sam.errors import ServerTimeoutError
+from triton_sam.service import run
+from triton_sam.service.settings import Settings
+
+
+class Triton(FakeTransport):
+    """A Triton that is ready, or not, or that fails."""
+
+    def __init__(self, is_up=True):
+        super().__init__()
+        self._is_up = is_up
+
+    def is_ready(self):
+        if isinstance(self._is_up, Exception):
+            raise self._is_up
+        return self._is_up
+
+
+@pytest.mark.parametrize(
+    ("triton", "model", "words"),
+    [
+        (Triton(), "sam2", []),
+        (Triton(), "sam9", ["--model sam9: Triton has no such model ready, but sam2, sam2_decoder, sam2_encoder"]),
+        (
+            Triton(False),
+            "sam2",
+            ["nothing answers at grpc://127.0.0.1:9; `triton-sam service --local` starts a Triton"],
+        ),
+        (Triton(ServerTimeoutError("no answer in 3 s")), "sam2", ["no answer in 3 s"]),
+    ],
+)
+def test_what_is_wrong_with_triton(triton, model, words, monkeypatch):
+    monkeypatch.setattr(run, "Transport", lambda *_, **__: triton)
+    lines = list(run.advice(Settings(url="grpc://127.0.0.1:9", model=model)))
+    assert len(lines) == len(words)
+    assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
+    assert triton.is_closed

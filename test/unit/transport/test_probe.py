@@ -1,0 +1,69 @@
+"""What listens where Triton was expected to speak another protocol."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+
+import pytest
+
+from triton_sam.cli import main
+from triton_sam.transport import probe
+from triton_sam.transport.url import parse_url
+
+
+@pytest.fixture
+def address():
+    """Return a function that starts an HTTP server which knows some paths, and returns its address."""
+    servers = []
+
+    def start(*paths):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200 if self.path in paths else 404)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"127.0.0.1:{server.server_port}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_the_port_of_metrics(address, scheme):
+    place = address("/metrics")
+    assert probe.hint(parse_url(f"{scheme}://{place}")).startswith(f"; {place} is the port of metrics")
+
+
+def test_http_where_grpc_was_asked(address):
+    place = address("/v2/health/live")
+    assert probe.hint(parse_url(f"grpc://{place}")) == f"; HTTP answers there: give http://{place}"
+
+
+def test_grpc_where_http_was_asked(monkeypatch):
+    asked = []
+    monkeypatch.setattr(probe, "_is_live", lambda url: asked.append(str(url)) or True)
+    assert probe.hint(parse_url("http://127.0.0.1:9")) == "; gRPC answers there: give grpc://127.0.0.1:9"
+    assert asked == ["grpc://127.0.0.1:9"]
+    assert probe.hint(parse_url("http://127.0.0.1:9/base")) == ""  # a gRPC URL has no path
+
+
+def test_nothing_is_said_of_an_address_that_nobody_uses_or_that_another_program_has(address):
+    for url in ("http://127.0.0.1:9", "grpc://127.0.0.1:9", f"http://{address()}", f"grpc://{address()}"):
+        assert probe.hint(parse_url(url)) == ""
+    assert probe.hint(parse_url("https://127.0.0.1:9")) == ""
+
+
+def test_the_command_line_says_it(address, capsys):
+    place = address("/v2/health/live")
+    assert main(["models", "--url", f"grpc://{place}"]) == 1
+    assert capsys.readouterr().err.endswith(f"; HTTP answers there: give http://{place}\n")

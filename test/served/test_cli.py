@@ -277,9 +277,17 @@ def test_verify_without_a_server_does_not_look_where_one_is(monkeypatch):
 
 
 def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):
-    verify = ("verify", "sam2", "--checkpoint", "x.pt", "--name", "nope")
+    checkpoint = bundled("checkpoints") / "sam2.1_hiera_micro.pt"
+    verify = ("verify", "sam2", "--checkpoint", checkpoint, "--name", "nope")
     assert_one_line_error(run(capsys, *verify, "--exported", tmp_path), "no weights for nope")
     assert_one_line_error(run(capsys, *verify, "--local"), "give --exported or --url")
+
+
+@pytest.mark.parametrize("command", ["export", "verify"])
+def test_a_missing_checkpoint_is_named_before_anything_is_loaded(capsys, command, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # an import would fail
+    result = run(capsys, command, "sam2", "--size", "tiny", "--checkpoint", tmp_path / "missing.pt")
+    assert_one_line_error(result, f"no checkpoint at {tmp_path / 'missing.pt'}: `triton-sam download sam2` gets one")
 
 
 @pytest.mark.parametrize("command", ["download", "setup"])

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 **asdict(model),
                 "accelerated": _openvino.results(folder / model.name),
-                "alias_of": _targets(folders.get(model.name)),
+                "ensemble_of": _targets(folders.get(model.name)),
                 "left_out": reasons.get(model.name, ""),
             }
             for model in models
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _targets(folder: ModelFolder | None) -> list[str]:
-    """Return the models that an ensemble, such as an alias, calls."""
+    """Return the models that an ensemble calls: an alias calls one."""
     return sorted(folder.dependencies(())) if folder is not None and folder.is_ensemble else []
 
 
@@ -86,5 +86,5 @@ def _state(model: RepositoryModel, folder: ModelFolder | None, reason: str | Non
     if is_demo_model(model.metadata):
         details += ", demo model"
     if targets := _targets(folder):
-        details = f"alias of {', '.join(targets)}"
+        details = f"{'alias' if len(targets) == 1 else 'ensemble'} of {', '.join(targets)}"
     return f"version {', '.join(map(str, model.versions))}" + (f" ({details})" if details else "")

@@ -1,7 +1,9 @@
-"""Segment one image by points and boxes; write masks, an overlay or JSON.
+"""Segment images by points and boxes: masks, overlays, cut-outs, COCO, polygons or JSON.
 
-Example:
+Examples:
   triton-sam predict photo.jpg --point 512,300 --point 40,40,0 --out mask.png --overlay overlay.png
+  triton-sam predict photos/*.jpg --box 100,80,420,300 --out masks.json
+  curl -s https://example.org/cat.jpg | triton-sam predict - --point 300,200 --format cutout --out - > cat.png
 """
 
 from __future__ import annotations
@@ -9,10 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._common.files import atomic_path
+from .._common.signals import ends_by_interrupt
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, PromptError
 from ..families import get_family
@@ -21,12 +26,15 @@ from ..inputs.prompts import check_prompts
 from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
-from . import _cleanup, _options, _server
+from . import _cleanup, _options, _predict_files, _server
+from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("image", type=Path, help="image file: JPEG, PNG, WebP, TIFF, BMP, ...")
+    parser.add_argument(
+        "images", nargs="+", metavar="IMAGE", help="image file: JPEG, PNG, WebP, TIFF, ...; a pattern; - for stdin"
+    )
     parser.add_argument(
         "--point",
         action="append",
@@ -38,102 +46,180 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--box", action="append", type=_box, metavar="X1,Y1,X2,Y2", help="box in image pixels; repeat for more objects"
     )
     parser.add_argument(
+        "--mask-input", type=Path, metavar="NPY", help="logits of an earlier call (--logits), which this one refines"
+    )
+    parser.add_argument(
         "--multimask", action="store_true", help="return three candidates for each object instead of one"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="PNG", help="write the best mask of each object, with 255 inside and 0 outside"
+        "--all-candidates", action="store_true", help="write all three candidates, not the best one alone"
+    )
+    parser.add_argument("--out", metavar="FILE", help="write the best mask of each object; - for standard output")
+    parser.add_argument(
+        "--format",
+        choices=tuple(FILE_FORMATS),
+        help="form of --out: png, 255 inside and 0 outside; cutout, the object on a transparent ground; rle; polygons; "
+        "coco; geojson (default: png, coco or geojson by the name of the file)",
     )
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the image with masks and prompts drawn in")
-    parser.add_argument("--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON")
+    parser.add_argument("--logits", type=Path, metavar="NPY", help="write the logits of the masks for --mask-input")
+    parser.add_argument(
+        "--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON, one line an image"
+    )
     _cleanup.add_options(parser)
     _options.add_client(parser)
     _options.add_quiet(parser)
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """The masks of one image."""
+
+    source: Source
+    segments: list[Segment]
+    timings: dict[str, float]
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    if not args.point and not args.box:
-        raise PromptError("the prompt is missing: give --point X,Y or --box X1,Y1,X2,Y2")
-    if args.box and len(args.box) > 1 and args.point:
-        raise PromptError("several boxes are several objects: points are possible with one box at most")
-    if not (args.out or args.overlay or args.json):
-        args.json = True
-    image = open_image(args.image)
-    coords = [point[:2] for point in args.point] if args.point else None
-    labels = [point[2] for point in args.point] if args.point else None
-    boxes = args.box or None
-    cleanup = _cleanup.from_options(args)
-    # Check the prompts before the server encodes the image, which may take a minute.
-    mask_size = get_family(args.model).mask_size
-    objects = len(check_prompts(coords, labels, boxes, None, image_size=image.size, mask_size=mask_size))
-    masks = _mask_paths(args.out, objects)
-    _check_files(masks, args.overlay)
+    _check_options(args)
+    sources = _predict_files.read_sources(args.images)
+    form = None if args.out is None else FILE_FORMATS[_predict_files.format_of(args.out, args.format)]
+    prompt = _prompt(args)
+    # Check prompts and files before the server encodes an image, which may take a minute.
+    objects = [_objects(args, source, prompt) for source in sources]
+    _check_files(args, sources, objects, form)
     with (
+        ends_by_interrupt(),
         _server.server_urls(args) as urls,
         SAM2TritonClient(
             urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
         ) as client,
     ):
-        start = time.perf_counter()
-        client.set_image(args.image)  # the original bytes of the file
-        encoded = time.perf_counter()
-        segments = client.segment(coords, labels, boxes, multimask_output=args.multimask, cleanup=cleanup)
-        done = time.perf_counter()
-    timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
-    best = best_of(segments)
-    if masks:
-        for segment, path in zip(best, masks, strict=True):
-            segment.to_png(path)
-    written = [*masks]
-    if args.overlay:
-        picture = overlay(image, [segment.mask for segment in best], points=coords, labels=labels, boxes=boxes)
-        with atomic_path(args.overlay) as temporary:
-            picture.save(temporary, format="PNG")
-        written.append(args.overlay)
+        answers = [_ask(args, client, source, prompt) for source in sources]
+    chosen = [(each.source, each.segments if args.all_candidates else best_of(each.segments)) for each in answers]
+    written = [] if form is None else _predict_files.write(args.out, form, chosen)
+    for source, segments in chosen:
+        written += _draw_and_keep(args, source, segments, prompt, len(sources) > 1)
     if args.json:
-        print(json.dumps({"image": _size(image), "objects": [_describe(s) for s in segments], **timings}))
-    else:
-        for segment in best:
-            print(f"object {segment.object_index}: score {segment.score:.3f}, {segment.area} pixels, box {segment.box}")
+        for answer in answers:
+            print(json.dumps(_document(answer, len(sources) > 1)))
+    elif args.out != STREAM:
+        _print_table(args, chosen)
     for path in written:
         _options.say(args, f"wrote {path}")
+    if not (args.out or args.overlay or args.logits or args.json):
+        _options.say(args, "write the masks with --out mask.png, --overlay overlay.png, or print them with --json")
     return 0
 
 
-def _mask_paths(out: Path | None, objects: int) -> list[Path]:
-    """Return one path for each object; from the second object on, the name contains the number."""
-    if out is None:
-        return []
-    return [out if index == 0 else out.with_stem(f"{out.stem}_{index}") for index in range(objects)]
-
-
-def _check_files(masks: list[Path], drawn: Path | None) -> None:
-    """Check that all results can be written and do not overwrite each other.
+def _check_options(args: argparse.Namespace) -> None:
+    """Check options that do not fit each other.
 
     Raises:
-        ConfigurationError: a folder does not exist, a path is a folder, or two results have the same path.
+        ConfigurationError: an option has no effect, or standard output would get two things.
+        PromptError: the prompt is missing, or several boxes come with points.
     """
-    for path in [*masks, *([drawn] if drawn is not None else [])]:
-        if path.is_dir() or not path.parent.is_dir():
-            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-            raise ConfigurationError(f"cannot write {path}: {why}")
-    if drawn is not None and drawn.resolve() in {mask.resolve() for mask in masks}:
-        raise ConfigurationError(f"--out and --overlay both write {drawn}: name another file")
+    if not args.point and not args.box and not args.mask_input:
+        raise PromptError("the prompt is missing: give --point X,Y or --box X1,Y1,X2,Y2")
+    if args.box and len(args.box) > 1 and args.point:
+        raise PromptError("several boxes are several objects: points are possible with one box at most")
+    if args.format and args.out is None:
+        raise ConfigurationError("--format is for --out: name a file, or - for standard output")
+    if args.out == STREAM and args.json:
+        raise ConfigurationError("--out - and --json both write to standard output: name a file")
+    if args.overlay:
+        _predict_files.check_suffix("--overlay", args.overlay, IMAGES)
+    if args.logits:
+        _predict_files.check_suffix("--logits", args.logits, NUMPY)
+    args.multimask = args.multimask or args.all_candidates
 
 
-def _describe(segment: Segment) -> dict[str, Any]:
+def _prompt(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the prompt as arguments of segment()."""
     return {
-        "object": segment.object_index,
-        "candidate": segment.candidate,
-        "score": round(segment.score, 5),
-        "area": segment.area,
-        "box": segment.box,
-        "rle": segment.to_rle(),
+        "point_coords": [point[:2] for point in args.point] if args.point else None,
+        "point_labels": [point[2] for point in args.point] if args.point else None,
+        "box": args.box or None,
+        "mask_input": None if args.mask_input is None else _predict_files.read_logits(args.mask_input),
     }
 
 
-def _size(image: Any) -> dict[str, int]:
-    return {"width": image.width, "height": image.height}
+def _objects(args: argparse.Namespace, source: Source, prompt: dict[str, Any]) -> int:
+    """Return the number of objects that a prompt names in an image.
+
+    Raises:
+        ImageError: the image cannot be used.
+        PromptError: the prompt does not fit it.
+    """
+    size, mask_size = open_image(source.content).size, get_family(args.model).mask_size
+    try:
+        return len(check_prompts(*prompt.values(), image_size=size, mask_size=mask_size))
+    except PromptError as error:
+        raise (error if len(args.images) == 1 else PromptError(f"{source.name}: {error}")) from None
+
+
+def _check_files(
+    args: argparse.Namespace, sources: Sequence[Source], objects: Sequence[int], form: _predict_files.FileFormat | None
+) -> None:
+    several, candidates = len(sources) > 1, 3 if args.all_candidates else 1
+    masks: list[Path] = []
+    if form is not None and args.out == STREAM:
+        count = len(sources) * (objects[0] * candidates if form.each else 1)
+        if count > 1 and not form.several:
+            raise ConfigurationError(f"--out - takes one file, not {count}: name a file, or use --format coco")
+    elif form is not None and form.several:
+        masks.append(Path(args.out))
+    elif form is not None:
+        for source, count in zip(sources, objects, strict=True):
+            masks += _predict_files.numbered(target(args.out, source, several), count * candidates if form.each else 1)
+    masks += [target(args.logits, source, several) for source in sources if args.logits]
+    drawn = [target(args.overlay, source, several) for source in sources if args.overlay]
+    _predict_files.check_targets(masks, drawn, sources)
+
+
+def _ask(args: argparse.Namespace, client: SAM2TritonClient, source: Source, prompt: dict[str, Any]) -> _Answer:
+    start = time.perf_counter()
+    client.set_image(source.content)  # the original bytes of the file
+    encoded = time.perf_counter()
+    segments = client.segment(**prompt, multimask_output=args.multimask, cleanup=_cleanup.from_options(args))
+    done = time.perf_counter()
+    timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
+    return _Answer(source, segments, timings)
+
+
+def _draw_and_keep(
+    args: argparse.Namespace, source: Source, segments: Sequence[Segment], prompt: dict[str, Any], several: bool
+) -> list[Path]:
+    """Write the overlay and the logits of one image, and return the paths."""
+    written = []
+    if args.overlay:
+        masks = [segment.mask for segment in segments]
+        drawn = overlay(source.content, masks, prompt["point_coords"], prompt["point_labels"], prompt["box"])
+        with atomic_path(path := target(args.overlay, source, several)) as temporary:
+            drawn.save(temporary, format="PNG")
+        written.append(path)
+    if args.logits:
+        _predict_files.write_logits(path := target(args.logits, source, several), best_of(list(segments)))
+        written.append(path)
+    return written
+
+
+def _print_table(args: argparse.Namespace, chosen: Sequence[tuple[Source, Sequence[Segment]]]) -> None:
+    """Print one line for each mask."""
+    for source, segments in chosen:
+        before = f"{source.name}: " if len(chosen) > 1 else ""
+        for segment in segments:
+            which = f", candidate {segment.candidate}" if args.all_candidates else ""
+            score, area = f"score {segment.score:.3f}", f"{segment.area} pixels"
+            print(f"{before}object {segment.object_index}{which}: {score}, {area}, box {segment.box}")
+
+
+def _document(answer: _Answer, several: bool) -> dict[str, Any]:
+    width, height = open_image(answer.source.content).size
+    objects = [{**facts(segment), "rle": segment.to_rle()} for segment in answer.segments]
+    named = {"file": answer.source.name} if several else {}
+    return {**named, "image": {"width": width, "height": height}, "objects": objects, **answer.timings}
 
 
 def _numbers(text: str, counts: tuple[int, ...], form: str) -> list[float]:

@@ -82,6 +82,32 @@ def overlay(
     return canvas
 
 
+def cutout(image: ImageSource, mask: npt.ArrayLike) -> Image.Image:
+    """Cut an object out of an image.
+
+    Args:
+        image: the image in any form that the client accepts. It is rotated by its EXIF orientation, in 8 bits.
+        mask: array (H,W), foreground where not 0.
+
+    Returns:
+        RGBA image in the size of the object's box; its pixels outside the mask are transparent.
+
+    Raises:
+        ImageError: the image cannot be used.
+        InputError: the mask has another size than the image, or no foreground.
+    """
+    picture, inside = open_image(image), np.asarray(mask) != 0
+    if inside.shape != (picture.height, picture.width):
+        raise InputError(f"the mask has the shape {inside.shape}, but the image {(picture.height, picture.width)}")
+    rows, columns = np.nonzero(inside.any(axis=1))[0], np.nonzero(inside.any(axis=0))[0]
+    if not len(rows):
+        raise InputError("the mask is empty: there is nothing to cut out")
+    cut = picture.convert("RGBA")
+    cut.putalpha(Image.fromarray(inside.astype(np.uint8) * 255))
+    box = int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+    return Image.composite(cut, Image.new("RGBA", cut.size), cut.getchannel("A")).crop(box)
+
+
 def overlay_objects(
     image: ImageSource, masks: Sequence[BoolArray], *, alpha: float = 0.45, outline: bool = True
 ) -> Image.Image:

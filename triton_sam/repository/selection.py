@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,9 +153,11 @@ def without_dependents(models: Mapping[str, ModelFolder], reasons: Mapping[str, 
     return found
 
 
-def _why(missing: Iterable[str], reasons: Mapping[str, str]) -> str:
+def _why(missing: Collection[str], reasons: Mapping[str, str]) -> str:
     weightless = all(reasons.get(name, NO_WEIGHTS) == NO_WEIGHTS for name in missing)
-    return "has no weights here" if weightless else "cannot be loaded"
+    if not weightless:
+        return "cannot be loaded"
+    return "has no weights here" if len(missing) == 1 else "have no weights here"
 
 
 def _all_loadable(repository: Path, models: dict[str, ModelFolder]) -> list[ModelFolder]:

@@ -58,7 +58,7 @@ def test_models_says_that_an_alias_is_an_ensemble(repository: Path, capsys: pyte
     assert re.search(r"my_sam_encoder +version 1 \(alias of sam2_encoder\)\n", capsys.readouterr().out)
     assert main(["models", "--json", "--model-repository", str(repository)]) == 0
     listed = {model["name"]: model for model in json.loads(capsys.readouterr().out.splitlines()[-1])["models"]}
-    assert (listed["my_sam_encoder"]["alias_of"], listed["sam2_encoder"]["alias_of"]) == (["sam2_encoder"], [])
+    assert (listed["my_sam_encoder"]["ensemble_of"], listed["sam2_encoder"]["ensemble_of"]) == (["sam2_encoder"], [])
     assert "empty_encoder" not in listed["sam2_encoder"]["left_out"]
     assert listed["empty_encoder"]["left_out"] != ""
 

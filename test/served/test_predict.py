@@ -1,0 +1,166 @@
+"""`triton-sam predict`: several images, streams, formats of files, candidates, refinement."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam import SAM2TritonClient
+from triton_sam.cli import main
+from triton_sam.masks.rle import rle_to_mask
+
+NOBODY = ("--url", "127.0.0.1:9")
+POINT = ("--point", "200,180")
+
+
+@pytest.fixture
+def predict(capfdbinary, server):
+    """Return a function that runs the command against the shared server: (exit code, stdout as bytes, stderr)."""
+
+    def run(*arguments, url=server.http_url):
+        code = main(["predict", *map(str, arguments), *(() if url is None else ("--url", url))])
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        return code, out, err.decode()
+
+    return run
+
+
+@pytest.fixture
+def expected(server, images):
+    """The mask of POINT in shapes.jpg."""
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        yield client.segment([[200, 180]])[0]
+
+
+@pytest.fixture
+def pictures(images, tmp_path):
+    for name in ("shapes.jpg", "coffee.jpg"):
+        (tmp_path / name).write_bytes((images / name).read_bytes())
+    return tmp_path
+
+
+def opened(content):
+    return np.asarray(Image.open(io.BytesIO(content)))
+
+
+def test_without_a_file_it_prints_a_table_and_a_hint(predict, images, expected):
+    code, out, err = predict(images / "shapes.jpg", *POINT)
+    assert code == 0
+    assert out.decode() == f"object 0: score {expected.score:.3f}, {expected.area} pixels, box {expected.box}\n"
+    assert "--out mask.png" in err
+    assert predict(images / "shapes.jpg", *POINT, "--quiet")[2] == ""
+
+
+def test_several_images_by_a_pattern(predict, pictures):
+    arguments = ("--out", pictures / "mask.png", "--overlay", pictures / "drawn.png", "--json")
+    code, out, err = predict(pictures / "*.jpg", *POINT, *arguments)
+    assert code == 0, err
+    coffee, shapes = map(json.loads, out.decode().splitlines())
+    assert (shapes["file"], coffee["image"]) == (str(pictures / "shapes.jpg"), {"width": 600, "height": 400})
+    for answer, name in ((shapes, "shapes"), (coffee, "coffee")):
+        with Image.open(pictures / f"mask_{name}.png") as mask, Image.open(pictures / f"drawn_{name}.png") as drawn:
+            np.testing.assert_array_equal(np.asarray(mask) > 0, rle_to_mask(answer["objects"][0]["rle"]))
+            assert drawn.size == mask.size
+    assert {path.name for path in pictures.iterdir()} == {
+        "shapes.jpg", "coffee.jpg", "mask_shapes.png", "mask_coffee.png", "drawn_shapes.png", "drawn_coffee.png",
+    }  # fmt: skip
+
+
+def test_from_standard_input_to_standard_output(predict, images, expected, monkeypatch):
+    content = (images / "shapes.jpg").read_bytes()
+    for name, check in (
+        ("png", lambda out: np.testing.assert_array_equal(opened(out) > 0, expected.mask)),
+        ("rle", lambda out: np.testing.assert_array_equal(rle_to_mask(json.loads(out)[0]["rle"]), expected.mask)),
+    ):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
+        code, out, err = predict("-", *POINT, "--out", "-", "--format", name)
+        assert (code, err) == (0, "")
+        check(out)
+
+
+def test_a_cutout_has_the_pixels_of_the_image(predict, images, expected, tmp_path):
+    code, _, err = predict(images / "shapes.jpg", *POINT, "--format", "cutout", "--out", tmp_path / "object.png")
+    assert code == 0, err
+    cut = np.asarray(Image.open(tmp_path / "object.png"))
+    x1, y1, x2, y2 = expected.box
+    inside = expected.mask[y1:y2, x1:x2]
+    np.testing.assert_array_equal(cut[..., 3] == 255, inside)
+    np.testing.assert_array_equal(cut[..., 3] == 0, ~inside)
+    pixels = np.asarray(Image.open(images / "shapes.jpg").convert("RGB"))[y1:y2, x1:x2]
+    np.testing.assert_array_equal(cut[inside][:, :3], pixels[inside])
+
+
+def test_coco_polygons_and_geojson(predict, pictures, expected):
+    both = (pictures / "shapes.jpg", pictures / "coffee.jpg", *POINT)
+    assert predict(*both, "--out", pictures / "all.json")[0] == 0
+    coco = json.loads((pictures / "all.json").read_bytes())
+    assert [image["file_name"] for image in coco["images"]] == ["shapes.jpg", "coffee.jpg"]
+    np.testing.assert_array_equal(rle_to_mask(coco["annotations"][0]["segmentation"]), expected.mask)
+    assert predict(both[0], *POINT, "--out", pictures / "one.geojson")[0] == 0
+    features = json.loads((pictures / "one.geojson").read_bytes())["features"]
+    assert features[0]["properties"]["area"] == expected.area
+    assert predict(both[0], *POINT, "--out", pictures / "rings.json", "--format", "polygons")[0] == 0
+    assert json.loads((pictures / "rings.json").read_bytes())[0]["polygons"] == expected.to_polygons()
+
+
+def test_all_candidates(predict, images, server, tmp_path):
+    code, out, _ = predict(images / "shapes.jpg", *POINT, "--all-candidates", "--out", tmp_path / "mask.png")
+    assert code == 0
+    assert [line.split(":")[0] for line in out.decode().splitlines()] == [f"object 0, candidate {n}" for n in range(3)]
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        segments = client.segment([[200, 180]], multimask_output=True)
+    for segment, name in zip(segments, ("mask", "mask_1", "mask_2"), strict=True):
+        with Image.open(tmp_path / f"{name}.png") as mask:
+            np.testing.assert_array_equal(np.asarray(mask) > 0, segment.mask)
+
+
+def test_a_mask_is_refined_by_its_logits(predict, images, expected, server, tmp_path):
+    logits, refined = tmp_path / "logits.npy", tmp_path / "refined.png"
+    assert predict(images / "shapes.jpg", *POINT, "--logits", logits)[0] == 0
+    np.testing.assert_array_equal(np.load(logits)[0, 0], expected.logits)
+    arguments = ("--point", "100,100,0", "--mask-input", logits, "--out", refined)
+    assert predict(images / "shapes.jpg", *POINT, *arguments)[0] == 0
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        again = client.segment([[200, 180], [100, 100]], [1, 0], mask_input=expected.logits)[0]
+    with Image.open(refined) as mask:
+        np.testing.assert_array_equal(np.asarray(mask) > 0, again.mask)
+
+
+def test_mistakes_are_one_line_and_write_nothing(predict, pictures, monkeypatch):
+    shapes, out = pictures / "shapes.jpg", pictures / "out.png"
+    (pictures / "text.npy").write_text("no array")
+    np.save(pictures / "integers.npy", np.zeros((256, 256), np.int32))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
+    before = {path.name for path in pictures.iterdir()}
+    for arguments, words in (
+        ((shapes, *POINT, "--out", pictures / "mask.jpg"), "must end in one of .png, .json, .geojson"),
+        ((shapes, *POINT, "--out", pictures / "mask.png", "--format", "coco"), "must end in .json with --format coco"),
+        ((shapes, *POINT, "--overlay", pictures / "drawn.jpg"), "--overlay"),
+        ((shapes, *POINT, "--logits", pictures / "logits.png"), "must end in .npy"),
+        ((shapes, *POINT, "--format", "rle"), "--format is for --out"),
+        ((shapes, *POINT, "--out", "-", "--json"), "both write to standard output"),
+        ((shapes, pictures / "coffee.jpg", *POINT, "--out", "-"), "--out - takes one file, not 2"),
+        ((shapes, *POINT, "--out", "-", "--all-candidates"), "--out - takes one file, not 3"),
+        ((shapes, shapes, *POINT), "is named twice"),
+        ((pictures / "*.tif", *POINT), "no file fits this pattern"),
+        (("-", *POINT), "standard input is empty"),
+        ((shapes, pictures / "coffee.jpg", "--point", "700,500"), "coffee.jpg: point (700, 500) lies outside"),
+        ((shapes, "--mask-input", pictures / "text.npy"), "no .npy file"),
+        ((shapes, "--mask-input", pictures / "absent.npy"), "No such file"),
+        ((shapes, "--mask-input", pictures / "integers.npy"), "holds no logits"),
+        ((shapes, *POINT, "--out", out, "--overlay", out), "both write"),
+    ):
+        code, printed, error = predict(*arguments, url="127.0.0.1:9")
+        assert (code, printed, error.count("\n")) == (1, b"", 1), error
+        assert words in error
+    assert {path.name for path in pictures.iterdir()} == before

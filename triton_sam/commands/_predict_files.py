@@ -1,0 +1,256 @@
+"""The files that `triton-sam predict` reads and writes."""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._common.files import atomic_path, atomic_write
+from ..errors import ConfigurationError, ImageError, PromptError
+from ..families.base import FloatArray
+from ..inputs.images import open_image
+from ..masks.coco import coco_document
+from ..masks.drawing import cutout
+from ..masks.formats import FORMATS
+from ..masks.segment import Segment
+
+STREAM = "-"
+"""Standard input as an image, or standard output as a file."""
+IMAGES = frozenset({".png"})
+NUMPY = frozenset({".npy"})
+JSON = frozenset({".json"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """One image of the command.
+
+    Args:
+        name: its path as the user wrote it, or "-".
+        content: a path or the bytes of the file.
+    """
+
+    name: str
+    content: Path | bytes
+
+    @property
+    def stem(self) -> str:
+        """The part of the name that results of several images contain."""
+        return "stdin" if self.name == STREAM else Path(self.name).stem
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """One form of the files of --out.
+
+    Args:
+        suffixes: what names of files may end in.
+        each: returns the file of one mask of an image; None if one file holds all masks.
+        whole: returns the file of all masks of one image.
+        several: whether one file holds the masks of all images.
+    """
+
+    suffixes: frozenset[str]
+    each: Callable[[Source, Segment], bytes] | None = None
+    whole: Callable[[Source, Sequence[Segment]], bytes] | None = None
+    several: bool = False
+
+
+def _png_of(_: Source, segment: Segment) -> bytes:
+    return segment.to_png()
+
+
+def _cutout_of(source: Source, segment: Segment) -> bytes:
+    buffer = io.BytesIO()
+    cutout(source.content, segment.mask).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _list_of(name: str) -> Callable[[Source, Sequence[Segment]], bytes]:
+    def write(_: Source, segments: Sequence[Segment]) -> bytes:
+        listed = [{**facts(segment), name: FORMATS[name].to_json(segment)} for segment in segments]
+        return json.dumps(listed).encode()
+
+    return write
+
+
+def _geojson_of(_: Source, segments: Sequence[Segment]) -> bytes:
+    return FORMATS["geojson"].to_document(segments)
+
+
+FILE_FORMATS = {
+    "png": FileFormat(IMAGES, each=_png_of),
+    "cutout": FileFormat(IMAGES, each=_cutout_of),
+    "rle": FileFormat(JSON, whole=_list_of("rle")),
+    "polygons": FileFormat(JSON, whole=_list_of("polygons")),
+    "coco": FileFormat(JSON, several=True),
+    "geojson": FileFormat(frozenset({".geojson", ".json"}), whole=_geojson_of),
+}
+"""What --format knows."""
+BY_SUFFIX = {".png": "png", ".json": "coco", ".geojson": "geojson"}
+"""The format of --out without --format."""
+
+
+def read_sources(given: Sequence[str]) -> list[Source]:
+    """Return the images that a user names: files, patterns such as "photos/*.jpg", and - for standard input.
+
+    Raises:
+        ImageError: a pattern fits no file, or standard input is empty.
+        ConfigurationError: an image is named twice.
+    """
+    sources: list[Source] = []
+    for name in given:
+        if name == STREAM:
+            content = sys.stdin.buffer.read()
+            if not content:
+                raise ImageError("standard input is empty: pipe an image file into the command")
+            sources.append(Source(STREAM, content))
+        elif glob.has_magic(name) and not Path(name).exists():
+            found = sorted(glob.glob(name))  # noqa: PTH207 - the pattern may be absolute, which Path.glob() refuses
+            if not found:
+                raise ImageError(f"no image at {name}: no file fits this pattern")
+            sources += [Source(path, Path(path)) for path in found]
+        else:
+            sources.append(Source(name, Path(name)))
+    names = [source.name for source in sources]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigurationError(f"{twice} is named twice")
+    return sources
+
+
+def format_of(out: str, wanted: str | None) -> str:
+    """Return the format of --out.
+
+    Raises:
+        ConfigurationError: the path is a folder, or the suffix of the file fits no format, or not the wanted one.
+    """
+    suffix = Path(out).suffix.lower()
+    if Path(out).is_dir():
+        raise ConfigurationError(f"cannot write {out}: it is a folder")
+    if wanted is None:
+        if out == STREAM:
+            return "png"
+        if suffix not in BY_SUFFIX:
+            raise ConfigurationError(f"--out {out}: the name must end in one of {', '.join(BY_SUFFIX)}")
+        return BY_SUFFIX[suffix]
+    check_suffix("--out", out, FILE_FORMATS[wanted].suffixes, f" with --format {wanted}")
+    return wanted
+
+
+def check_suffix(option: str, path: str | Path, suffixes: Iterable[str], more: str = "") -> None:
+    """Check how the name of a file ends.
+
+    Raises:
+        ConfigurationError: it ends otherwise.
+    """
+    known = sorted(suffixes)
+    if str(path) != STREAM and Path(path).suffix.lower() not in known:
+        raise ConfigurationError(f"{option} {path}: the name must end in {' or '.join(known)}{more}")
+
+
+def facts(segment: Segment) -> dict[str, Any]:
+    """Return what is known of a mask, without the mask itself."""
+    return {
+        "object": segment.object_index,
+        "candidate": segment.candidate,
+        "score": round(segment.score, 5),
+        "area": segment.area,
+        "box": segment.box,
+    }
+
+
+def target(given: str | Path, source: Source, several: bool) -> Path:
+    """Return the file of an image: the given one or, with several images, the image's name in it."""
+    path = Path(given)
+    return path.with_stem(f"{path.stem}_{source.stem}") if several else path
+
+
+def numbered(path: Path, count: int) -> list[Path]:
+    """Return one path for each mask; from the second one on, the name contains the number."""
+    return [path if index == 0 else path.with_stem(f"{path.stem}_{index}") for index in range(count)]
+
+
+def check_targets(masks: Sequence[Path], drawn: Sequence[Path], sources: Sequence[Source]) -> None:
+    """Check that all results can be written, and that they overwrite neither each other nor an image.
+
+    Args:
+        masks: files of --out and --logits.
+        drawn: files of --overlay.
+        sources: the images.
+
+    Raises:
+        ConfigurationError: a folder does not exist, a path is a folder, or two files have the same path.
+    """
+    for path in [*masks, *drawn]:
+        if path.is_dir() or not path.parent.is_dir():
+            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+            raise ConfigurationError(f"cannot write {path}: {why}")
+    for path in drawn:
+        if path.resolve() in {mask.resolve() for mask in masks}:
+            raise ConfigurationError(f"--out and --overlay both write {path}: name another file")
+    taken = {Path(source.name).resolve() for source in sources if source.name != STREAM}
+    for path in [*masks, *drawn]:
+        if path.resolve() in taken:
+            raise ConfigurationError(f"{path} is an image of this command, or another result: name another file")
+        taken.add(path.resolve())
+
+
+def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Segment]]]) -> list[Path]:
+    """Write the masks of all images, and return the paths; standard output has none.
+
+    Args:
+        out: the value of --out.
+        form: the format.
+        found: the images with the masks to write.
+    """
+    files: list[tuple[Path, bytes]] = []
+    if form.several:
+        documents = [(Path(source.name).name, open_image(source.content).size, masks) for source, masks in found]
+        files.append((Path(out), json.dumps(coco_document(documents)).encode()))
+    else:
+        for source, masks in found:
+            path = target(out, source, len(found) > 1)
+            if form.each is not None:
+                contents = [form.each(source, segment) for segment in masks]
+                files += zip(numbered(path, len(masks)), contents, strict=True)
+            elif form.whole is not None:
+                files.append((path, form.whole(source, masks)))
+    if out == STREAM:
+        sys.stdout.buffer.write(files[0][1])
+        return []
+    for path, content in files:
+        atomic_write(path, content)
+    return [path for path, _ in files]
+
+
+def write_logits(path: Path, segments: Sequence[Segment]) -> None:
+    """Write the low-resolution logits of masks as .npy, float32 (P,1,S,S), for --mask-input of a later call."""
+    arrays = [segment.logits for segment in segments if segment.logits is not None]
+    with atomic_path(path) as temporary:
+        np.save(temporary, np.stack(arrays)[:, None].astype(np.float32))
+
+
+def read_logits(path: Path) -> FloatArray:
+    """Return the logits of an earlier call.
+
+    Raises:
+        PromptError: the file is missing or no .npy file with numbers.
+    """
+    try:
+        logits = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or "it is no .npy file of numbers"
+        raise PromptError(f"cannot read the logits in {path}: {reason}") from error
+    if not isinstance(logits, np.ndarray) or logits.dtype.kind != "f":
+        raise PromptError(f"{path} holds no logits: they are floating-point numbers, as --logits writes them")
+    read: FloatArray = logits.astype(np.float32)
+    return read

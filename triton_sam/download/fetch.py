@@ -329,7 +329,8 @@ def _explain_disk_error(error: OSError, job: _Job) -> str:
     directory = job.path.parent
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         size = f" (the file needs {job.size} bytes)" if job.size is not None else ""
-        return f"no space left in {directory} for {job.path.name}{size}: free some, then run the same command, which continues from there"
+        place = f"no space left in {directory} for {job.path.name}{size}"
+        return f"{place}: free some, then run the same command, which continues from there"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"no permission to write to {directory}: change its permissions, or choose another --directory"
     return f"cannot write to {directory}: {error.strerror or error}"

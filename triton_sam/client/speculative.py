@@ -23,6 +23,7 @@ from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.aio import AsyncTransport
 from ..transport.base import AsyncBaseTransport, Tensors
+from ..transport.options import Busy
 from ..wire.pair import Request
 from .base import ClientCore, EmbeddingsPlace
 from .clicks import Click
@@ -67,6 +68,8 @@ class SpeculativeSAM2Client(ClientCore):
         retries: how often a call is repeated if the connection cannot be made or breaks.
         headers: HTTP headers or gRPC metadata for every call.
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
+        busy: what to do when the server refuses a call because too many wait there. "raise" a ServerBusyError at once,
+            or "wait": repeat the call, with pauses that grow to a second, until the timeout.
         max_in_flight: maximum number of requests of one lane on the wire.
         max_in_flight_total: maximum number of requests of all lanes on the wire.
         cancel_running: whether a new position also cancels a request on the wire if its lane has reached
@@ -93,6 +96,7 @@ class SpeculativeSAM2Client(ClientCore):
         retries: int = 2,
         headers: Mapping[str, str] | None = None,
         ca_certs: str | os.PathLike[str] | None = None,
+        busy: Busy = "raise",
         max_in_flight: int = 1,
         max_in_flight_total: int = 8,
         cancel_running: bool = False,
@@ -110,6 +114,7 @@ class SpeculativeSAM2Client(ClientCore):
                 retries=retries,
                 headers=headers,
                 ca_certs=ca_certs,
+                busy=busy,
                 connections=max_in_flight_total + 1,  # one more for the encoder
             )
         lanes: Lanes[Work[Any]] = Lanes(

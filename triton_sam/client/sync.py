@@ -15,6 +15,7 @@ from ..inputs.images import ImageSource
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.base import BaseTransport, Tensors
+from ..transport.options import Busy
 from ..transport.triton import Transport
 from ..wire.pair import Request
 from .base import ClientCore, EmbeddingsPlace
@@ -48,13 +49,15 @@ class SamTritonClient(ClientCore):
             have no side effects. A call that has reached the timeout is not repeated.
         headers: HTTP headers or gRPC metadata for every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs.
+        busy: what to do when the server refuses a call because too many wait there. "raise" a ServerBusyError at once,
+            or "wait": repeat the call, with pauses that grow to a second, until the timeout.
         embeddings: where they are kept. "server": in the session model (``sam2``), so that a click sends only an id
             and a prompt, less than 1 KB; if the server loses an image, the client sends it again. "client": in this
             process, so that every click sends them, 16.8 MB for SAM2. "auto": on the server if it has the session model
             ready when the first image is encoded, else in this process. The masks are the same in all cases.
         transport: sends the requests instead of a connection to ``url``, for example in tests or to run the models in
             this process. `triton_sam.transport.BaseTransport` lists the methods that it needs. The client then ignores
-            ``timeout``, ``retries``, ``headers`` and ``ca_certs``.
+            ``timeout``, ``retries``, ``headers``, ``ca_certs`` and ``busy``.
 
     Raises:
         ConfigurationError: an argument is invalid. The constructor opens no connection.
@@ -71,12 +74,15 @@ class SamTritonClient(ClientCore):
         retries: int = 2,
         headers: Mapping[str, str] | None = None,
         ca_certs: str | os.PathLike[str] | None = None,
+        busy: Busy = "raise",
         embeddings: EmbeddingsPlace = "auto",
         transport: BaseTransport | None = None,
     ) -> None:
         super().__init__(url, model_type, model_name, embeddings=embeddings)
         if transport is None:
-            transport = Transport(self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs)
+            transport = Transport(
+                self._server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, busy=busy
+            )
         self._transport: BaseTransport = transport
 
     def encode(self, image: ImageSource) -> ImageEmbeddings:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..errors import ServerError, ServerTimeoutError
 from .base import Tensors
 from .failures import all_outputs, map_error
-from .options import certificates, check_times, request_headers
+from .options import Busy, certificates, check_times, request_headers, waits_if_busy
 from .protocols import AsyncProtocolClient
 from .retry import Attempts
 from .timed_sockets import Call
@@ -42,6 +42,7 @@ class AsyncTransport:
         headers: sent with every call.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
         connections: maximum number of simultaneous calls.
+        busy: see Transport.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -56,11 +57,13 @@ class AsyncTransport:
         headers: Mapping[str, str] | None,
         ca_certs: str | os.PathLike[str] | None,
         connections: int,
+        busy: Busy = "raise",
     ) -> None:
         check_times(timeout, retries)
         self._url = url
         self._timeout = timeout
         self._retries = retries
+        self._waits_if_busy = waits_if_busy(busy)
         self._answered: set[str] = set()
         self._client = _connect(url, connections, request_headers(url, headers), certificates(ca_certs))
 
@@ -97,7 +100,7 @@ class AsyncTransport:
     async def _infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str]
     ) -> dict[str, npt.NDArray[Any]]:
-        attempts = Attempts(self._retries, has_answered=model in self._answered)
+        attempts = Attempts(self._retries, has_answered=model in self._answered, waits_if_busy=self._waits_if_busy)
         while True:
             try:
                 call = Call(time.monotonic() + self._timeout, headers)

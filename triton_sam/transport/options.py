@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
+from typing import Literal, get_args
 
 from ..errors import ConfigurationError
 from .url import ServerUrl
 
+Busy = Literal["raise", "wait"]
+"""What a client does when the server is busy: raise a ServerBusyError at once, or wait until the call's timeout."""
 LONGEST_TIMEOUT = 1e9
 """Seconds, about 30 years. Longer timeouts overflow clocks in the libraries below."""
 GRPC_GRACE = 0.25
@@ -37,6 +40,17 @@ def check_times(timeout: float, retries: int) -> None:
         raise ConfigurationError(f"timeout must be above 0 seconds and at most {LONGEST_TIMEOUT:.0f}, not {timeout}")
     if retries < 0:
         raise ConfigurationError(f"retries must be at least 0, not {retries}")
+
+
+def waits_if_busy(busy: Busy) -> bool:
+    """Return whether a client waits for a busy server.
+
+    Raises:
+        ConfigurationError: ``busy`` is another word.
+    """
+    if busy not in get_args(Busy):
+        raise ConfigurationError(f"busy must be one of {', '.join(get_args(Busy))}, not {busy!r}")
+    return busy == "wait"
 
 
 def certificates(ca_certs: str | os.PathLike[str] | None) -> str | None:

@@ -6,7 +6,7 @@ import math
 import time
 
 from .._common.backoff import spread
-from ..errors import SamError, ServerUnreachableError
+from ..errors import SamError, ServerBusyError, ServerUnreachableError
 from .failures import cannot_have_run, process_is_gone
 
 RETRY_PAUSE = 0.2
@@ -29,16 +29,20 @@ class Attempts:
     find nobody there are repeated for `RESTART_SECONDS`, however often that is. A call that may have run is repeated
     `retries` times at most: it may be the reason why the model died, and would kill it again and again.
 
+    A busy server refuses calls at once. They are repeated until their deadline if the caller wants to wait for it.
+
     Args:
         retries: maximum number of attempts after the first one; 0: never repeat.
         has_answered: whether the server has answered before, for this model.
+        waits_if_busy: whether to wait for a busy server.
     """
 
-    def __init__(self, retries: int, *, has_answered: bool = False) -> None:
+    def __init__(self, retries: int, *, has_answered: bool = False, waits_if_busy: bool = False) -> None:
         self._left = retries
         self._pause = RETRY_PAUSE
         self._may_wait = has_answered and retries > 0
         self._patient_until: float | None = None
+        self._waits_if_busy = waits_if_busy
 
     def pause_after(self, error: BaseException, meant: SamError | None, seconds_left: float = math.inf) -> float:
         """Return the seconds to wait before the next attempt.
@@ -56,6 +60,7 @@ class Attempts:
         if self._patient_until is None:
             self._patient_until = time.monotonic() + (RESTART_SECONDS if self._may_wait else 0.0)
         is_patient = self._may_wait and time.monotonic() < self._patient_until and cannot_have_run(error, meant)
+        is_patient = is_patient or (self._waits_if_busy and isinstance(meant, ServerBusyError))
         may_repeat = isinstance(meant, ServerUnreachableError) and self._left > 0
         pause = spread(self._pause) if is_patient or may_repeat else math.inf
         if may_repeat and self._may_wait and process_is_gone(error):

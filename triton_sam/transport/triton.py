@@ -16,7 +16,7 @@ from .._common.tracing import span
 from ..errors import ServerError
 from .base import Tensors
 from .failures import all_outputs, map_error
-from .options import certificates, check_times, request_headers
+from .options import Busy, certificates, check_times, request_headers, waits_if_busy
 from .protocols import ProtocolClient, SharedTensor
 from .retry import Attempts
 from .timed_sockets import Call
@@ -37,6 +37,8 @@ class Transport:
             Calls with side effects on the server, and calls that reached the timeout, are never repeated.
         headers: sent with every call, for example ``{"Authorization": "Bearer ..."}``.
         ca_certs: PEM file with the certificates to trust, for https and grpcs; None for the system's.
+        busy: what to do when the server refuses a call because too many wait there. "raise" a ServerBusyError at once,
+            or "wait": repeat the call, with pauses that grow to a second, until the timeout.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -50,11 +52,13 @@ class Transport:
         retries: int = 2,
         headers: Mapping[str, str] | None = None,
         ca_certs: str | os.PathLike[str] | None = None,
+        busy: Busy = "raise",
     ) -> None:
         check_times(timeout, retries)
         self.url = url
         self._timeout = timeout
         self._retries = retries
+        self._waits_if_busy = waits_if_busy(busy)
         self._client = _connect(url, request_headers(url, headers), certificates(ca_certs))
         self._ends = threading.local()
         self._answered: set[str | None] = set()
@@ -145,7 +149,11 @@ class Transport:
     ) -> Result:
         with self.one_call():
             end = self._ends.end
-            attempts = Attempts(self._retries if retries is None else retries, has_answered=model in self._answered)
+            attempts = Attempts(
+                self._retries if retries is None else retries,
+                has_answered=model in self._answered,
+                waits_if_busy=self._waits_if_busy,
+            )
             while True:
                 try:
                     answer = ask(Call(end, headers))

@@ -4,9 +4,17 @@ import pytest
 from tritonclient.utils import InferenceServerException
 from urllib3.exceptions import ProtocolError
 
-from triton_sam.errors import InferenceError, SamError, ServerTimeoutError, ServerUnreachableError
+from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam.errors import (
+    ConfigurationError,
+    InferenceError,
+    SamError,
+    ServerBusyError,
+    ServerTimeoutError,
+    ServerUnreachableError,
+)
 from triton_sam.transport.failures import map_error
-from triton_sam.transport.retry import PAUSE_FOR_DEAD_PROCESS, RETRY_PAUSE, Attempts
+from triton_sam.transport.retry import MAX_PAUSE, PAUSE_FOR_DEAD_PROCESS, RETRY_PAUSE, Attempts
 from triton_sam.transport.url import parse_url
 
 GONE = ServerUnreachableError("gone")
@@ -103,3 +111,24 @@ def test_patience_ends(monkeypatch):
     attempts.pause_after(*NOBODY_THERE[0])
     with pytest.raises(ServerUnreachableError):
         attempts.pause_after(*NOBODY_THERE[0])
+
+
+def test_a_busy_server_is_waited_for_only_on_request():
+    busy = ServerBusyError("http://h is busy: 24 requests wait")
+    with pytest.raises(ServerBusyError):
+        Attempts(5, has_answered=True).pause_after(busy, busy)
+    attempts = Attempts(0, waits_if_busy=True)  # also without any retries
+    pauses = [attempts.pause_after(busy, busy) for _ in range(20)]
+    assert pauses[0] <= RETRY_PAUSE
+    assert all(MAX_PAUSE / 2 <= pause <= MAX_PAUSE for pause in pauses[5:])
+    with pytest.raises(ServerBusyError):
+        attempts.pause_after(busy, busy, seconds_left=0.1)
+    with pytest.raises(ServerUnreachableError):
+        attempts.pause_after(GONE, GONE)  # other errors are those of a client that does not wait
+
+
+def test_another_word_for_busy_is_refused():
+    with pytest.raises(ConfigurationError, match="busy must be one of raise, wait, not 'later'"):
+        SAM2TritonClient("localhost", busy="later")
+    with pytest.raises(ConfigurationError, match="busy must be one of"):
+        SpeculativeSAM2Client("localhost", busy="later")

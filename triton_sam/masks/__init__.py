@@ -2,7 +2,8 @@
 
 from .cleanup import Cleanup
 from .compare import best_of, intersection_over_union
-from .drawing import overlay
+from .detections import to_supervision
+from .drawing import crop, cutout, overlay
 from .polygons import Polygon, mask_to_polygons, trace_polygons
 from .resize import full_size_logits, resize_logits
 from .rle import mask_to_rle, rle_to_mask
@@ -15,6 +16,8 @@ __all__ = [
     "Segment",
     "VideoSegment",
     "best_of",
+    "crop",
+    "cutout",
     "full_size_logits",
     "intersection_over_union",
     "mask_to_box",
@@ -24,5 +27,6 @@ __all__ = [
     "overlay",
     "resize_logits",
     "rle_to_mask",
+    "to_supervision",
     "trace_polygons",
 ]

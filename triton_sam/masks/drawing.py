@@ -96,16 +96,44 @@ def cutout(image: ImageSource, mask: npt.ArrayLike) -> Image.Image:
         ImageError: the image cannot be used.
         InputError: the mask has another size than the image, or no foreground.
     """
+    picture, inside, box = _object_in(image, mask)
+    cut = picture.convert("RGBA")
+    cut.putalpha(Image.fromarray(inside.astype(np.uint8) * 255))
+    return Image.composite(cut, Image.new("RGBA", cut.size), cut.getchannel("A")).crop(box)
+
+
+def crop(image: ImageSource, mask: npt.ArrayLike, margin: int = 0) -> Image.Image:
+    """Return the part of an image that holds an object, with everything around it.
+
+    Args:
+        image: see cutout().
+        mask: array (H,W), foreground where not 0.
+        margin: pixels to keep around the object's box, as far as the image reaches.
+
+    Returns:
+        RGB image in the size of the box and its margin.
+
+    Raises:
+        ImageError: the image cannot be used.
+        InputError: the mask has another size than the image, or no foreground; or the margin is negative.
+    """
+    if margin < 0:
+        raise InputError(f"margin must be at least 0, not {margin}")
+    picture, _, (x1, y1, x2, y2) = _object_in(image, mask)
+    return picture.crop(
+        (max(0, x1 - margin), max(0, y1 - margin), min(picture.width, x2 + margin), min(picture.height, y2 + margin))
+    )
+
+
+def _object_in(image: ImageSource, mask: npt.ArrayLike) -> tuple[Image.Image, BoolArray, tuple[int, int, int, int]]:
+    """Return the opened image, the mask as bool, and the mask's box."""
     picture, inside = open_image(image), np.asarray(mask) != 0
     if inside.shape != (picture.height, picture.width):
         raise InputError(f"the mask has the shape {inside.shape}, but the image {(picture.height, picture.width)}")
     rows, columns = np.nonzero(inside.any(axis=1))[0], np.nonzero(inside.any(axis=0))[0]
     if not len(rows):
-        raise InputError("the mask is empty: there is nothing to cut out")
-    cut = picture.convert("RGBA")
-    cut.putalpha(Image.fromarray(inside.astype(np.uint8) * 255))
-    box = int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
-    return Image.composite(cut, Image.new("RGBA", cut.size), cut.getchannel("A")).crop(box)
+        raise InputError("the mask is empty: there is no object in it")
+    return picture, inside, (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
 
 
 def overlay_objects(

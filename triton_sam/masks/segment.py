@@ -14,7 +14,8 @@ from PIL import Image
 from .._common.files import atomic_write
 from ..families.base import FloatArray
 from ..inputs.images import ImageSource
-from .drawing import PALETTE, Color, overlay
+from .detections import to_supervision
+from .drawing import PALETTE, Color, crop, cutout, overlay
 from .formats import TOLERANCE, find_format
 from .polygons import mask_to_polygons
 from .rle import BoolArray, foreground, mask_to_rle
@@ -88,6 +89,48 @@ class Segment:
             MissingDependencyError: contourpy is not installed.
         """
         return mask_to_polygons(self.mask, tolerance)
+
+    def to_pycocotools(self) -> dict[str, Any]:
+        """Return the mask as the functions of pycocotools.mask take it: compressed RLE whose ``counts`` are bytes."""
+        rle = self.to_rle()
+        return {**rle, "counts": rle["counts"].encode()}
+
+    def to_supervision(self) -> Any:
+        """Return the mask as supervision.Detections, see triton_sam.masks.to_supervision().
+
+        Raises:
+            MissingDependencyError: supervision is not installed.
+        """
+        return to_supervision([self])
+
+    def cutout(self, image: ImageSource) -> Image.Image:
+        """Return the object alone, RGBA in the size of its box, see triton_sam.masks.cutout().
+
+        Args:
+            image: the image that was segmented, in any form that the client accepts.
+
+        Raises:
+            ImageError: the image cannot be used.
+            InputError: the image has another size than the mask, or the mask is empty.
+        """
+        return cutout(image, self.mask)
+
+    def crop(self, image: ImageSource, margin: int = 0) -> Image.Image:
+        """Return the part of an image that holds the object, with everything around it, as RGB.
+
+        Args:
+            image: the image that was segmented, in any form that the client accepts.
+            margin: pixels to keep around the box, as far as the image reaches.
+
+        Raises:
+            ImageError: the image cannot be used.
+            InputError: the image has another size than the mask, the mask is empty, or the margin is negative.
+        """
+        return crop(image, self.mask, margin)
+
+    def _repr_png_(self) -> bytes:
+        """Return the mask as PNG, which notebooks show."""
+        return self.to_png()
 
     def overlay(
         self,

@@ -287,7 +287,9 @@ def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):
 def test_a_missing_checkpoint_is_named_before_anything_is_loaded(capsys, command, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # an import would fail
     result = run(capsys, command, "sam2", "--size", "tiny", "--checkpoint", tmp_path / "missing.pt")
-    assert_one_line_error(result, f"no checkpoint at {tmp_path / 'missing.pt'}: `triton-sam download sam2` gets one")
+    assert_one_line_error(
+        result, f"no checkpoint at {tmp_path / 'missing.pt'}: get one with `triton-sam download sam2 tiny`"
+    )
 
 
 @pytest.mark.parametrize("command", ["download", "setup"])

@@ -8,6 +8,7 @@ from ..errors import ConfigurationError, NoImageError
 from ..families import get_family
 from ..families.base import Family
 from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup, check_cleanup
 from ..transport.url import ServerUrl, parse_url
 from ..wire.pair import ModelPair
@@ -78,10 +79,10 @@ class ClientCore:
     def _click(
         self,
         image: ImageEmbeddings | None,
-        point_coords: Any,
-        point_labels: Any,
-        box: Any,
-        mask_input: Any,
+        point_coords: PromptArray,
+        point_labels: PromptArray,
+        box: PromptArray,
+        mask_input: PromptArray,
         multimask_output: bool,
         logits: bool = True,
         cleanup: Cleanup | None = None,

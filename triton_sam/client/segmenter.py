@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..inputs.images import ImageSource
+from ..inputs.prompts import PromptArray
 from ..masks.segment import Segment
 
 
@@ -16,10 +17,10 @@ class Segmenter(Protocol):
 
     def segment(
         self,
-        point_coords: Any = None,
-        point_labels: Any = None,
-        box: Any = None,
-        mask_input: Any = None,
+        point_coords: PromptArray = None,
+        point_labels: PromptArray = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
         multimask_output: bool = False,
     ) -> list[Segment]:
         """Return full-size masks of the current image with their low-resolution logits, object by object."""

@@ -19,6 +19,7 @@ from ..everything.search import Found, FoundObject, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
+from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.aio import AsyncTransport
@@ -178,10 +179,10 @@ class SpeculativeSAM2Client(ClientCore):
     @also_spelled(point_coords="coords", point_labels="labels")
     async def segment_async(
         self,
-        coords: Any = None,
-        labels: Any = None,
-        box: Any = None,
-        mask_input: Any = None,
+        coords: PromptArray = None,
+        labels: PromptArray = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
@@ -197,10 +198,10 @@ class SpeculativeSAM2Client(ClientCore):
 
     async def segment_each_async(
         self,
-        coords: Any = None,
-        labels: Any = None,
-        box: Any = None,
-        mask_input: Any = None,
+        coords: PromptArray = None,
+        labels: PromptArray = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
@@ -239,12 +240,12 @@ class SpeculativeSAM2Client(ClientCore):
     @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(
         self,
-        coords: Any = None,
-        labels: Any = None,
+        coords: PromptArray = None,
+        labels: PromptArray = None,
         session_id: str | None = None,
         request_id: str | None = None,
-        box: Any = None,
-        mask_input: Any = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
@@ -282,12 +283,12 @@ class SpeculativeSAM2Client(ClientCore):
     @also_spelled(point_coords="coords", point_labels="labels")
     def predict_sync(
         self,
-        coords: Any = None,
-        labels: Any = None,
+        coords: PromptArray = None,
+        labels: PromptArray = None,
         session_id: str | None = None,
         request_id: str | None = None,
-        box: Any = None,
-        mask_input: Any = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,

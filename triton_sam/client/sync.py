@@ -12,6 +12,7 @@ from ..everything.search import FoundObject, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
+from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.base import BaseTransport, Tensors
@@ -118,10 +119,10 @@ class SamTritonClient(ClientCore):
 
     def predict(
         self,
-        point_coords: Any = None,
-        point_labels: Any = None,
-        box: Any = None,
-        mask_input: Any = None,
+        point_coords: PromptArray = None,
+        point_labels: PromptArray = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,
@@ -154,10 +155,10 @@ class SamTritonClient(ClientCore):
 
     def segment(
         self,
-        point_coords: Any = None,
-        point_labels: Any = None,
-        box: Any = None,
-        mask_input: Any = None,
+        point_coords: PromptArray = None,
+        point_labels: PromptArray = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
         multimask_output: bool = False,
         *,
         image: ImageEmbeddings | None = None,

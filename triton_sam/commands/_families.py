@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,27 @@ def model(args: argparse.Namespace, command: str, *, is_random: bool) -> str | N
     if given and not is_random and not family.checkpoint_takes_size:
         raise ConfigurationError(f"{next(iter(given))} is for --random: {family.label}'s checkpoint contains its size")
     refuse_foreign(args, command)
-    if not is_random and args.checkpoint is not None and not Path(args.checkpoint).is_file():
-        raise CheckpointError(f"no checkpoint at {args.checkpoint}: `triton-sam download {family.name}` gets one")
+    if not is_random and args.checkpoint is not None:
+        _check_exists(Path(args.checkpoint), family, [str(value) for value in given.values()])
     for flag, value in given.items():
         if flag in own and own[flag].names_model:
             return str(value)
         return family.find_size(own[flag].size if flag in own else value).model
     return family.find_size().model if is_random else None
+
+
+def _check_exists(checkpoint: Path, family: Family, given: Sequence[str]) -> None:
+    """Check that a checkpoint exists, before PyTorch is loaded, which takes seconds. SAM3's is a folder.
+
+    Raises:
+        CheckpointError: there is none; the error names the download of the size in ``given`` or in its file's name.
+    """
+    if checkpoint.exists():
+        return
+    names = sorted((size.name for size in family.sizes if size.official), key=len, reverse=True)
+    size = next((name for name in names if name in given or name in checkpoint.name), "")
+    command = " ".join(filter(None, ("triton-sam download", family.name, size)))
+    raise CheckpointError(f"no checkpoint at {checkpoint}: get one with `{command}`")
 
 
 def refuse_foreign(args: argparse.Namespace, command: str) -> None:

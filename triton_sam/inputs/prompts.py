@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ from ..families.base import LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT, 
 
 LABELS = (LABEL_BACKGROUND, LABEL_FOREGROUND, LABEL_NO_POINT)
 """The labels that a caller may give to a point."""
+
+PromptArray: TypeAlias = "npt.ArrayLike | None"
+"""Points, labels, boxes or a mask of a caller: an array, a tensor, nested sequences of any lengths, or None."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...errors import ConfigurationError
 from ...families import get_family
+from ...inputs.prompts import PromptArray
 from ...inputs.video.base import FrameSource
 from ...inputs.video.opening import VideoSource, open_frames
 from ...inputs.video.stream import DEFAULT_WINDOW
@@ -125,10 +126,10 @@ class AsyncVideo(VideoCore):
         self,
         frame: int,
         object_id: int,
-        points: Any = None,
-        labels: Any = None,
-        box: Any = None,
-        mask: Any = None,
+        points: PromptArray = None,
+        labels: PromptArray = None,
+        box: PromptArray = None,
+        mask: PromptArray = None,
         clear_old_points: bool = True,
         *,
         logits: bool = True,

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import ConfigurationError, PromptError
 from ...families.base import Size
-from ...inputs.prompts import check_prompts
+from ...inputs.prompts import PromptArray, check_prompts
 from ...inputs.video.base import FrameSource
 from ...inputs.video.stream import DEFAULT_WINDOW
 from ...masks.rle import BoolArray
@@ -116,10 +116,10 @@ class VideoCore:
         self,
         frame: int,
         object_id: int,
-        points: Any,
-        labels: Any,
-        box: Any,
-        mask: Any,
+        points: PromptArray,
+        labels: PromptArray,
+        box: PromptArray,
+        mask: PromptArray,
         clear_old_points: bool,
     ) -> Operation:
         """Check a prompt and return its operation.

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...errors import PromptError
 from ...families.base import FloatArray
+from ...inputs.prompts import PromptArray
 from ...inputs.video.opening import VideoSource
 from ...masks.resize import resize_logits
 from ...transport.base import Tensors
@@ -71,11 +72,11 @@ class SAM2VideoPredictor:
         inference_state: InferenceState,
         frame_idx: int,
         obj_id: int,
-        points: Any = None,
-        labels: Any = None,
+        points: PromptArray = None,
+        labels: PromptArray = None,
         clear_old_points: bool = True,
         normalize_coords: bool = True,
-        box: Any = None,
+        box: PromptArray = None,
     ) -> Masks:
         """Add points or a box for one object at one frame.
 
@@ -106,7 +107,7 @@ class SAM2VideoPredictor:
 
     add_new_points = add_new_points_or_box
 
-    def add_new_mask(self, inference_state: InferenceState, frame_idx: int, obj_id: int, mask: Any) -> Masks:
+    def add_new_mask(self, inference_state: InferenceState, frame_idx: int, obj_id: int, mask: PromptArray) -> Masks:
         """Add a mask (H,W), at the size of the video, as prompt for one object at one frame."""
         video = inference_state.video
         operation = video._prompt(frame_idx, obj_id, None, None, None, np.asarray(mask), True)  # noqa: SLF001

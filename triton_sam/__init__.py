@@ -45,6 +45,7 @@ from .masks.segment import Segment
 if TYPE_CHECKING:
     from .client.mask_generator import SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
     from .client.video import AsyncSAM2VideoClient, SAM2VideoClient
+    from .download.images import fetch_image
     from .masks.video_segment import VideoSegment
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "VideoError",
     "VideoSegment",
     "__version__",
+    "fetch_image",
     "queue_multiple_requests",
     "wait_for_latest_result",
 ]
@@ -92,6 +94,7 @@ _LAZY = {
     "SAM2VideoClient": "client.video.sync",
     "SamAutomaticMaskGenerator": "client.mask_generator",
     "VideoSegment": "masks.video_segment",
+    "fetch_image": "download.images",
 }
 """Public names whose modules are imported when a program first uses them."""
 

@@ -16,7 +16,7 @@ PUBLIC = {
         CheckpointError ChecksumError Cleanup ConfigurationError DownloadError ExportError ImageEmbeddings ImageError
         InferenceError InputError LocalServerError MissingDependencyError ModelNotReadyError NoImageError PortInUseError
         PromptError RepositoryError SAM2TritonClient SamError SamTritonClient Segment ServerBusyError ServerError
-        ServerTimeoutError ServerUnreachableError SpeculativeSAM2Client __version__ queue_multiple_requests
+        ServerTimeoutError ServerUnreachableError SpeculativeSAM2Client __version__ fetch_image queue_multiple_requests
         wait_for_latest_result
     """,
     "triton_sam.client": "SAM2TritonClient SamTritonClient",

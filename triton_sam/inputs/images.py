@@ -58,10 +58,12 @@ def plain_source(source: ImageSource) -> PlainSource:
     An open file is read from its position to its end. Every other source is returned unchanged.
 
     Raises:
-        ImageError: the file is opened as text, closed or unreadable, or the URL names another machine.
+        ImageError: the file is opened as text, closed or unreadable, or the URL names another machine or the web.
     """
     if isinstance(source, str) and source.lower().startswith("file://"):
         return _path_of(source)
+    if isinstance(source, str) and source.lower().startswith(("http://", "https://")):
+        raise ImageError(f"{source} lies in the web: download it first, by set_image(triton_sam.fetch_image(URL))")
     if isinstance(source, (np.ndarray, Image.Image)) or not hasattr(source, "read"):
         return source
     try:

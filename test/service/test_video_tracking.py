@@ -160,7 +160,7 @@ def test_the_service_stops_while_it_tracks(mp4):
         reader = threading.Thread(target=read)
         reader.start()
         wait_until(lambda: client.videos[-1].computed)
-        folder = service.app.state.videos._folder
+        folder = service.app.state.videos._folder.path
         service.app.state.videos.refuse()
         reader.join(20)
         assert found[-1][1]["cancelled"] is True

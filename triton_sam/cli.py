@@ -10,6 +10,7 @@ from . import __version__
 from ._common import reports
 from .commands import (
     alias,
+    annotate,
     benchmark,
     completion,
     config,
@@ -38,7 +39,7 @@ from .transport import probe
 from .transport.url import parse_url
 
 GROUPS = {
-    "segment": (demo, predict, everything, track),
+    "segment": (demo, predict, everything, annotate, track),
     "servers": (serve, service, container, health, doctor, reload),
     "models": (setup, download, export, models, alias, config, repair),
     "measurements": (verify, evaluate, speculative, benchmark),

@@ -18,10 +18,11 @@ MODELS_VARIABLE = "TRITON_SAM_MODELS"
 ADMIN_VARIABLE = "TRITON_SAM_ADMIN"
 
 
-def add_url(parser: argparse.ArgumentParser) -> None:
-    """Add --url."""
+def add_url(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+    """Add --url. With ``several``, it may be given more than once, and its value is a list or None."""
     parser.add_argument(
         "--url",
+        action="append" if several else "store",
         help="server: host:port, http://, https://, grpc:// or grpcs:// (default: $TRITON_URL, else localhost:8000)",
     )
 
@@ -106,14 +107,14 @@ def add_family(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("family", choices=tuple(FAMILIES), help="model family")
 
 
-def add_client(parser: argparse.ArgumentParser) -> None:
+def add_client(parser: argparse.ArgumentParser, *, several_urls: bool = False) -> None:
     """Add the options that select the model and the server: --model, --name, --timeout, --url, --local and others."""
     parser.add_argument("--model", choices=tuple(FAMILIES), default="sam2", help="model family (default: sam2)")
     add_name(parser, "variant to use, for example sam2.1_large")
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="time limit of each call (default: 60)"
     )
-    add_url(parser)
+    add_url(parser, several=several_urls)
     add_access(parser)
     add_local(parser)
     add_repository(parser)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from ..errors import InputError
@@ -145,14 +146,21 @@ def _content(encoded: Any) -> bytes:
     return encoded if isinstance(encoded, bytes) else json.dumps(encoded, separators=(",", ":")).encode()
 
 
+def multi_polygon(mask: npt.ArrayLike, tolerance: float = TOLERANCE) -> dict[str, Any]:
+    """Return a mask (H,W) as a geometry of GeoJSON: x, y in pixels, y downwards, holes as inner rings.
+
+    Raises:
+        MissingDependencyError: contourpy is not installed.
+    """
+    polygons = trace_polygons(mask, tolerance)
+    rings = [[_ring(ring) for ring in (polygon.exterior, *polygon.holes)] for polygon in polygons]
+    return {"type": "MultiPolygon", "coordinates": rings}
+
+
 def _feature(segment: Segment, tolerance: float) -> dict[str, Any]:
-    polygons = trace_polygons(segment.mask, tolerance)
     return {
         "type": "Feature",
-        "geometry": {
-            "type": "MultiPolygon",
-            "coordinates": [[_ring(ring) for ring in (polygon.exterior, *polygon.holes)] for polygon in polygons],
-        },
+        "geometry": multi_polygon(segment.mask, tolerance),
         "properties": {
             "object": segment.object_index,
             "candidate": segment.candidate,

@@ -1,0 +1,213 @@
+"""The prompts of a run: readers of each kind of file, and prompts that cannot be used."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.annotated import SIZE, coco, write_images
+from support.rectangles import mask
+
+from triton_sam.annotate.prompts import mask_logits
+from triton_sam.annotate.reading import read_boxes, read_clicks, read_masks
+from triton_sam.annotate.segmenting import together
+from triton_sam.annotate.sources import Source, read_source
+from triton_sam.errors import InputError
+from triton_sam.families import get_family
+from triton_sam.masks import mask_to_rle, rle_to_mask
+
+FAMILY = get_family("sam2")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    write_images(tmp_path / "images", 2)
+    return read_source(str(tmp_path / "images"))
+
+
+def written(path: Path, value: object) -> Path:
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+def usable(prompts, source: Source, number: int = 0):
+    kept, skipped = prompts.of(source.items[number], SIZE)
+    return kept, [(each.what, each.why) for each in skipped]
+
+
+def test_coco_boxes_become_corners(source: Source, tmp_path: Path) -> None:
+    prompts = read_boxes(written(tmp_path / "a.json", coco(["000.png"])), source)
+    kept, skipped = usable(prompts, source)
+    assert [(each.box, each.category) for each in kept] == [((2, 3, 12, 11), 7)]
+    assert not skipped
+    assert usable(prompts, source, 1) == ([], [])
+    assert prompts.categories == {7: "cat"}
+
+
+def test_boxes_that_lie_are_skipped_with_a_reason(source: Source, tmp_path: Path) -> None:
+    boxes = [[0, 0, 5, 5], [0, 0, 5, 5], [50, 0, 5, 5], [1, 1, 0, 5], [float("nan"), 0, 5, 5], [-9, -9, 99, 99]]
+    document = coco(["000.png", "gone.png"], [(1, box) for box in boxes])
+    document["annotations"] += [
+        {"id": 80, "image_id": 1, "category_id": 9, "bbox": [0, 0, 5, 5]},
+        {"id": 81, "image_id": 1, "category_id": 7, "bbox": "wide"},
+        {"id": 82, "image_id": 1, "category_id": 7},
+        {"id": 83, "image_id": 2, "category_id": 7, "bbox": [0, 0, 5, 5]},
+        {"id": 84, "image_id": 99, "category_id": 7, "bbox": [0, 0, 5, 5]},
+        "rubbish",
+    ]
+    prompts = read_boxes(written(tmp_path / "a.json", document), source)
+    kept, skipped = usable(prompts, source)
+    assert [each.what for each in kept] == ["annotation 1", "annotation 6"]
+    assert dict(skipped) == {
+        "annotation 2": "an equal prompt of the same category precedes it",
+        "annotation 3": "the box lies outside the image of 40 x 30 pixels",
+        "annotation 4": "the box has no area",
+        "annotation 5": "a number of the box is not finite",
+        "annotation 80": "there is no category 9",
+        "annotation 81": "it has no usable bbox, or no category_id",
+        "annotation 82": "it has no usable bbox, or no category_id",
+    }
+    assert [(each.image, each.what) for each in prompts.strays] == [
+        ("gone.png", "annotation 83"),
+        ("", "annotation 84"),
+        ("", "annotation 12"),
+    ]
+
+
+def test_yolo_boxes_are_fractions_of_the_image(source: Source, tmp_path: Path) -> None:
+    labels = tmp_path / "labels"
+    labels.mkdir()
+    (labels / "000.txt").write_text("1 0.5 0.5 0.5 0.2\n0 0.5 0.5 0.5 0.2 0.97\n\n5 0.5 0.5 0.5 0.2\n0 0.5 0.5\nx\n")
+    prompts = read_boxes(labels, source, ["dog", "cat"])
+    kept, skipped = usable(prompts, source)
+    assert [(each.box, each.category) for each in kept] == [((10, 12, 30, 18), 1), ((10, 12, 30, 18), 0)]
+    assert [what for what, _ in skipped] == ["line 5", "line 6", "line 4"]
+    assert usable(prompts, source, 1) == ([], [("boxes", "there is no file 001.txt")])
+    with pytest.raises(InputError, match="--class-names"):
+        read_boxes(labels, source)
+
+
+def test_points_of_a_csv_file_are_joined_by_object(source: Source, tmp_path: Path) -> None:
+    rows = ["000.png,5,6,1,a,cat", "000.png,7,8,0,a,cat", "000.png,9,9,1,,dog", "gone.png,1,1,1,,cat"]
+    text = "\n".join(["image,x,y,label,object,category", *rows])
+    prompts = read_clicks(written(tmp_path / "a.csv", text), source)
+    kept, skipped = usable(prompts, source)
+    assert prompts.categories == {1: "cat", 2: "dog"}
+    assert [(each.what, each.points, each.category) for each in kept] == [
+        ("object a", ((5, 6, 1), (7, 8, 0)), 1),
+        ("line 4", ((9, 9, 1),), 2),
+    ]
+    assert not skipped
+    assert [(each.image, each.what) for each in prompts.strays] == [("gone.png", "line 5")]
+    assert together(kept, FAMILY) == {"point_coords": [[[5, 6], [7, 8]], [[9, 9]]], "point_labels": [[1, 0], [1]]}
+
+
+def test_points_of_a_json_file(source: Source, tmp_path: Path) -> None:
+    rows = [
+        {"image": "000.png", "points": [[5, 6]]},
+        {"image": "000.png", "points": [[50, 6]]},
+        {"image": "000.png", "points": [[5, 6]], "labels": [0]},
+        {"image": "000.png", "points": [[5, 6]], "labels": [1, 1]},
+        {"image": "000.png", "points": [[5, 6]], "labels": [3]},
+        {"image": "000.png", "points": []},
+        {"image": "000.png", "points": 5},
+        {"image": "000.png", "points": [["a", 6]]},
+    ]
+    prompts = read_clicks(written(tmp_path / "a.json", rows), source)
+    kept, skipped = usable(prompts, source)
+    assert prompts.categories == {1: "object"}
+    assert [each.points for each in kept] == [((5, 6, 1),)]
+    assert dict(skipped) == {
+        "object 2": "the point 50,6 lies outside the image of 40 x 30 pixels",
+        "object 3": "the object has no foreground point",
+        "object 5": "a label is 3: 1 is foreground, 0 is background",
+        **dict.fromkeys(
+            ("object 4", "object 6", "object 7", "object 8"),
+            "its points are not numbers, or it has another number of labels",
+        ),
+    }
+
+
+def test_a_point_without_a_category_beside_others_is_skipped(source: Source, tmp_path: Path) -> None:
+    rows = [{"image": "000.png", "points": [[5, 6]], "category": "cat"}, {"image": "000.png", "points": [[7, 6]]}]
+    _, skipped = usable(read_clicks(written(tmp_path / "a.json", rows), source), source)
+    assert skipped == [("object 2", "it has no category, and others have one")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "{", "is not JSON"),
+        ("a.json", "{}", "is not a list"),
+        ("a.json", '[{"image": "000.png"}]', "object 1 needs image and points"),
+        ("a.csv", "image,x\n", "no column y"),
+        ("a.csv", "", "no column image, x, y"),
+    ],
+)
+def test_a_damaged_file_of_points_is_one_clear_error(
+    name: str, content: str, message: str, source: Source, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_clicks(written(tmp_path / name, content), source)
+
+
+def test_masks_are_sent_as_logits_with_their_box(source: Source, tmp_path: Path) -> None:
+    drawn = mask((4, 6, 20, 18), size=SIZE[::-1])
+    shapes = [
+        mask_to_rle(drawn),
+        mask_to_rle(drawn, compressed=False),
+        [[4, 6, 20, 6, 20, 18, 4, 18]],
+        mask_to_rle(np.zeros((5, 5), bool)),
+        mask_to_rle(np.zeros(SIZE[::-1], bool)),
+        {"size": [30, 40], "counts": "?"},
+        [[1, 2]],
+        5,
+    ]
+    document = coco(["000.png"], [])
+    document["annotations"] = [
+        {"id": number, "image_id": 1, "category_id": 7, "segmentation": shape} for number, shape in enumerate(shapes, 1)
+    ]
+    kept, skipped = usable(read_masks(written(tmp_path / "a.json", document), source), source)
+    assert [each.what for each in kept] == ["annotation 1", "annotation 2", "annotation 3"]
+    assert [what for what, _ in skipped] == [f"annotation {number}" for number in (7, 8, 4, 5, 6)]
+    arguments = together(kept, FAMILY)
+    assert arguments["box"][:2] == [(4, 6, 20, 18)] * 2
+    assert arguments["mask_input"].shape == (3, 1, 256, 256)
+    x1, y1, x2, y2 = arguments["box"][2]  # Pillow draws the outline, too
+    assert (x1, y1) == (4, 6)
+    assert 20 <= x2 <= 21
+    assert 18 <= y2 <= 19
+
+
+@pytest.mark.parametrize(("family", "side"), [("sam1", 256), ("sam2", 256)])
+def test_the_logits_of_a_mask_lie_where_the_model_sees_it(family: str, side: int) -> None:
+    """A mask that covers the left half covers the left half of the frame, without the padding of a family that pads."""
+    drawn = mask((0, 0, 20, 30), size=SIZE[::-1])
+    logits = mask_logits(drawn, get_family(family))
+    height = round(side * 30 / 40) if get_family(family).keep_aspect else side
+    assert logits.shape == (side, side)
+    assert (logits[:height, : side // 2] == 10).all()
+    assert (logits[:height, side // 2 :] == -10).all()
+    assert (logits[height:] == -10).all()
+
+
+@pytest.mark.parametrize("read", [read_boxes, read_masks, read_clicks])
+def test_prompts_that_are_missing_are_one_clear_error(read, source: Source) -> None:
+    with pytest.raises(InputError, match="--prompts FILE"):
+        read(None, source)
+
+
+def test_a_data_set_without_annotations_is_one_clear_error(source: Source, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no annotations"):
+        read_boxes(written(tmp_path / "a.json", {"images": []}), source)
+    with pytest.raises(InputError, match="no id or no file_name"):
+        read_boxes(written(tmp_path / "a.json", {"images": [{}], "annotations": []}), source)
+
+
+def test_rle_in_a_prompt_is_decoded_as_it_was_encoded(source: Source, tmp_path: Path) -> None:
+    drawn = mask((4, 6, 20, 18), size=SIZE[::-1])
+    document = coco(["000.png"], [])
+    document["annotations"] = [{"id": 1, "image_id": 1, "category_id": 7, "segmentation": mask_to_rle(drawn)}]
+    (prompt,), _ = usable(read_masks(written(tmp_path / "a.json", document), source), source)
+    assert prompt.mask is not None
+    np.testing.assert_array_equal(rle_to_mask(prompt.mask), drawn)

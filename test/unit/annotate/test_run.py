@@ -1,0 +1,207 @@
+"""Many images at once: shards, several servers, busy and lost servers, interruptions."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from support.annotated import files_of
+
+from triton_sam.annotate import run
+from triton_sam.annotate.folder import RunFolder
+from triton_sam.annotate.records import ImageRecord
+from triton_sam.annotate.sources import ImageItem
+from triton_sam.errors import (
+    ConfigurationError,
+    ImageError,
+    InferenceError,
+    InputError,
+    ModelNotReadyError,
+    ServerBusyError,
+    ServerUnreachableError,
+)
+
+ITEMS = [ImageItem(number, f"{number}.jpg", Path(f"{number}.jpg")) for number in range(1, 11)]
+
+
+def good(_: object, item: ImageItem) -> ImageRecord:
+    return ImageRecord(item.id, item.name, (4, 3))
+
+
+def annotate(folder: Path, work=good, workers=("a", "b"), items=ITEMS, **parameters) -> list[int]:
+    """Run, and return the ids that were reported."""
+    reported: list[int] = []
+    run_folder = RunFolder(folder, parameters, ITEMS, shard_size=4)
+    with run_folder.opened():
+        run.annotate(run_folder, items, work, workers, lambda record: reported.append(record.id))
+        run_folder.write_reports(())
+    return reported
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def names_of(folder: Path) -> list[str]:
+    return [each["name"] for path in sorted(folder.glob("shards/*.jsonl")) for each in lines_of(path)]
+
+
+def test_all_images_are_reported_and_kept_in_order(tmp_path: Path) -> None:
+    assert sorted(annotate(tmp_path / "out")) == [item.id for item in ITEMS]
+    assert names_of(tmp_path / "out") == [item.name for item in ITEMS]
+    assert len(list((tmp_path / "out/shards").iterdir())) == 3
+
+
+def test_a_second_run_works_on_the_missing_images_only(tmp_path: Path) -> None:
+    annotate(tmp_path / "one")
+    annotate(tmp_path / "two", items=ITEMS[:5])
+    asked = []
+
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        asked.append(item.id)
+        return good(worker, item)
+
+    assert sorted(annotate(tmp_path / "two", work)) == list(range(1, 11))
+    assert sorted(asked) == [6, 7, 8, 9, 10]
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
+
+
+def test_bad_images_are_records_and_lines_of_errors(tmp_path: Path) -> None:
+    failures = {2: ImageError("no image\nat all"), 3: InferenceError("refused"), 4: PermissionError(), 5: MemoryError()}
+
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        if item.id in failures:
+            raise failures[item.id]
+        return good(worker, item)
+
+    assert len(annotate(tmp_path / "out", work)) == 10
+    assert lines_of(tmp_path / "out/errors.jsonl") == [
+        {"image": "2.jpg", "error": "no image at all"},
+        {"image": "3.jpg", "error": "refused"},
+        {"image": "4.jpg", "error": "PermissionError"},
+        {"image": "5.jpg", "error": "MemoryError"},
+    ]
+
+
+def test_a_busy_server_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "BUSY_PAUSE", 0.001)
+    refusals = iter([True] * 5)
+
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        if next(refusals, False):
+            raise ServerBusyError("busy")
+        return good(worker, item)
+
+    assert len(annotate(tmp_path / "out", work)) == 10
+
+
+def test_the_other_servers_take_the_images_of_a_lost_one(tmp_path: Path) -> None:
+    used = []
+
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        used.append(worker)
+        if worker == "lost":
+            raise ServerUnreachableError("gone")
+        return good(worker, item)
+
+    assert len(annotate(tmp_path / "out", work, ["lost", "lost", "well"])) == 10
+    assert used.count("lost") == 2
+    assert names_of(tmp_path / "out") == [item.name for item in ITEMS]
+
+
+def test_the_run_ends_when_all_servers_are_lost_and_keeps_its_shards(tmp_path: Path) -> None:
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        if item.id > 6:
+            raise ServerUnreachableError("gone")
+        return good(worker, item)
+
+    with pytest.raises(ServerUnreachableError):
+        annotate(tmp_path / "out", work)
+    assert names_of(tmp_path / "out") == ["1.jpg", "2.jpg", "3.jpg", "4.jpg"]
+    assert len(annotate(tmp_path / "out")) == 10
+
+
+def test_another_failure_of_a_server_ends_the_run(tmp_path: Path) -> None:
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        raise ModelNotReadyError("not ready")
+
+    with pytest.raises(ModelNotReadyError):
+        annotate(tmp_path / "out", work)
+
+
+@pytest.mark.timeout(30)
+def test_an_interruption_does_not_wait_for_a_busy_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that wait for a busy server give up as soon as the run ends."""
+    monkeypatch.setattr(run, "BUSY_PAUSE", 1000)
+    waiting = threading.Event()
+
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        if item.id % 2:
+            waiting.set()
+            raise ServerBusyError("busy")
+        assert waiting.wait(10)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        annotate(tmp_path / "out", work)
+
+
+def test_few_images_are_in_work_at_a_time(tmp_path: Path) -> None:
+    lock, now, most = threading.Lock(), 0, 0
+
+    def work(worker: str, item: ImageItem) -> ImageRecord:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        with lock:
+            now -= 1
+        return good(worker, item)
+
+    annotate(tmp_path / "out", work)
+    assert most <= 2
+
+
+def test_other_parameters_are_refused(tmp_path: Path) -> None:
+    annotate(tmp_path / "out", model="1", task="boxes")
+    before = files_of(tmp_path / "out")
+    with pytest.raises(ConfigurationError, match="other model: results do not mix"):
+        annotate(tmp_path / "out", model="2", task="boxes")
+    assert files_of(tmp_path / "out") == before
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(ConfigurationError, match="holds other files"):
+        annotate(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="is a file"):
+        annotate(tmp_path / "file")
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    first = RunFolder(tmp_path / "out", {}, ITEMS)
+    with first.opened(), pytest.raises(ConfigurationError, match="another process"):
+        annotate(tmp_path / "out")
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    annotate(tmp_path / "out")
+    shard = tmp_path / "out/shards/00000001.jsonl"
+    shard.write_text("{")
+    with pytest.raises(InputError, match=r"00000001\.jsonl is damaged: remove it"):
+        annotate(tmp_path / "out")
+    shard.unlink()
+    assert len(annotate(tmp_path / "out")) == 10
+    (tmp_path / "out/manifest.json").write_text("{")
+    with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+        annotate(tmp_path / "out")
+
+
+def test_leftovers_of_a_killed_run_disappear(tmp_path: Path) -> None:
+    annotate(tmp_path / "out", items=ITEMS[:4])
+    left = [tmp_path / "out/shards/.00000001.0123abcd.tmp.jsonl", tmp_path / "out/.coco.0123abcd.tmp.json"]
+    for path in left:
+        path.write_text("half a line")
+    annotate(tmp_path / "out")
+    assert not any(path.exists() for path in left)

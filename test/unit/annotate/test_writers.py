@@ -1,0 +1,171 @@
+"""The files of each output format, read back by the libraries that people use."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+from support.rectangles import mask
+
+from triton_sam.annotate.records import ImageRecord
+from triton_sam.annotate.sources import ImageItem, Skipped
+from triton_sam.annotate.writers import WRITERS
+from triton_sam.errors import InputError
+from triton_sam.masks.segment import Segment
+
+SIZE = (40, 30)
+CATEGORIES = {3: "cat", 7: "dog: big"}
+LARGE = mask((2, 3, 22, 23), size=SIZE[::-1])
+SMALL = mask((10, 10, 14, 13), (30, 20, 33, 24), size=SIZE[::-1])
+EMPTY = np.zeros(SIZE[::-1], bool)
+
+
+def record(number: int, name: str, *masks: np.ndarray) -> ImageRecord:
+    item = ImageItem(number, name, Path(name))
+    categories = [3, 7, 3][: len(masks)]
+    return ImageRecord.of(item, SIZE, [Segment(each, 0.75, None) for each in masks], categories)
+
+
+RECORDS = [record(5, "a/one.jpg", LARGE, SMALL, EMPTY), record(2, "two.png")]
+
+
+def write(name: str, folder: Path, records=RECORDS) -> Path:
+    WRITERS[name].write(folder, lambda: records, CATEGORIES)
+    return folder
+
+
+def area(points, size=SIZE) -> int:
+    image = Image.new("1", size)
+    ImageDraw.Draw(image).polygon([tuple(point) for point in points], fill=1)
+    return int(np.asarray(image).sum())
+
+
+def test_a_record_survives_its_line() -> None:
+    for each in (*RECORDS, ImageRecord(1, "x", (0, 0), skipped=(Skipped("x", "box", "why"),), error="bad")):
+        assert ImageRecord.from_line(each.to_line()) == each
+    for line in ("", "{}", "[]", '{"size": [1]}', '{"size": [1, 2], "objects": [], "skipped": []}'):
+        with pytest.raises(ValueError, match=r".+"):
+            ImageRecord.from_line(line)
+
+
+def test_coco_is_read_by_pycocotools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    coco = pytest.importorskip("pycocotools.coco")
+    data = coco.COCO(str(write("coco", tmp_path) / "coco.json"))
+    assert [(each["id"], each["file_name"]) for each in data.dataset["images"]] == [(5, "a/one.jpg"), (2, "two.png")]
+    assert [each["name"] for each in data.dataset["categories"]] == ["cat", "dog: big"]
+    large, small, empty = (data.annToMask(each).astype(bool) for each in data.dataset["annotations"])
+    for found, expected in ((large, LARGE), (small, SMALL), (empty, EMPTY)):
+        np.testing.assert_array_equal(found, expected)
+    assert [each["area"] for each in data.dataset["annotations"]] == [400, 24, 0]
+    assert [each["bbox"] for each in data.dataset["annotations"]] == [[2, 3, 20, 20], [10, 10, 23, 14], [0, 0, 0, 0]]
+
+
+def test_coco_polygons_cover_the_mask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    coco = pytest.importorskip("pycocotools.coco")
+    data = coco.COCO(str(write("coco-polygons", tmp_path) / "coco_polygons.json"))
+    large, small, empty = data.dataset["annotations"]
+    for entry, expected in ((large, LARGE), (small, SMALL)):  # the outline may lie half a pixel beside the mask's
+        assert (data.annToMask(entry).astype(bool) ^ expected).sum() <= 8
+    assert empty["segmentation"] == []
+
+
+def test_yolo_has_the_largest_polygon_in_fractions(tmp_path: Path) -> None:
+    folder = write("yolo", tmp_path) / "yolo"
+    lines = (folder / "labels/a/one.txt").read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["0", "1"]
+    corners = np.array(lines[0].split()[1:], float).reshape(-1, 2) * SIZE
+    assert corners.min(axis=0) == pytest.approx([2, 3], abs=0.6)
+    assert corners.max(axis=0) == pytest.approx([22, 23], abs=0.6)
+    assert (folder / "labels/two.txt").read_text() == ""
+    yaml = pytest.importorskip("yaml")
+    assert yaml.safe_load((folder / "data.yaml").read_text())["names"] == {0: "cat", 1: "dog: big"}
+
+
+def test_voc_has_boxes_from_one_and_two_label_images(tmp_path: Path) -> None:
+    folder = write("voc", tmp_path) / "voc"
+    root = ElementTree.fromstring((folder / "Annotations/a/one.xml").read_text())
+    boxes = [[int(value.text) for value in each.find("bndbox")] for each in root.findall("object")]
+    assert boxes == [[3, 4, 22, 23], [11, 11, 33, 24]]
+    assert [each.findtext("name") for each in root.findall("object")] == ["cat", "dog: big"]
+    objects = np.asarray(Image.open(folder / "SegmentationObject/a/one.png"))
+    classes = np.asarray(Image.open(folder / "SegmentationClass/a/one.png"))
+    np.testing.assert_array_equal(objects, np.where(SMALL, 2, np.where(LARGE, 1, 0)))
+    np.testing.assert_array_equal(classes, objects)  # cat is class 1, dog is class 2
+    assert not np.asarray(Image.open(folder / "SegmentationObject/two.png")).any()
+    assert (folder / "classes.txt").read_text() == "cat\ndog: big\n"
+
+
+def test_labelme_has_polygons_beside_the_image(tmp_path: Path) -> None:
+    document = json.loads((write("labelme", tmp_path) / "labelme/a/one.json").read_text())
+    assert (document["imagePath"], document["imageWidth"], document["imageHeight"]) == ("one.jpg", *SIZE)
+    assert [(each["label"], each["group_id"]) for each in document["shapes"]] == [
+        ("cat", 1),
+        ("dog: big", 2),
+        ("dog: big", 2),
+    ]
+    assert abs(area(document["shapes"][0]["points"]) - LARGE.sum()) <= 2 * (20 + 20)
+    assert json.loads((tmp_path / "labelme/two.json").read_text())["shapes"] == []
+
+
+def test_geojson_has_a_feature_for_each_object(tmp_path: Path) -> None:
+    ring = LARGE & ~mask((5, 6, 12, 15), size=SIZE[::-1])
+    path = write("geojson", tmp_path, [record(1, "one.jpg", ring)]) / "geojson/one.geojson"
+    (feature,) = json.loads(path.read_text())["features"]
+    assert feature["properties"] == {"category": "cat", "category_id": 3, "score": 0.75, "area": int(ring.sum())}
+    ((outer, inner),) = feature["geometry"]["coordinates"]
+    assert feature["geometry"]["type"] == "MultiPolygon"
+    assert outer[0] == outer[-1]
+    assert inner[0] == inner[-1]
+
+
+def test_label_images_hold_the_numbers_of_objects(tmp_path: Path) -> None:
+    folder = write("labels", tmp_path) / "labels"
+    labels = np.asarray(Image.open(folder / "a/one.jpg.png"))
+    np.testing.assert_array_equal(labels, np.where(SMALL, 2, np.where(LARGE, 1, 0)))
+    with Image.open(folder / "two.png.png") as empty:
+        assert empty.size == SIZE
+
+
+def test_parquet_has_a_row_for_each_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("triton_sam.annotate.parquet_writer.ROWS_AT_ONCE", 2)
+    rows = parquet.read_table(write("parquet", tmp_path) / "objects.parquet").to_pylist()
+    assert [(each["image_id"], each["file_name"], each["category"]) for each in rows] == [
+        (5, "a/one.jpg", "cat"),
+        (5, "a/one.jpg", "dog: big"),
+        (5, "a/one.jpg", "cat"),
+    ]
+    assert [rows[1][name] for name in ("x", "y", "box_width", "box_height", "area")] == [10, 10, 23, 14, 24]
+    rle = {"size": [rows[1]["height"], rows[1]["width"]], "counts": rows[1]["counts"]}
+    from triton_sam.masks import rle_to_mask
+
+    np.testing.assert_array_equal(rle_to_mask(rle), SMALL)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_writes_a_run_without_objects(name: str, tmp_path: Path) -> None:
+    write(name, tmp_path, [])
+    write(name, tmp_path, [record(1, "one.jpg")])
+
+
+@pytest.mark.parametrize("name", ["yolo", "voc", "labelme", "geojson"])
+def test_two_images_never_share_a_file(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="same file one"):
+        write(name, tmp_path, [record(1, "one.jpg"), record(2, "one.png")])
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "extra"), [("parquet", "pyarrow", "parquet"), ("yolo", "contourpy", "polygons")]
+)
+def test_a_missing_package_is_named_before_the_run(
+    name: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    from triton_sam.errors import MissingDependencyError
+
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingDependencyError, match=rf"\[{extra}\]"):
+        WRITERS[name].check()

@@ -1,0 +1,176 @@
+"""The command `annotate` with clients whose masks are the boxes themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.annotated import BOX, FakeServers, coco, files_of, servers, write_data_set, write_images
+
+from triton_sam.annotate.folder import SHARD_SIZE
+from triton_sam.cli import main
+from triton_sam.errors import ServerUnreachableError
+
+__all__ = ["servers"]
+
+COUNT = 40
+
+
+def annotate(source: Path, out: Path, *options: str, task: str = "boxes") -> int:
+    return main(["annotate", str(source), "--with", task, "--out", str(out), "-q", *options])
+
+
+def documents(folder: Path) -> dict:
+    return json.loads((folder / "coco.json").read_text())
+
+
+def test_boxes_become_masks(servers: FakeServers, tmp_path: Path) -> None:
+    assert annotate(write_data_set(tmp_path / "in", COUNT), tmp_path / "out") == 0
+    found = documents(tmp_path / "out")
+    assert [each["bbox"] for each in found["annotations"]] == [BOX] * COUNT
+    assert [each["file_name"] for each in found["images"]] == [f"{number:03}.png" for number in range(COUNT)]
+    assert found["categories"] == [{"id": 7, "name": "cat"}]
+    assert servers.options["busy"] == "wait"
+    assert (tmp_path / "out/errors.jsonl").read_text() == (tmp_path / "out/skipped.jsonl").read_text() == ""
+
+
+def test_all_boxes_of_an_image_become_masks_in_requests_of_sixteen(servers: FakeServers, tmp_path: Path) -> None:
+    write_images(tmp_path, 1)
+    boxes = [(1, [number, 1, 5, 5 + number % 20]) for number in range(35)]
+    (tmp_path / "set.json").write_text(json.dumps(coco(["000.png"], boxes)))
+    assert annotate(tmp_path / "set.json", tmp_path / "out") == 0
+    assert [len(each["box"]) for each in servers.prompts] == [16, 16, 3]
+    assert [each["bbox"] for each in documents(tmp_path / "out")["annotations"]] == [box for _, box in boxes]
+
+
+def test_a_run_in_parts_equals_one_run(servers: FakeServers, tmp_path: Path) -> None:
+    data = write_data_set(tmp_path / "in", COUNT)
+    (tmp_path / "in/005.png").write_bytes(b"damaged")
+    formats = ["--format", "coco", "voc", "labels"]
+    assert annotate(data, tmp_path / "whole", *formats) == 0
+    asked = servers.requests.total()
+    for limit in ("7", "20"):
+        assert annotate(data, tmp_path / "parts", "--limit", limit) == 0
+    assert annotate(data, tmp_path / "parts", *formats) == 0
+    assert servers.requests.total() == 2 * asked
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "parts")
+
+
+def test_a_lost_server_is_one_error_and_the_same_command_goes_on(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_data_set(tmp_path / "in", COUNT)
+    assert annotate(data, tmp_path / "out", "--limit", str(SHARD_SIZE)) == 0
+    servers.failures["default"] = ServerUnreachableError("nothing answers at default")
+    assert annotate(data, tmp_path / "out") == 1
+    assert capsys.readouterr().err.count("nothing answers at default") == 1
+    servers.failures.clear()
+    assert annotate(data, tmp_path / "out") == 0
+    assert servers.requests.total() == COUNT
+
+
+def test_several_servers_share_the_images(servers: FakeServers, tmp_path: Path) -> None:
+    data = write_data_set(tmp_path / "in", COUNT)
+    servers.failures["b"] = ServerUnreachableError("gone")
+    urls = [option for url in ("a", "b", "c", "a") for option in ("--url", url)]
+    assert annotate(data, tmp_path / "out", *urls) == 0
+    assert servers.requests.keys() <= {"a", "c"}
+    assert servers.requests.total() == COUNT
+    assert len(documents(tmp_path / "out")["annotations"]) == COUNT
+
+
+def test_points_and_masks(servers: FakeServers, tmp_path: Path) -> None:
+    write_images(tmp_path / "in", 2)
+    (tmp_path / "clicks.csv").write_text("image,x,y,category\n001.png,10,10,dog\n")
+    assert annotate(tmp_path / "in", tmp_path / "a", "--prompts", str(tmp_path / "clicks.csv"), task="points") == 0
+    (entry,) = documents(tmp_path / "a")["annotations"]
+    assert (entry["image_id"], entry["bbox"]) == (2, [9, 9, 3, 3])
+    source = write_data_set(tmp_path / "set", 1)
+    assert annotate(source, tmp_path / "boxes") == 0
+    result = tmp_path / "boxes/coco.json"
+    assert annotate(result, tmp_path / "b", "--images", str(tmp_path / "set"), task="masks") == 0
+    assert documents(tmp_path / "b")["annotations"][0]["bbox"] == BOX
+    assert servers.prompts[-1]["mask_input"].shape == (1, 1, 256, 256)
+
+
+def test_a_dry_run_reports_and_writes_nothing(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_images(tmp_path / "in", 2)
+    (tmp_path / "in/001.png").write_bytes(b"damaged")
+    document = coco(["000.png", "001.png", "gone.png"])
+    document["images"][0]["width"] = 99
+    (tmp_path / "in/set.json").write_text(json.dumps(document))
+    command = [
+        "annotate",
+        str(tmp_path / "in/set.json"),
+        "--with",
+        "boxes",
+        "--out",
+        str(tmp_path / "out"),
+        "--dry-run",
+    ]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [each["image"] for each in lines] == ["000.png", "001.png", "gone.png", "gone.png"]
+    assert lines[0]["error"] == "the file has 40 x 30 pixels, and the source says 99 x 30"
+    assert printed.err.strip() == "2 images, 0 prompts, 2 errors, 2 skipped"
+    assert not (tmp_path / "out").exists()
+    assert not servers.requests
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--limit", "0"], "--limit must be at least 1"),
+        (["--threads", "0"], "--threads must be at least 1"),
+        (["--points-per-side", "8"], "--points-per-side is for --with everything"),
+        (["--prompts", "gone.json"], "gone.json cannot be read"),
+        (["--url", "a", "--local"], "--url or --local, not both"),
+        (["--with", "masks", "--model", "sam3"], "sam3 takes no mask"),
+        (["--with", "everything", "--prompts", "a.json"], "--prompts is for --with boxes, points and masks"),
+        (["--with", "everything", "--points-per-side", "0"], "points_per_side"),
+        (["--with", "points"], "--prompts FILE.csv"),
+    ],
+)
+def test_wrong_options_are_one_clear_error(
+    options: list[str], message: str, servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", *options) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_models_do_not_mix(servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_data_set(tmp_path / "in", 2)
+    assert annotate(data, tmp_path / "out") == 0
+    before = files_of(tmp_path / "out")
+    servers.versions = {"sam2_encoder": "2", "sam2_decoder": "2"}
+    assert annotate(data, tmp_path / "out") == 1
+    assert "other models: results do not mix" in capsys.readouterr().err
+    servers.versions = {}
+    assert annotate(data, tmp_path / "other") == 1
+    assert "does not have the model sam2_encoder ready" in capsys.readouterr().err
+    assert files_of(tmp_path / "out") == before
+
+
+def test_the_summary_counts_everything(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_data_set(tmp_path / "in", 3)
+    (tmp_path / "in/001.png").write_bytes(b"damaged")
+    (tmp_path / "in/002.png").unlink()
+    assert main(["annotate", str(data), "--with", "boxes", "--out", str(tmp_path / "out")]) == 0
+    assert re.search(r"out: 2 images, 1 objects, 1 errors, 2 skipped$", capsys.readouterr().err.strip())
+
+
+def test_label_images_open_with_pillow(servers: FakeServers, tmp_path: Path) -> None:
+    assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", "--format", "labels") == 0
+    labels = np.asarray(Image.open(tmp_path / "out/labels/000.png.png"))
+    assert (labels[3:11, 2:12] == 1).all()
+    assert labels.sum() == 80

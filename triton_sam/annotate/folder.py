@@ -1,0 +1,140 @@
+"""The folder of a run. It remembers how it was made, so that the same command goes on after an interruption.
+
+`manifest.json` holds the model and the parameters; a run with others is refused. `shards/` holds the records of the
+images, a fixed number of consecutive images in each file. A shard is written as a whole, so it is complete or absent,
+and everything else in the folder is made from the shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .._common.files import atomic_path, atomic_write, locked
+from ..errors import ConfigurationError, InputError
+from .records import ImageRecord
+from .sources import ImageItem, Skipped
+
+MANIFEST = "manifest.json"
+SHARDS = "shards"
+ERRORS = "errors.jsonl"
+SKIPPED = "skipped.jsonl"
+SHARD_SIZE = 16
+"""Images in one shard, which is also the most that a killed run loses for each open shard."""
+
+_LOCK = ".annotate.lock"
+
+
+class RunFolder:
+    """Keeps the records of the images of a run.
+
+    Args:
+        folder: the folder; it is created if its parent exists.
+        parameters: everything that decides about the results, as JSON values.
+        items: all images of the source, in the order of the run.
+        shard_size: images in one shard.
+    """
+
+    def __init__(
+        self, folder: Path, parameters: Mapping[str, Any], items: Sequence[ImageItem], shard_size: int = SHARD_SIZE
+    ) -> None:
+        self.folder = folder
+        self.parameters = json.loads(json.dumps({**parameters, "shard_size": shard_size}))
+        self._items = items
+        self._size = shard_size
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[None]:
+        """Hold the folder for this process while the block runs.
+
+        Raises:
+            ConfigurationError: the folder holds a run with other parameters, other files, or is in use.
+            OSError: the folder cannot be written.
+        """
+        with contextlib.suppress(FileExistsError):
+            self.folder.mkdir()
+        if not self.folder.is_dir():
+            raise ConfigurationError(f"{self.folder} is a file: give a folder as --out")
+        with locked(self.folder / _LOCK, self._refuse_second):
+            self._check_manifest()
+            (self.folder / SHARDS).mkdir(exist_ok=True)
+            for leftover in self.folder.rglob(".*.tmp.*"):
+                leftover.unlink()  # a killed run left it
+            yield
+
+    def shards(self, items: Sequence[ImageItem]) -> Iterator[tuple[int, Sequence[ImageItem]]]:
+        """Yield the number and the images of each shard of the first images of the run."""
+        for start in range(0, len(items), self._size):
+            yield start // self._size, items[start : start + self._size]
+
+    def read(self, number: int) -> list[ImageRecord]:
+        """Return the records of a shard; none if the shard is absent.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        path = self._path(number)
+        try:
+            return [ImageRecord.from_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path} is damaged: remove it, and the same command makes it again") from error
+
+    def write(self, number: int, records: Sequence[ImageRecord]) -> None:
+        """Write the records of a shard, completely or not at all.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        atomic_write(self._path(number), "".join(record.to_line() for record in records).encode())
+
+    def records(self) -> Iterator[ImageRecord]:
+        """Yield all records in the order of the run."""
+        for number, _ in self.shards(self._items):
+            yield from self.read(number)
+
+    def write_reports(self, skipped: Sequence[Skipped]) -> None:
+        """Write one line for each image that failed, and for everything that was skipped.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        with (
+            atomic_path(self.folder / ERRORS) as errors,
+            atomic_path(self.folder / SKIPPED) as others,
+            errors.open("w", encoding="utf-8") as failed,
+            others.open("w", encoding="utf-8") as left,
+        ):
+            left.writelines(json.dumps(asdict(each)) + "\n" for each in skipped)
+            for record in self.records():
+                left.writelines(json.dumps(asdict(each)) + "\n" for each in record.skipped)
+                if record.error:
+                    failed.write(json.dumps({"image": record.name, "error": record.error}) + "\n")
+
+    def _path(self, number: int) -> Path:
+        return self.folder / SHARDS / f"{number:08d}.jsonl"
+
+    def _check_manifest(self) -> None:
+        path = self.folder / MANIFEST
+        if not path.exists():
+            if any(each.name != _LOCK for each in self.folder.iterdir()):
+                raise ConfigurationError(f"{self.folder} holds other files: give another --out")
+            atomic_write(path, (json.dumps(self.parameters, indent=2) + "\n").encode())
+            return
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path} is damaged: give another --out") from error
+        names = [name for name in {**before, **self.parameters} if before.get(name) != self.parameters.get(name)]
+        if names:
+            raise ConfigurationError(
+                f"{self.folder} holds a run with other {', '.join(names)}: results do not mix, give another --out"
+            )
+
+    def _refuse_second(self) -> None:
+        raise ConfigurationError(f"another process writes to {self.folder}: wait for it, or give another --out")

@@ -1,0 +1,179 @@
+"""The description of a run. It holds plain values, so that another process can carry it out as well."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..client.session_image import SessionImage
+from ..client.sync import SamTritonClient
+from ..errors import ConfigurationError, ModelNotReadyError
+from ..everything.parameters import parameters_of
+from ..families import get_family
+from ..families.names import model_name
+from ..families.tables import DECODER, ENCODER
+from .prompts import Prompts
+from .reading import read_boxes, read_clicks, read_masks
+from .records import ImageRecord
+from .segmenting import all_objects, prompts_to_masks
+from .sources import OBJECT, ImageItem, Skipped, read_source
+
+Task = Literal["boxes", "points", "masks", "everything"]
+EVERYTHING: Task = "everything"
+Work = Callable[[SamTritonClient, ImageItem], ImageRecord]
+
+_FIXED_IMAGE = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)
+"""A BMP file with one black pixel."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that a run reads before it asks a server.
+
+    Args:
+        items: all images of the source.
+        skipped: images and prompts that cannot be used.
+        prompts: the prompts; None for a search of all objects.
+    """
+
+    items: tuple[ImageItem, ...]
+    skipped: tuple[Skipped, ...]
+    prompts: Prompts | None
+
+    @property
+    def categories(self) -> dict[int, str]:
+        """The names of categories by id."""
+        return OBJECT if self.prompts is None else self.prompts.categories
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run.
+
+    Args:
+        source: see sources.read_source().
+        task: where masks come from.
+        images: see sources.read_source().
+        prompts: the file or folder with the prompts; None: the source.
+        class_names: names of YOLO's classes, from class 0.
+        family: the model family.
+        name: the variant of the model; None: the default one.
+        urls: the servers; None stands for the default one.
+        client: further arguments of SamTritonClient.
+        parameters: parameters of automatic masks that differ from the family's defaults.
+    """
+
+    source: str
+    task: Task
+    images: Path | None = None
+    prompts: Path | None = None
+    class_names: tuple[str, ...] = ()
+    family: str = "sam2"
+    name: str | None = None
+    urls: tuple[str | None, ...] = (None,)
+    client: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Check the options that do not need a file.
+
+        Raises:
+            ConfigurationError: an option is out of range or does not fit the others.
+        """
+        if self.task == EVERYTHING:
+            if self.prompts is not None:
+                raise ConfigurationError("--prompts is for --with boxes, points and masks")
+            parameters_of(self.family, dict(self.parameters))
+        elif self.parameters:
+            raise ConfigurationError(f"--{next(iter(self.parameters)).replace('_', '-')} is for --with everything")
+        if self.task == "masks" and not get_family(self.family).takes_mask:
+            raise ConfigurationError(f"{self.family} takes no mask as a prompt: use another --model, or --with boxes")
+
+    def read(self) -> Inputs:
+        """Read the names of the images and the prompts.
+
+        Raises:
+            InputError: the source or the prompts are missing or damaged.
+        """
+        source = read_source(self.source, self.images)
+        prompts = None
+        if self.task == "boxes":
+            prompts = read_boxes(self.prompts, source, self.class_names)
+        elif self.task == "points":
+            prompts = read_clicks(self.prompts, source)
+        elif self.task == "masks":
+            prompts = read_masks(self.prompts, source)
+        return Inputs(source.items, (*source.skipped, *(prompts.strays if prompts else ())), prompts)
+
+    def work(self, inputs: Inputs) -> Work:
+        """Return the function that annotates one image with a client."""
+        if inputs.prompts is not None:
+            return prompts_to_masks(inputs.prompts)
+        return all_objects(parameters_of(self.family, dict(self.parameters)), next(iter(OBJECT)))
+
+    @contextlib.contextmanager
+    def clients(self) -> Iterator[list[SamTritonClient]]:
+        """Yield one client for each server. They wait for a busy server.
+
+        Raises:
+            ConfigurationError: a URL or an option is invalid.
+        """
+        with contextlib.ExitStack() as stack:
+            options: dict[str, Any] = {"model_name": self.name, "busy": "wait", **self.client}
+            yield [
+                stack.enter_context(SamTritonClient(url, self.family, **options)) for url in dict.fromkeys(self.urls)
+            ]
+
+    def manifest(self, inputs: Inputs, clients: Sequence[SamTritonClient]) -> dict[str, Any]:
+        """Return everything that decides about the masks, as JSON values.
+
+        Raises:
+            ServerError: a server is gone or does not have the models.
+            ConfigurationError: the servers have different models.
+        """
+        return {
+            "family": self.family,
+            "with": self.task,
+            "parameters": dict(self.parameters),
+            "images": _digest(f"{item.id} {item.name} {item.size}" for item in inputs.items),
+            "prompts": _digest(self._prompt_files()) if self.task != EVERYTHING else None,
+            "models": self._models(clients),
+            "categories": inputs.categories,
+        }
+
+    def _models(self, clients: Sequence[SamTritonClient]) -> dict[str, str]:
+        """Return the versions of the models and, from a session model, the id that it gives to a fixed image.
+
+        The id depends on the encoder's weights, so it shows that another model is served under the same version.
+        """
+        names = [model_name(self.name or self.family, role) for role in (ENCODER, DECODER)]
+        found = []
+        for client in clients:
+            models = client.models()
+            for name in names:
+                if name not in models:
+                    raise ModelNotReadyError(f"{client.url} does not have the model {name} ready")
+            image = client.encode(_FIXED_IMAGE)
+            weights = {"weights": image.remote.image_id} if isinstance(image, SessionImage) else {}
+            found.append({name: str(models[name]) for name in names} | weights)
+        if any(each != found[0] for each in found):
+            raise ConfigurationError("the servers have different versions of the model: results do not mix")
+        return found[0]
+
+    def _prompt_files(self) -> Iterator[str]:
+        path = self.prompts or Path(self.source)
+        files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
+        for file in files:
+            yield f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}"
+
+
+def _digest(lines: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()

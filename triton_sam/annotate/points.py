@@ -1,0 +1,99 @@
+"""Points in a CSV or JSON file, one or more for each object.
+
+CSV has a header with ``image,x,y`` and, where needed, ``label`` (1 foreground, 0 background), ``object`` (rows of an
+image with the same text are one object; without this column each row is one) and ``category``. JSON is a list of
+objects ``{"image": ..., "points": [[x, y], ...], "labels": [1, ...], "category": "cat"}``. x and y are pixels.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..families.base import Size
+from .prompts import Labelled, Prompt, Prompts
+from .sources import OBJECT, ImageItem, Skipped, Source, read_text
+
+_REQUIRED = ("image", "x", "y")
+
+
+def read_points(path: Path, source: Source) -> Prompts:
+    """Return the points of a file. Categories get ids from 1, in the order of their names.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    rows = list(_json_objects(path) if path.suffix.lower() == ".json" else _csv_objects(path))
+    titles = sorted({str(row["category"]) for row in rows if row.get("category")})
+    ids = {title: number for number, title in enumerate(titles or OBJECT.values(), 1)}
+    fallback = "" if titles else OBJECT[1]
+    known = {item.name for item in source.items}
+    found: dict[str, list[Prompt]] = defaultdict(list)
+    faults: dict[str, list[Skipped]] = defaultdict(list)
+    strays = []
+    for row in rows:
+        name, what = str(row["image"]), str(row["what"])
+        if name not in known:
+            strays.append(Skipped(name, what, "the source has no such image, or it was skipped"))
+            continue
+        try:
+            category = ids[str(row.get("category") or fallback)]
+            found[name].append(Prompt(what, category, points=_points(row)))
+        except KeyError:
+            faults[name].append(Skipped(name, what, "it has no category, and others have one"))
+        except (TypeError, ValueError):
+            faults[name].append(Skipped(name, what, "its points are not numbers, or it has another number of labels"))
+
+    def find(item: ImageItem, _: Size) -> tuple[list[Prompt], list[Skipped]]:
+        return list(found.get(item.name, ())), list(faults.get(item.name, ()))
+
+    return Prompts({number: title for title, number in ids.items()}, find, tuple(strays))
+
+
+def _points(row: Mapping[str, Any]) -> tuple[Labelled, ...]:
+    points = row["points"]
+    labels = row.get("labels") or [1] * len(points)
+    if not points:
+        raise ValueError("no points")
+    return tuple((float(x), float(y), int(label)) for (x, y), label in zip(points, labels, strict=True))
+
+
+def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        rows = json.loads(read_text(path))
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(rows, list):
+        raise InputError(f'{path} is not a list of objects {{"image": ..., "points": [[x, y], ...]}}')
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not {"image", "points"} <= row.keys():
+            raise InputError(f"{path}: object {number} needs image and points")
+        yield {**row, "what": f"object {number}"}
+
+
+def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a CSV file, of which those of the same object are joined."""
+    reader = csv.DictReader(read_text(path).splitlines())
+    missing = [name for name in _REQUIRED if name not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(f"{path} has no column {', '.join(missing)}: its first line names the columns, image,x,y,...")
+    joined: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in reader:
+        label = row.get("object") or f"line {reader.line_num}"
+        what = f"object {label}" if row.get("object") else label
+        start: dict[str, Any] = {
+            "image": row["image"],
+            "what": what,
+            "points": [],
+            "labels": [],
+            "category": row.get("category"),
+        }
+        entry = joined.setdefault((str(row["image"]), label), start)
+        entry["points"].append((row["x"], row["y"]))
+        entry["labels"].append(row.get("label") or 1)
+    yield from joined.values()

@@ -1,0 +1,158 @@
+"""The prompts of a run: a box, points, or a mask to refine, for each object, and the category of the object.
+
+To add a kind of file, write a function that returns `Prompts` and name it in reading.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..errors import InputError
+from ..families.base import Family, FloatArray, Size
+from ..masks import mask_to_box, rle_to_mask
+from .sources import ImageItem, Skipped
+
+Corners = tuple[float, float, float, float]
+"""x1, y1, x2, y2 in pixels of the image."""
+Labelled = tuple[float, float, int]
+"""x and y in pixels of the image, and 1 for foreground or 0 for background."""
+
+_SCALE, _BIAS = 20.0, -10.0
+"""Turn a mask of 0 and 1 into logits, as SAM2's video predictor does (sam2_base.py, _use_mask_as_output)."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The prompt of one object. It has a box, points, or a mask.
+
+    Args:
+        what: its place in the file, for reports.
+        category: id of its category.
+        box: see Corners.
+        points: see Labelled.
+        mask: COCO RLE of the image's size.
+    """
+
+    what: str
+    category: int
+    box: Corners | None = None
+    points: tuple[Labelled, ...] = ()
+    mask: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """Equal prompts of the same category have equal keys."""
+        return repr((self.category, self.box, self.points, self.mask))
+
+    def arguments(self, family: Family) -> dict[str, Any]:
+        """Return the arguments of client.segment() for this object: a mask is sent with its box.
+
+        Raises:
+            InputError: the mask is damaged.
+        """
+        if self.mask is not None:
+            pixels = rle_to_mask(self.mask)
+            return {"box": mask_to_box(pixels), "mask_input": mask_logits(pixels, family)}
+        if self.points:
+            return {
+                "point_coords": [[x, y] for x, y, _ in self.points],
+                "point_labels": [label for *_, label in self.points],
+            }
+        return {"box": self.box}
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of all images.
+
+    Args:
+        categories: names of categories by id.
+        find: returns the prompts of an image of a size, and the parts of the file that cannot be read.
+        strays: prompts for images that the source does not have.
+    """
+
+    categories: dict[int, str]
+    find: Callable[[ImageItem, Size], tuple[list[Prompt], list[Skipped]]]
+    strays: tuple[Skipped, ...] = ()
+
+    def of(self, item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:
+        """Return the usable prompts of an image, and everything that is skipped.
+
+        Args:
+            item: the image.
+            size: width and height of its file.
+        """
+        found, skipped = self.find(item, size)
+        kept: list[Prompt] = []
+        seen: set[str] = set()
+        for prompt in found:
+            why = _fault(prompt, size, self.categories)
+            if not why and prompt.key in seen:
+                why = "an equal prompt of the same category precedes it"
+            if why:
+                skipped.append(Skipped(item.name, prompt.what, why))
+            else:
+                kept.append(prompt)
+                seen.add(prompt.key)
+        return kept, skipped
+
+
+def mask_logits(mask: np.ndarray[Any, Any], family: Family) -> FloatArray:
+    """Return a mask (H,W) as the logits (S,S) of an earlier prediction, S = ``family.mask_size``.
+
+    Averaged pixels of 0 and 1 become -10 to 10; the padding of a family that pads is background.
+    """
+    height, width = mask.shape
+    share = family.mask_size / family.image_size
+    low = tuple(max(1, round(side * share)) for side in family.resized((width, height)))
+    small = Image.fromarray(np.asarray(mask, np.float32)).resize((low[0], low[1]), Image.Resampling.BOX)
+    frame = np.zeros((family.mask_size, family.mask_size), np.float32)
+    frame[: low[1], : low[0]] = np.asarray(small)
+    return np.asarray(frame * _SCALE + _BIAS, np.float32)
+
+
+def _fault(prompt: Prompt, size: Size, categories: Mapping[int, str]) -> str:
+    """Return why a prompt cannot be used; "" if it can."""
+    if prompt.category not in categories:
+        return f"there is no category {prompt.category}"
+    if prompt.box is not None:
+        return _fault_of_box(prompt.box, size)
+    if prompt.points:
+        return _fault_of_points(prompt.points, size)
+    return _fault_of_mask(prompt.mask or {}, size)
+
+
+def _fault_of_box(box: Corners, size: Size) -> str:
+    x1, y1, x2, y2 = box
+    if not all(math.isfinite(value) for value in box):
+        return "a number of the box is not finite"
+    if x2 <= x1 or y2 <= y1:
+        return "the box has no area"
+    if x2 <= 0 or y2 <= 0 or x1 >= size[0] or y1 >= size[1]:
+        return f"the box lies outside the image of {size[0]} x {size[1]} pixels"
+    return ""
+
+
+def _fault_of_points(points: tuple[Labelled, ...], size: Size) -> str:
+    for x, y, label in points:
+        if label not in (0, 1):
+            return f"a label is {label}: 1 is foreground, 0 is background"
+        if not (0 <= x <= size[0] and 0 <= y <= size[1]):  # also refuses NaN
+            return f"the point {x:g},{y:g} lies outside the image of {size[0]} x {size[1]} pixels"
+    return "" if any(label for *_, label in points) else "the object has no foreground point"
+
+
+def _fault_of_mask(rle: Mapping[str, Any], size: Size) -> str:
+    try:
+        mask = rle_to_mask(rle)
+    except InputError as error:
+        return str(error)
+    if mask.shape != size[::-1]:
+        return f"the mask has {mask.shape[1]} x {mask.shape[0]} pixels, and the image {size[0]} x {size[1]}"
+    return "" if mask.any() else "the mask is empty"

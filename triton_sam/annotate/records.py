@@ -1,0 +1,83 @@
+"""The result of one image, as it lies in a shard: plain Python types, one line of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..families.base import Size
+from ..masks.coco import corner_and_size
+from ..masks.rle import BoolArray, rle_to_mask
+from ..masks.segment import Segment
+from .sources import ImageItem, Skipped
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """The objects of one image, or the reason why there are none.
+
+    Args:
+        id: see ImageItem.
+        name: see ImageItem.
+        size: width and height in pixels; (0, 0) if the image cannot be opened.
+        objects: for each object ``category_id``, ``score`` (predicted IoU), ``area`` (pixels), ``bbox`` (x, y, width,
+            height in pixels) and ``segmentation`` (compressed COCO RLE).
+        skipped: prompts that were not used.
+        error: why the image could not be annotated; "" if it was.
+    """
+
+    id: int
+    name: str
+    size: Size
+    objects: tuple[dict[str, Any], ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    error: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        item: ImageItem,
+        size: Size,
+        segments: Iterable[Segment],
+        categories: Sequence[int],
+        skipped: Sequence[Skipped] = (),
+    ) -> ImageRecord:
+        """Make the record of an image from its segments and the category of each."""
+        objects = tuple(_object(each, category) for each, category in zip(segments, categories, strict=True))
+        return cls(item.id, item.name, size, objects, tuple(skipped))
+
+    def masks(self) -> list[BoolArray]:
+        """Return the bool masks (H,W) of the objects."""
+        return [rle_to_mask(each["segmentation"]) for each in self.objects]
+
+    def to_line(self) -> str:
+        """Return the record as one line of JSON."""
+        return json.dumps(asdict(self), separators=(",", ":")) + "\n"
+
+    @classmethod
+    def from_line(cls, line: str) -> ImageRecord:
+        """Read a record.
+
+        Raises:
+            ValueError: the line is not a record.
+        """
+        try:
+            values = json.loads(line)
+            values["size"] = (values["size"][0], values["size"][1])
+            values["objects"] = tuple(values["objects"])
+            values["skipped"] = tuple(Skipped(**each) for each in values["skipped"])
+            return cls(**values)
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"not the record of an image: {error}") from error
+
+
+def _object(segment: Segment, category: int) -> dict[str, Any]:
+    return {
+        "category_id": category,
+        "score": round(float(segment.score), 5),
+        "area": segment.area,
+        "bbox": corner_and_size(segment.box),
+        "segmentation": segment.to_rle(),
+    }

@@ -1,0 +1,171 @@
+"""Works on many images at the same time, with a bounded number of threads, and fills the shards in any order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from .._common.backoff import spread
+from ..errors import InferenceError, InputError, SamError, ServerBusyError, ServerUnreachableError
+from .folder import RunFolder
+from .records import ImageRecord
+from .sources import ImageItem
+
+Worker = TypeVar("Worker")
+
+BUSY_PAUSE = 0.5
+"""Seconds, at most, before a request to a server with too many requests is repeated."""
+
+
+def annotate(
+    folder: RunFolder,
+    items: Sequence[ImageItem],
+    work: Callable[[Worker, ImageItem], ImageRecord],
+    workers: Sequence[Worker],
+    done: Callable[[ImageRecord], None] = lambda _: None,
+) -> None:
+    """Annotate the images that the folder lacks.
+
+    A worker takes the next image when it is free, so fast servers take more images than slow ones. At most twice as
+    many images as workers are waiting or in work. A worker whose server is gone leaves its image to the others.
+
+    Args:
+        folder: keeps the records; it is opened.
+        items: the images, from the first one of the run.
+        work: annotates one image with one of the workers. An image that it refuses becomes a record with an error.
+        workers: the first arguments of ``work``, for example clients of several servers. Each is used by one thread at
+            a time.
+        done: is called in this thread for each image whose shard is written, also for those of earlier runs.
+
+    Raises:
+        ServerError: all servers are gone, or one is not ready. The shards that were written stay.
+        OSError: a shard cannot be written.
+    """
+    crew = _Crew(work, workers)
+    pool = ThreadPoolExecutor(len(workers))
+    try:
+        _fill(folder, items, lambda item: pool.submit(crew.annotate, item), 2 * len(workers), done)
+    finally:
+        crew.stop()
+        pool.shutdown(cancel_futures=True)
+
+
+class _Crew(Generic[Worker]):
+    """Lends a worker to each image."""
+
+    def __init__(self, work: Callable[[Worker, ImageItem], ImageRecord], workers: Sequence[Worker]) -> None:
+        self._work = work
+        self._free: SimpleQueue[Worker | None] = SimpleQueue()
+        self._left = len(workers)
+        self._failure: ServerUnreachableError | None = None
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        for worker in workers:
+            self._free.put(worker)
+
+    def stop(self) -> None:
+        """Let images that wait for a busy server give up."""
+        self._stopped.set()
+
+    def annotate(self, item: ImageItem) -> ImageRecord:
+        """Annotate an image with a free worker. If the image or the server's answer is bad, the record says so.
+
+        Raises:
+            ServerError: no worker is left, or a server is not ready.
+        """
+        while True:
+            worker = self._free.get()
+            if worker is None:
+                self._free.put(None)  # for the next thread that waits
+                raise self._failure or ServerUnreachableError("all servers are gone")
+            try:
+                record = self._patiently(worker, item)
+            except ServerUnreachableError as error:
+                self._failure = error
+                if self._dismiss():
+                    raise
+            except BaseException:
+                self._free.put(worker)
+                raise
+            else:
+                self._free.put(worker)
+                return record
+
+    def _dismiss(self) -> bool:
+        """Do without the caller's worker from now on; return whether it was the last one."""
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return False
+        self._free.put(None)  # wakes the threads that wait for a worker
+        return True
+
+    def _patiently(self, worker: Worker, item: ImageItem) -> ImageRecord:
+        while True:
+            try:
+                return self._work(worker, item)
+            except ServerBusyError:
+                if self._stopped.wait(spread(BUSY_PAUSE)):
+                    raise
+            except (InputError, InferenceError, OSError, MemoryError) as error:
+                reason = str(error) if isinstance(error, SamError) else type(error).__name__
+                return ImageRecord(item.id, item.name, (0, 0), error=" ".join(reason.split()))
+
+
+class _OpenShards:
+    """The shards of which images are missing."""
+
+    def __init__(self, folder: RunFolder, done: Callable[[ImageRecord], None]) -> None:
+        self._folder = folder
+        self._done = done
+        self._shards: dict[int, tuple[Sequence[ImageItem], dict[int, ImageRecord]]] = {}
+
+    def missing(self, items: Sequence[ImageItem]) -> Iterator[tuple[int, ImageItem]]:
+        """Yield each image without a record, and its shard's number. An earlier run with a limit may have begun it."""
+        for number, wanted in self._folder.shards(items):
+            records = {record.id: record for record in self._folder.read(number)}
+            left = [item for item in wanted if item.id not in records]
+            if left:
+                self._shards[number] = wanted, records
+                for item in left:
+                    yield number, item
+            else:
+                for item in wanted:
+                    self._done(records[item.id])
+
+    def add(self, number: int, record: ImageRecord) -> None:
+        """Keep a record, and write its shard if it is the last one."""
+        wanted, records = self._shards[number]
+        records[record.id] = record
+        if len(records) < len(wanted):
+            return
+        ordered = [records[item.id] for item in wanted]
+        self._folder.write(number, ordered)
+        del self._shards[number]
+        for each in ordered:
+            self._done(each)
+
+
+def _fill(
+    folder: RunFolder,
+    items: Sequence[ImageItem],
+    submit: Callable[[ImageItem], Future[ImageRecord]],
+    limit: int,
+    done: Callable[[ImageRecord], None],
+) -> None:
+    """Submit the missing images, ``limit`` at a time, and write each shard when its last image is there."""
+    shards = _OpenShards(folder, done)
+    missing = shards.missing(items)
+    running: dict[Future[ImageRecord], int] = {}
+    while True:
+        while len(running) < limit and (following := next(missing, None)) is not None:
+            number, item = following
+            running[submit(item)] = number
+        if not running:
+            return
+        ended = wait(running, return_when=FIRST_COMPLETED).done
+        for future in sorted(ended, key=lambda future: future.exception() is not None):  # keeps all that is there
+            shards.add(running.pop(future), future.result())

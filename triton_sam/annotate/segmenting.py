@@ -1,0 +1,79 @@
+"""Annotates one image with a client: each prompt becomes a mask, or a grid of clicks finds all objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..client.everything import find_everything
+from ..client.sync import SamTritonClient
+from ..errors import ImageError
+from ..everything.parameters import Parameters
+from ..families.base import Family, Size
+from ..inputs.images import open_image
+from .prompts import Prompt, Prompts
+from .records import ImageRecord
+from .sources import ImageItem
+
+AT_ONCE = 16
+"""Objects in one request, so that the full-size masks of an image with many objects fit into memory."""
+
+
+def prompts_to_masks(prompts: Prompts) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
+    """Return the function that turns the prompts of an image into masks. The masks are those of client.segment()."""
+
+    def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
+        size = checked_size(item)
+        kept, skipped = prompts.of(item, size)
+        if not kept:
+            return ImageRecord.of(item, size, [], [], skipped)
+        image = client.encode(item.path)
+        objects: list[dict[str, Any]] = []
+        for part in parts(kept):
+            segments = client.segment(**together(part, client.family), image=image, logits=False)
+            objects.extend(ImageRecord.of(item, size, segments, [prompt.category for prompt in part]).objects)
+        return ImageRecord(item.id, item.name, size, tuple(objects), tuple(skipped))
+
+    return work
+
+
+def parts(prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
+    """Yield the prompts of each request."""
+    for start in range(0, len(prompts), AT_ONCE):
+        yield prompts[start : start + AT_ONCE]
+
+
+def together(prompts: Sequence[Prompt], family: Family) -> dict[str, Any]:
+    """Return the arguments of one call of client.segment() for several objects, whose prompts are of one kind."""
+    each = [prompt.arguments(family) for prompt in prompts]
+    arguments = {name: [values[name] for values in each] for name in each[0]}
+    if "mask_input" in arguments:
+        arguments["mask_input"] = np.stack(arguments["mask_input"])[:, None]
+    return arguments
+
+
+def all_objects(parameters: Parameters, category: int) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
+    """Return the function that finds all objects of an image, see triton_sam.everything; all get one category."""
+
+    def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
+        size = checked_size(item)
+        objects = find_everything(client, item.path, parameters).objects
+        return ImageRecord.of(item, size, objects, [category] * len(objects))
+
+    return work
+
+
+def checked_size(item: ImageItem) -> Size:
+    """Open an image and return its width and height in pixels.
+
+    Raises:
+        ImageError: the image cannot be used, or has another size than the source says.
+    """
+    size = open_image(item.path).size
+    if item.size is not None and item.size != size:
+        raise ImageError(
+            f"the file has {size[0]} x {size[1]} pixels, and the source says {item.size[0]} x {item.size[1]}"
+        )
+    return size

@@ -1,0 +1,62 @@
+"""The table of output formats. To add one, write the function that makes its files and add a row.
+
+A writer reads the records in the order of the run, so its files do not depend on interruptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ._writing import Categories, Records
+from .coco_writer import write_coco, write_coco_polygons
+from .image_writers import write_geojson, write_labelme, write_labels, write_voc, write_yolo
+from .parquet_writer import check_pyarrow, write_parquet
+
+_POLYGONS = "polygons"
+_PYARROW = "pyarrow"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """One output format.
+
+    Args:
+        name: the name by which callers request it.
+        meaning: one line for --help.
+        write: writes the files into a folder.
+        needs: the optional part that it needs; "" if none.
+    """
+
+    name: str
+    meaning: str
+    write: Callable[[Path, Records, Categories], None]
+    needs: str = ""
+
+    def check(self) -> None:
+        """Check, before the run, that the format can be written.
+
+        Raises:
+            MissingDependencyError: an optional package is not installed.
+        """
+        if self.needs == _POLYGONS:
+            from ..masks.polygons import mask_to_polygons
+
+            mask_to_polygons([[1]])
+        elif self.needs == _PYARROW:
+            check_pyarrow()
+
+
+_ROWS = (
+    Writer("coco", "one COCO file, masks as RLE", write_coco),
+    Writer("coco-polygons", "one COCO file, masks as polygons without holes", write_coco_polygons, _POLYGONS),
+    Writer("yolo", "YOLO-seg: a text file for each image", write_yolo, _POLYGONS),
+    Writer("voc", "Pascal VOC: boxes as XML, classes and objects as PNG", write_voc),
+    Writer("labelme", "LabelMe: a JSON file for each image", write_labelme, _POLYGONS),
+    Writer("geojson", "GeoJSON for each image, in pixels, with holes", write_geojson, _POLYGONS),
+    Writer("labels", "a PNG for each image, pixels hold the number of their object", write_labels),
+    Writer("parquet", "one table with a row for each object, masks as RLE", write_parquet, _PYARROW),
+)
+WRITERS: dict[str, Writer] = {writer.name: writer for writer in _ROWS}
+"""All output formats by name."""

@@ -34,7 +34,7 @@ def write_images(folder: Path, count: int) -> list[Path]:
 
 def coco(names: list[str], boxes: list[tuple[int, list[float]]] | None = None) -> dict[str, Any]:
     """Return a data set: image i + 1 is names[i]. ``boxes`` are image ids with boxes; None: BOX for each image."""
-    images = [
+    images: list[dict[str, Any]] = [
         {"id": number, "file_name": name, "width": SIZE[0], "height": SIZE[1]} for number, name in enumerate(names, 1)
     ]
     pairs: list[tuple[int, list[float]]] = [(image["id"], BOX) for image in images] if boxes is None else boxes

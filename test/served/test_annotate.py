@@ -1,0 +1,98 @@
+"""The command `annotate` on a real Triton: its masks are those of the client, and other tools read its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.drawn_data_set import SIDE, write_scenes
+
+from triton_sam import SAM2TritonClient
+from triton_sam.annotate.prompts import mask_logits
+from triton_sam.cli import main
+from triton_sam.masks import rle_to_mask
+
+SCENES = 4
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("cv2")
+    return write_scenes(tmp_path_factory.mktemp("scenes") / "in", SCENES)
+
+
+@pytest.fixture(scope="module")
+def annotated(scenes: Path, service_triton, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("annotated") / "out"
+    urls = ["--url", service_triton.http_url, "--url", service_triton.grpc_url]
+    assert main(["annotate", str(scenes), "--with", "boxes", "--out", str(out), "-q", *urls]) == 0
+    return out
+
+
+def annotations(path: Path) -> list[dict]:
+    return json.loads(path.read_text())["annotations"]
+
+
+def test_masks_equal_those_of_the_client(scenes: Path, annotated: Path, service_triton) -> None:
+    wanted, found = annotations(scenes), annotations(annotated / "coco.json")
+    assert [(each["image_id"], each["category_id"]) for each in found] == [
+        (each["image_id"], each["category_id"]) for each in wanted
+    ]
+    with SAM2TritonClient(service_triton.http_url) as client:
+        for number in range(1, SCENES + 1):
+            image = client.encode(scenes.parent / f"{number:04}.png")
+            for before, after in zip(wanted, found, strict=True):
+                if before["image_id"] == number:
+                    x, y, width, height = before["bbox"]
+                    (segment,) = client.segment(box=[x, y, x + width, y + height], image=image)
+                    np.testing.assert_array_equal(rle_to_mask(after["segmentation"]), segment.mask)
+                    assert after["score"] == pytest.approx(segment.score, abs=1e-5)
+
+
+def test_supervision_loads_the_results(scenes: Path, annotated: Path) -> None:
+    supervision = pytest.importorskip("supervision")
+    data = supervision.DetectionDataset.from_coco(str(scenes.parent), str(annotated / "coco.json"), force_masks=True)
+    assert len(data) == SCENES
+    assert sum(len(found) for _, _, found in data) == len(annotations(scenes))
+
+
+def test_the_manifest_names_the_weights(annotated: Path) -> None:
+    models = json.loads((annotated / "manifest.json").read_text())["models"]
+    assert models.keys() == {"sam2_encoder", "sam2_decoder", "weights"}
+    assert len(models["weights"]) == 32
+
+
+def test_masks_are_refined(annotated: Path, scenes: Path, service_triton, tmp_path: Path) -> None:
+    """A refined mask is the answer to the box of the rough one and its logits."""
+    rough = annotations(annotated / "coco.json")
+    options = ["--images", str(scenes.parent), "--url", service_triton.http_url, "--limit", "1", "-q"]
+    out = tmp_path / "out"
+    assert main(["annotate", str(annotated / "coco.json"), "--with", "masks", "--out", str(out), *options]) == 0
+    refined = annotations(out / "coco.json")
+    assert refined
+    with SAM2TritonClient(service_triton.http_url) as client:
+        client.set_image(scenes.parent / "0001.png")
+        for before, after in zip(rough, refined, strict=False):
+            mask = rle_to_mask(before["segmentation"])
+            x, y, width, height = before["bbox"]
+            box = [x, y, x + width, y + height]
+            (segment,) = client.segment(box=box, mask_input=mask_logits(mask, client.family))
+            np.testing.assert_array_equal(rle_to_mask(after["segmentation"]), segment.mask)
+
+
+def test_points_and_everything(scenes: Path, service_triton, tmp_path: Path) -> None:
+    (tmp_path / "clicks.csv").write_text(f"image,x,y\n0001.png,{SIDE // 2},{SIDE // 2}\n")
+    options = ["--url", service_triton.grpc_url, "-q"]
+    clicks = ["--with", "points", "--prompts", str(tmp_path / "clicks.csv")]
+    assert main(["annotate", str(scenes), *clicks, "--out", str(tmp_path / "points"), *options]) == 0
+    (entry,) = annotations(tmp_path / "points/coco.json")
+    with SAM2TritonClient(service_triton.http_url) as client:
+        client.set_image(scenes.parent / "0001.png")
+        (segment,) = client.segment([[SIDE // 2, SIDE // 2]], [1])
+    np.testing.assert_array_equal(rle_to_mask(entry["segmentation"]), segment.mask)
+    low = ["--points-per-side", "4", "--pred-iou-thresh", "0.4", "--stability-score-thresh", "0.6"]
+    whole = ["annotate", str(scenes), "--with", "everything", *low, "--limit", "1", "--out", str(tmp_path / "all")]
+    assert main([*whole, *options]) == 0
+    assert annotations(tmp_path / "all/coco.json")

@@ -1,0 +1,66 @@
+"""`annotate` is killed with SIGKILL at random moments: it loses nothing that it reported, and doubles nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.annotated import files_of
+from support.drawn_data_set import write_scenes
+
+from triton_sam.local_server import LocalServer
+
+SCENES = 40
+KILLS = 20
+FORMATS = ["coco", "yolo", "labels"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("cv2")
+    return write_scenes(tmp_path_factory.mktemp("scenes") / "in", SCENES)
+
+
+def start(scenes: Path, out: Path, url: str) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "triton_sam", "annotate", str(scenes), "--with", "boxes", "--out", str(out)]
+    options = ["--url", url, "--format", *FORMATS]
+    return subprocess.Popen([*words, *options], stderr=subprocess.PIPE, text=True)
+
+
+def kept_ids(out: Path) -> set[int]:
+    shards = sorted(out.glob("shards/[0-9]*.jsonl"))
+    return {json.loads(line)["id"] for path in shards for line in path.read_text().splitlines()}
+
+
+@pytest.mark.timeout(900)
+def test_a_run_that_is_killed_often_equals_an_undisturbed_one(
+    scenes: Path, service_triton: LocalServer, tmp_path: Path
+) -> None:
+    url = service_triton.grpc_url
+    begin = time.monotonic()
+    with start(scenes, tmp_path / "whole", url) as whole:
+        assert whole.wait() == 0
+    seconds = time.monotonic() - begin
+    chance = random.Random(20)
+    reported = 0
+    for _ in range(KILLS):
+        with start(scenes, tmp_path / "killed", url) as process:
+            time.sleep(chance.uniform(0.3, 0.9) * min(seconds, 6))
+            process.kill()
+            _, printed = process.communicate()
+        counts = [int(done) for done in re.findall(rf"(\d+)/{SCENES} ", printed)]
+        reported = max([reported, *counts])
+        assert len(kept_ids(tmp_path / "killed")) >= reported, "an image that was reported is lost"
+    with start(scenes, tmp_path / "killed", url) as last:
+        assert last.wait() == 0
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
+    images = [each["id"] for each in json.loads((tmp_path / "killed/coco.json").read_text())["images"]]
+    assert images == list(range(1, SCENES + 1))

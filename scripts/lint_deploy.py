@@ -133,7 +133,7 @@ def kubernetes() -> Iterable[str]:
             fault = error_of([program("kubectl"), "kustomize", str(overlay)])
             if fault is not None:
                 yield f"kubectl kustomize {overlay.name}: {fault}"
-    for path in sorted((KUBERNETES / "kserve").glob("*.yaml")):
+    for path in sorted([*(KUBERNETES / "kserve").glob("*.yaml"), *(KUBERNETES / "annotate").glob("*.yaml")]):
         yield from (f"{path.name}: {fault}" for one in load(path) for fault in manifest_errors(one))
 
 
@@ -141,6 +141,12 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
     """Yield the faults of one manifest."""
     kind = manifest["kind"]
     label = f"{kind} {manifest['metadata']['name']}"
+    if kind == "RayJob":
+        cluster = manifest["spec"]["rayClusterSpec"]
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            pod = {"apiVersion": "v1", "kind": "Pod", **group["template"]}
+            yield from manifest_errors({**pod, "metadata": {**pod["metadata"], "name": group.get("groupName", "head")}})
+        return
     if kind in CUSTOM_RESOURCES:
         yield from (f"{label}: {one}" for one in schema_errors(manifest, f"{CUSTOM_RESOURCES[kind]}.json"))
         if kind != "InferenceService":

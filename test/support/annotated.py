@@ -124,5 +124,5 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the content of all files below a folder, but for the lock."""
-    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(".lock"))
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and ".annotate.lock" not in path.name)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}

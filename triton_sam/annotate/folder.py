@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,22 @@ SHARD_SIZE = 16
 """Images in one shard, which is also the most that a killed run loses for each open shard."""
 
 _LOCK = ".annotate.lock"
+
+Shard = tuple[int, Sequence[ImageItem]]
+"""The number of a shard and its images."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The shards that one of several processes fills, for example a pod of an indexed Job of Kubernetes.
+
+    Args:
+        index: number of the process, from 0.
+        count: number of processes. Shard i belongs to the process i % count.
+    """
+
+    index: int
+    count: int
 
 
 class RunFolder:
@@ -48,8 +64,11 @@ class RunFolder:
         self._size = shard_size
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
+    def opened(self, part: Part | None = None) -> Iterator[None]:
         """Hold the folder for this process while the block runs.
+
+        Args:
+            part: hold this part only, while other processes hold theirs. None: hold the whole folder.
 
         Raises:
             ConfigurationError: the folder holds a run with other parameters, other files, or is in use.
@@ -59,17 +78,30 @@ class RunFolder:
             self.folder.mkdir()
         if not self.folder.is_dir():
             raise ConfigurationError(f"{self.folder} is a file: give a folder as --out")
-        with locked(self.folder / _LOCK, self._refuse_second):
+        lock = _LOCK if part is None else f"{_LOCK}.{part.index}-{part.count}"
+        with locked(self.folder / lock, self._refuse_second):
             self._check_manifest()
             (self.folder / SHARDS).mkdir(exist_ok=True)
-            for leftover in self.folder.rglob(".*.tmp.*"):
-                leftover.unlink()  # a killed run left it
+            if part is None:  # otherwise, a temporary file may belong to a process that fills another part
+                for leftover in self.folder.rglob(".*.tmp.*"):
+                    leftover.unlink()  # a killed run left it
             yield
 
-    def shards(self, items: Sequence[ImageItem]) -> Iterator[tuple[int, Sequence[ImageItem]]]:
-        """Yield the number and the images of each shard of the first images of the run."""
+    def shards(self, items: Sequence[ImageItem], part: Part | None = None) -> Iterator[Shard]:
+        """Yield the shards of the first images of the run, or those of a part."""
         for start in range(0, len(items), self._size):
-            yield start // self._size, items[start : start + self._size]
+            number = start // self._size
+            if part is None or number % part.count == part.index:
+                yield number, items[start : start + self._size]
+
+    def state(self, number: int, wanted: Sequence[ImageItem]) -> tuple[dict[int, ImageRecord], list[ImageItem]]:
+        """Return the records of a shard by the id of their image, and the images that have none.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        records = {record.id: record for record in self.read(number)}
+        return records, [item for item in wanted if item.id not in records]
 
     def read(self, number: int) -> list[ImageRecord]:
         """Return the records of a shard; none if the shard is absent.
@@ -122,7 +154,8 @@ class RunFolder:
     def _check_manifest(self) -> None:
         path = self.folder / MANIFEST
         if not path.exists():
-            if any(each.name != _LOCK for each in self.folder.iterdir()):
+            foreign = any(not each.name.startswith(".") for each in self.folder.iterdir())
+            if foreign and not path.exists():  # another part may have begun the run by now
                 raise ConfigurationError(f"{self.folder} holds other files: give another --out")
             atomic_write(path, (json.dumps(self.parameters, indent=2) + "\n").encode())
             return

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -93,6 +93,11 @@ class Job:
             raise ConfigurationError(f"--{next(iter(self.parameters)).replace('_', '-')} is for --with everything")
         if self.task == "masks" and not get_family(self.family).takes_mask:
             raise ConfigurationError(f"{self.family} takes no mask as a prompt: use another --model, or --with boxes")
+
+    def absolute(self) -> Job:
+        """Return the job with absolute paths, for processes with another working directory."""
+        images, prompts = (None if path is None else path.absolute() for path in (self.images, self.prompts))
+        return replace(self, source=str(Path(self.source).absolute()), images=images, prompts=prompts)
 
     def read(self) -> Inputs:
         """Read the names of the images and the prompts.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
 from .._common.backoff import spread
 from ..errors import InferenceError, InputError, SamError, ServerBusyError, ServerUnreachableError
-from .folder import RunFolder
+from .folder import RunFolder, Shard
 from .records import ImageRecord
 from .sources import ImageItem
 
@@ -22,19 +22,19 @@ BUSY_PAUSE = 0.5
 
 def annotate(
     folder: RunFolder,
-    items: Sequence[ImageItem],
+    shards: Iterable[Shard],
     work: Callable[[Worker, ImageItem], ImageRecord],
     workers: Sequence[Worker],
     done: Callable[[ImageRecord], None] = lambda _: None,
 ) -> None:
-    """Annotate the images that the folder lacks.
+    """Annotate the images of shards that the folder lacks.
 
     A worker takes the next image when it is free, so fast servers take more images than slow ones. At most twice as
     many images as workers are waiting or in work. A worker whose server is gone leaves its image to the others.
 
     Args:
         folder: keeps the records; it is opened.
-        items: the images, from the first one of the run.
+        shards: see RunFolder.shards().
         work: annotates one image with one of the workers. An image that it refuses becomes a record with an error.
         workers: the first arguments of ``work``, for example clients of several servers. Each is used by one thread at
             a time.
@@ -47,7 +47,7 @@ def annotate(
     crew = _Crew(work, workers)
     pool = ThreadPoolExecutor(len(workers))
     try:
-        _fill(folder, items, lambda item: pool.submit(crew.annotate, item), 2 * len(workers), done)
+        _fill(folder, shards, lambda item: pool.submit(crew.annotate, item), 2 * len(workers), done)
     finally:
         crew.stop()
         pool.shutdown(cancel_futures=True)
@@ -123,11 +123,10 @@ class _OpenShards:
         self._done = done
         self._shards: dict[int, tuple[Sequence[ImageItem], dict[int, ImageRecord]]] = {}
 
-    def missing(self, items: Sequence[ImageItem]) -> Iterator[tuple[int, ImageItem]]:
+    def missing(self, shards: Iterable[Shard]) -> Iterator[tuple[int, ImageItem]]:
         """Yield each image without a record, and its shard's number. An earlier run with a limit may have begun it."""
-        for number, wanted in self._folder.shards(items):
-            records = {record.id: record for record in self._folder.read(number)}
-            left = [item for item in wanted if item.id not in records]
+        for number, wanted in shards:
+            records, left = self._folder.state(number, wanted)
             if left:
                 self._shards[number] = wanted, records
                 for item in left:
@@ -151,14 +150,14 @@ class _OpenShards:
 
 def _fill(
     folder: RunFolder,
-    items: Sequence[ImageItem],
+    shards: Iterable[Shard],
     submit: Callable[[ImageItem], Future[ImageRecord]],
     limit: int,
     done: Callable[[ImageRecord], None],
 ) -> None:
     """Submit the missing images, ``limit`` at a time, and write each shard when its last image is there."""
-    shards = _OpenShards(folder, done)
-    missing = shards.missing(items)
+    opened = _OpenShards(folder, done)
+    missing = opened.missing(shards)
     running: dict[Future[ImageRecord], int] = {}
     while True:
         while len(running) < limit and (following := next(missing, None)) is not None:
@@ -168,4 +167,4 @@ def _fill(
             return
         ended = wait(running, return_when=FIRST_COMPLETED).done
         for future in sorted(ended, key=lambda future: future.exception() is not None):  # keeps all that is there
-            shards.add(running.pop(future), future.result())
+            opened.add(running.pop(future), future.result())

@@ -22,16 +22,19 @@ from typing import Any, get_args
 from tqdm import tqdm
 
 from .._common.signals import ends_by_interrupt
-from ..annotate.folder import RunFolder
+from ..annotate.folder import Part, RunFolder, Shard
 from ..annotate.job import Inputs, Job, Task
+from ..annotate.ray_engine import annotate_with_ray, check_ray
 from ..annotate.records import ImageRecord
 from ..annotate.run import annotate
 from ..annotate.segmenting import checked_size
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS
+from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
 from . import _everything_options, _options, _server
 
+THREADS, RAY = "threads", "ray"
 TASKS: tuple[Task, ...] = get_args(Task)
 
 
@@ -66,6 +69,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=int, default=2, metavar="N", help="images at a time for each --url (default: 2)"
     )
+    parser.add_argument(
+        "--part",
+        type=_part,
+        metavar="I/N",
+        help="fill every N-th shard from I = 0 on, beside the processes that fill the others; a last run without this "
+        "option writes the files",
+    )
+    parser.add_argument("--engine", choices=(THREADS, RAY), default=THREADS, help="(default: threads)")
+    parser.add_argument("--actors", type=int, default=2, metavar="N", help="with --engine ray: processes (default: 2)")
+    parser.add_argument(
+        "--address", help="with --engine ray: address of a cluster (default: start Ray on this machine)"
+    )
     _everything_options.add_parameters(parser)
     _options.add_client(parser, several_urls=True)
     _options.add_quiet(parser)
@@ -81,11 +96,36 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(args, items, inputs)
     with ends_by_interrupt(), _served(args, job) as served, served.clients() as clients:
         folder = RunFolder(args.out, served.manifest(inputs, clients), inputs.items)
-        with folder.opened():
-            with tqdm(total=len(items), unit="image", disable=args.quiet) as shown:
-                annotate(folder, items, served.work(inputs), clients * args.threads, _progress(shown))
-            _finish(args, folder, inputs)
+        with folder.opened(args.part):
+            shards = list(folder.shards(items, args.part))
+            with tqdm(total=sum(len(each) for _, each in shards), unit="image", disable=args.quiet) as shown:
+                _annotate(args, folder, shards, served, inputs, clients, _progress(shown))
+            if args.part is None:
+                _finish(args, folder, inputs)
     return 0
+
+
+def _annotate(
+    args: argparse.Namespace,
+    folder: RunFolder,
+    shards: Sequence[Shard],
+    job: Job,
+    inputs: Inputs,
+    clients: Sequence[SamTritonClient],
+    done: Callable[[ImageRecord], None],
+) -> None:
+    if args.engine == RAY:
+        options = {"actors": args.actors, "threads": args.threads, "address": args.address}
+        annotate_with_ray(folder, shards, job.absolute(), **options, done=done)
+    else:
+        annotate(folder, shards, job.work(inputs), [*clients] * args.threads, done)
+
+
+def _part(text: str) -> Part:
+    index, _, count = text.partition("/")
+    if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 0 to N - 1, for example 0/8")
+    return Part(int(index), int(count))
 
 
 def _job(args: argparse.Namespace) -> Job:
@@ -110,10 +150,16 @@ def _check(args: argparse.Namespace, job: Job) -> None:
         ConfigurationError: an option is out of range or does not fit the others.
         MissingDependencyError: a format needs a package that is not installed.
     """
-    for name in ("limit", "threads"):
+    for name in ("limit", "threads", "actors"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} must be at least 1, not {value}")
+    if args.address is not None and args.engine != RAY:
+        raise ConfigurationError("--address is for --engine ray")
+    if args.part is not None and args.engine == RAY:
+        raise ConfigurationError("give --part or --engine ray, not both: Ray shares the shards itself")
+    if args.engine == RAY:
+        check_ray()
     job.check()
     for name in args.formats:
         WRITERS[name].check()

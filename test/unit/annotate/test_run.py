@@ -33,7 +33,7 @@ def annotate(folder: Path, work=good, workers=("a", "b"), items=ITEMS, **paramet
     reported: list[int] = []
     run_folder = RunFolder(folder, parameters, ITEMS, shard_size=4)
     with run_folder.opened():
-        run.annotate(run_folder, items, work, workers, lambda record: reported.append(record.id))
+        run.annotate(run_folder, run_folder.shards(items), work, workers, lambda record: reported.append(record.id))
         run_folder.write_reports(())
     return reported
 

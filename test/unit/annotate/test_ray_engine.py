@@ -1,0 +1,118 @@
+"""The pipeline of Ray Data without Ray: shards that are there, errors of actors, options."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.annotated import FakeServers, files_of, servers, write_data_set
+
+from triton_sam.annotate import ray_engine
+from triton_sam.cli import main
+from triton_sam.errors import ServerUnreachableError
+
+__all__ = ["servers"]
+
+
+class FakeData(SimpleNamespace):
+    """Stands for ray.data and its data sets: it runs the actor in this process."""
+
+    rows: list[dict[str, Any]]
+
+    def from_items(self, rows: list[dict[str, Any]], override_num_blocks: int) -> FakeData:
+        assert override_num_blocks == len(rows)
+        return FakeData(rows=rows)
+
+    def map(self, kind: Any, fn_constructor_args: tuple[Any, ...], compute: int) -> FakeData:
+        actor = kind(*fn_constructor_args)
+        return FakeData(rows=[actor(row) for row in reversed(self.rows)])
+
+    def iter_rows(self) -> Any:
+        return iter(self.rows)
+
+    @staticmethod
+    def ActorPoolStrategy(size: int) -> int:  # noqa: N802 - Ray's name
+        return size
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    import contextlib
+
+    monkeypatch.setattr(ray_engine, "_ray_data", FakeData)
+    monkeypatch.setattr(ray_engine, "_cluster", lambda *_: contextlib.nullcontext())
+
+
+def annotate(source: Path, out: Path, *options: str) -> int:
+    return main(["annotate", str(source), "--with", "boxes", "--out", str(out), "-q", *options])
+
+
+def test_the_files_equal_those_of_threads(servers: FakeServers, ray: None, tmp_path: Path) -> None:
+    data = write_data_set(tmp_path / "in", 40)
+    assert annotate(data, tmp_path / "threads") == 0
+    assert annotate(data, tmp_path / "ray", "--engine", "ray", "--limit", "20") == 0
+    assert annotate(data, tmp_path / "ray", "--engine", "ray") == 0
+    assert annotate(data, tmp_path / "ray", "--engine", "ray") == 0
+    assert files_of(tmp_path / "threads") == files_of(tmp_path / "ray")
+    assert servers.requests.total() == 80
+
+
+def test_errors_of_actors_are_errors_of_the_command(
+    servers: FakeServers, ray: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers.failures["default"] = ServerUnreachableError("nothing answers at default")
+    data = write_data_set(tmp_path / "in", 4)
+    assert annotate(data, tmp_path / "out", "--engine", "ray") == 1
+    assert capsys.readouterr().err.strip() == "triton-sam: error: nothing answers at default"
+
+
+def test_a_full_disk_of_an_actor_is_an_error_of_the_disk() -> None:
+    error = ray_engine._error_of({"shard": 1, "error": "OSError", "message": "[Errno 28] No space left"})
+    assert isinstance(error, OSError)
+    assert "No space left" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--address", "auto"], "--address is for --engine ray"),
+        (["--engine", "ray", "--part", "0/2"], "--part or --engine ray"),
+        (["--engine", "ray", "--actors", "0"], "--actors must be at least 1"),
+    ],
+)
+def test_wrong_options_are_one_clear_error(
+    options: list[str], message: str, servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", *options) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_ray_is_named(
+    servers: FakeServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    assert annotate(write_data_set(tmp_path / "in", 1), tmp_path / "out", "--engine", "ray") == 1
+    assert "[ray]" in capsys.readouterr().err
+
+
+def test_parts_together_equal_one_run(servers: FakeServers, tmp_path: Path) -> None:
+    data = write_data_set(tmp_path / "in", 50)
+    assert annotate(data, tmp_path / "whole") == 0
+    for index in (2, 0, 1):
+        assert annotate(data, tmp_path / "parts", "--part", f"{index}/3") == 0
+        assert not (tmp_path / "parts/coco.json").exists()
+    asked = servers.requests.total()
+    assert annotate(data, tmp_path / "parts") == 0
+    assert servers.requests.total() == asked == 100
+    assert files_of(tmp_path / "whole") == files_of(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("text", ["3/3", "1", "a/b", "-1/2", "0/0"])
+def test_a_wrong_part_is_explained(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        annotate(tmp_path, tmp_path / "out", f"--part={text}")
+    assert "is not I/N with I from 0 to N - 1" in capsys.readouterr().err

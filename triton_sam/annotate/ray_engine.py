@@ -1,0 +1,151 @@
+"""The same run as a pipeline of Ray Data, for clusters: a pool of actors takes the shards one by one.
+
+Each actor reads the source and the prompts itself, has its own clients, and writes its shards into the folder of the
+run. So all nodes need the package, the images and the folder at the same paths. If an actor or its node dies, Ray gives
+the shard to another one; a shard that is there already is not filled again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import errors
+from .._common.extras import missing
+from ..errors import ConfigurationError, SamError, ServerError
+from .folder import RunFolder, Shard
+from .job import Job
+from .records import ImageRecord
+from .run import annotate
+
+SHARD, ERROR, MESSAGE = "shard", "error", "message"
+"""The columns of the pipeline."""
+
+
+def annotate_with_ray(
+    folder: RunFolder,
+    shards: Sequence[Shard],
+    job: Job,
+    *,
+    actors: int = 2,
+    threads: int = 2,
+    address: str | None = None,
+    done: Callable[[ImageRecord], None] = lambda _: None,
+) -> None:
+    """Annotate the images of shards that the folder lacks.
+
+    Args:
+        folder: keeps the records; it is opened.
+        shards: see RunFolder.shards().
+        job: the run.
+        actors: the number of actors.
+        threads: images at a time for each actor and server.
+        address: address of a running cluster, as for ray.init(); None: start Ray on this machine for this run.
+        done: is called for each image whose shard is written.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        ConfigurationError: there is no cluster at the address.
+        ServerError: all servers are gone, or one is not ready. The shards that were written stay.
+        OSError: a shard cannot be written.
+    """
+    data = _ray_data()
+    left = [{SHARD: number} for number, wanted in shards if folder.state(number, wanted)[1]]
+    unfinished = {row[SHARD] for row in left}
+    images = dict(shards)
+    for number in images.keys() - unfinished:
+        _report(folder, number, images, done)
+    if not left:
+        return
+    count = sum(len(wanted) for wanted in images.values())
+    with _cluster(address, actors):
+        rows = data.from_items(left, override_num_blocks=len(left)).map(
+            _Filler,
+            fn_constructor_args=(job, folder.folder.absolute(), folder.parameters, count, threads),
+            compute=data.ActorPoolStrategy(size=min(actors, len(left))),
+        )
+        for row in rows.iter_rows():
+            if row[ERROR]:
+                raise _error_of(row)
+            _report(folder, row[SHARD], images, done)
+
+
+class _Filler:
+    """An actor: it fills one shard after the other."""
+
+    def __init__(self, job: Job, path: Path, parameters: Mapping[str, Any], count: int, threads: int) -> None:
+        inputs = job.read()
+        plain = {name: value for name, value in parameters.items() if name != "shard_size"}
+        self._folder = RunFolder(path, plain, inputs.items, parameters["shard_size"])
+        self._shards = dict(self._folder.shards(inputs.items[:count]))
+        self._work = job.work(inputs)
+        self._stack = contextlib.ExitStack()
+        self._workers = self._stack.enter_context(job.clients()) * threads
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        number = int(row[SHARD])
+        try:
+            annotate(self._folder, [(number, self._shards[number])], self._work, self._workers)
+        except SamError as error:
+            return {SHARD: number, ERROR: type(error).__name__, MESSAGE: str(error)}
+        except OSError as error:
+            return {SHARD: number, ERROR: OSError.__name__, MESSAGE: str(error)}
+        return {SHARD: number, ERROR: "", MESSAGE: ""}
+
+
+def _report(
+    folder: RunFolder, number: int, images: Mapping[int, Sequence[Any]], done: Callable[[ImageRecord], None]
+) -> None:
+    records, _ = folder.state(number, images[number])
+    for item in images[number]:
+        done(records[item.id])
+
+
+def _error_of(row: Mapping[str, Any]) -> Exception:
+    """Return the error of an actor as an error of this process."""
+    if row[ERROR] == OSError.__name__:
+        return OSError(row[MESSAGE])
+    kind = getattr(errors, row[ERROR], ServerError)
+    error: Exception = kind(row[MESSAGE])
+    return error
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None, actors: int) -> Iterator[None]:
+    import ray
+
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        options |= {"num_cpus": actors + 1, "include_dashboard": False}
+    try:
+        ray.init(address=address or "local", **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(f"there is no Ray cluster at {address or 'this machine'}: {reason[:200]}") from error
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def check_ray() -> None:
+    """Check that Ray is installed.
+
+    Raises:
+        MissingDependencyError: it is not.
+    """
+    _ray_data()
+
+
+def _ray_data() -> Any:
+    try:
+        import ray.data
+    except ImportError as error:
+        raise missing("--engine ray needs", "ray", error) from error
+    return ray.data

@@ -19,6 +19,8 @@ from triton_sam.local_server import LocalServer
 
 SCENES = 40
 PACKAGES = ["ray[data]>=2.40", "tritonclient[grpc]", "tqdm", "filelock>=4", "pillow", "urllib3"]
+NO_UV = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+"""Otherwise Ray makes the environment again for each of its processes."""
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +46,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(python: list[str], scenes: Path, out: Path, url: str, *options: str) -> subprocess.Popen[bytes]:
     words = ["-m", "triton_sam", "annotate", str(scenes), "--with", "boxes", "--out", str(out), "--url", url, "-q"]
     path = os.pathsep.join([str(bundled("triton_sam").parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)}
+    environment = {**os.environ, **NO_UV, "PYTHONPATH": path.rstrip(os.pathsep)}
     return subprocess.Popen([*python, *words, *options], env=environment, cwd=out.parent)
 
 
@@ -85,7 +87,7 @@ def test_a_lost_server_is_one_error(python: list[str], scenes: Path, tmp_path: P
         "raise SystemExit(cli.main())\n"
     )
     command = [*python, "-c", code, "annotate", str(scenes), "--with", "boxes", "--out", str(tmp_path / "out"), "-q"]
-    environment = {**os.environ, "PYTHONPATH": str(bundled("triton_sam").parent)}
+    environment = {**os.environ, **NO_UV, "PYTHONPATH": str(bundled("triton_sam").parent)}
     ended = subprocess.run(
         [*command, "--url", "grpc://localhost:9", "--engine", "ray"],
         check=False,

@@ -15,8 +15,8 @@ from triton_sam.scenes.scenes import generate_scene
 SIDE = 320
 
 
-def write_scenes(folder: Path, count: int) -> Path:
-    """Write scenes as PNG and `boxes.json` beside them; return the path of the latter."""
+def write_scenes(folder: Path, count: int, objects: int = 4) -> Path:
+    """Write scenes as PNG, and `boxes.json` with their first objects beside them; return the path of the latter."""
     folder.mkdir(parents=True)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -25,7 +25,7 @@ def write_scenes(folder: Path, count: int) -> Path:
         name = f"{number:04}.png"
         Image.fromarray(scene.image).save(folder / name)
         images.append({"id": number, "file_name": name, "width": SIDE, "height": SIDE})
-        for mask in scene.masks:
+        for mask in scene.masks[:objects]:
             x1, y1, x2, y2 = mask_to_box(np.asarray(mask)) or (0, 0, 1, 1)
             entry = {"id": len(annotations) + 1, "image_id": number, "category_id": 1 + len(annotations) % 2}
             annotations.append({**entry, "bbox": [x1, y1, x2 - x1, y2 - y1]})

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Measure `triton-sam annotate` beside the encoder and the decoder in this process, which are its limit.
+
+Both take turns on drawn scenes whose boxes become masks: the same images, the same requests, the built-in
+model. Example:
+
+    python scripts/benchmark_annotate.py --images 40
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from triton_sam._common.bundle import bundled
+from triton_sam.annotate.folder import RunFolder
+from triton_sam.annotate.job import Inputs, Job
+from triton_sam.annotate.run import annotate
+from triton_sam.client.sync import SamTritonClient
+from triton_sam.errors import SamError
+from triton_sam.local_server import LocalServer
+from triton_sam.masks import mask_to_box
+from triton_sam.scenes.scenes import generate_scene
+from triton_sam.transport.base import Tensors
+from triton_sam.transport.onnx import OnnxTransport
+
+Figures = dict[str, float]
+
+
+class TimedTransport(OnnxTransport):
+    """Runs the models in this process, and adds up the seconds that ONNX Runtime takes."""
+
+    seconds = 0.0
+
+    def infer(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Run one inference."""
+        begin = time.perf_counter()
+        try:
+            return super().infer(model, inputs, outputs)
+        finally:
+            self.seconds += time.perf_counter() - begin
+
+
+def write_scenes(folder: Path, count: int, side: int) -> Path:
+    """Write drawn scenes and a COCO file with the true box of each object; return the path of the latter."""
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for number in range(1, count + 1):
+        scene = generate_scene(number, side)
+        Image.fromarray(scene.image).save(folder / f"{number}.jpg", quality=92)
+        images.append({"id": number, "file_name": f"{number}.jpg", "width": side, "height": side})
+        for mask in scene.masks:
+            x1, y1, x2, y2 = mask_to_box(np.asarray(mask)) or (0, 0, 1, 1)
+            entry = {"id": len(annotations) + 1, "image_id": number, "category_id": 1}
+            annotations.append({**entry, "bbox": [x1, y1, x2 - x1, y2 - y1]})
+    path = folder / "boxes.json"
+    categories = [{"id": 1, "name": "object"}]
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return path
+
+
+def run(job: Job, inputs: Inputs, folder: Path, threads: int) -> float:
+    """Annotate all images and return the seconds."""
+    with job.clients() as clients:
+        results = RunFolder(folder, job.manifest(inputs, clients), inputs.items)
+        begin = time.perf_counter()
+        with results.opened():
+            annotate(results, results.shards(inputs.items), job.work(inputs), clients * threads)
+        return time.perf_counter() - begin
+
+
+def limit(job: Job, inputs: Inputs, transport: TimedTransport) -> tuple[float, float]:
+    """Annotate all images in this process; return the seconds of both models, and those of everything."""
+    client = SamTritonClient("localhost", embeddings="client", transport=transport)  # it opens no connection
+    transport.seconds, begin, work = 0.0, time.perf_counter(), job.work(inputs)
+    for item in inputs.items:
+        work(client, item)
+    return transport.seconds, time.perf_counter() - begin
+
+
+def measure(count: int, side: int, rounds: int, threads: int) -> Figures:
+    """Return the medians: images a second of the command, of the models alone, and of everything in this process."""
+    models = bundled("model_repository")
+    files = {name: models / name / "1" / "model.onnx" for name in ("sam2_encoder", "sam2_decoder")}
+    with tempfile.TemporaryDirectory() as name, LocalServer(models, models=["sam2"]) as server:
+        job = Job(str(write_scenes(Path(name), count, side)), "boxes", urls=(server.grpc_url,))
+        inputs = job.read()
+        transport = TimedTransport(files)
+        rows = []
+        for number in range(rounds + 1):
+            seconds = run(job, inputs, Path(name) / f"out{number}", threads)
+            rows.append((seconds, *limit(job, inputs, transport)))
+        served, alone, whole = (statistics.median(column) for column in zip(*rows[1:], strict=True))
+    objects = sum(1 for item in inputs.items for _ in inputs.prompts.of(item, (side, side))[0]) if inputs.prompts else 0
+    return {
+        "images": count,
+        "objects": objects,
+        "annotate, images/s": count / served,
+        "models in process, images/s": count / alone,
+        "everything in process, images/s": count / whole,
+        "annotate / models in process": alone / served,
+    }
+
+
+def main() -> int:
+    """Run the measurement and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=40, metavar="N", help="drawn scenes (default: 40)")
+    parser.add_argument("--side", type=int, default=512, metavar="PIXELS", help="their side (default: 512)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="counted rounds (default: 3)")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="as of the command (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args()
+    if min(args.images, args.side, args.rounds, args.threads) < 1:
+        parser.error("all numbers must be at least 1")
+    try:
+        figures = measure(args.images, args.side, args.rounds, args.threads)
+    except SamError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps(figures))
+    else:
+        print("\n".join(f"{name:32} {value:8.2f}" for name, value in figures.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -97,6 +97,19 @@ async def find_everything_async(
                     return
 
 
+async def told_everything_async(
+    client: SpeculativeSAM2Client, image: ImageSource, parameters: Parameters, progress: Progress | None
+) -> Found:
+    """Do as find_everything_async(), but tell the steps to ``progress`` and return the result."""
+    async with contextlib.aclosing(find_everything_async(client, image, parameters)) as steps:
+        async for step in steps:
+            if isinstance(step, Found):
+                return step
+            if progress is not None:
+                progress(step)
+    raise AssertionError("a search ends with its objects")
+
+
 def _advance(running: Search, answer: Any) -> Encode | Decode | Step | Found:
     """Take one step; return the result instead of raising StopIteration, which a future cannot carry."""
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import os
 import time
 import weakref
@@ -12,13 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
-from ..everything.search import Found, FoundObject, Step
+from ..everything.search import FoundObject, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource
+from ..inputs.images import ImageSource, plain_source
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
@@ -30,10 +29,11 @@ from .base import ClientCore, EmbeddingsPlace
 from .clicks import Click
 from .dispatcher import Dispatcher, Work
 from .drivers import carry, carry_async
-from .flows import ask, predict
+from .flows import Flow, ask, predict
 from .lanes import Job, Lanes
 from .spellings import also_spelled, check_image_size, timeout_in_second_place
 
+Value = TypeVar("Value")
 Result = tuple[FloatArray, FloatArray]
 """(masks, iou) as SAM2TritonClient.predict() returns them."""
 Queued = tuple[str, "asyncio.Task[Result]"]
@@ -116,7 +116,7 @@ class SpeculativeSAM2Client(ClientCore):
                 headers=headers,
                 ca_certs=ca_certs,
                 busy=busy,
-                connections=max_in_flight_total + 1,  # one more for the encoder
+                connections=max_in_flight_total + 2,  # two more: for the encoder, and for a search
             )
         lanes: Lanes[Work[Any]] = Lanes(
             per_lane=max_in_flight, total=max_in_flight_total, cancel_running=cancel_running
@@ -168,13 +168,7 @@ class SpeculativeSAM2Client(ClientCore):
             ImageError: the source is not a usable image.
             ServerError: see triton_sam.errors.
         """
-        end = time.monotonic() + self._timeout
-
-        async def send(request: Request) -> Tensors:
-            return await asyncio.wrap_future(self._dispatcher.infer(request, end))
-
-        # In a thread, since a step may have to prepare an image, which would block the loop for too long.
-        return await carry_async(self._flows.encode(image, self._encode_here), send, asyncio.to_thread)
+        return await self._carry(self._flows.encode(image, self._encode_here))
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def segment_async(
@@ -226,16 +220,13 @@ class SpeculativeSAM2Client(ClientCore):
         Cancelling the task ends the search, and cancels its request at Triton.
         """
         from ..everything.parameters import parameters_of
-        from .everything import find_everything_async
+        from .everything import told_everything_async
 
         chosen = parameters_of(self.family.name, parameters)
-        async with contextlib.aclosing(find_everything_async(self, image, chosen)) as steps:
-            async for step in steps:
-                if isinstance(step, Found):
-                    return await asyncio.to_thread(attrgetter("objects"), step)
-                if progress is not None:
-                    progress(step)
-        raise AssertionError("a search ends with its objects")
+        image = await asyncio.to_thread(plain_source, image)
+        found = None if progress else await self._carry(self._jobs.find_everything(image, chosen))
+        found = found or await told_everything_async(self, image, chosen, progress)
+        return await asyncio.to_thread(attrgetter("objects"), found)
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(
@@ -366,6 +357,15 @@ class SpeculativeSAM2Client(ClientCore):
         else:
             click.prepare()
         return click
+
+    async def _carry(self, flow: Flow[Value]) -> Value:
+        """Run a flow outside of all lanes. Its steps run in threads: preparing an image would block the loop."""
+        end = time.monotonic() + self._timeout
+
+        async def send(request: Request) -> Tensors:
+            return await asyncio.wrap_future(self._dispatcher.infer(request, end))
+
+        return await carry_async(flow, send, asyncio.to_thread)
 
     def _encode_here(self, content: bytes) -> ImageEmbeddings:
         return carry(self._flows.encode_here(content), self._sender(None))

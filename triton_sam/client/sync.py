@@ -11,7 +11,7 @@ from ..errors import ConfigurationError
 from ..everything.search import FoundObject, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource
+from ..inputs.images import ImageSource, plain_source
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
@@ -192,6 +192,11 @@ class SamTritonClient(ClientCore):
     ) -> list[FoundObject]:
         """Segment all objects of an image by a grid of clicks.
 
+        Without ``progress``, the server searches and sends the objects alone, in the answer to one request, if its
+        session model offers it, the client does not keep the embeddings, and the answer comes within the timeout.
+        Otherwise, and with ``progress``, the client sends the clicks. The objects are the same. An interrupted search
+        on the server ends before its next decode over gRPC; over HTTP, Triton does not notice it.
+
         Args:
             image: see encode().
             progress: is called after each request; ``step.done`` of ``step.total`` points are done. An exception that
@@ -205,12 +210,19 @@ class SamTritonClient(ClientCore):
         Raises:
             ConfigurationError: a parameter is out of range.
             ImageError: the image cannot be used.
+            ServerBusyError: the server has as many searches as it allows.
             ServerError: see triton_sam.errors.
         """
         from ..everything.parameters import parameters_of
         from .everything import find_everything
 
-        return find_everything(self, image, parameters_of(self.family.name, parameters), progress).objects
+        chosen = parameters_of(self.family.name, parameters)
+        image = plain_source(image)  # an open file can be read only once
+        found = None
+        if progress is None:
+            with self._transport.one_call():
+                found = carry(self._jobs.find_everything(image, chosen), self._send)
+        return (found or find_everything(self, image, chosen, progress)).objects
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""

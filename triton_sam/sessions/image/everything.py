@@ -136,13 +136,15 @@ def find_everything(
 
 
 def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:
-    """Return ``result_json``: objects with the keys of the official generators, and the reason for an empty answer.
+    """Return ``result_json``: objects with the keys of the official generators, counts, and the reason for none.
 
     Full-size masks are made one by one.
     """
     result = {
         "objects": [_record(each) for each in found.masks],
         "decodes": found.decodes,
+        "candidates": found.candidates,
+        "dropped": found.dropped,
         "reason": None if found.masks else found.reason,
     }
     return {contract.RESULT_JSON: np.array([json.dumps(result).encode()], np.object_)}

@@ -1,0 +1,111 @@
+"""The search for all objects in one request: the session model searches, and sends the objects alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from ..errors import InferenceError, ModelNotReadyError, ServerTimeoutError
+from ..everything.parameters import Parameters
+from ..everything.search import Found, FoundMask
+from ..inputs.images import ImageSource, image_bytes
+from ..masks.rle import rle_to_mask
+from ..transport.base import Tensors
+from ..wire import contract
+from ..wire.pair import ModelPair, Request
+from .flows import Flow
+from .session_image import text
+
+_UNKNOWN_INPUT = f"unexpected inference input '{contract.EVERYTHING}'"
+"""Part of Triton's own error message for a session model from before this input existed."""
+
+
+class JobFlows:
+    """The flow of a search in one request. It remembers when the server turns out to offer none.
+
+    Args:
+        pair: the models.
+        is_used: whether to send such requests at all.
+    """
+
+    def __init__(self, pair: ModelPair, *, is_used: bool) -> None:
+        self._pair = pair
+        self._is_used = is_used
+
+    def find_everything(self, source: ImageSource, parameters: Parameters) -> Flow[Found | None]:
+        """Let the server search for all objects.
+
+        Returns:
+            The objects; None if the search has to be made by clicks: the server has no session model or an older one,
+            or is so slow that the answer, which comes at the end, does not arrive within the timeout of a call, or the
+            session model does not take these parameters.
+
+        Raises:
+            ImageError: the source is not a usable image.
+            ServerError: the request failed.
+        """
+        if not self._is_used or not _can_be_sent(parameters):
+            return None
+        inputs = {contract.IMAGE: text(image_bytes(source)), contract.EVERYTHING: text(_to_json(parameters))}
+        try:
+            outputs = yield Request(self._pair.session_model, inputs, (contract.RESULT_JSON,))
+        except (ModelNotReadyError, ServerTimeoutError):
+            self._is_used = False
+            return None
+        except InferenceError as error:
+            if _UNKNOWN_INPUT in str(error):
+                self._is_used = False
+                return None
+            meant = contract.read_error(error)
+            raise meant from (None if meant is error else error)
+        return _read(outputs, self._pair.session_model)
+
+
+def _can_be_sent(parameters: Parameters) -> bool:
+    """Whether a session model takes the parameters: it has a limit of points, and takes no point_grids."""
+    if parameters.point_grids is not None:
+        return False
+    points = [int(4**layer) * len(parameters.grid(layer)) for layer in range(parameters.crop_n_layers + 1)]
+    return sum(points) <= contract.MAX_JOB_POINTS
+
+
+def _to_json(parameters: Parameters) -> bytes:
+    """Return all parameters, also those with their defaults, so that the defaults of the server do not matter."""
+    given = {each.name: getattr(parameters, each.name) for each in fields(parameters) if each.name != "point_grids"}
+    given["cleanup"] = parameters.cleanup.to_json()
+    return json.dumps(given, default=np.generic.item).encode()
+
+
+def _read(outputs: Tensors, model: str) -> Found:
+    """Read the answer.
+
+    Raises:
+        InferenceError: the served model does not keep the wire contract.
+    """
+    try:
+        answer = json.loads(outputs[contract.RESULT_JSON].ravel()[0])
+        masks = [_read_mask(each) for each in answer["objects"]]
+        return Found(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
+    except (ValueError, LookupError, TypeError) as error:
+        raise InferenceError(f"{model} sent objects that are not as agreed: {error!r}") from error
+
+
+def _read_mask(record: Mapping[str, Any]) -> FoundMask:
+    mask = rle_to_mask(record["segmentation"])
+    left, top, width, height = record["crop_box"]
+    x, y, across, down = record["bbox"]
+    ((point_x, point_y),) = record["point_coords"]
+    return FoundMask(
+        bits=np.packbits(mask[top : top + height, left : left + width]),
+        score=record["predicted_iou"],
+        stability=record["stability_score"],
+        point=(point_x - left, point_y - top),
+        box=(x - left, y - top, x - left + across, y - top + down),
+        crop=(left, top, left + width, top + height),
+        size=(mask.shape[1], mask.shape[0]),
+    )

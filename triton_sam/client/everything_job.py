@@ -21,7 +21,7 @@ from ..wire.pair import ModelPair, Request
 from .flows import Flow
 from .session_image import text
 
-_UNKNOWN_INPUT = f"unexpected inference input '{contract.EVERYTHING}'"
+UNKNOWN_INPUT = f"unexpected inference input '{contract.EVERYTHING}'"
 """Part of Triton's own error message for a session model from before this input existed."""
 
 
@@ -58,7 +58,7 @@ class JobFlows:
             self._is_used = False
             return None
         except InferenceError as error:
-            if _UNKNOWN_INPUT in str(error):
+            if UNKNOWN_INPUT in str(error):
                 self._is_used = False
                 return None
             meant = contract.read_error(error)

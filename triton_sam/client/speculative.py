@@ -9,12 +9,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from types import TracebackType
 from typing import Any, TypeVar
 
 from ..errors import ConfigurationError
-from ..everything.search import FoundObject, Step
+from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, plain_source
@@ -214,7 +213,7 @@ class SpeculativeSAM2Client(ClientCore):
 
     async def everything_async(
         self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
-    ) -> list[FoundObject]:
+    ) -> FoundObjects:
         """Segment all objects of an image by a grid of clicks, see SAM2TritonClient.everything().
 
         Cancelling the task ends the search, and cancels its request at Triton.
@@ -226,7 +225,7 @@ class SpeculativeSAM2Client(ClientCore):
         image = await asyncio.to_thread(plain_source, image)
         found = None if progress else await self._carry(self._jobs.find_everything(image, chosen))
         found = found or await told_everything_async(self, image, chosen, progress)
-        return await asyncio.to_thread(attrgetter("objects"), found)
+        return await asyncio.to_thread(FoundObjects, found)
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(

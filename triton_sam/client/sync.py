@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigurationError
-from ..everything.search import FoundObject, Step
+from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, plain_source
@@ -189,7 +189,7 @@ class SamTritonClient(ClientCore):
 
     def everything(
         self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
-    ) -> list[FoundObject]:
+    ) -> FoundObjects:
         """Segment all objects of an image by a grid of clicks.
 
         Without ``progress``, the server searches and sends the objects alone, in the answer to one request, if its
@@ -205,7 +205,8 @@ class SamTritonClient(ClientCore):
                 official mask generator.
 
         Returns:
-            The objects in the order of the official generator. ``score`` is the predicted IoU.
+            The objects in the order of the official generator, as a list. ``score`` is the predicted IoU. If the list
+            is empty, its ``reason`` says which filters dropped how many masks.
 
         Raises:
             ConfigurationError: a parameter is out of range.
@@ -222,7 +223,7 @@ class SamTritonClient(ClientCore):
         if progress is None:
             with self._transport.one_call():
                 found = carry(self._jobs.find_everything(image, chosen), self._send)
-        return (found or find_everything(self, image, chosen, progress)).objects
+        return FoundObjects(found or find_everything(self, image, chosen, progress))
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""

@@ -145,6 +145,23 @@ class Found:
         return f"Of {self.candidates} masks, {', '.join(parts) or 'no filter dropped any'}: try lower thresholds."
 
 
+class FoundObjects(list[FoundObject]):
+    """The objects of an image as a list, in the order of the official generators.
+
+    Args:
+        found: the result of a search.
+
+    Attributes:
+        reason: a sentence that says which filters dropped how many masks, if there is no object; else None.
+        decodes: number of masks that the decoder was asked for, in points.
+    """
+
+    def __init__(self, found: Found) -> None:
+        super().__init__(found.objects)
+        self.reason = None if found.masks else found.reason
+        self.decodes = found.decodes
+
+
 @dataclass(frozen=True)
 class Step:
     """Tells the progress. It needs no answer.

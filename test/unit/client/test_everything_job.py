@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,8 +79,22 @@ def test_cancelling_the_task_cancels_the_request():
     assert transport.models == ["sam2"]
 
 
-def older(error: Exception):
-    """A server whose answer to a search is an error, and which answers everything else."""
+@pytest.mark.parametrize("progress", [None, lambda step: None], ids=["job", "clicks"])
+def test_an_empty_list_has_its_reason(progress):
+    nothing = Found([], 4, 12, Counter(pred_iou_thresh=10, stability_score_thresh=2))
+    transport = FakeTransport(older(write_found(nothing)))
+    with SAM2TritonClient(transport=transport) as client:
+        found = client.everything(IMAGE, points_per_side=2, multimask_output=False, progress=progress)
+        full = client.everything(IMAGE, progress=lambda step: None, **SMALL)
+    assert found == []
+    job = "Of 12 masks, pred_iou_thresh dropped 10, stability_score_thresh dropped 2: try lower thresholds."
+    assert found.reason == (job if progress is None else "Of 4 masks, pred_iou_thresh dropped 4: try lower thresholds.")
+    assert found.decodes == 4
+    assert full.reason is None
+
+
+def older(error: Any):
+    """A server with this answer to a search, and answers to everything else; an error makes it an older server."""
 
     def answer(request):
         if "everything" in request.inputs:

@@ -11,7 +11,8 @@ import pytest
 from support.conditions import settled, wait_until
 from support.session_requests import point_inputs, text
 
-from triton_sam import InferenceError, SAM2TritonClient, ServerBusyError
+from triton_sam import InferenceError, SAM2TritonClient, ServerBusyError, SpeculativeSAM2Client
+from triton_sam.client.everything_job import UNKNOWN_INPUT
 from triton_sam.transport.aio import AsyncTransport
 from triton_sam.transport.triton import Transport
 from triton_sam.transport.url import parse_url
@@ -62,9 +63,9 @@ def record(each) -> tuple:
     ],
     ids=["grid", "refined", "crops"],
 )
-def test_a_job_finds_the_same_as_the_client(service_triton, triton, photo, more):
+def test_a_job_finds_the_same_as_clicks(service_triton, triton, photo, more):
     answer = find(triton, photo, **{**LOW, **more})["objects"]
-    with SAM2TritonClient(service_triton.grpc_url) as client:
+    with SAM2TritonClient(service_triton.grpc_url, embeddings="client") as client:
         found = client.everything(photo, **{**LOW, **more})
     assert found
     assert [
@@ -77,6 +78,60 @@ def test_a_job_finds_the_same_as_the_client(service_triton, triton, photo, more)
         )
         for each in answer
     ] == [record(each) for each in found]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_both_clients_send_one_request_that_finds_the_same_as_clicks(service_triton, triton, photo, protocol):
+    def requests() -> int:
+        return int(triton.statistics("sam2")["inference_count"])
+
+    url = service_triton.http_url if protocol == "http" else service_triton.grpc_url
+
+    async def search():
+        async with SpeculativeSAM2Client(url) as client:
+            return await client.everything_async(photo, **LOW)
+
+    steps: list = []
+    with SAM2TritonClient(url) as client:
+        clicked = client.everything(photo, progress=steps.append, **LOW)
+        before = settled(requests)
+        found = client.everything(photo, **LOW)
+        others = asyncio.run(search())
+    assert settled(requests) - before == 2
+    assert found
+    assert steps
+    for answers in (found, others):
+        assert [record(each) for each in answers] == [record(each) for each in clicked]
+        assert [(each.box, each.crop_box) for each in answers] == [(each.box, each.crop_box) for each in clicked]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_older_session_model_is_recognized(service_triton, photo, protocol):
+    """It refuses the input that it does not know, as this one refuses that of a later version."""
+    transport = Transport(parse_url(service_triton.http_url if protocol == "http" else service_triton.grpc_url))
+    with pytest.raises(InferenceError) as caught:
+        transport.infer("sam2", {"image": text(photo), "later": text(b"{}")}, ["result_json"])
+    transport.close()
+    assert UNKNOWN_INPUT.replace("everything", "later") in str(caught.value)
+
+
+def test_a_cancelled_task_ends_the_job(service_triton, triton, photo):
+    def decodes() -> int:
+        return int(triton.statistics("sam2_decoder")["inference_count"])
+
+    async def search():
+        async with SpeculativeSAM2Client(service_triton.grpc_url) as client:
+            task = asyncio.create_task(client.everything_async(photo, **LONG))
+            await asyncio.to_thread(wait_until, lambda: decodes() >= before + 3)
+            seen = await asyncio.to_thread(decodes)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return seen
+
+    before = settled(decodes)
+    seen = asyncio.run(search())
+    assert settled(decodes) - seen < 30  # of 576: what began until the cancellation had arrived
 
 
 def test_a_cancelled_job_decodes_no_more(service_triton, triton, photo):

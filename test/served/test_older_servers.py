@@ -47,6 +47,12 @@ def test_both_clients_work_without_a_session_model(plain, images: Path, protocol
     np.testing.assert_array_equal(asyncio.run(click()), expected)
 
 
+def test_everything_is_found_by_clicks_without_a_session_model(plain, images: Path) -> None:
+    low = {"points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.5}
+    with SAM2TritonClient(plain.grpc_url) as client:
+        assert client.everything(images / "shapes.jpg", **low)
+
+
 def test_a_client_that_requires_the_session_model_reports_its_absence(plain, images: Path) -> None:
     with (
         SAM2TritonClient(plain.http_url, embeddings="server") as client,

@@ -98,8 +98,15 @@ def test_wrong_calls_are_one_clear_error(address, images):
             client.everything(b"no image")
 
 
-@pytest.mark.parametrize("size", [(1, 1), (4000, 4)])
-def test_odd_sizes_have_an_answer(service_triton, size):
+@pytest.mark.parametrize("place", ["auto", "client"])
+@pytest.mark.parametrize("size", [(1, 1), (20_000, 20)])
+def test_odd_sizes_have_an_answer(service_triton, size, place):
     image = np.zeros((*size[::-1], 3), np.uint8)
-    with SAM2TritonClient(service_triton.grpc_url) as client:
-        assert isinstance(client.everything(image, points_per_side=2), list)
+    everything = {"pred_iou_thresh": 0, "stability_score_thresh": 0}
+    with SAM2TritonClient(service_triton.grpc_url, embeddings=place) as client:
+        found = client.everything(image, points_per_side=2, **everything)
+        assert all(each.mask.shape == size[::-1] for each in found)
+        nothing = client.everything(image, points_per_side=2, pred_iou_thresh=1)
+    assert found
+    assert nothing == []
+    assert nothing.reason == "Of 12 masks, pred_iou_thresh dropped 12: try lower thresholds."

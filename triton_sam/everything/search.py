@@ -195,7 +195,7 @@ def search(image: Image.Image, family: Family, parameters: Parameters) -> Search
         family: the family of the models that answer.
         parameters: the grid and the filters.
     """
-    crops = list(crop_boxes(image.size, parameters.crop_n_layers, parameters.crop_overlap_ratio))
+    crops = list(_crops_with_points(image.size, parameters))
     total = sum(len(parameters.grid(layer)) for _, layer in crops)
     found, done = Found(), 0
     for crop, layer in crops:
@@ -214,6 +214,13 @@ def search(image: Image.Image, family: Family, parameters: Parameters) -> Search
     if parameters.min_mask_region_area:
         drop_small_regions(found, parameters)
     return found
+
+
+def _crops_with_points(size: Size, parameters: Parameters) -> Iterator[tuple[Box, int]]:
+    """Yield the crops that have pixels and points. Rounding leaves none of them to some crops of very small images."""
+    for crop, layer in crop_boxes(size, parameters.crop_n_layers, parameters.crop_overlap_ratio):
+        if crop[0] < crop[2] and crop[1] < crop[3] and len(parameters.grid(layer)):
+            yield crop, layer
 
 
 class Clicks:

@@ -46,9 +46,9 @@ def session(models) -> SessionModel:
     return SessionModel(ModelPair(get_family("sam2")), models, ImageCache(1 << 20), NoMetrics(), "weights")
 
 
-def image_file() -> bytes:
+def image_file(size: tuple[int, int] = (64, 64)) -> bytes:
     buffer = io.BytesIO()
-    Image.new("RGB", (64, 64)).save(buffer, "PNG")
+    Image.new("RGB", size).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -80,6 +80,37 @@ def test_an_empty_answer_has_its_reason(session) -> None:
     assert "pred_iou_thresh dropped 12" in answer["reason"]
 
 
+@pytest.mark.parametrize("more", [{}, {"crop_n_layers": 1}, {"crop_n_layers": 3}, {"min_mask_region_area": 9}], ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (20_000, 20), (20, 20_000), (2, 1)])
+def test_images_of_odd_sizes_have_an_answer(session, size, more) -> None:
+    whole = {**request(points_per_side=1, **ALL, **more), "image": text(image_file(size))}
+    reply = session.find_everything(whole, lambda: False)
+    assert reply.error is None
+    objects = json.loads(reply.tensors["result_json"][0])["objects"]
+    assert objects
+    assert all(each["segmentation"]["size"] == [*size[::-1]] for each in objects)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_an_image_without_objects_has_an_empty_answer(session, models, adaptive) -> None:
+    """The decoder finds nothing under any point."""
+    decode = models.decode
+    models.decode = lambda *arguments: {name: 0 * array - 9 for name, array in decode(*arguments).items()}
+    reply = session.find_everything(request(points_per_side=4, adaptive=adaptive), lambda: False)
+    answer = json.loads(reply.tensors["result_json"][0])
+    assert answer["objects"] == []
+    assert (answer["decodes"], answer["candidates"], answer["dropped"]["pred_iou_thresh"]) == (16, 48, 48)
+    assert answer["reason"] == "Of 48 masks, pred_iou_thresh dropped 48: try lower thresholds."
+
+
+def test_layers_without_points_are_skipped(session, models) -> None:
+    """Half a point along a side is no point."""
+    parameters = {"points_per_side": 1, "crop_n_layers": 1, "crop_n_points_downscale_factor": 2}
+    reply = session.find_everything(request(**parameters, **ALL), lambda: False)
+    assert reply.error is None
+    assert (reply.counts["encodes"], len(models.calls)) == (1, 1)
+
+
 def test_a_cancelled_job_decodes_no_more(session, models) -> None:
     with pytest.raises(JobCancelledError):
         session.find_everything(request(points_per_side=4, **ALL), lambda: len(models.calls) == 3)
@@ -92,6 +123,8 @@ def test_a_cancelled_job_decodes_no_more(session, models) -> None:
         ({"everything": text(b"{")}, "everything is no JSON"),
         ({"everything": text(b"[]")}, "everything must be an object"),
         ({"everything": text(b'{"points": 3}')}, "there is no parameter 'points'"),
+        ({"everything": text(b'{"points_per_side": 0}')}, "points_per_side must be within 1..256, not 0"),
+        ({"everything": text(b'{"points_per_side": -1}')}, "points_per_side must be within 1..256, not -1"),
         ({"everything": text(b'{"points_per_side": "many"}')}, "a whole number"),
         ({"everything": text(b'{"pred_iou_thresh": "many"}')}, "a wrong type"),
         ({"everything": text(b'{"points_per_side": 200}')}, "40000 points in all crops"),

@@ -9,6 +9,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,9 @@ def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -
         image: the image; the search gets the same file.
         clicks: clicks in each situation, a tenth of a second apart. The search is repeated until they are done.
         points: points along one side of the search's grid.
+
+    Raises:
+        ServerError: a click or the search failed.
     """
     with SAM2TritonClient(server.grpc_url) as client, contextlib.closing(SessionJob(server.grpc_url)) as job:
         width, height = client.set_image(image).image_size
@@ -156,14 +160,14 @@ def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -
             while not over.is_set():
                 job.generate(image, points_per_side=points)
 
-        searching = threading.Thread(target=search)
-        searching.start()
-        try:
-            time.sleep(1)  # until the search decodes
-            beside = _click_times(client, places)
-        finally:
-            over.set()
-            searching.join()
+        with ThreadPoolExecutor(1) as pool:
+            searching = pool.submit(search)
+            try:
+                time.sleep(1)  # until the search decodes
+                beside = _click_times(client, places)
+            finally:
+                over.set()
+            searching.result()  # clicks beside a search that failed were alone
     return [_click_speed(ALONE, alone), _click_speed(BESIDE, beside)]
 
 

@@ -18,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common.bundle import bundled
+from ..client.everything import find_everything
 from ..client.sync import SAM2TritonClient
+from ..everything.parameters import parameters_of
 from ..export import registry
 from ..families import get_family, model_name
 from ..families.tables import DECODER, ENCODER
@@ -73,6 +75,21 @@ class ClickSpeed:
     clicks: int
     median: float
     p95: float
+
+
+class Clicks:
+    """Sends the clicks of a search to the server.
+
+    Args:
+        client: the client.
+    """
+
+    def __init__(self, client: SAM2TritonClient) -> None:
+        self._client = client
+
+    def generate(self, image: ImageSource, **parameters: Any) -> list[Any]:
+        """See verify.everything.Generator. The objects are no records; only their number counts here."""
+        return list(find_everything(self._client, image, parameters_of(FAMILY, parameters)).objects)
 
 
 class SessionJob:
@@ -200,7 +217,7 @@ def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Gene
     return {
         OFFICIAL: registry.everything_reference(FAMILY, checkpoint, None, None),
         "client, in process": ClientGenerator(in_process),
-        "client, gRPC": ClientGenerator(served),
+        "clicks, gRPC": Clicks(served),
         "session model, gRPC": stack.enter_context(contextlib.closing(SessionJob(server.grpc_url))),
     }
 

@@ -19,7 +19,6 @@ from ..everything.parameters import Parameters
 from ..everything.search import FoundObject
 from ..inputs.images import ImageSource
 from ..masks.cleanup import Cleanup
-from .everything import find_everything
 
 if TYPE_CHECKING:
     from .sync import SamTritonClient
@@ -104,8 +103,7 @@ class SamAutomaticMaskGenerator:
             ImageError: the image cannot be used.
             ServerError: see triton_sam.errors.
         """
-        found = find_everything(self._client, image, Parameters(**self._parameters))
-        return [self._record(each) for each in found.objects]
+        return [self._record(each) for each in self._client.everything(image, **self._parameters)]
 
     @staticmethod
     def _cleaning(min_mask_region_area: int) -> dict[str, Any]:

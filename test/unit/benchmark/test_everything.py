@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.fake_transport import FakeTransport, text
+from support.found_masks import found_mask
 
 from triton_sam.benchmark import everything
 from triton_sam.benchmark.everything import ALONE, BESIDE, OFFICIAL, ClickSpeed, SearchSpeed, SessionJob
 from triton_sam.errors import ServerBusyError
+from triton_sam.everything.parameters import Parameters
+from triton_sam.everything.search import Found
 
 SERVER = SimpleNamespace(grpc_url="grpc://localhost:1")
 
@@ -168,6 +171,19 @@ def test_the_request_to_the_session_model(image, monkeypatch):
     assert request.inputs["image"][0] == image.read_bytes()
     assert json.loads(request.inputs["everything"][0]) == {"points_per_side": 4}
     assert transport.is_closed
+
+
+def test_clicks_are_sent_one_by_one(monkeypatch):
+    """The client itself would send one request."""
+    asked: list = []
+
+    def find(client, image, parameters):
+        asked.append((client, image, parameters))
+        return Found([found_mask(np.ones((4, 5), bool))])
+
+    monkeypatch.setattr(everything, "find_everything", find)
+    assert len(everything.Clicks("client").generate("image.png", points_per_side=4)) == 1
+    assert asked == [("client", "image.png", Parameters(4))]
 
 
 def test_tables_are_aligned():

@@ -7,9 +7,7 @@ import pytest
 from support.found_masks import found_mask
 
 from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
-from triton_sam.client import mask_generator
 from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.search import Found
 from triton_sam.families import get_family
 from triton_sam.masks import rle_to_mask
 from triton_sam.masks.cleanup import Cleanup
@@ -25,17 +23,11 @@ class FakeClient:
         self.asked: list = []
         mask = np.zeros((6, 8), bool)
         mask[1:4, 2:7] = True
-        self.found = found_mask(mask, (4.0, 2.5), (2, 1, 8, 6))
-        self.segment = self.found.segment()
+        self.segment = found_mask(mask, (4.0, 2.5), (2, 1, 8, 6)).segment()
 
-
-@pytest.fixture(autouse=True)
-def answers(monkeypatch):
-    def find(client, image, parameters):
-        client.asked.append((image, parameters))
-        return Found([client.found])
-
-    monkeypatch.setattr(mask_generator, "find_everything", find)
+    def everything(self, image, **parameters) -> list:
+        self.asked.append((image, Parameters(**parameters)))
+        return [self.segment]
 
 
 def official_record(mode: str) -> dict:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ConfigurationError
+from ..families import get_family
 from ..masks.cleanup import Cleanup
 
 MAX_POINTS_PER_SIDE = 256
@@ -121,7 +122,8 @@ def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
     """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2.
 
     Raises:
-        ConfigurationError: there is no such parameter, or it has a wrong type or is out of range.
+        ConfigurationError: there is no such parameter, it has a wrong type or is out of range, or the family cannot do
+            it.
     """
     names = [each.name for each in fields(Parameters)]
     for name in given:
@@ -129,6 +131,9 @@ def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
             raise ConfigurationError(f"there is no parameter {name!r}: the parameters are {', '.join(names)}")
     try:
         defaults = {"pred_iou_thresh": _PRED_IOU_THRESH[family]} if family in _PRED_IOU_THRESH else {}
-        return Parameters(**{**defaults, **given})
+        parameters = Parameters(**{**defaults, **given})
     except TypeError as error:
         raise ConfigurationError(f"a parameter has a wrong type: {error}") from None
+    if parameters.use_m2m and not get_family(family).takes_mask:
+        raise ConfigurationError(f"{family} takes no mask as a prompt, so it cannot refine masks: leave out use_m2m")
+    return parameters

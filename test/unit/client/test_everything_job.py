@@ -16,7 +16,7 @@ from support.fake_transport import NEVER, AsyncFakeTransport, FakeTransport, cli
 from support.found_masks import found_mask
 
 from triton_sam import ImageError, InferenceError, SAM2TritonClient, ServerBusyError, SpeculativeSAM2Client
-from triton_sam.errors import ModelNotReadyError, ServerTimeoutError
+from triton_sam.errors import ConfigurationError, ModelNotReadyError, ServerTimeoutError
 from triton_sam.everything.search import Found
 from triton_sam.sessions.image.everything import write_found
 
@@ -166,6 +166,16 @@ def test_more_points_than_a_job_takes_are_sent_as_clicks():
 def test_errors_of_the_server_have_their_type(error, kind):
     with SAM2TritonClient(transport=FakeTransport(older(error))) as client, pytest.raises(kind):
         client.everything(IMAGE, **SMALL)
+
+
+def test_a_family_without_mask_prompts_refines_no_masks():
+    transport = FakeTransport()
+    with (
+        SAM2TritonClient(model_type="sam3", transport=transport) as client,
+        pytest.raises(ConfigurationError, match="sam3 takes no mask as a prompt"),
+    ):
+        client.everything(IMAGE, use_m2m=True)
+    assert not transport.requests
 
 
 @pytest.mark.parametrize("answer", ["[]", "{", '{"objects": [{}]}', '{"objects": []}', '{"objects": 3}'])

@@ -147,6 +147,13 @@ def test_a_job_without_an_image_is_refused(session) -> None:
     assert "needs the image itself" in str(reply.error)
 
 
+def test_a_family_without_mask_prompts_refines_no_masks(models) -> None:
+    session = SessionModel(ModelPair(get_family("sam3")), models, ImageCache(1 << 20), NoMetrics(), "weights")
+    reply = session.find_everything(request(points_per_side=2, use_m2m=True), lambda: False)
+    assert "sam3 takes no mask as a prompt" in str(reply.error)
+    assert not models.calls
+
+
 def test_a_job_waits_for_clicks() -> None:
     turns, order = Turns(), []
 

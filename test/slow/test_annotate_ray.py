@@ -69,9 +69,10 @@ def test_ray_writes_the_same_files_even_if_an_actor_dies(
         shards = tmp_path / "two" / "shards"
         while process.poll() is None and not list(shards.glob("0*")):
             time.sleep(0.1)
-        found = actors(process)
-        assert len(found) == 2
-        found[0].kill()
+        killed = actors(process)[:1]
+        for actor in killed:
+            actor.kill()
+        assert killed, "the run ended before an actor could be killed"
         assert process.wait() == 0
     expected = files_of(tmp_path / "threads")
     assert files_of(tmp_path / "one") == expected

@@ -65,8 +65,8 @@ def record(each) -> tuple:
 )
 def test_a_job_finds_the_same_as_clicks(service_triton, triton, photo, more):
     answer = find(triton, photo, **{**LOW, **more})["objects"]
-    with SAM2TritonClient(service_triton.grpc_url, embeddings="client") as client:
-        found = client.everything(photo, **{**LOW, **more})
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        found = client.everything(photo, progress=lambda step: None, **{**LOW, **more})
     assert found
     assert [
         (

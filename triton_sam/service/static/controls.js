@@ -2,7 +2,7 @@
 
 import { droppedFiles } from "./files.js";
 import { installKeys } from "./keys.js";
-import { saveCoco, saveMask, saveOverlay, saveVideo } from "./saves.js";
+import { saveCoco, saveCutout, saveMask, saveOverlay, saveVideo } from "./saves.js";
 import { toggle as toggleTheme } from "./theme.js";
 
 const $ = (id) => document.getElementById(id);
@@ -65,7 +65,7 @@ export function connectControls(page) {
   });
   $("cleanup").addEventListener("change", () => actions.cleanup($("cleanup").checked));
   $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks)));
-  $("save-coco").addEventListener("click", () => saving(() => saveCoco(page.currentImage(), masks.finished, masks, settings)));
+  $("save-coco").addEventListener("click", () => saving(() => saveCoco(page.currentImage(), masks.shown, masks, settings)));
   for (const button of document.querySelectorAll("[data-save]")) {
     button.addEventListener("click", async () => {
       button.classList.add("is-busy");
@@ -73,12 +73,12 @@ export function connectControls(page) {
       button.classList.remove("is-busy");
     });
   }
-  $("save-overlay").addEventListener("click", () => {
-    const shown = masks.finished
-      .filter((object) => object.visible)
-      .map((object) => ({ path: masks.pathOf(object), color: object.color }));
-    void saving(() => saveOverlay(page.currentImage(), stage.picture, shown, settings.opacity));
-  });
+  $("save-overlay").addEventListener("click", () =>
+    saving(() => saveOverlay(page.currentImage(), stage.picture, masks.shown, masks, settings.opacity)),
+  );
+  $("save-cutout").addEventListener("click", () =>
+    saving(() => saveCutout(page.currentImage(), stage.picture, scene.active, masks)),
+  );
 
   addEventListener("dragover", (event) => {
     event.preventDefault();

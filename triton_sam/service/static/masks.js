@@ -63,6 +63,11 @@ export class Masks extends EventTarget {
     return this.#scene.objects.filter((object) => this.hasMask(object));
   }
 
+  /** Objects that have a mask and are not hidden: those that downloads contain. */
+  get shown() {
+    return this.finished.filter((object) => object.visible);
+  }
+
   /** The options of a request for masks, for the service. */
   get options() {
     const { model, multimask, cleanup } = this.#settings;

@@ -33,8 +33,9 @@ export function showButtons(scene, masks, image, isVideo) {
   $("redo").disabled = !scene.canRedo;
   $("clear").disabled = scene.objects.length === 0;
   $("new-object").disabled = !(image || isVideo) || isBlank(scene.active);
-  $("save-mask").disabled = isVideo || !masks.hasMask(scene.active);
-  const nothing = masks.finished.length === 0;
+  const canSaveOne = !isVideo && scene.active?.visible && masks.hasMask(scene.active);
+  $("save-mask").disabled = $("save-cutout").disabled = !canSaveOne;
+  const nothing = (isVideo ? masks.finished : masks.shown).length === 0;
   for (const button of document.querySelectorAll("#save-overlay, #save-coco, [data-save]")) button.disabled = nothing;
 }
 

@@ -1,6 +1,6 @@
 // Downloads. The service makes the masks at full size, as for any caller of its API; none is taken from the screen.
 
-import { paintMask } from "./paint.js";
+import { cutoutOf, overlayOf } from "./exact.js";
 import { maskToPng } from "./png.js";
 import * as rest from "./rest.js";
 import { promptOf } from "./scene.js";
@@ -13,16 +13,17 @@ export async function saveMask(image, object, masks) {
   save(await png(image, object, masks), `${image.stem}-${fileName(object.name)}.png`);
 }
 
-/** Save the image with all masks drawn in, at the size of the image. */
-export async function saveOverlay(image, picture, shown, opacity) {
-  const canvas = document.createElement("canvas");
-  canvas.width = image.width;
-  canvas.height = image.height;
-  const context = canvas.getContext("2d");
-  context.drawImage(picture, 0, 0, image.width, image.height);
-  const unit = Math.max(1, Math.max(image.width, image.height) / 1000);
-  for (const { path, color } of shown) paintMask(context, path, color, opacity, unit);
-  save(await new Promise((resolve) => canvas.toBlob(resolve, "image/png")), `${image.stem}-overlay.png`);
+/** Save the image with the masks of objects drawn in, at the size of the image. */
+export async function saveOverlay(image, picture, objects, masks, opacity) {
+  const shown = [];
+  for (const object of objects) shown.push({ rle: (await fullMask(image, object, masks, "rle")).rle, color: object.color });
+  save(await overlayOf(image, picture, shown, opacity), `${image.stem}-overlay.png`);
+}
+
+/** Save one object as PNG, cropped to its box and transparent outside its mask. */
+export async function saveCutout(image, picture, object, masks) {
+  const { rle } = await fullMask(image, object, masks, "rle");
+  save(await cutoutOf(image, picture, rle), `${image.stem}-${fileName(object.name)}-cutout.png`);
 }
 
 /** Save all objects as COCO annotations with compressed RLE and one category for each name. */

@@ -1,0 +1,74 @@
+// Draws masks at the size of the image, pixel by pixel. The screen's outlines have the detail of the logits only.
+
+import { measure, spansOf } from "./spans.js";
+
+/** Return the image as PNG with the masks drawn in. ``shown``: [{rle, color}] with colours as "#rrggbb". */
+export function overlayOf(image, picture, shown, opacity) {
+  const canvas = drawn(image, picture);
+  const context = canvas.getContext("2d");
+  const pixels = context.getImageData(0, 0, image.width, image.height);
+  const thickness = Math.ceil(Math.max(image.width, image.height) / 1000);
+  for (const { rle, color } of shown) tint(pixels, insideOf(rle), color, opacity, thickness);
+  context.putImageData(pixels, 0, 0);
+  return pngOf(canvas);
+}
+
+/** Return one object as PNG, cropped to its box and transparent outside its mask. */
+export function cutoutOf(image, picture, rle) {
+  const { bbox } = measure(spansOf(rle), rle.size);
+  if (!bbox) throw new Error("the mask is empty, so there is nothing to cut out");
+  const canvas = drawn(image, picture);
+  const [left, top, width, height] = bbox;
+  const pixels = canvas.getContext("2d").getImageData(left, top, width, height);
+  const inside = insideOf(rle);
+  for (let y = 0; y < height; y++) {
+    for (let x = 0; x < width; x++) {
+      if (!inside[(top + y) * image.width + left + x]) pixels.data.fill(0, 4 * (y * width + x), 4 * (y * width + x) + 4);
+    }
+  }
+  [canvas.width, canvas.height] = [width, height];
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
+  return pngOf(canvas);
+}
+
+function drawn(image, picture) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [image.width, image.height];
+  canvas.getContext("2d", { willReadFrequently: true }).drawImage(picture, 0, 0, image.width, image.height);
+  return canvas;
+}
+
+/** Return 1 for each pixel of the mask and 0 elsewhere, row by row. */
+function insideOf(rle) {
+  const [height, width] = rle.size;
+  const inside = new Uint8Array(width * height);
+  const spans = spansOf(rle);
+  for (let i = 0; i < spans.length; i += 2) {
+    for (let pixel = spans[i]; pixel < spans[i + 1]; pixel++) {
+      inside[(pixel % height) * width + Math.floor(pixel / height)] = 1;
+    }
+  }
+  return inside;
+}
+
+/** Mix the colour into the pixels of a mask, and give its edge, which lies inside the mask, the full colour. */
+function tint({ data, width, height }, inside, color, opacity, thickness) {
+  const rgb = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+  const isInside = (x, y) => x >= 0 && y >= 0 && x < width && y < height && inside[y * width + x];
+  for (let y = 0; y < height; y++) {
+    for (let x = 0; x < width; x++) {
+      if (!inside[y * width + x]) continue;
+      const isDeep = isInside(x - thickness, y) && isInside(x + thickness, y) && isInside(x, y - thickness) && isInside(x, y + thickness);
+      const share = isDeep ? opacity : 1;
+      const at = 4 * (y * width + x);
+      for (let i = 0; i < 3; i++) data[at + i] = Math.round(data[at + i] * (1 - share) + rgb[i] * share);
+      data[at + 3] = Math.round(data[at + 3] * (1 - share) + 255 * share);
+    }
+  }
+}
+
+async function pngOf(canvas) {
+  const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+  if (!blob) throw new Error("the browser cannot write an image of this size");
+  return blob;
+}

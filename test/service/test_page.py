@@ -100,6 +100,33 @@ def test_a_box_by_dragging_and_several_objects(shapes):
     assert len(shapes.facts()) == 1
 
 
+def drag(page, start, by):
+    page.page.mouse.move(*start)
+    page.page.mouse.down()
+    page.page.mouse.move(start[0] + by[0], start[1] + by[1], steps=4)
+    page.page.mouse.up()
+
+
+def test_a_second_box_is_another_object(shapes):
+    drag(shapes, shapes.at(430, 60), (120, 80))
+    drag(shapes, shapes.at(100, 100), (120, 80))
+    shapes.settled()
+    boxes = shapes.page.evaluate("tritonSam.scene.objects.map((object) => object.box)")
+    assert [box[:2] for box in boxes] == [pytest.approx([430, 60], abs=2), pytest.approx([100, 100], abs=2)]
+    shapes.page.click("#undo")
+    assert shapes.page.evaluate("tritonSam.scene.objects.length") == 1
+
+
+def test_a_trembling_hand_clicks_and_a_narrow_drag_is_nothing(shapes):
+    """Lengths are in pixels of the screen: a move of 7 is a click, and a box needs 8 on each side."""
+    drag(shapes, shapes.at(200, 180), (7, 0))
+    shapes.settled()
+    prompt = "[tritonSam.scene.active.points.length, tritonSam.scene.active.box]"
+    assert shapes.page.evaluate(prompt) == [1, None]
+    drag(shapes, shapes.at(430, 60), (100, 6))
+    assert shapes.page.evaluate(prompt) == [1, None]
+
+
 def test_alt_and_the_tool_make_background_points(shapes):
     shapes.page.keyboard.down("Alt")
     shapes.click(300, 60)

@@ -132,7 +132,12 @@ stage.addEventListener("point", ({ detail }) => {
 stage.addEventListener("box", ({ detail }) => {
   if (!takesClicks() || everything.takesClicks) return;
   endHover();
-  change(() => (scene.current().box = detail.box.map(round2)), detail.time);
+  change(() => {
+    // A second box is another object. The box of a found object comes from the search, so the user's replaces it.
+    const { box, found } = scene.current();
+    const object = box && !found ? scene.begin() : scene.active;
+    object.box = detail.box.map(round2);
+  }, detail.time);
 });
 
 stage.addEventListener("view", () => ($("zoom-level").textContent = `${Math.round(stage.scale * 100)} %`));

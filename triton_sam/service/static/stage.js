@@ -1,6 +1,7 @@
 // The canvas: it shows image, masks and points, zooms and pans, and turns mouse, pen and touch into points and boxes.
 
-const DRAG_PIXELS = 5;
+const DRAG_PIXELS = 8; // of the screen; a shorter move is a click, because hands and pens tremble
+const SMALLEST_BOX = 8; // pixels of the screen for each side
 const MAX_ZOOM = 32;
 const WHEEL = 0.0016;
 
@@ -242,7 +243,8 @@ export class Stage extends EventTarget {
       this.#tell("point", { ...drag.from, label: drag.label, time: event.timeStamp });
     } else if (drag.kind === "box") {
       const box = rectangle(drag.from, drag.to, this.size);
-      if (box[2] - box[0] >= 2 && box[3] - box[1] >= 2) this.#tell("box", { box, time: event.timeStamp });
+      const sides = [box[2] - box[0], box[3] - box[1]];
+      if (Math.min(...sides) * this.scale >= SMALLEST_BOX) this.#tell("box", { box, time: event.timeStamp });
     }
     this.redraw();
   }

@@ -119,7 +119,7 @@ class Job:
         """Return the function that annotates one image with a client."""
         if inputs.prompts is not None:
             return prompts_to_masks(inputs.prompts)
-        return all_objects(parameters_of(self.family, dict(self.parameters)), next(iter(OBJECT)))
+        return all_objects(self.parameters, next(iter(OBJECT)))
 
     @contextlib.contextmanager
     def clients(self) -> Iterator[list[SamTritonClient]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..client.everything import find_everything
 from ..client.sync import SamTritonClient
 from ..errors import ImageError
-from ..everything.parameters import Parameters
 from ..families.base import Family, Size
 from ..inputs.images import open_image
 from .prompts import Prompt, Prompts
@@ -54,12 +52,12 @@ def together(prompts: Sequence[Prompt], family: Family) -> dict[str, Any]:
     return arguments
 
 
-def all_objects(parameters: Parameters, category: int) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
-    """Return the function that finds all objects of an image, see triton_sam.everything; all get one category."""
+def all_objects(parameters: Mapping[str, Any], category: int) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
+    """Return the function that finds all objects of an image by client.everything(); all get one category."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
         size = checked_size(item)
-        objects = find_everything(client, item.path, parameters).objects
+        objects = client.everything(item.path, **parameters)
         return ImageRecord.of(item, size, objects, [category] * len(objects))
 
     return work

@@ -41,6 +41,16 @@ def test_a_reload_loses_nothing(two_objects):
     assert page.facts()[1] == "click on it in the image"
 
 
+def test_a_reload_keeps_candidates_and_clean_up(page):
+    choices = "[document.querySelector('[data-multi=\"1\"]').ariaChecked, document.getElementById('cleanup').checked]"
+    assert page.page.evaluate(choices) == ["false", True]
+    page.page.click('[data-multi="1"]')
+    page.page.uncheck("#cleanup")
+    page.page.reload()
+    page.ready()
+    assert page.page.evaluate(choices) == ["true", False]
+
+
 def test_every_image_keeps_its_objects(two_objects, images):
     page = two_objects
     before = page.page.evaluate(PROMPTS), masks_of(page)

@@ -1,5 +1,6 @@
 // The main module of the page: it connects the user's actions, the answers of the service, and the drawing.
 
+import { keep, kept } from "./choices.js";
 import { connectControls } from "./controls.js";
 import { Everything } from "./everything.js";
 import { Live } from "./live.js";
@@ -16,7 +17,7 @@ import { Video } from "./video.js";
 
 const $ = (id) => document.getElementById(id);
 const live = new Live();
-const settings = { model: null, multimask: false, cleanup: true, opacity: 0.5, hover: true };
+const settings = { model: null, multimask: false, cleanup: true, opacity: 0.5, hover: true, ...kept() };
 const forImages = { scene: new Scene() };
 forImages.masks = new Masks(forImages.scene, live, settings);
 let { scene, masks } = forImages; // or those of the video
@@ -209,11 +210,13 @@ const actions = {
   },
   multimask(on) {
     settings.multimask = on;
+    keep(settings);
     check("[data-multi]", (button) => (button.dataset.multi === "1") === on);
     void masks.refresh();
   },
   cleanup(on) {
     settings.cleanup = on;
+    keep(settings);
     void masks.refresh();
   },
   toggleMultimask: () => actions.multimask(!settings.multimask),
@@ -341,6 +344,8 @@ connectControls({
 });
 
 $("stage").classList.add("is-empty");
+$("cleanup").checked = settings.cleanup;
+check("[data-multi]", (button) => (button.dataset.multi === "1") === settings.multimask);
 show();
 await loadModels();
 await pictures.start();

@@ -1,5 +1,6 @@
 // The page's buttons, fields, dropped files and keys, and the actions that they start.
 
+import { keep } from "./choices.js";
 import { droppedFiles } from "./files.js";
 import { installKeys } from "./keys.js";
 import { saveCoco, saveCutout, saveMask, saveOverlay, saveVideo } from "./saves.js";
@@ -51,6 +52,7 @@ export function connectControls(page) {
   $("keys").addEventListener("click", actions.help);
   $("model").addEventListener("change", () => {
     settings.model = $("model").value;
+    keep(settings);
     page.endHover();
     void page.reupload();
   });

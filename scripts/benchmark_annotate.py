@@ -19,9 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from triton_sam._common.bundle import bundled
 from triton_sam.annotate.folder import RunFolder
@@ -30,8 +28,7 @@ from triton_sam.annotate.run import annotate
 from triton_sam.client.sync import SamTritonClient
 from triton_sam.errors import SamError
 from triton_sam.local_server import LocalServer
-from triton_sam.masks import mask_to_box
-from triton_sam.scenes.scenes import generate_scene
+from triton_sam.scenes.data_set import write_data_set
 from triton_sam.transport.base import Tensors
 from triton_sam.transport.onnx import OnnxTransport
 
@@ -50,24 +47,6 @@ class TimedTransport(OnnxTransport):
             return super().infer(model, inputs, outputs)
         finally:
             self.seconds += time.perf_counter() - begin
-
-
-def write_scenes(folder: Path, count: int, side: int) -> Path:
-    """Write drawn scenes and a COCO file with the true box of each object; return the path of the latter."""
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for number in range(1, count + 1):
-        scene = generate_scene(number, side)
-        Image.fromarray(scene.image).save(folder / f"{number}.jpg", quality=92)
-        images.append({"id": number, "file_name": f"{number}.jpg", "width": side, "height": side})
-        for mask in scene.masks:
-            x1, y1, x2, y2 = mask_to_box(np.asarray(mask)) or (0, 0, 1, 1)
-            entry = {"id": len(annotations) + 1, "image_id": number, "category_id": 1}
-            annotations.append({**entry, "bbox": [x1, y1, x2 - x1, y2 - y1]})
-    path = folder / "boxes.json"
-    categories = [{"id": 1, "name": "object"}]
-    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
-    return path
 
 
 def run(job: Job, inputs: Inputs, folder: Path, threads: int) -> float:
@@ -94,7 +73,7 @@ def measure(count: int, side: int, rounds: int, threads: int) -> Figures:
     models = bundled("model_repository")
     files = {name: models / name / "1" / "model.onnx" for name in ("sam2_encoder", "sam2_decoder")}
     with tempfile.TemporaryDirectory() as name, LocalServer(models, models=["sam2"]) as server:
-        job = Job(str(write_scenes(Path(name), count, side)), "boxes", urls=(server.grpc_url,))
+        job = Job(str(write_data_set(Path(name), count, side)), "boxes", urls=(server.grpc_url,))
         inputs = job.read()
         transport = TimedTransport(files)
         rows = []

@@ -1,0 +1,38 @@
+"""A COCO data set of generated scenes, with the true box of each object."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ..masks import mask_to_box
+from ..masks.coco import corner_and_size
+from .scenes import generate_scene
+
+
+def write_data_set(folder: Path, count: int, side: int, objects: int | None = None) -> Path:
+    """Write scenes as PNG, and `boxes.json` beside them; return the path of the latter.
+
+    Args:
+        folder: an empty folder.
+        count: number of scenes; scene i has the seed i, from 1.
+        side: their width and height in pixels.
+        objects: how many objects of each scene get a box; None: all, and their parts.
+    """
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    for number in range(1, count + 1):
+        scene = generate_scene(number, side)
+        name = f"{number:04}.png"
+        Image.fromarray(scene.image).save(folder / name)
+        images.append({"id": number, "file_name": name, "width": side, "height": side})
+        for mask in scene.masks[:objects]:
+            entry = {"id": len(annotations) + 1, "image_id": number, "category_id": 1 + len(annotations) % 2}
+            annotations.append({**entry, "bbox": corner_and_size(mask_to_box(mask))})
+    categories = [{"id": 1, "name": "odd"}, {"id": 2, "name": "even"}]
+    path = folder / "boxes.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": categories}))
+    return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -51,8 +52,12 @@ def start(python: list[str], scenes: Path, out: Path, url: str, *options: str) -
 
 
 def actors(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [child for child in children if "MapWorker" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended in the meantime
+            if "MapWorker" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 @pytest.mark.timeout(900)
@@ -69,9 +74,11 @@ def test_ray_writes_the_same_files_even_if_an_actor_dies(
         shards = tmp_path / "two" / "shards"
         while process.poll() is None and not list(shards.glob("0*")):
             time.sleep(0.1)
-        killed = actors(process)[:1]
-        for actor in killed:
-            actor.kill()
+        killed = 0
+        while process.poll() is None and not killed:
+            for actor in actors(process)[:1]:
+                actor.kill()
+                killed += 1
         assert killed, "the run ended before an actor could be killed"
         assert process.wait() == 0
     expected = files_of(tmp_path / "threads")

@@ -23,7 +23,10 @@ PACKAGES = ["ray[data]>=2.40", "tritonclient[grpc]", "tqdm", "filelock>=4", "pil
 NO_UV = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 """Otherwise Ray makes the environment again for each of its processes."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("TRITON_SAM_RAY" not in os.environ, reason="takes minutes: set TRITON_SAM_RAY=1"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import errors
 from .._common.extras import missing
+from .._common.text import first_line
 from ..errors import ConfigurationError, SamError, ServerError
 from .folder import RunFolder, Shard
 from .job import Job
@@ -23,6 +24,8 @@ from .run import annotate
 
 SHARD, ERROR, MESSAGE = "shard", "error", "message"
 """The columns of the pipeline."""
+ATTEMPTS = 3
+"""Ray cannot restart every actor that dies (its issue 53727). The pipeline then begins again with the missing shards."""
 
 
 def annotate_with_ray(
@@ -53,24 +56,34 @@ def annotate_with_ray(
         OSError: a shard cannot be written.
     """
     data = _ray_data()
-    left = [{SHARD: number} for number, wanted in shards if folder.state(number, wanted)[1]]
-    unfinished = {row[SHARD] for row in left}
     images = dict(shards)
-    for number in images.keys() - unfinished:
+    left = {number for number, wanted in shards if folder.state(number, wanted)[1]}
+    for number in images.keys() - left:
         _report(folder, number, images, done)
     if not left:
         return
     count = sum(len(wanted) for wanted in images.values())
-    with _cluster(address, actors):
-        rows = data.from_items(left, override_num_blocks=len(left)).map(
-            _Filler,
-            fn_constructor_args=(job, folder.folder.absolute(), folder.parameters, count, threads),
-            compute=data.ActorPoolStrategy(size=min(actors, len(left))),
-        )
-        for row in rows.iter_rows():
-            if row[ERROR]:
-                raise _error_of(row)
-            _report(folder, row[SHARD], images, done)
+    filler = (job, folder.folder.absolute(), folder.parameters, count, threads)
+    with _cluster(address, actors) as failures:
+        for attempt in range(ATTEMPTS):
+            try:
+                for row in _rows(data, sorted(left), filler, min(actors, len(left))):
+                    if row[ERROR]:
+                        raise _error_of(row)
+                    _report(folder, row[SHARD], images, done)
+                    left.discard(row[SHARD])
+                return
+            except failures as error:
+                if attempt + 1 == ATTEMPTS:
+                    raise ServerError(f"Ray gave up {ATTEMPTS} times: {first_line(error)}") from error
+
+
+def _rows(data: Any, numbers: Sequence[int], filler: tuple[Any, ...], actors: int) -> Iterable[Mapping[str, Any]]:
+    """Run the pipeline for shards."""
+    items = data.from_items([{SHARD: number} for number in numbers], override_num_blocks=len(numbers))
+    filled = items.map(_Filler, fn_constructor_args=filler, compute=data.ActorPoolStrategy(size=actors))
+    rows: Iterable[Mapping[str, Any]] = filled.iter_rows()
+    return rows
 
 
 class _Filler:
@@ -114,7 +127,8 @@ def _error_of(row: Mapping[str, Any]) -> Exception:
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None, actors: int) -> Iterator[None]:
+def _cluster(address: str | None, actors: int) -> Iterator[type[Exception]]:
+    """Yield the class of Ray's own errors while a cluster is connected."""
     import ray
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
@@ -129,7 +143,7 @@ def _cluster(address: str | None, actors: int) -> Iterator[None]:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     try:
-        yield
+        yield ray.exceptions.RayError
     finally:
         ray.shutdown()
 

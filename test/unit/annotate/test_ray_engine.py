@@ -38,12 +38,16 @@ class FakeData(SimpleNamespace):
         return size
 
 
+class LostActorError(Exception):
+    """Stands for ray.exceptions.RayError."""
+
+
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> None:
     import contextlib
 
     monkeypatch.setattr(ray_engine, "_ray_data", FakeData)
-    monkeypatch.setattr(ray_engine, "_cluster", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(ray_engine, "_cluster", lambda *_: contextlib.nullcontext(LostActorError))
 
 
 def annotate(source: Path, out: Path, *options: str) -> int:
@@ -67,6 +71,32 @@ def test_errors_of_actors_are_errors_of_the_command(
     data = write_data_set(tmp_path / "in", 4)
     assert annotate(data, tmp_path / "out", "--engine", "ray") == 1
     assert capsys.readouterr().err.strip() == "triton-sam: error: nothing answers at default"
+
+
+@pytest.mark.parametrize(("failures", "code"), [(2, 0), (3, 1)])
+def test_the_pipeline_begins_again_when_ray_gives_up(
+    failures: int,
+    code: int,
+    servers: FakeServers,
+    ray: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """After each failure, only the shards that lack are filled."""
+    pipelines = iter(range(failures))
+
+    def rows(data: FakeData) -> Any:
+        yield data.rows[0]
+        if next(pipelines, None) is not None:
+            raise LostActorError("the actor died\nfor ever")
+        yield from data.rows[1:]
+
+    monkeypatch.setattr(FakeData, "iter_rows", rows)
+    data = write_data_set(tmp_path / "in", 80)
+    assert annotate(data, tmp_path / "out", "--engine", "ray") == code
+    error = capsys.readouterr().err.strip()
+    assert error == ("triton-sam: error: Ray gave up 3 times: the actor died" if code else "")
 
 
 def test_a_full_disk_of_an_actor_is_an_error_of_the_disk() -> None:

@@ -22,6 +22,7 @@ from .commands import (
     everything,
     export,
     health,
+    large,
     models,
     predict,
     reload,
@@ -39,7 +40,7 @@ from .transport import probe
 from .transport.url import parse_url
 
 GROUPS = {
-    "segment": (demo, predict, everything, annotate, track),
+    "segment": (demo, predict, everything, annotate, large, track),
     "servers": (serve, service, container, health, doctor, reload),
     "models": (setup, download, export, models, alias, config, repair),
     "measurements": (verify, evaluate, speculative, benchmark),

@@ -27,6 +27,7 @@ from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
 from . import _cleanup, _options, _predict_files, _server
+from ._coordinates import box, point
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
 
 
@@ -38,12 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--point",
         action="append",
-        type=_point,
+        type=point,
         metavar="X,Y[,LABEL]",
         help="point in image pixels; label 1: foreground (default), 0: background; repeat for more points",
     )
     parser.add_argument(
-        "--box", action="append", type=_box, metavar="X1,Y1,X2,Y2", help="box in image pixels; repeat for more objects"
+        "--box", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box in image pixels; repeat for more objects"
     )
     parser.add_argument(
         "--mask-input", type=Path, metavar="NPY", help="logits of an earlier call (--logits), which this one refines"
@@ -220,25 +221,3 @@ def _document(answer: _Answer, several: bool) -> dict[str, Any]:
     objects = [{**facts(segment), "rle": segment.to_rle()} for segment in answer.segments]
     named = {"file": answer.source.name} if several else {}
     return {**named, "image": {"width": width, "height": height}, "objects": objects, **answer.timings}
-
-
-def _numbers(text: str, counts: tuple[int, ...], form: str) -> list[float]:
-    try:
-        values = [float(part) for part in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) not in counts:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {form}")
-    return values
-
-
-def _point(text: str) -> tuple[float, float, int]:
-    values = _numbers(text, (2, 3), "X,Y or X,Y,LABEL")
-    label = values[2] if len(values) == 3 else 1
-    if label not in (0, 1):
-        raise argparse.ArgumentTypeError(f"{text!r}: the label must be 1 (foreground) or 0 (background)")
-    return values[0], values[1], int(label)
-
-
-def _box(text: str) -> list[float]:
-    return _numbers(text, (4,), "X1,Y1,X2,Y2")

@@ -1,0 +1,77 @@
+"""Large images whose objects are known, in every format, and a client that finds the objects by their colour."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tifffile
+
+from triton_sam.errors import PromptError
+from triton_sam.masks.segment import Segment
+
+SIZE = (3000, 2200)
+GROUND = 40
+
+
+def draw(objects: list[tuple[int, int, int, int]], size: tuple[int, int] = SIZE) -> np.ndarray:
+    """Return an image (h,w,3) with rectangles x1, y1, x2, y2, each of a grey of its own, on a dark ground."""
+    pixels = np.full((size[1], size[0], 3), GROUND, np.uint8)
+    for number, (x1, y1, x2, y2) in enumerate(objects, 1):
+        pixels[y1:y2, x1:x2] = 60 + 10 * number % 190
+    return pixels
+
+
+def write_tiff(path: Path, pixels: np.ndarray, levels: int = 3, **options: Any) -> Path:
+    """Write a tiled TIFF file with a pyramid."""
+    kind: dict[str, Any] = {
+        "tile": (256, 256),
+        "compression": "zlib",
+        **({"photometric": "rgb"} if pixels.ndim == 3 else {}),
+    }
+    with tifffile.TiffWriter(path, bigtiff=True) as writer:
+        writer.write(pixels, subifds=levels - 1, **kind, **options)
+        for level in range(1, levels):
+            writer.write(pixels[:: 2**level, :: 2**level], subfiletype=1, **kind)
+    return path
+
+
+def write_zarr(path: Path, pixels: np.ndarray, levels: int = 3) -> Path:
+    """Write an OME-Zarr image of version 0.5 with the axes c, y, x."""
+    import zarr
+
+    group: Any = zarr.open_group(path, mode="w")
+    for level in range(levels):
+        part = np.moveaxis(pixels[:: 2**level, :: 2**level], 2, 0)
+        array = group.create_array(str(level), shape=part.shape, chunks=(1, 256, 256), dtype=part.dtype)
+        array[:] = part
+    axes = [{"name": "c", "type": "channel"}, {"name": "y", "type": "space"}, {"name": "x", "type": "space"}]
+    datasets = [{"path": str(level)} for level in range(levels)]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": axes, "datasets": datasets}]}
+    return path
+
+
+class ColourClient:
+    """A client whose mask of a prompt is the connected colour under it, and whose objects are all colours."""
+
+    def __init__(self) -> None:
+        self.encoded: list[np.ndarray] = []
+
+    def encode(self, pixels: np.ndarray) -> Any:
+        self.encoded.append(pixels)
+        return pixels
+
+    def segment(
+        self, points: Any, labels: Any, box: Any, multimask_output: bool, image: Any, logits: bool
+    ) -> list[Segment]:
+        x, y = points[0] if points is not None else ((box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
+        if not (0 <= x <= image.shape[1] and 0 <= y <= image.shape[0]):
+            raise PromptError("outside")
+        color = image[min(int(y), image.shape[0] - 1), min(int(x), image.shape[1] - 1), 0]
+        mask = np.asarray(image[:, :, 0] == color)
+        return [Segment(mask, 0.9 - number / 10, None, 0, number) for number in range(3 if multimask_output else 1)]
+
+    def everything(self, pixels: np.ndarray, **_: Any) -> list[Segment]:
+        self.encoded.append(pixels)
+        return [Segment(pixels[:, :, 0] == color, 0.9, None) for color in np.unique(pixels) if color != GROUND]

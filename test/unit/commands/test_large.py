@@ -1,0 +1,127 @@
+"""The command `large` with a client that finds objects by their colour: files, options, errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tifffile")
+pytest.importorskip("zarr")
+
+from PIL import Image
+from support.large_images import ColourClient, draw, write_tiff
+
+from triton_sam.cli import main
+from triton_sam.commands import large
+
+HOUSE = (1510, 905, 1700, 1300)
+SHED = (60, 60, 100, 90)
+PLACE = [
+    (33550, "d", 3, (0.5, 0.5, 0.0), True),
+    (33922, "d", 6, (0.0, 0.0, 0.0, 500000.0, 5400000.0, 0.0), True),
+    (34735, "H", 16, (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 32633), True),
+]
+
+
+class FakeClient(ColourClient):
+    """Stands for SamTritonClient."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+
+    def __enter__(self) -> FakeClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(large, "SamTritonClient", FakeClient)
+    return str(write_tiff(tmp_path / "image.tif", draw([HOUSE, SHED])))
+
+
+@pytest.fixture
+def placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(large, "SamTritonClient", FakeClient)
+    return str(write_tiff(tmp_path / "map.tif", draw([HOUSE, SHED]), extratags=PLACE))
+
+
+def corners(document: dict, number: int = 0) -> list[float]:
+    points = np.array([point for ring in document["features"][number]["geometry"]["coordinates"][0] for point in ring])
+    return [*points.min(axis=0), *points.max(axis=0)]
+
+
+def test_a_click_prints_geojson_in_pixels(plain: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["large", plain, "--point", "1600,1000"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert corners(document) == pytest.approx(HOUSE, abs=0.5)  # the tolerance of outlines
+    assert "crs" not in document
+    assert printed.err.splitlines()[-1] == "1 object"
+
+
+def test_a_map_answers_in_its_coordinates(placed: str, tmp_path: Path) -> None:
+    out = tmp_path / "house.geojson"
+    box = "500750,5399340,500860,5399560"
+    assert main(["large", placed, "--map", "--box", box, "--out", str(out), "-q"]) == 0
+    document = json.loads(out.read_text())
+    assert document["crs"]["properties"]["name"].endswith("32633")
+    assert corners(document) == pytest.approx([500755, 5399350, 500850, 5399547.5], abs=0.25)
+    assert main(["large", placed, "--point", "1600,1000", "--out", str(out), "-q"]) == 0
+    assert corners(json.loads(out.read_text())) == pytest.approx([500755, 5399350, 500850, 5399547.5], abs=0.25)
+
+
+def test_everything_and_the_overlay(plain: str, tmp_path: Path) -> None:
+    out, picture = tmp_path / "all.geojson", tmp_path / "all.png"
+    options = ["--everything", "--tile", "512", "--overlap", "100", "--out", str(out), "--overlay", str(picture), "-q"]
+    assert main(["large", plain, *options]) == 0
+    document = json.loads(out.read_text())
+    shed, house = sorted(corners(document, number) for number in range(2))
+    assert shed == pytest.approx(SHED, abs=0.5)
+    assert house == pytest.approx(HOUSE, abs=0.5)
+    with Image.open(picture) as shown:
+        pixels = np.asarray(shown.convert("RGB")).astype(int)
+    colored = np.ptp(pixels, axis=2) > 20  # the image itself is grey
+    assert 0.02 < colored.mean() < 0.06  # the house covers 3.5 % of the part around both objects
+
+
+def test_an_object_at_the_border_of_the_view_is_named(plain: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["large", plain, "--point", "1600,1000", "--view", "1550,950,1650,1050"]) == 0
+    assert "reaches the border of the part: give --view" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give --point or --box for one object, or --everything"),
+        (["--point", "1,1", "--everything"], "give --point or --box for one object, or --everything"),
+        (["--everything", "--view", "0,0,9,9"], "--view is for --point and --box"),
+        (["--point", "1,1", "--points-per-side", "4"], "--points-per-side is for --everything"),
+        (["--point", "1,1", "--map"], "does not say where it lies on a map"),
+        (["--point", "9999,1"], "a prompt lies outside"),
+        (["--everything", "--level", "7"], "level must be 0 to 2, not 7"),
+    ],
+)
+def test_wrong_options_are_one_clear_error(
+    options: list[str], message: str, plain: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["large", plain, *options, "--out", str(tmp_path / "out.geojson")]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.geojson").exists()
+
+
+def test_a_missing_image_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["large", str(tmp_path / "gone.tif"), "--point", "1,1"]) == 1
+    assert "gone.tif: there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0,1", "a", "0,1,2,3"])
+def test_wrong_channels_are_explained(text: str, plain: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["large", plain, "--point", "1,1", "--channels", text])
+    assert "is not one channel or three" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""Large images: levels, parts, kinds of files, places on Earth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tifffile")
+pytest.importorskip("zarr")
+
+import tifffile
+from support.large_images import SIZE, draw, write_tiff, write_zarr
+
+from triton_sam.errors import ImageError, InputError
+from triton_sam.tiles import open_large_image
+from triton_sam.tiles.georeference import Georeference, georeference_of
+
+PIXELS = draw([(100, 100, 400, 300), (1500, 900, 1700, 1300)])
+
+
+@pytest.fixture(params=["tiff", "zarr"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param == "tiff":
+        return write_tiff(tmp_path / "image.tif", PIXELS)
+    return write_zarr(tmp_path / "image.zarr", PIXELS)
+
+
+def test_levels_and_parts(path: Path) -> None:
+    with open_large_image(path) as image:
+        assert image.size == SIZE
+        assert [level.size for level in image.levels] == [(3000, 2200), (1500, 1100), (750, 550)]
+        window = image.window((90, 95, 410, 305), 1024)
+        np.testing.assert_array_equal(window.pixels, PIXELS[95:305, 90:410])
+        assert window.region == (90, 95, 410, 305)
+        assert window.scale == (1, 1)
+
+
+def test_a_larger_part_comes_from_a_smaller_level(path: Path) -> None:
+    with open_large_image(path) as image:
+        window = image.window((0, 0, 3000, 2200), 750)
+        assert window.pixels.shape == (550, 750, 3)
+        assert window.scale == (4, 4)
+        np.testing.assert_array_equal(window.pixels, PIXELS[::4, ::4])
+        reduced = image.window((0, 0, 3000, 2200), 600)
+        assert reduced.pixels.shape == (440, 600, 3)
+        assert reduced.scale == (5, 5)
+
+
+def test_points_go_there_and_back(path: Path) -> None:
+    with open_large_image(path) as image:
+        window = image.window((400, 800, 2400, 2200), 1000)
+        points = [[1500.0, 900.0], [1700.0, 1300.0]]
+        np.testing.assert_allclose(window.outside(window.inside(points)), points)
+        (column, row), _ = window.inside(points)
+        assert window.pixels[int(row) + 1, int(column) + 1, 0] == PIXELS[905, 1505, 0]
+
+
+def test_parts_are_clipped_and_never_empty(path: Path) -> None:
+    with open_large_image(path) as image:
+        assert image.window((-50, -50, 20, 10), 1024).region == (0, 0, 20, 10)
+        with pytest.raises(InputError, match="outside of image"):
+            image.window((3000, 0, 3100, 10), 1024)
+
+
+def test_an_image_without_a_pyramid_asks_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_large_image(write_tiff(tmp_path / "flat.tif", PIXELS, levels=1)) as image:
+        assert image.window((0, 0, 3000, 2200), 300).pixels.shape == (220, 300, 3)
+        monkeypatch.setattr("triton_sam.tiles.pyramid.MAX_READ", 1000)
+        with pytest.raises(InputError, match="make a pyramid"):
+            image.window((0, 0, 3000, 2200), 300)
+
+
+@pytest.mark.parametrize("shape", [(300, 200), (300, 200, 1), (300, 200, 4)])
+def test_grey_and_alpha(shape: tuple[int, ...], tmp_path: Path) -> None:
+    pixels = np.arange(np.prod(shape), dtype=np.uint32).reshape(shape).astype(np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", pixels, tile=(64, 64), **({"photometric": "rgb"} if shape[-1] == 4 else {}))
+    with open_large_image(tmp_path / "a.tif") as image:
+        found = image.window((0, 0, 200, 300), 1024).pixels
+    expected = pixels[:, :, :3] if shape[-1] == 4 else np.repeat(pixels.reshape(300, 200, 1), 3, axis=2)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_deep_values_are_stretched_from_their_range(tmp_path: Path) -> None:
+    pixels = np.linspace(1000, 3000, 300 * 200).reshape(300, 200).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", pixels, tile=(64, 64))
+    with open_large_image(tmp_path / "a.tif") as image:
+        found = image.window((0, 0, 200, 300), 1024).pixels[:, :, 0]
+    assert (found.min(), found.max()) == (0, 255)
+    np.testing.assert_allclose(found, (pixels - 1000.0) / 2000 * 255, atol=0.51)
+
+
+def test_further_axes_and_channels(tmp_path: Path) -> None:
+    stack = np.random.default_rng(1).integers(0, 255, (2, 3, 4, 64, 80), dtype=np.uint8)
+    tifffile.imwrite(tmp_path / "a.ome.tif", stack, metadata={"axes": "TZCYX"}, tile=(32, 32))
+    with open_large_image(tmp_path / "a.ome.tif", channels=(3, 1, 0), index={"T": 1, "Z": 2}) as image:
+        found = image.window((0, 0, 80, 64), 1024).pixels
+    np.testing.assert_array_equal(found, np.moveaxis(stack[1, 2][[3, 1, 0]], 0, 2))
+    with pytest.raises(ImageError, match="no position 9 along the axis Z"):
+        open_large_image(tmp_path / "a.ome.tif", index={"Z": 9})
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not an image", b"II*\x00\xff\xff\xff\x7f"])
+def test_a_file_that_is_no_image_is_one_clear_error(content: bytes | None, tmp_path: Path) -> None:
+    path = tmp_path / "image.tif"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ImageError, match=r"image\.tif"):
+        open_large_image(path)
+
+
+def test_a_folder_that_is_no_image_is_one_clear_error(tmp_path: Path) -> None:
+    import zarr
+
+    with pytest.raises(ImageError):
+        open_large_image(tmp_path)
+    zarr.open_group(tmp_path / "a.zarr", mode="w")
+    with pytest.raises(ImageError, match="no multiscales"):
+        open_large_image(tmp_path / "a.zarr")
+
+
+def test_a_geotiff_has_its_place(tmp_path: Path) -> None:
+    keys = (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 32633)
+    tags = [
+        (33550, "d", 3, (0.5, 0.5, 0.0), True),
+        (33922, "d", 6, (0.0, 0.0, 0.0, 500000.0, 5400000.0, 0.0), True),
+        (34735, "H", len(keys), keys, True),
+    ]
+    with open_large_image(write_tiff(tmp_path / "map.tif", PIXELS, extratags=tags)) as image:
+        place = image.georeference
+    assert place == Georeference((0.5, 0.0, 500000.0, 0.0, -0.5, 5400000.0), 32633)
+    points = np.array([[0.0, 0.0], [100.0, 40.0]])
+    np.testing.assert_allclose(place.to_map(points), [[500000, 5400000], [500050, 5399980]])
+    np.testing.assert_allclose(place.to_pixels(place.to_map(points)), points)
+    assert place.crs == {"type": "name", "properties": {"name": "urn:ogc:def:crs:EPSG::32633"}}
+
+
+def test_other_ways_to_name_a_place() -> None:
+    matrix = [0.0, 2.0, 0.0, 10.0, -3.0, 0.0, 0.0, 20.0, 0, 0, 1, 0, 0, 0, 0, 1]
+    turned = georeference_of({"ModelTransformation": matrix, "GeographicTypeGeoKey": 4326})
+    assert turned == Georeference((0, 2, 10, -3, 0, 20), 4326)
+    centres = georeference_of({"ModelTransformation": matrix, "GTRasterTypeGeoKey": 2})
+    assert centres == Georeference((0, 2, 9, -3, 0, 21.5))
+    assert georeference_of({}) is None
+    assert georeference_of({"ModelTransformation": matrix, "ProjectedCSTypeGeoKey": 32767}).crs is None
+
+
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from triton_sam.errors import MissingDependencyError
+
+    path = write_tiff(tmp_path / "image.tif", PIXELS)
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    for source in (path, tmp_path):
+        with pytest.raises(MissingDependencyError, match=r"\[tiles\]"):
+            open_large_image(source)

@@ -1,0 +1,179 @@
+"""Segment objects in a large image, part by part: slides of microscopes, aerial photographs, maps.
+
+Examples:
+  triton-sam large slide.svs --point 51200,30400 --out cell.geojson --overlay cell.png
+  triton-sam large map.tif --map --box 500010,5399800,500090,5399900 --out house.geojson
+  triton-sam large slide.svs --everything --level 1 --out cells.geojson
+
+It reads TIFF, BigTIFF, GeoTIFF, SVS, OME-TIFF and OME-Zarr. docs/how-to/large-images.md describes the levels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from .._common.files import atomic_path, atomic_write
+from .._common.signals import ends_by_interrupt
+from ..client.sync import SamTritonClient
+from ..errors import ConfigurationError
+from ..everything.parameters import parameters_of
+from ..masks.drawing import overlay_objects
+from ..masks.polygons import trace_polygons
+from ..tiles import LargeImage, LargeImageClient, LargeObject, open_large_image
+from ..tiles.objects import to_geojson
+from ..tiles.pyramid import Region
+from . import _everything_options, _options, _server
+from ._coordinates import box, point
+
+SHOWN = 1600
+"""Pixels of the longest side of an overlay."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("image", type=Path, metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder")
+    parser.add_argument(
+        "--point",
+        action="append",
+        type=point,
+        metavar="X,Y[,LABEL]",
+        help="point of one object in pixels of the largest level; label 1: foreground (default), 0: background",
+    )
+    parser.add_argument("--box", type=box, metavar="X1,Y1,X2,Y2", help="box of one object in the same pixels")
+    parser.add_argument("--everything", action="store_true", help="find all objects, tile by tile")
+    parser.add_argument(
+        "--map", action="store_true", help="--point, --box and --view are coordinates of the map's reference system"
+    )
+    parser.add_argument(
+        "--view", type=box, metavar="X1,Y1,X2,Y2", help="the part to look at (default: 1024 pixels around the prompt)"
+    )
+    parser.add_argument("--level", type=int, default=0, metavar="N", help="level to search (default: 0, the largest)")
+    parser.add_argument("--tile", type=int, default=1024, metavar="PIXELS", help="side of a tile (default: 1024)")
+    parser.add_argument("--overlap", type=int, default=256, metavar="PIXELS", help="of tiles (default: 256)")
+    parser.add_argument(
+        "--channels", type=_channels, default=(0, 1, 2), metavar="R,G,B", help="channels to show (default: 0,1,2)"
+    )
+    parser.add_argument("--out", type=Path, metavar="GEOJSON", help="write the outlines (default: standard output)")
+    parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
+    _everything_options.add_parameters(parser)
+    _options.add_client(parser)
+    _options.add_quiet(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    _check(args)
+    with open_large_image(args.image, channels=args.channels) as image:
+        prompts = {} if args.everything else _prompts(args, image)
+        with (
+            ends_by_interrupt(),
+            _server.server_urls(args) as urls,
+            SamTritonClient(
+                urls[-1], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
+            ) as client,
+        ):
+            large = LargeImageClient(client, image)
+            found = _search(args, large) if args.everything else large.segment(**prompts)
+        document = json.dumps(to_geojson(found, image.georeference), separators=(",", ":"))
+        if args.overlay:
+            _draw(args.overlay, image, found)
+    if args.out is None:
+        print(document)
+    else:
+        atomic_write(args.out, document.encode() + b"\n")
+    for each in found[:1] if args.everything else found:
+        _options.say(args, f"{each!r}{' reaches the border of the part: give --view' if each.is_cut else ''}")
+    _options.say(args, f"{len(found)} object{'' if len(found) == 1 else 's'}")
+    return 0
+
+
+def _channels(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not one channel or three, for example 0,1,2")
+    return tuple(int(word) for word in words) * (1 if len(words) == 3 else 3)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Check the options that argparse cannot.
+
+    Raises:
+        ConfigurationError: options do not fit each other.
+        MissingDependencyError: contourpy is not installed.
+    """
+    prompted = bool(args.point or args.box)
+    if prompted == args.everything:
+        raise ConfigurationError("give --point or --box for one object, or --everything")
+    if args.everything and args.view:
+        raise ConfigurationError("--view is for --point and --box")
+    given = _everything_options.parameters(args)
+    if given and not args.everything:
+        raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --everything")
+    parameters_of(args.model, given)
+    trace_polygons([[1]])  # says at once that contourpy is missing
+    _server.check(args)
+
+
+def _prompts(args: argparse.Namespace, image: LargeImage) -> dict[str, Any]:
+    """Return the arguments of LargeImageClient.segment().
+
+    Raises:
+        ConfigurationError: the file does not say where the map lies.
+    """
+    if args.map and image.georeference is None:
+        raise ConfigurationError(f"{image.name} does not say where it lies on a map: leave out --map")
+
+    def pixels(values: Sequence[float]) -> list[float]:
+        points = np.asarray(values, np.float64).reshape(-1, 2)
+        if args.map and image.georeference is not None:
+            points = image.georeference.to_pixels(points)
+        placed: list[float] = points.ravel().tolist()
+        return placed
+
+    def corners(values: Sequence[float]) -> list[float]:
+        x1, y1, x2, y2 = pixels(values)
+        return [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]  # y of a map runs upwards
+
+    prompts: dict[str, Any] = {}
+    if args.point:
+        prompts["point_coords"] = [pixels(each[:2]) for each in args.point]
+        prompts["point_labels"] = [each[2] for each in args.point]
+    if args.box:
+        prompts["box"] = corners(args.box)
+    if args.view:
+        prompts["view"] = tuple(round(value) for value in corners(args.view))
+    return prompts
+
+
+def _search(args: argparse.Namespace, large: LargeImageClient) -> list[LargeObject]:
+    with tqdm(unit="tile", disable=args.quiet) as shown:
+
+        def show(done: int, total: int) -> None:
+            shown.total = total
+            shown.update(done - shown.n)
+
+        parameters = _everything_options.parameters(args)
+        return large.everything(tile=args.tile, overlap=args.overlap, level=args.level, progress=show, **parameters)
+
+
+def _draw(path: Path, image: LargeImage, found: Sequence[LargeObject]) -> None:
+    """Draw the objects into the part around them."""
+    window = image.window(_around(image, found), SHOWN)
+    masks = [each.within(window) for each in found]
+    with atomic_path(path) as temporary:
+        overlay_objects(window.pixels, masks).save(temporary, "PNG")
+
+
+def _around(image: LargeImage, found: Sequence[LargeObject]) -> Region:
+    boxes = np.array([each.box for each in found if each.box is not None] or [(0, 0, *image.size)])
+    x1, y1 = boxes[:, :2].min(axis=0)
+    x2, y2 = boxes[:, 2:].max(axis=0)
+    room = max(x2 - x1, y2 - y1) / 4
+    return image.clip((int(x1 - room), int(y1 - room), int(x2 + room) + 1, int(y2 + room) + 1))

@@ -1,0 +1,11 @@
+"""Images that are too large for one request: slides of microscopes, aerial photographs, maps.
+
+They are read part by part, at the level of their pyramid that fits, and results are in pixels of the whole image.
+"""
+
+from .objects import LargeObject
+from .opening import open_large_image
+from .pyramid import LargeImage
+from .segmenting import LargeImageClient
+
+__all__ = ["LargeImage", "LargeImageClient", "LargeObject", "open_large_image"]

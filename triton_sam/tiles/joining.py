@@ -1,0 +1,158 @@
+"""Joins the objects of overlapping tiles: an object that two tiles show is one object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..families.base import Size
+from ..masks.rle import BoolArray
+from .objects import LargeObject
+from .pyramid import Region
+
+SAME = 0.5
+"""Two masks are of one object if they have at least this IoU in the part that both tiles show."""
+
+Box = tuple[int, int, int, int]
+
+
+def tiles(size: Size, side: int, overlap: int) -> Iterator[Region]:
+    """Yield tiles that cover an image, row by row. The last ones are moved inwards, so that all have the full side.
+
+    Args:
+        size: width and height of the image in pixels.
+        side: width and height of a tile in pixels; an image that is smaller has one tile.
+        overlap: pixels that neighbours share at least.
+    """
+    for top in _starts(size[1], side, overlap):
+        for left in _starts(size[0], side, overlap):
+            yield left, top, min(size[0], left + side), min(size[1], top + side)
+
+
+class Placed:
+    """A mask, cropped to its box, at its place in a level.
+
+    Args:
+        bits: bool (h,w).
+        left: column of the first pixel in the level.
+        top: row of the first pixel in the level.
+        score: predicted IoU.
+    """
+
+    def __init__(self, bits: BoolArray, left: int, top: int, score: float) -> None:
+        self._packed = np.packbits(bits)
+        self._shape = bits.shape
+        self.box: Box = (left, top, left + bits.shape[1], top + bits.shape[0])
+        self.area = int(np.count_nonzero(bits))
+        self.score = score
+
+    @property
+    def bits(self) -> BoolArray:
+        """The mask inside its box, bool (h,w)."""
+        height, width = self._shape
+        return np.unpackbits(self._packed, count=height * width).astype(bool).reshape(height, width)
+
+    def within(self, box: Box) -> BoolArray:
+        """Return the mask inside a box, bool (h,w)."""
+        result = np.zeros((box[3] - box[1], box[2] - box[0]), bool)
+        shared = _common(self.box, box)
+        if shared is not None:
+            x1, y1, x2, y2 = shared
+            part = self.bits[y1 - self.box[1] : y2 - self.box[1], x1 - self.box[0] : x2 - self.box[0]]
+            result[y1 - box[1] : y2 - box[1], x1 - box[0] : x2 - box[0]] = part
+        return result
+
+    def iou(self, other: Placed, shared: Box) -> float:
+        """Return the IoU of two masks inside a box."""
+        if _common(self.box, other.box) is None:
+            return 0.0
+        near = _common(_hull((self, other)), shared)
+        if near is None:
+            return 0.0
+        mine, theirs = self.within(near), other.within(near)
+        union = np.count_nonzero(mine | theirs)
+        return float(np.count_nonzero(mine & theirs) / union) if union else 0.0
+
+
+class Joiner:
+    """Collects the objects of tiles and joins those that two tiles show.
+
+    All masks must have the same scale, in whole pixels of a level.
+    """
+
+    def __init__(self) -> None:
+        self._objects: list[Placed] = []
+        self._parents: list[int] = []
+        self._tiles: list[tuple[Box, list[int]]] = []
+
+    def add(self, tile: Box, found: Sequence[Placed]) -> None:
+        """Add the objects of a tile, whose box is in pixels of the level."""
+        numbers = []
+        for each in found:
+            numbers.append(len(self._objects))
+            self._parents.append(len(self._objects))
+            self._objects.append(each)
+        for other, theirs in self._tiles:
+            shared = _common(tile, other)
+            if shared is None:
+                continue
+            for ours in numbers:
+                for number in theirs:
+                    if self._objects[ours].iou(self._objects[number], shared) >= SAME:
+                        self._parents[self._root(ours)] = self._root(number)
+        self._tiles.append((tile, numbers))
+
+    def forget(self, bottom: int) -> None:
+        """Compare no more with tiles that end above a row, because no further tile reaches them."""
+        self._tiles = [(tile, numbers) for tile, numbers in self._tiles if tile[3] > bottom]
+
+    def joined(self) -> list[Placed]:
+        """Return the objects in the order in which their first part was added."""
+        groups: dict[int, list[Placed]] = {}
+        for number, each in enumerate(self._objects):
+            groups.setdefault(self._root(number), []).append(each)
+        return [_union(group) for group in groups.values()]
+
+    def _root(self, number: int) -> int:
+        while self._parents[number] != number:
+            self._parents[number] = number = self._parents[self._parents[number]]
+        return number
+
+
+def _union(group: Sequence[Placed]) -> Placed:
+    if len(group) == 1:
+        return group[0]
+    box = _hull(group)
+    bits = np.zeros((box[3] - box[1], box[2] - box[0]), bool)
+    for each in group:
+        bits |= each.within(box)
+    weights = [each.area for each in group]
+    return Placed(bits, box[0], box[1], float(np.average([each.score for each in group], weights=weights)))
+
+
+def _hull(group: Sequence[Placed]) -> Box:
+    corners = np.array([each.box for each in group])
+    x1, y1 = corners[:, :2].min(axis=0).tolist()
+    x2, y2 = corners[:, 2:].max(axis=0).tolist()
+    return x1, y1, x2, y2
+
+
+def _common(one: Box, other: Box) -> Box | None:
+    box = max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3])
+    return box if box[0] < box[2] and box[1] < box[3] else None
+
+
+def _starts(length: int, side: int, overlap: int) -> list[int]:
+    if length <= side:
+        return [0]
+    count = -int(-(length - overlap) // (side - overlap))
+    return [round(number * (length - side) / (count - 1)) for number in range(count)]
+
+
+def to_object(placed: Placed, level: Size, image: Size) -> LargeObject:
+    """Return an object in pixels of the whole image."""
+    across, down = image[0] / level[0], image[1] / level[1]
+    x1, y1, x2, y2 = placed.box
+    region = (round(x1 * across), round(y1 * down), round(x2 * across), round(y2 * down))
+    return LargeObject(placed.bits, region, placed.score)

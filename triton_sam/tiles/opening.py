@@ -1,0 +1,139 @@
+"""Opens large images: TIFF, BigTIFF, GeoTIFF, SVS and OME-TIFF by tifffile, OME-Zarr by zarr.
+
+References: the OME-NGFF specification 0.4 and 0.5, section "multiscales" (https://ngff.openmicroscopy.org), and
+tifffile's documentation of `TiffPageSeries.levels`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._common.extras import missing
+from ..errors import ImageError
+from .georeference import georeference_of
+from .pyramid import Bytes, LargeImage, Level
+
+_SAMPLE = 1 << 22
+"""Pixels of the smallest level, at most, from which the range of deep values is taken."""
+
+
+def open_large_image(
+    path: str | os.PathLike[str], *, channels: Sequence[int] = (0, 1, 2), index: Mapping[str, int] | None = None
+) -> LargeImage:
+    """Open a large image. Only parts of it are read, when they are needed.
+
+    Args:
+        path: a TIFF file (also BigTIFF, GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image.
+        channels: the channels that become red, green and blue. An image with fewer channels is grey.
+        index: the position along further axes by their name, for example ``{"T": 3, "Z": 10}``; 0 for the others.
+
+    Returns:
+        The image. Values of more than 8 bits are stretched from the range of the smallest level to 0..255.
+
+    Raises:
+        ImageError: the file is missing, damaged, or of another format.
+        MissingDependencyError: tifffile or zarr is not installed.
+    """
+    path = Path(path)
+    opened = _open_zarr if path.is_dir() else _open_tiff
+    try:
+        return opened(path, tuple(channels), dict(index or {}))
+    except (ImageError, ImportError):
+        raise
+    except FileNotFoundError as error:
+        raise ImageError(f"{path}: there is no such file") from error
+    except Exception as error:  # tifffile and zarr raise almost any exception for damaged files
+        raise ImageError(f"{path} cannot be read as a large image: {error or type(error).__name__}") from error
+
+
+def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
+    try:
+        import tifffile
+        import zarr
+    except ImportError as error:
+        raise missing("large images need", "tiles", error) from error
+    file = tifffile.TiffFile(path)
+    try:
+        series = file.series[0]
+        arrays = [zarr.open(series.aszarr(level=level), mode="r") for level in range(len(series.levels))]
+        levels = _levels(arrays, [level.axes for level in series.levels], channels, index)
+        tags = (file.pages.first.geotiff_tags if file.is_geotiff else None) or {}
+        return LargeImage(path.name, levels, georeference_of(tags), file.close)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open_zarr(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
+    try:
+        import zarr
+    except ImportError as error:
+        raise missing("large images need", "tiles", error) from error
+    group: Any = zarr.open_group(path, mode="r")
+    attributes: dict[str, Any] = dict(group.attrs)
+    described = attributes.get("ome", attributes).get("multiscales")
+    if not described:
+        raise ImageError(f"{path} is not an OME-Zarr image: it has no multiscales")
+    axes = "".join(axis["name"] if isinstance(axis, dict) else axis for axis in described[0]["axes"]).upper()
+    arrays = [group[each["path"]] for each in described[0]["datasets"]]
+    return LargeImage(path.name, _levels(arrays, [axes] * len(arrays), channels, index))
+
+
+def _levels(
+    arrays: Sequence[Any], axes: Sequence[str], channels: tuple[int, ...], index: dict[str, int]
+) -> list[Level]:
+    for name, array in zip(axes, arrays, strict=True):
+        if not {"Y", "X"} <= set(name):
+            raise ImageError(f"an image with the axes {name} has no Y and X")
+        for axis, position in index.items():
+            if axis not in name or not 0 <= position < array.shape[name.index(axis)]:
+                raise ImageError(f"there is no position {position} along the axis {axis} of {name}")
+    views = [partial(_read, array, name, channels, index) for array, name in zip(arrays, axes, strict=True)]
+    sizes = [tuple(array.shape[name.index(axis)] for axis in "XY") for array, name in zip(arrays, axes, strict=True)]
+    limits = _range(views[-1], sizes[-1]) if arrays[0].dtype != np.uint8 else None
+    return [
+        Level((size[0], size[1]), partial(_as_bytes, view, limits)) for size, view in zip(sizes, views, strict=True)
+    ]
+
+
+def _read(
+    array: Any, axes: str, channels: tuple[int, ...], index: dict[str, int], x1: int, y1: int, x2: int, y2: int
+) -> np.ndarray[Any, Any]:
+    """Return a part of a level as (h,w,3) in the array's type."""
+    colors = next((axis for axis in axes if axis in "CS"), None)
+    selection = {axis: index.get(axis, 0) for axis in axes} | {"Y": slice(y1, y2), "X": slice(x1, x2)}
+    if colors:
+        selection[colors] = slice(None)
+    values = np.asarray(array[tuple(selection[axis] for axis in axes)])
+    kept = [axis for axis in axes if axis in ("Y", "X", colors)]
+    values = values.transpose([kept.index(axis) for axis in ("Y", "X", colors) if axis])
+    if values.ndim == 2:
+        values = values[:, :, None]
+    wanted = list(channels) if max(channels) < values.shape[2] else [min(channels[0], values.shape[2] - 1)] * 3
+    return values[:, :, wanted]
+
+
+def _range(read: Any, size: Sequence[int]) -> tuple[float, float]:
+    width, height = size
+    rows = max(1, min(height, _SAMPLE // width))
+    top = (height - rows) // 2
+    sample = read(0, top, width, top + rows)
+    finite = sample[np.isfinite(sample)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+
+
+def _as_bytes(read: Any, limits: tuple[float, float] | None, x1: int, y1: int, x2: int, y2: int) -> Bytes:
+    values = read(x1, y1, x2, y2)
+    if limits is None:
+        return np.asarray(values, np.uint8)
+    low, high = limits
+    scaled: np.ndarray[Any, Any] = (np.nan_to_num(values.astype(np.float32), nan=low) - low) * (
+        255 / max(high - low, 1e-12)
+    )
+    return np.asarray(np.clip(np.rint(scaled), 0, 255), np.uint8)

@@ -1,0 +1,147 @@
+"""A large image as a pyramid of levels, of which any part can be read as RGB."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from ..errors import InputError
+from ..families.base import Size
+from ..masks.polygons import FloatPoints
+from .georeference import Georeference
+
+Bytes = npt.NDArray[np.uint8]
+Region = tuple[int, int, int, int]
+"""x1, y1, x2, y2 in pixels of the whole image; x2 and y2 lie outside."""
+
+MAX_READ = 1 << 27
+"""Pixels of a level that are read at once, at most: 400 MB as RGB."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of a pyramid.
+
+    Args:
+        size: width and height in pixels.
+        read: returns the pixels x1, y1, x2, y2 of the level as uint8 (h,w,3).
+    """
+
+    size: Size
+    read: Callable[[int, int, int, int], Bytes]
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A part of a large image, as it is sent to a server.
+
+    Args:
+        pixels: uint8 (h,w,3), RGB.
+        region: the part of the whole image that it shows.
+    """
+
+    pixels: Bytes
+    region: Region
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Pixels of the whole image for each pixel of the window, across and down."""
+        x1, y1, x2, y2 = self.region
+        height, width = self.pixels.shape[:2]
+        return (x2 - x1) / width, (y2 - y1) / height
+
+    def inside(self, points: npt.ArrayLike) -> FloatPoints:
+        """Return points (...,2) of the whole image as points of the window."""
+        moved: FloatPoints = (np.asarray(points, np.float64) - self.region[:2]) / self.scale
+        return moved
+
+    def outside(self, points: npt.ArrayLike) -> FloatPoints:
+        """Return points (...,2) of the window as points of the whole image."""
+        moved: FloatPoints = np.asarray(points, np.float64) * self.scale + self.region[:2]
+        return moved
+
+
+class LargeImage:
+    """An image of which parts are read as they are needed.
+
+    Args:
+        name: name of the file, for messages.
+        levels: the levels of the pyramid, from the largest one.
+        georeference: the place of a map; None if the file describes none.
+        close: closes the file.
+
+    Attributes:
+        size: width and height of the largest level in pixels.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        levels: Sequence[Level],
+        georeference: Georeference | None = None,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self.levels = tuple(levels)
+        self.size: Size = self.levels[0].size
+        self.georeference = georeference
+        self.close = close
+
+    def __enter__(self) -> LargeImage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LargeImage({self.name}, {self.size[0]} x {self.size[1]}, {len(self.levels)} levels)"
+
+    def window(self, region: Region, side: int) -> Window:
+        """Read a part of the image, at the coarsest level that still has ``side`` pixels along its longest side.
+
+        Args:
+            region: the part; it is clipped to the image.
+            side: width or height of the result at most, in pixels. Smaller parts are not enlarged.
+
+        Raises:
+            InputError: the part lies outside the image, or the file has no level that is small enough to be read.
+        """
+        region = self.clip(region)
+        longest = max(region[2] - region[0], region[3] - region[1])
+        level = self._level(longest, side)
+        across, down = (whole / part for whole, part in zip(self.size, level.size, strict=True))
+        x1, y1 = int(region[0] / across), int(region[1] / down)
+        x2, y2 = min(level.size[0], -int(-region[2] // across)), min(level.size[1], -int(-region[3] // down))
+        if (x2 - x1) * (y2 - y1) > MAX_READ:
+            raise InputError(
+                f"{self.name} has no level for a view of {longest} pixels: make a pyramid, for example by "
+                "`gdaladdo` or `vips tiffsave --pyramid`, or look at a smaller part"
+            )
+        pixels = level.read(x1, y1, x2, y2)
+        share = side / max(pixels.shape[:2])
+        if share < 1:
+            size = (max(1, round(pixels.shape[1] * share)), max(1, round(pixels.shape[0] * share)))
+            pixels = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX, reducing_gap=2))
+        shown = (round(x1 * across), round(y1 * down), round(x2 * across), round(y2 * down))
+        return Window(pixels, shown)
+
+    def clip(self, region: Region) -> Region:
+        """Return the part of a region that lies inside the image.
+
+        Raises:
+            InputError: there is none.
+        """
+        x1, y1 = max(0, region[0]), max(0, region[1])
+        x2, y2 = min(self.size[0], region[2]), min(self.size[1], region[3])
+        if x1 >= x2 or y1 >= y2:
+            raise InputError(f"{region} lies outside of {self.name}, which has {self.size[0]} x {self.size[1]} pixels")
+        return x1, y1, x2, y2
+
+    def _level(self, longest: int, side: int) -> Level:
+        """Return the smallest level in which ``longest`` pixels of the image are ``side`` pixels or more."""
+        fitting = [level for level in self.levels if longest * level.size[0] / self.size[0] >= side]
+        return fitting[-1] if fitting else self.levels[0]

@@ -1,0 +1,224 @@
+"""Segments objects in a large image: each request sends one part of it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..client.sync import SamTritonClient
+from ..errors import ConfigurationError, PromptError
+from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.prompts import PromptArray
+from ..masks import mask_to_box
+from ..masks.rle import BoolArray
+from ..masks.segment import Segment
+from .joining import Joiner, Placed, tiles, to_object
+from .objects import LargeObject
+from .pyramid import LargeImage, Region, Window
+
+SIDE = 1024
+"""Pixels of the longest side of a part, as the encoders take them."""
+ROOM = 1.5
+"""A part is at least so many times as long as the box around the prompts."""
+STEPS = 4
+"""Parts begin at multiples of their length / STEPS, so that clicks that are near each other share a part."""
+
+
+class LargeImageClient:
+    """A client for one large image. Threads may share it.
+
+    Example:
+        >>> with open_large_image("slide.svs") as image, SamTritonClient() as client:
+        ...     (found,) = LargeImageClient(client, image).segment([[51_200, 30_400]])
+        ...     print(found.box, found.polygons())
+
+    Args:
+        client: sends the requests.
+        image: the image.
+        side: pixels of the longest side of a part that is sent.
+        kept: number of parts whose embeddings are kept for further clicks.
+
+    Raises:
+        ConfigurationError: ``side`` or ``kept`` is too small.
+    """
+
+    def __init__(self, client: SamTritonClient, image: LargeImage, *, side: int = SIDE, kept: int = 8) -> None:
+        if side < 64 or kept < 1:
+            raise ConfigurationError(f"side must be at least 64 and kept at least 1, not {side} and {kept}")
+        self._client = client
+        self.image = image
+        self._side = side
+        self._kept = kept
+        self._parts: OrderedDict[Region, tuple[Window, ImageEmbeddings]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def segment(
+        self,
+        point_coords: PromptArray = None,
+        point_labels: PromptArray = None,
+        box: PromptArray = None,
+        multimask_output: bool = False,
+        *,
+        view: Region | None = None,
+        enlarge: int = 2,
+    ) -> list[LargeObject]:
+        """Segment one object.
+
+        Args:
+            point_coords: (N,2) points, x and y in pixels of the whole image.
+            point_labels: (N,): 1 foreground, 0 background; None: all foreground.
+            box: (4,) x1, y1, x2, y2 in pixels of the whole image.
+            multimask_output: whether to return three candidates instead of one mask.
+            view: the part that the user sees, as x1, y1, x2, y2. None: 1,024 pixels around the prompts, or more if they
+                lie further apart.
+            enlarge: without ``view``, how often a part of twice the length is tried if the mask reaches its border.
+
+        Returns:
+            One object, or three with multimask_output.
+
+        Raises:
+            PromptError: there is no prompt, it is not of one object, or it lies outside the image or the view.
+            InputError: the image has no level for a part of this size.
+            ServerError: see triton_sam.errors.
+        """
+        points = _array("point_coords", point_coords, 2)
+        corners = _array("box", box, 4)
+        around = np.concatenate([points.reshape(-1, 2), corners.reshape(-1, 2)])
+        self._check(around, view)
+        length = max(self._side, int(np.ceil(ROOM * np.ptp(around, axis=0).max())))
+        while True:
+            region = self.image.clip(view) if view else self._around(around, length)
+            window, embeddings = self._part(region)
+            segments = self._client.segment(
+                window.inside(points) if len(points) else None,
+                point_labels,
+                window.inside(corners.reshape(2, 2)).ravel() if corners.size else None,
+                multimask_output=multimask_output,
+                image=embeddings,
+                logits=False,
+            )
+            found = [self._object(each, window) for each in segments]
+            best = max(found, key=lambda each: each.score)
+            if view or not best.is_cut or enlarge < 1 or length >= max(self.image.size):
+                return found
+            length, enlarge = 2 * length, enlarge - 1
+
+    def everything(
+        self,
+        *,
+        tile: int = SIDE,
+        overlap: int = 256,
+        level: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+        **parameters: Any,
+    ) -> list[LargeObject]:
+        """Find all objects of the image, tile by tile. Objects that two tiles show are joined.
+
+        Args:
+            tile: width and height of a tile, in pixels of the level.
+            overlap: pixels that neighbours share at least; more than the size of a usual object.
+            level: number of the level that is searched; 0 is the largest one.
+            progress: is called after each tile with the number of tiles that are done, and of all.
+            parameters: see SamTritonClient.everything().
+
+        Raises:
+            ConfigurationError: a parameter is out of range.
+            ServerError: see triton_sam.errors.
+        """
+        if not 0 <= level < len(self.image.levels):
+            raise ConfigurationError(f"level must be 0 to {len(self.image.levels) - 1}, not {level}")
+        if tile < 64 or not 0 <= overlap <= tile // 2:
+            raise ConfigurationError(f"tile must be at least 64 and overlap 0 to {tile // 2}, not {tile} and {overlap}")
+        chosen = self.image.levels[level]
+        regions = list(tiles(chosen.size, tile, overlap))
+        joiner = Joiner()
+        for number, region in enumerate(regions, 1):
+            pixels = chosen.read(*region)
+            found = self._client.everything(pixels, **parameters)
+            joiner.forget(region[1])
+            joiner.add(region, [one for each in found if (one := _placed(each.mask, each.score, region)) is not None])
+            if progress is not None:
+                progress(number, len(regions))
+        return [to_object(each, chosen.size, self.image.size) for each in joiner.joined()]
+
+    def _check(self, around: np.ndarray[Any, Any], view: Region | None) -> None:
+        if not len(around):
+            raise PromptError("there is nothing to go by: give point_coords or box")
+        x1, y1, x2, y2 = view or (0, 0, *self.image.size)
+        if not np.isfinite(around).all() or (around < [x1, y1]).any() or (around > [x2, y2]).any():
+            raise PromptError(f"a prompt lies outside of {x1}, {y1}, {x2}, {y2}")
+
+    def _around(self, around: np.ndarray[Any, Any], length: int) -> Region:
+        """Return a square of a length around the prompts, moved into the image."""
+        step = max(1, length // STEPS)
+        starts = []
+        for low, high, whole in zip(around.min(axis=0), around.max(axis=0), self.image.size, strict=True):
+            start = round(((low + high - length) / 2) / step) * step
+            starts.append(int(max(0, min(start, whole - length))))
+        return starts[0], starts[1], starts[0] + length, starts[1] + length
+
+    def _part(self, region: Region) -> tuple[Window, ImageEmbeddings]:
+        region = self.image.clip(region)
+        with self._lock:
+            if region in self._parts:
+                self._parts.move_to_end(region)
+                return self._parts[region]
+        window = self.image.window(region, self._side)
+        part = window, self._client.encode(window.pixels)
+        with self._lock:
+            self._parts[region] = part
+            while len(self._parts) > self._kept:
+                self._parts.popitem(last=False)
+        return part
+
+    def _object(self, segment: Segment, window: Window) -> LargeObject:
+        return LargeObject(
+            segment.mask,
+            window.region,
+            segment.score,
+            _is_cut(segment.mask, window.region, self.image.size),
+            segment.object_index,
+            segment.candidate,
+        )
+
+
+def _array(name: str, values: PromptArray, columns: int) -> np.ndarray[Any, Any]:
+    """Return points (N,2) or a box (1,4) as float64; without values, no rows.
+
+    Raises:
+        PromptError: the shape or the type is wrong.
+    """
+    if values is None:
+        return np.empty((0, columns))
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise PromptError(f"{name} must be numbers of one object") from error
+    if array.ndim == 1 and array.shape == (columns,):
+        array = array[None]
+    if array.ndim != 2 or array.shape[1] != columns or (name == "box" and len(array) > 1):
+        raise PromptError(f"{name} must be of one object, with {columns} columns, not of shape {array.shape}")
+    return array
+
+
+def _is_cut(mask: BoolArray, region: Region, size: Sequence[int]) -> bool:
+    """Whether a mask reaches a border of its region that is no border of the image."""
+    x1, y1, x2, y2 = region
+    return bool(
+        (x1 > 0 and mask[:, 0].any())
+        or (y1 > 0 and mask[0].any())
+        or (x2 < size[0] and mask[:, -1].any())
+        or (y2 < size[1] and mask[-1].any())
+    )
+
+
+def _placed(mask: BoolArray, score: float, region: Region) -> Placed | None:
+    box = mask_to_box(mask)
+    if box is None:
+        return None
+    x1, y1, x2, y2 = box
+    return Placed(mask[y1:y2, x1:x2], region[0] + x1, region[1] + y1, score)

@@ -25,7 +25,7 @@ from .run import annotate
 SHARD, ERROR, MESSAGE = "shard", "error", "message"
 """The columns of the pipeline."""
 ATTEMPTS = 3
-"""Ray cannot restart every actor that dies (its issue 53727). The pipeline then begins again with the missing shards."""
+"""Ray cannot restart every actor that dies (its issue 53727). The pipeline then begins again with missing shards."""
 
 
 def annotate_with_ray(

@@ -13,6 +13,8 @@ from ..transport.url import URL_VARIABLE
 from . import _options
 
 MEBI = 1 << 20
+TOOLS = ("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam")
+"""The adapters of triton_sam/service/adapters/registry.py, named here so that `--help` needs no FastAPI."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,6 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time limit of a search for everything (default: 600)",
     )
     _add_videos(parser)
+    _add_adapters(parser)
     parser.add_argument(
         "--log-format", choices=("json", "text"), default="json", help="form of the log on stderr (default: json)"
     )
@@ -145,6 +148,26 @@ def _add_videos(parser: argparse.ArgumentParser) -> None:
         ("--max-tracks", int, 4, "N", "videos tracked at a time"),
     ):
         parser.add_argument(option, type=kind, default=default, metavar=unit, help=f"{text} (default: {default:g})")
+
+
+def _add_adapters(parser: argparse.ArgumentParser) -> None:
+    """Add the options of other tools."""
+    parser.add_argument(
+        "--adapter",
+        nargs="+",
+        action="extend",
+        default=[],
+        choices=TOOLS,
+        metavar="TOOL",
+        help=f"speak the protocol of other tools, too: {', '.join(TOOLS)}",
+    )
+    parser.add_argument("--adapters", action="store_true", help="speak the protocols of all of them")
+    parser.add_argument(
+        "--label-studio-url",
+        metavar="URL",
+        help="address of the Label Studio whose images the service may fetch; it sends the token in "
+        "$LABEL_STUDIO_API_KEY (default: $LABEL_STUDIO_URL, else none)",
+    )
 
 
 def _add_quota(parser: argparse.ArgumentParser) -> None:
@@ -206,6 +229,9 @@ def run(args: argparse.Namespace) -> int:
         max_searches=args.max_searches,
         search_seconds=args.search_seconds,
         log_format=args.log_format,
+        adapters=TOOLS if args.adapters else tuple(args.adapter),
+        label_studio_url=args.label_studio_url or os.environ.get("LABEL_STUDIO_URL") or None,
+        label_studio_token=os.environ.get("LABEL_STUDIO_API_KEY") or None,
     )
     repository = _options.repository(args) if args.local else None
     return serve(settings, args.host, args.port, repository=repository, quiet=args.quiet)

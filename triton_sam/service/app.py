@@ -11,6 +11,9 @@ from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
 from . import faults, logs, metrics, page, problems
+from .adapter import AdapterRequests
+from .adapters.bridge import Bridge
+from .adapters.registry import find_adapters
 from .api import everything as rest_everything
 from .api import live
 from .api import v0 as rest_v0
@@ -76,6 +79,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(rest_v1.router(engine, requests))
     app.include_router(rest_everything.router(engine, searches, requests))
     app.include_router(rest_videos.router(engine, videos, requests))
+    adapters = find_adapters(settings.adapters)
+    for adapter in adapters:
+        app.include_router(adapter.router(Bridge(engine, requests, searches)), include_in_schema=False)
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 
     @app.get("/metrics", include_in_schema=False)
@@ -98,6 +104,8 @@ def create_app(settings: Settings) -> FastAPI:
     if not settings.all_tokens:
         app.add_middleware(TrustedHosts, allowed=settings.allowed_hosts)
     app.add_middleware(Observe, metrics=figures)
+    if adapters:
+        app.add_middleware(AdapterRequests, adapters=adapters, metrics=figures)
     return app
 
 

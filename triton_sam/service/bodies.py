@@ -8,6 +8,7 @@ from collections.abc import Callable
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from .adapter import ADAPTER
 from .budgets import FREE_BYTES, Budgets, Lease
 from .problems import Problem, response
 from .quotas import Caller
@@ -31,6 +32,8 @@ UNUSED = ("GET", "HEAD", "DELETE")
 MAX_VALUES = 1 << 14
 """The most values in a request without a file. The largest call has a quarter of them. Two MiB can hold a million, and
 everything else would stand still while the service reads those."""
+MAX_ADAPTER_VALUES = 1 << 20
+"""The same for an adapter: some tools send all annotations of an image with each click. A thread reads them."""
 
 
 class Body:
@@ -61,10 +64,12 @@ class Body:
         self._arrived = arrived
         self._is_unused = scope["method"] in UNUSED
         kind = kind_of(headers)
-        self._has_files = kind == FILES or (scope["path"] == IMAGES and is_image(kind))
-        to_disk = self._has_files and scope["path"] == VIDEOS
+        self._is_file = kind == FILES or (scope["path"] == IMAGES and is_image(kind))
+        self._has_files = self._is_file or ADAPTER in scope  # other tools put images into JSON
+        to_disk = self._is_file and scope["path"] == VIDEOS
         large = settings.max_video if to_disk else settings.max_body
         self._limit = large if self._has_files else settings.max_json
+        self._max_values = MAX_ADAPTER_VALUES if ADAPTER in scope else MAX_VALUES
         self._length = _length(headers)
         self._read = 0
         self._values = 0
@@ -134,12 +139,13 @@ class Body:
         self._lease.grow(max(0, self._read - self._free) - before)
         if self._has_files:
             self._caller.upload(len(piece))
+        if self._is_file:
             return
         self._values += piece.count(b",") + piece.count(b"&")  # of JSON, and of a form
-        if self._values > MAX_VALUES:
+        if self._values > self._max_values:
             raise Problem(
                 413,
-                f"a request without a file may have {MAX_VALUES} values: send fewer points in one call",
+                f"a request without a file may have {self._max_values} values: send fewer points in one call",
                 headers={"Connection": "close"},
             )
 

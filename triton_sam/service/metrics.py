@@ -48,6 +48,12 @@ class Metrics:
             ["caller"],
             registry=self.registry,
         )
+        self.by_adapter = Counter(
+            f"{prefix}_requests_by_adapter",
+            "HTTP requests that an adapter for another tool answered",
+            ["adapter", "status"],
+            registry=self.registry,
+        )
         self.over_quota = Counter(
             f"{prefix}_over_quota",
             "Requests refused because a quota was used up",

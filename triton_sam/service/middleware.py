@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .._common.tracing import current_trace
 from . import problems
+from .adapter import ADAPTER, Adapter
 from .bodies import Answer, Body, UnreadError
 from .budgets import Budgets
 from .hosts import HEALTH
@@ -137,7 +138,7 @@ class Guard:
     def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
         """Return the body of a request that may go on; ``held`` gives back what it holds."""
         caller = self._caller(scope)
-        if not is_open(scope["path"]):
+        if not is_open(scope):
             scope[CALLER] = caller.name
             self._metrics.by_caller.labels(caller.name).inc()
             caller.start_request()
@@ -153,12 +154,13 @@ class Guard:
         return body
 
     def _caller(self, scope: Scope) -> Caller:
-        if is_open(scope["path"]) or scope["method"] == "OPTIONS":
+        if is_open(scope) or scope["method"] == "OPTIONS":
             return self._callers.anybody
-        given = bearer_token(Headers(scope=scope))
+        adapter: Adapter | None = scope.get(ADAPTER)
+        given = bearer_token(Headers(scope=scope)) or (adapter.token(scope) if adapter else "")
         caller = self._callers.find(given)
         if caller is None:
-            raise no_token(given)
+            raise no_token(given, adapter.sign_in if adapter else "")
         return caller
 
 
@@ -168,19 +170,27 @@ def bearer_token(headers: Headers) -> str:
     return given.strip() if kind.lower() == "bearer" else ""
 
 
-def no_token(given: str = "") -> Problem:
-    """Return the answer to a caller without a token, or with a token that is not known here."""
+def no_token(given: str = "", how: str = "") -> Problem:
+    """Return the answer to a caller without a token, or with a token that is not known here.
+
+    Args:
+        given: the token that the caller has sent.
+        how: how the caller can send it; "": as a bearer token.
+    """
     fault = "this token is not known here" if given else "this service needs a token"
     return Problem(
         401,
-        f"{fault}: send the header Authorization: Bearer TOKEN, with a token of this service",
+        f"{fault}: {how or 'send the header Authorization: Bearer TOKEN, with a token of this service'}",
         headers={"WWW-Authenticate": "Bearer"},
         code="token",
     )
 
 
-def is_open(path: str) -> bool:
-    """Whether a path needs no token."""
+def is_open(scope: Scope) -> bool:
+    """Whether the path of a request needs no token."""
+    path, adapter = scope["path"], scope.get(ADAPTER)
+    if adapter is not None and path in adapter.open_paths:
+        return True
     return any(path == part or (part.endswith("/") and part != "/" and path.startswith(part)) for part in OPEN_PATHS)
 
 

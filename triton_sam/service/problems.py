@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from .._common.text import one_line
 from ..errors import (
@@ -92,6 +93,11 @@ class Problem(HTTPException):
         self.code = code
 
 
+ErrorForm = Callable[[Problem], Mapping[str, Any] | str]
+error_form: ContextVar[ErrorForm | None] = ContextVar("error_form", default=None)
+"""Turns a problem into the body of the answer while an adapter for another tool answers. None: problem+json."""
+
+
 def cancelled() -> Problem:
     """Return the answer to a request that its client gave up."""
     return Problem(
@@ -122,12 +128,13 @@ def body(problem: Problem, **extra: Any) -> dict[str, Any]:
 
 def response(problem: Problem, **extra: Any) -> Response:
     """Return the answer itself."""
-    return Response(
-        json.dumps(body(problem, **extra)),
-        status_code=problem.status,
-        media_type=MEDIA_TYPE,
-        headers={**(problem.headers or {}), "Cache-Control": "no-store"},
-    )
+    headers = {**(problem.headers or {}), "Cache-Control": "no-store"}
+    form = error_form.get()
+    if form is None:
+        return Response(json.dumps(body(problem, **extra)), problem.status, headers, MEDIA_TYPE)
+    content = form(problem)
+    kind = PlainTextResponse if isinstance(content, str) else JSONResponse
+    return kind(content, problem.status, headers)
 
 
 def unexpected(error: Exception) -> Response:

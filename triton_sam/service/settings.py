@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import ConfigurationError
 from .tokens import NO_QUOTA, SINGLE, Quota, Token
@@ -77,6 +77,9 @@ class Settings:
         search_seconds: seconds that one such search may take.
         static_max_age: seconds that a browser may keep the files of the page without asking.
         log_format: form of the log: "json" or "text".
+        adapters: names of other tools whose protocols the service speaks, see triton_sam/service/adapters.
+        label_studio_url: address of the Label Studio whose tasks name their images by path.
+        label_studio_token: access token of that Label Studio.
 
     Raises:
         ConfigurationError: a limit that cannot work, or two equal tokens.
@@ -115,6 +118,9 @@ class Settings:
     search_seconds: float = 600.0
     static_max_age: int = 0
     log_format: str = "json"
+    adapters: tuple[str, ...] = ()
+    label_studio_url: str | None = None
+    label_studio_token: str | None = field(default=None, repr=False)
 
     @property
     def triton_headers(self) -> dict[str, str]:

@@ -96,8 +96,12 @@ class ModelPair:
         """Refuse embeddings of another encoder, since their masks would be wrong without an error.
 
         Raises:
+            InputError: these are no embeddings.
             ConfigurationError: another encoder made them.
         """
+        if not isinstance(embeddings, ImageEmbeddings):
+            kind = type(embeddings).__name__
+            raise InputError(f"image takes the embeddings that encode() returns, not {kind}: or call set_image() first")
         if (embeddings.family, embeddings.model) != (self.family.name, self.encoder):
             raise ConfigurationError(
                 f"these embeddings were made by {embeddings.model} ({embeddings.family}), not by {self.encoder}"

@@ -1,0 +1,390 @@
+"""Adapters: the masks of each tool's form equal those of the client, and its errors have the form of the tool."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("fastapi")
+from support.running_service import running_service
+from support.tools import BOX, CLICK, base64_of, filled, filled_each, near, without_holes
+
+from triton_sam import SAM2TritonClient
+from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service.adapters.registry import ADAPTERS
+from triton_sam.service.adapters.roboflow import pixel_polygons
+
+CONFIG = """<View><Image name="image" value="$image"/>
+<BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
+<KeyPointLabels name="kp" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
+TOKEN = "sesame-open"
+FEW_POINTS = {"points_per_side": 4, "pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}
+
+
+@pytest.fixture(scope="module")
+def running(service_triton):
+    with running_service(service_triton.grpc_url, adapters=tuple(ADAPTERS)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(running):
+    return running.http
+
+
+@pytest.fixture(scope="module")
+def image64(picture):
+    return base64_of(picture)
+
+
+@pytest.fixture(scope="module")
+def client(service_triton, picture):
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        client.set_image(picture)
+        yield client
+
+
+@pytest.fixture(scope="module")
+def clicked(client):
+    return client.segment([CLICK], [1])[0]
+
+
+@pytest.fixture(scope="module")
+def boxed(client):
+    return client.segment(box=BOX)[0]
+
+
+def posted(http, path, body, **options):
+    answer = http.post(path, json=body, **options)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def region(kind, x, y, **members):
+    """Return a region of Label Studio in an image of 800 x 600 pixels."""
+    sizes = {
+        name: 100 * members.pop(name) / side for name, side in (("width", 800), ("height", 600)) if name in members
+    }
+    value = {"x": 100 * x / 800, "y": 100 * y / 600, **sizes, kind: ["cat"]}
+    return {"type": kind, "original_width": 800, "original_height": 600, "value": value, **members}
+
+
+def asked_of_label_studio(image64, *regions, config=CONFIG):
+    data = {"image": f"data:image/jpeg;base64,{image64}"}
+    params = {"context": {"result": list(regions)}, "login": None, "password": None}
+    return {"tasks": [{"id": 1, "data": data}], "project": "1.2", "label_config": config, "params": params}
+
+
+def test_osam(http, image64, clicked, boxed):
+    for prompt, expected in (
+        ({"points": [CLICK], "point_labels": [1]}, clicked),
+        ({"points": [BOX[:2], BOX[2:]], "point_labels": [2, 3]}, boxed),
+    ):
+        answer = posted(http, "/api/generate", {"model": "sam2:latest", "image": image64, "prompt": prompt})
+        assert answer["model"] == "sam2:latest"
+        [annotation] = answer["annotations"]
+        box = annotation["bounding_box"]
+        with Image.open(io.BytesIO(base64.b64decode(annotation["mask"]))) as part:
+            pixels = np.asarray(part) > 0
+        assert pixels.shape == (box["ymax"] - box["ymin"] + 1, box["xmax"] - box["xmin"] + 1)
+        mask = np.zeros_like(expected.mask)
+        mask[box["ymin"] : box["ymax"] + 1, box["xmin"] : box["xmax"] + 1] = pixels
+        assert np.array_equal(mask, expected.mask)
+
+
+def test_osam_takes_the_middle_of_an_image_without_a_prompt(http, image64, client):
+    [annotation] = posted(http, "/api/generate", {"model": "sam2", "image": image64})["annotations"]
+    x1, y1, x2, y2 = client.segment([[400, 300]], [1])[0].box
+    assert annotation["bounding_box"] == {"xmin": x1, "ymin": y1, "xmax": x2 - 1, "ymax": y2 - 1}
+
+
+def test_qupath(http, image64, client, clicked):
+    body = {"type": "sam2_bp", "b64img": image64, "point_coords": [CLICK], "point_labels": [1], "bbox": None}
+    [feature] = posted(http, "/sam/", body)
+    parts = feature["geometry"]["coordinates"]
+    rings = parts if feature["geometry"]["type"] == "Polygon" else [ring for part in parts for ring in part]
+    assert near(filled(rings, clicked.mask.shape), clicked.mask)
+    assert feature["properties"]["quality"] == pytest.approx(clicked.score, abs=1e-6)
+    candidates = posted(http, "/sam/", {**body, "multimask_output": True})
+    expected = [each for each in client.segment([CLICK], [1], multimask_output=True) if each.box]
+    assert [each["properties"]["quality"] for each in candidates] == pytest.approx([each.score for each in expected])
+
+
+def test_qupath_refines_a_mask(http, image64, clicked):
+    body = {"type": "sam2_t", "b64img": image64, "point_coords": [CLICK], "point_labels": [1]}
+    [plain] = posted(http, "/sam/", body)
+    [refined] = posted(http, "/sam/", {**body, "b64mask": base64_of(clicked.to_png())})
+    assert refined["properties"]["quality"] != plain["properties"]["quality"]
+
+
+def test_qupath_finds_everything(http, image64):
+    found = posted(http, "/sam/automask/", {"type": "sam2_t", "b64img": image64, **FEW_POINTS})
+    assert found
+    assert [each["properties"]["object_idx"] for each in found] == list(range(len(found)))
+
+
+def test_qupath_asks_for_weights(http):
+    assert http.get("/sam/version/").text.count(".") == 2
+    listed = http.get("/sam/weights/").json()
+    assert {each["type"] for each in listed} == {"sam2_l", "sam2_bp", "sam2_s", "sam2_t"}
+    assert [each["type"] for each in http.get("/sam/weights/", params={"type": "sam2_l"}).json()] == ["sam2_l"]
+    assert http.get("/sam/progress/").json() == {"message": None, "percent": -1}
+    assert http.get("/sam/weights/cancel/").status_code == 200
+    refused = http.post("/sam/weights/", json={"type": "vit_h", "name": "x", "url": "https://elsewhere.example"})
+    assert refused.status_code == 403
+    assert "triton-sam setup" in refused.json()["detail"]
+
+
+def test_roboflow(http, image64, clicked, boxed):
+    x1, y1, x2, y2 = BOX
+    box = {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2, "width": x2 - x1, "height": y2 - y1}
+    prompts = [{"points": [{"x": CLICK[0], "y": CLICK[1], "positive": True}]}, {"box": box}]
+    body = {"image": {"type": "base64", "value": image64}, "prompts": {"prompts": prompts}, "multimask_output": False}
+    predictions = posted(http, "/sam2/segment_image", {**body, "format": "rle"})["predictions"]
+    for prediction, expected in zip(predictions, (clicked, boxed), strict=True):
+        assert np.array_equal(rle_to_mask(prediction["masks"]), expected.mask)
+        assert prediction["confidence"] == pytest.approx(expected.score, abs=1e-6)
+    polygons = posted(http, "/sam2/segment_image", {**body, "prompts": prompts})["predictions"]
+    assert polygons[0]["masks"] == pixel_polygons(clicked.mask)
+
+
+def test_roboflow_keeps_an_image_by_its_id(http, image64):
+    image = {"type": "base64", "value": image64}
+    assert posted(http, "/sam2/embed_image", {"image": image, "image_id": "mine"})["image_id"] == "mine"
+    prompts = [{"points": [{"x": CLICK[0], "y": CLICK[1], "positive": True}]}]
+    assert posted(http, "/sam2/segment_image", {"image_id": "mine", "prompts": prompts})["predictions"]
+    unknown = http.post("/sam2/segment_image", json={"image_id": "another", "prompts": prompts})
+    assert unknown.status_code == 422
+    assert "image_id" in unknown.json()["message"]
+
+
+def test_x_anylabeling(http, image64, clicked, boxed):
+    models = http.get("/x-anylabeling/v1/models").json()["data"]
+    assert "button_add_point" in [each["name"] for each in models["sam2"]["widgets"]]
+    assert http.get("/x-anylabeling/v1/models/sam2/info").json()["data"]["model_id"] == "sam2"
+    assert http.get("/x-anylabeling/health").json()["status"] == "healthy"
+    for mark, expected in (
+        ({"type": "point", "data": CLICK, "label": 1}, clicked),
+        ({"type": "rectangle", "data": BOX, "label": 1}, boxed),
+    ):
+        body = {"model": "sam2", "image": f"data:image/jpeg;base64,{image64}", "params": {"marks": [mark]}}
+        answer = posted(http, "/x-anylabeling/v1/predict", body)
+        rings = [shape["points"] for shape in answer["data"]["shapes"]]
+        assert answer["success"] is True
+        assert all(ring[0] == ring[-1] for ring in rings)
+        assert near(filled_each(rings, expected.mask.shape), without_holes(expected.mask), 2)
+    assert posted(http, "/x-anylabeling/v1/predict", {"model": "sam2", "image": image64})["data"]["shapes"] == []
+
+
+def test_cvat(http, image64, clicked, boxed):
+    functions = http.get("/api/functions").json()
+    assert functions["triton-sam-sam2"]["metadata"]["annotations"]["type"] == "interactor"
+    assert http.get("/api/functions/triton-sam-sam2").json() == functions["triton-sam-sam2"]
+    headers = {"x-nuclio-function-name": "triton-sam-sam2", "x-nuclio-path": "/"}
+    for prompt, expected in (
+        ({"pos_points": [CLICK], "neg_points": [], "obj_bbox": None}, clicked),
+        ({"pos_points": [], "neg_points": [], "obj_bbox": [BOX[:2], BOX[2:]]}, boxed),
+    ):
+        answer = posted(http, "/api/function_invocations", {"image": image64, **prompt}, headers=headers)
+        assert np.array_equal(np.array(answer["mask"], bool), expected.mask)
+        assert answer["points"] == np.reshape(expected.to_polygons()[0], (-1, 2)).tolist()
+
+
+def test_cvat_finds_everything(http, image64):
+    headers = {"x-nuclio-function-name": "triton-sam-sam2-everything"}
+    specification = http.get("/api/functions").json()[headers["x-nuclio-function-name"]]["metadata"]["annotations"][
+        "spec"
+    ]
+    [label] = json.loads(specification)
+    found = posted(http, "/api/function_invocations", {"image": image64, "threshold": 0.5}, headers=headers)
+    assert found
+    for each in found:
+        *bits, x1, y1, x2, y2 = each["mask"]
+        assert each["label"] == label["name"]
+        assert len(bits) == (x2 - x1 + 1) * (y2 - y1 + 1)
+        assert set(bits) <= {0, 1}
+
+
+def test_label_studio(http, image64, clicked, boxed):
+    assert http.get("/label-studio/health").json()["status"] == "UP"
+    assert "sam2" in http.post("/label-studio/setup", json={"project": "1.2"}).json()["model_version"]
+    assert http.post("/label-studio/webhook", json={"action": "START_TRAINING"}).status_code == 201
+    x1, y1, x2, y2 = BOX
+    for part, expected in (
+        (region("keypointlabels", *CLICK, is_positive=1), clicked),
+        (region("rectanglelabels", x1, y1, width=x2 - x1, height=y2 - y1), boxed),
+    ):
+        answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, part))
+        [result] = answer["results"][0]["result"]
+        assert (result["from_name"], result["to_name"], result["type"]) == ("tag", "image", "brushlabels")
+        assert result["value"]["brushlabels"] == ["cat"]
+        assert np.array_equal(brushed(result), expected.mask)
+
+
+def test_label_studio_with_polygons_and_several_objects(http, image64, client):
+    config = CONFIG.replace("BrushLabels", "PolygonLabels")
+    other = [560, 120, 740, 300]
+    parts = [
+        region("rectanglelabels", box[0], box[1], width=box[2] - box[0], height=box[3] - box[1]) for box in (BOX, other)
+    ]
+    answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, *parts, config=config))
+    results = answer["results"][0]["result"]
+    for result, box in zip(results, (BOX, other), strict=True):
+        expected = client.segment(box=box)[0].to_polygons()[0]
+        points = np.array(result["value"]["points"]) * [8, 6]
+        assert np.allclose(points.ravel(), expected, atol=1e-6)
+    assert posted(http, "/label-studio/predict", asked_of_label_studio(image64))["results"] == []
+
+
+def test_label_studio_images_come_from_label_studio_alone(http, image64):
+    body = asked_of_label_studio(image64, region("keypointlabels", *CLICK))
+    for address in ("/data/upload/1/a.jpg", "http://169.254.169.254/latest", "file:///etc/passwd"):
+        body["tasks"][0]["data"]["image"] = address
+        answer = http.post("/label-studio/predict", json=body)
+        assert answer.status_code == 422
+        assert "--label-studio-url" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "member"),
+    [
+        ("/api/generate", "detail"),
+        ("/sam/", "detail"),
+        ("/sam2/segment_image", "message"),
+        ("/label-studio/predict", ""),
+    ],
+)
+def test_errors_have_the_form_of_the_tool(http, path, member):
+    for content in (b"", b"{", b"[]", b"{}", b'{"image": 3, "b64img": 3, "tasks": 3}', b"[" * 100_000):
+        answer = http.post(path, content=content, headers={"content-type": "application/json"})
+        assert answer.status_code in (200, 422), answer.text
+        if answer.status_code == 422:
+            assert answer.json()[member] if member else answer.text
+            assert "problem+json" not in answer.headers["content-type"]
+
+
+def test_errors_of_x_anylabeling_and_cvat(http, image64):
+    answer = http.post("/x-anylabeling/v1/predict", json={"model": "another", "image": image64})
+    assert (answer.status_code, answer.json()["success"]) == (404, False)
+    assert answer.json()["error"]["code"] == "UNKNOWN_MODEL"
+    answer = http.post("/api/function_invocations", json={"image": image64}, headers={"x-nuclio-function-name": "no"})
+    assert (answer.status_code, set(answer.json())) == (404, {"error"})
+    answer = http.post("/api/function_invocations", json={"image": image64})
+    assert (answer.status_code, set(answer.json())) == (422, {"error"})
+
+
+@pytest.mark.parametrize(
+    ("path", "sends"),
+    [
+        ("/sam/weights/", {"auth": ("anyone", TOKEN)}),
+        ("/api/functions", {"auth": ("triton", TOKEN)}),
+        ("/x-anylabeling/v1/models", {"headers": {"Token": TOKEN}}),
+        ("/label-studio/versions", {"auth": ("anyone", TOKEN)}),
+        ("/sam/weights/", {"headers": {"Authorization": f"Bearer {TOKEN}"}}),
+    ],
+)
+def test_tokens_as_each_tool_sends_them(guarded, path, sends):
+    assert guarded.http.get(path).status_code == 401
+    assert guarded.http.get(path, **sends).status_code == 200
+
+
+def test_a_token_in_the_url_is_for_roboflow_alone(guarded, image64):
+    body = {"image": {"type": "base64", "value": image64}}
+    assert guarded.http.post(f"/sam2/embed_image?api_key={TOKEN}", json=body).status_code == 200
+    refused = guarded.http.post("/sam2/embed_image?api_key=wrong", json=body)
+    assert refused.status_code == 401
+    assert "api_key" in refused.json()["message"]
+    assert guarded.http.get(f"/v1/models?api_key={TOKEN}").status_code == 401
+
+
+def test_paths_for_monitoring_need_no_token(guarded):
+    for path in ("/label-studio/health", "/x-anylabeling/health", "/sam/version/"):
+        assert guarded.http.get(path).status_code == 200
+
+
+def test_uploads_count_and_values_are_bounded(service_triton, image64):
+    limits = {"max_body": 1 << 20, "adapters": ("osam",)}
+    with running_service(service_triton.grpc_url, **limits) as narrow:
+        answer = narrow.http.post("/api/generate", json={"model": "sam2", "image": "A" * (2 << 20)})
+        assert answer.status_code == 413
+        assert set(answer.json()) == {"detail"}
+        values = {"model": "sam2", "image": "", "prompt": {"points": [[1, 2]] * 400_000, "point_labels": []}}
+        assert narrow.http.post("/api/generate", json=values).status_code == 413
+
+
+def test_eight_users_of_three_tools(running, picture, service_triton):
+    """Each has an image of its own, and nobody's image drives out another's."""
+    with Image.open(io.BytesIO(picture)) as image:
+        images = [image.rotate(90 * (number % 4), expand=number % 2 == 0) for number in range(4)]
+    contents = []
+    for number, image in enumerate(images):
+        buffer = io.BytesIO()
+        image.convert("RGB").resize((400 + 10 * number, 300)).save(buffer, "PNG")
+        contents.append(buffer.getvalue())
+    click = [150, 120]
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        expected = [client.segment([click], [1], image=client.encode(content))[0].mask for content in contents]
+
+    def use(user: int) -> None:
+        number, content = user % 4, base64_of(contents[user % 4])
+        for _ in range(3):
+            if user % 3 == 0:
+                body = {"image": content, "pos_points": [click], "neg_points": []}
+                headers = {"x-nuclio-function-name": "triton-sam-sam2"}
+                answer = posted(running.http, "/api/function_invocations", body, headers=headers)
+                mask = np.array(answer["mask"], bool)
+            elif user % 3 == 1:
+                prompts = [{"points": [{"x": click[0], "y": click[1], "positive": True}]}]
+                body = {"image": {"value": content}, "prompts": prompts, "format": "rle", "multimask_output": False}
+                mask = rle_to_mask(posted(running.http, "/sam2/segment_image", body)["predictions"][0]["masks"])
+            else:
+                part = {"type": "keypointlabels", "is_positive": 1, "value": {"keypointlabels": ["cat"]}}
+                height, width = expected[number].shape
+                part["value"] |= {"x": 100 * click[0] / width, "y": 100 * click[1] / height}
+                answer = posted(running.http, "/label-studio/predict", asked_of_label_studio(content, part))
+                mask = brushed(answer["results"][0]["result"][0])
+            assert np.array_equal(mask, expected[number])
+
+    before = running.metric("triton_sam_service_encodes_total")
+    with ThreadPoolExecutor(8) as users:
+        for done in [users.submit(use, user) for user in range(8)]:
+            done.result()
+    assert running.metric("triton_sam_service_encodes_total") - before == len(contents)
+    assert running.metric("triton_sam_service_requests_by_adapter_total") >= 24
+
+
+@pytest.fixture(scope="module")
+def guarded(service_triton):
+    with running_service(service_triton.grpc_url, token=TOKEN, adapters=tuple(ADAPTERS)) as guarded:
+        yield guarded
+
+
+def brushed(result):
+    """Decode a mask of Label Studio bit by bit, as its own decoder does."""
+    bits = "".join(f"{byte:08b}" for byte in result["value"]["rle"])
+    place = 0
+
+    def read(count):
+        nonlocal place
+        place += count
+        return int(bits[place - count : place], 2)
+
+    total, size = read(32), read(5) + 1
+    sizes = [read(4) + 1 for _ in range(4)]
+    values = np.zeros(total, np.uint8)
+    start = 0
+    while start < total:
+        repeats = read(1)
+        end = start + read(sizes[read(2)]) + 1
+        if repeats:
+            values[start:end] = read(size)
+        else:
+            values[start:end] = [read(size) for _ in range(start, end)]
+        start = end
+    return values.reshape(result["original_height"], result["original_width"], 4)[:, :, 3] > 0

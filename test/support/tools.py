@@ -1,0 +1,60 @@
+"""Requests of other tools, for tests of adapters."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from triton_sam.masks.polygons import mask_to_polygons
+from triton_sam.masks.rle import BoolArray
+
+CLICK, AWAY = [200, 180], [400, 300]
+BOX = [88, 68, 312, 292]
+
+
+def base64_of(content: bytes) -> str:
+    """Return bytes as a tool sends them."""
+    return base64.b64encode(content).decode()
+
+
+def filled(rings: Iterable[Any], shape: tuple[int, int]) -> BoolArray:
+    """Return the pixels whose centres lie inside rings, by the even-odd rule; x and y with the origin at a corner."""
+    inside = np.zeros(shape, bool)
+    columns = np.arange(shape[1]) + 0.5
+    for ring in rings:
+        points = np.reshape(np.asarray(ring, float), (-1, 2))
+        after = np.roll(points, -1, axis=0)
+        for row in range(shape[0]):
+            y = row + 0.5
+            crosses = (points[:, 1] > y) != (after[:, 1] > y)
+            (x1, y1), (x2, y2) = points[crosses].T, after[crosses].T
+            edges = np.sort(x1 + (y - y1) * (x2 - x1) / (y2 - y1))
+            inside[row] ^= (np.searchsorted(edges, columns) % 2).astype(bool)
+    return inside
+
+
+def without_holes(mask: BoolArray) -> BoolArray:
+    """Return a mask whose holes are filled, for formats that have none."""
+    return filled_each(mask_to_polygons(mask, 0), mask.shape)
+
+
+def filled_each(rings: Iterable[Any], shape: tuple[int, ...]) -> BoolArray:
+    """Return the pixels inside any of the rings."""
+    return np.logical_or.reduce([filled([ring], (shape[0], shape[1])) for ring in rings])
+
+
+def near(mask: BoolArray, other: BoolArray, pixels: int = 1) -> bool:
+    """Whether the masks differ only within so many pixels of an edge."""
+    grown, shrunk = mask.copy(), mask.copy()
+    for _ in range(pixels):
+        grown, shrunk = _dilated(grown), ~_dilated(~shrunk)
+    return bool((other <= grown).all() and (shrunk <= other).all())
+
+
+def _dilated(mask: BoolArray) -> BoolArray:
+    padded = np.pad(mask, 1)
+    parts = [padded[y : y + mask.shape[0], x : x + mask.shape[1]] for y in range(3) for x in range(3)]
+    return np.logical_or.reduce(parts)

@@ -1,0 +1,118 @@
+"""An adapter: the service speaks the protocol of another tool, see triton_sam/service/adapters."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .metrics import Metrics
+from .problems import Problem, error_form
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from .adapters.bridge import Bridge
+
+ADAPTER = "triton_sam.adapter"
+"""Key of the scope of a request that an adapter answers: the Adapter."""
+
+TokenReader = Callable[[Scope], str]
+"""Returns the token in a request, "" if there is none."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """The protocol of one tool.
+
+    Args:
+        name: its name for `--adapter`.
+        tool: name of the tool, as its users know it.
+        address: path that users append to the address of the service where they enter it into the tool.
+        paths: paths that belong to the adapter, each with everything below it.
+        router: returns the routes.
+        error: turns a problem into the body of the tool's own error answer; text is sent as plain text.
+        tokens: the ways in which the tool can send a token besides ``Authorization: Bearer``.
+        sign_in: how to send the token, for the answer 401.
+        open_paths: paths that need no token.
+    """
+
+    name: str
+    tool: str
+    address: str
+    paths: tuple[str, ...]
+    router: Callable[[Bridge], APIRouter]
+    error: Callable[[Problem], Mapping[str, Any] | str]
+    tokens: tuple[TokenReader, ...] = ()
+    sign_in: str = ""
+    open_paths: tuple[str, ...] = ()
+
+    def serves(self, path: str) -> bool:
+        """Whether a path belongs to the adapter."""
+        return any(path == each or path.startswith(f"{each}/") for each in self.paths)
+
+    def token(self, scope: Scope) -> str:
+        """Return the token that the tool has sent, "" if there is none."""
+        return next((token for read in self.tokens if (token := read(scope))), "")
+
+
+class AdapterRequests:
+    """Marks requests that belong to an adapter, gives their errors the form of the tool, and counts them.
+
+    Args:
+        app: the application.
+        adapters: the adapters that are switched on.
+        metrics: counts requests by adapter.
+    """
+
+    def __init__(self, app: ASGIApp, adapters: tuple[Adapter, ...], metrics: Metrics) -> None:
+        self._app = app
+        self._adapters = adapters
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        path = scope.get("path", "")
+        adapter = next((each for each in self._adapters if each.serves(path)), None)
+        if adapter is None or scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope[ADAPTER] = adapter
+
+        async def count(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.by_adapter.labels(adapter.name, str(message["status"])).inc()
+            await send(message)
+
+        before = error_form.set(adapter.error)
+        try:
+            await self._app(scope, receive, count)
+        finally:
+            error_form.reset(before)
+
+
+def basic_password(scope: Scope) -> str:
+    """Return the password of ``Authorization: Basic``; the name of the user does not matter."""
+    kind, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(given.strip(), validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def header_token(name: str) -> TokenReader:
+    """Return a reader of the header ``name``."""
+    return lambda scope: Headers(scope=scope).get(name, "").strip()
+
+
+def query_token(name: str) -> TokenReader:
+    """Return a reader of the parameter ``name`` of the URL."""
+    return lambda scope: parse_qs(scope.get("query_string", b"").decode("latin-1")).get(name, [""])[0]

@@ -1,0 +1,1 @@
+"""Adapters: each lets the service speak the protocol of one other tool, see registry.py."""

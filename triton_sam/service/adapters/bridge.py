@@ -1,0 +1,282 @@
+"""The parts that adapters share: reading requests, finding the model, and asking the engine for masks."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.responses import Response
+
+from ...families.base import FloatArray, Size
+from ...masks.rle import rle_to_mask
+from ...masks.segment import Segment
+from .. import answers
+from ..cancellation import CancellableRequests
+from ..engine import Engine, Pair
+from ..everything.schemas import EverythingRequest
+from ..everything.search import Searches
+from ..problems import Problem
+from ..schemas import Prompt, SegmentRequest
+from ..store import StoredImage
+
+Message = TypeVar("Message", bound=BaseModel)
+Result = TypeVar("Result")
+
+MAX_FAULT = 200
+"""The most characters of a fault that an answer repeats."""
+
+
+class Lenient(BaseModel):
+    """A part of a tool's request. Members that the adapter does not use are skipped."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The object that a user means.
+
+    Args:
+        points: x, y in pixels of the image; points outside of it move to its edge.
+        labels: 1 is foreground, 0 is background; one for each point.
+        box: x1, y1, x2, y2 in pixels, the corners in any order.
+    """
+
+    points: Sequence[Sequence[float]] = ()
+    labels: Sequence[int] = ()
+    box: Sequence[float] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is neither a point nor a box."""
+        return not self.points and self.box is None
+
+    def inside(self, size: Size) -> dict[str, Any]:
+        """Return it as an object of `/v1`, within an image of that width and height.
+
+        Raises:
+            Problem: 422, a point or box is not made of two or four numbers, or the labels do not fit the points.
+        """
+        if len(self.labels) != len(self.points):
+            raise Problem(422, f"there are {len(self.points)} points, but {len(self.labels)} labels: send one for each")
+        points = [_within(point, size, 2) for point in self.points]
+        box = None
+        if self.box is not None:
+            x1, y1, x2, y2 = _within(self.box, size, 4)
+            box = [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]
+        return {"points": points, "labels": [int(label) for label in self.labels], "box": box}
+
+
+class Bridge:
+    """The way of an adapter to the engine, with the cache, limits and cancellation of `/v1`.
+
+    Args:
+        engine: makes masks.
+        requests: ends work for clients that have gone away.
+        searches: find all objects of an image.
+    """
+
+    def __init__(self, engine: Engine, requests: CancellableRequests, searches: Searches) -> None:
+        self.engine = engine
+        self._requests = requests
+        self._searches = searches
+
+    @property
+    def pairs(self) -> dict[str, Pair]:
+        """The pairs that Triton has ready, by name."""
+        return self.engine.state.pairs
+
+    async def read(self, request: Request, kind: type[Message]) -> Message:
+        """Return the body of a request.
+
+        Raises:
+            Problem: 422, it is no JSON, or does not fit.
+        """
+        content = await request.body()
+        try:
+            return await asyncio.to_thread(kind.model_validate_json, content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            where = ".".join(str(part)[:MAX_FAULT] for part in first["loc"])
+            text = f"{where}: {first['msg']}" if where else first["msg"]
+            raise Problem(422, text[:MAX_FAULT]) from None
+        except RecursionError:
+            raise Problem(422, "the JSON is nested too deeply") from None
+
+    async def image(self, text: str, name: str = "image") -> StoredImage:
+        """Keep the image in a text of base64, which may begin with ``data:image/...;base64,``.
+
+        Raises:
+            Problem: 4xx, it is no base64, no image, or too large.
+        """
+        return await self.engine.store(await asyncio.to_thread(decoded, text, name))
+
+    async def pair(self, family: str | None, size: str = "") -> Pair:
+        """Return a pair of a family.
+
+        Args:
+            family: name of the family or of a pair; None: the default pair.
+            size: the size that the tool asks for, in our words. If it is not served, another one answers.
+
+        Raises:
+            Problem: 404, there is none of the family; 503, Triton is gone.
+        """
+        pair = await self.engine.pair(family)
+        if size and pair.name == family:
+            fitting = (each for each in self.pairs.values() if each.family == pair.family)
+            return next((each for each in fitting if each.name.endswith(f"_{size}")), pair)
+        return pair
+
+    async def masks(
+        self,
+        request: Request,
+        image: StoredImage,
+        pair: Pair,
+        targets: Sequence[Target],
+        convert: Callable[[Segment], Result],
+        *,
+        multimask: bool = False,
+        mask: FloatArray | None = None,
+    ) -> list[list[Result]]:
+        """Return the masks of objects in a form of the adapter's; for each object a list of its candidates.
+
+        Args:
+            request: the request that they are for.
+            image: the image.
+            pair: the models.
+            targets: the objects.
+            convert: makes the result of one mask, in a thread.
+            multimask: whether there are three candidates for each object.
+            mask: float32 (S,S) logits to refine.
+
+        Raises:
+            Problem: 422, the objects cannot be used; or a failure, as with `/v1`.
+        """
+        return await self._requests.run(
+            request, self._masks(image, pair, targets, convert, multimask=multimask, mask=mask)
+        )
+
+    async def _masks(
+        self,
+        image: StoredImage,
+        pair: Pair,
+        targets: Sequence[Target],
+        convert: Callable[[Segment], Result],
+        *,
+        multimask: bool,
+        mask: FloatArray | None,
+    ) -> list[list[Result]]:
+        embeddings = await self.engine.embed(image, pair)
+        found: list[list[Result]] = [[] for _ in targets]
+        for numbers in _alike(targets):
+            body = _segment_request([targets[number] for number in numbers], image.size, multimask)
+            answers.check_amount(body, image.size)
+            prompt = {**answers.client_prompt(body), "mask_input": mask}
+
+            def write(segments: Iterator[Segment], numbers: list[int] = numbers) -> list[tuple[int, Result]]:
+                numbered = (replace(each, object_index=numbers[each.object_index]) for each in segments)
+                return [(each.object_index, convert(each)) for each in numbered]
+
+            for number, result in await self.engine.segment(embeddings, pair, prompt, write, multimask=multimask):
+                found[number].append(result)
+        return found
+
+    async def embed(self, request: Request, image: StoredImage, pair: Pair) -> None:
+        """Encode an image now, so that the first click is fast."""
+        await self._requests.run(request, self.engine.embed(image, pair))
+
+    async def everything(
+        self,
+        request: Request,
+        image: StoredImage,
+        pair: Pair,
+        options: Mapping[str, Any],
+        convert: Callable[[Segment], Result],
+    ) -> list[Result]:
+        """Return all objects of an image in a form of the adapter's, in the order of the search.
+
+        Args:
+            request: the request that they are for.
+            image: the image.
+            pair: the models.
+            options: parameters of EverythingRequest; None stands for the default.
+            convert: makes the result of one object, in a thread.
+
+        Raises:
+            Problem: 422, an option has a wrong value; or a failure, as with `/v1`.
+        """
+        try:
+            asked = EverythingRequest(**{name: value for name, value in options.items() if value is not None})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            raise Problem(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:MAX_FAULT]) from None
+        search = self._searches.start(image, pair, asked)
+        try:
+            seconds = self.engine.settings.search_seconds
+            objects, _ = await self._requests.run(request, search.objects(), timeout=seconds)
+        finally:
+            search.leave()
+
+        async def fetch() -> list[bytes]:
+            return objects
+
+        def write(found: Iterator[bytes]) -> list[Result]:
+            return [convert(_segment(number, json.loads(each))) for number, each in enumerate(found)]
+
+        width, height = image.size
+        return await self.engine.budgets.workers.run(2 * width * height, fetch, write)
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    """Return an answer of JSON, from objects that are JSON already."""
+    return Response(json.dumps(content, separators=(",", ":")), status, media_type="application/json")
+
+
+def _segment(number: int, found: Mapping[str, Any]) -> Segment:
+    return Segment(rle_to_mask(found["rle"]), found["score"], None, number)
+
+
+def _segment_request(targets: Sequence[Target], size: Size, multimask: bool) -> SegmentRequest:
+    try:
+        objects = [Prompt(**target.inside(size)) for target in targets]
+        return SegmentRequest(objects=objects, multimask=multimask)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise Problem(422, f"the prompt cannot be used: {first['msg']}"[:MAX_FAULT]) from None
+
+
+def _alike(targets: Sequence[Target]) -> list[list[int]]:
+    """Return the numbers of objects in groups that one call takes: all have points, or all a box, or all both."""
+    groups = defaultdict(list)
+    for number, target in enumerate(targets):
+        groups[bool(target.points), target.box is not None].append(number)
+    return list(groups.values())
+
+
+def _within(values: Sequence[float], size: Size, count: int) -> list[float]:
+    if len(values) != count or not all(math.isfinite(value) for value in values):
+        what = "a point is x, y" if count == 2 else "a box is x1, y1, x2, y2"
+        raise Problem(422, f"{what}, each a finite number")
+    return [min(max(float(value), 0.0), float(size[place % 2])) for place, value in enumerate(values)]
+
+
+def decoded(text: str, name: str) -> bytes:
+    """Return the bytes in a text of base64. This takes milliseconds for a large image: call it in a thread.
+
+    Raises:
+        Problem: 422, it is no base64.
+    """
+    content = text.partition(",")[2] if text.startswith("data:") else text
+    try:
+        return base64.b64decode(content.translate({10: None, 13: None}), validate=True)
+    except (binascii.Error, ValueError):
+        raise Problem(422, f"{name}: send the bytes of an image file as base64") from None

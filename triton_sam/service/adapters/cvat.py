@@ -1,0 +1,147 @@
+"""CVAT: the HTTP of nuclio's dashboard. Reference: cvat/apps/lambda_manager/views.py of https://github.com/cvat-ai/cvat.
+
+CVAT needs no change but the host and port of nuclio, and the way "dashboard" to call its functions.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Header, Request, Response
+from pydantic import Field
+
+from ...masks.polygons import mask_to_polygons
+from ...masks.segment import Segment
+from ..adapter import Adapter, basic_password
+from ..engine import Pair
+from ..problems import Problem
+from .bridge import Bridge, Lenient, Target, json_answer
+from .nuclio_masks import box_bits, interactor_json
+
+PREFIX = "triton-sam-"
+INTERACTOR, DETECTOR = "interactor", "detector"
+SUFFIX = "-everything"
+"""Ends the names of functions that find everything."""
+LABEL = "object"
+HELP = (
+    "Click on an object: the left button adds a point inside of it, the right button one outside. A box around it is "
+    "optional."
+)
+
+
+class Invocation(Lenient):
+    """A call of a function."""
+
+    image: str
+    pos_points: list[list[float]] = Field(default_factory=list)
+    neg_points: list[list[float]] = Field(default_factory=list)
+    obj_bbox: list[list[float]] | None = None
+    threshold: float | None = None
+
+    def target(self) -> Target:
+        """Return the object that the points and the box mean."""
+        box = None
+        if self.obj_bbox:
+            if len(self.obj_bbox) != 2 or any(len(corner) != 2 for corner in self.obj_bbox):
+                raise Problem(422, "obj_bbox is made of two points: its corners")
+            box = [value for corner in self.obj_bbox for value in corner]
+        labels = [1] * len(self.pos_points) + [0] * len(self.neg_points)
+        return Target([*self.pos_points, *self.neg_points], labels, box)
+
+
+def router(bridge: Bridge) -> APIRouter:
+    """Return the routes."""
+    api = APIRouter(prefix="/api", tags=["CVAT (nuclio)"])
+
+    @api.get("/functions", summary="Functions for CVAT")
+    async def functions() -> dict[str, Any]:
+        """List an interactor for each model, and a detector for each that finds everything."""
+        await bridge.pair(None)
+        return {each["metadata"]["name"]: each for pair in bridge.pairs.values() for each in functions_of(pair)}
+
+    @api.get("/functions/{name}", summary="A function for CVAT")
+    async def function(name: str) -> dict[str, Any]:
+        """Describe a function."""
+        found = (await functions()).get(name)
+        if found is None:
+            raise Problem(404, f"there is no function {name[:80]!r}", code="unknown_model")
+        return dict(found)
+
+    @api.post("/function_invocations", summary="Call a function for CVAT")
+    async def invoke(request: Request, x_nuclio_function_name: str = Header(max_length=200)) -> Response:
+        """Return the mask of an object, or all objects."""
+        name = x_nuclio_function_name
+        await function(name)
+        body = await bridge.read(request, Invocation)
+        pair = await bridge.pair(_pair_of(bridge, name))
+        image = await bridge.image(body.image)
+        if name.endswith(SUFFIX):
+            options = {"pred_iou_thresh": body.threshold} if body.threshold else {}
+            found = await bridge.everything(request, image, pair, options, detection)
+            return json_answer([each for each in found if each is not None])
+        target = body.target()
+        if target.is_empty:
+            raise Problem(422, "set at least one point, or a box")
+        [[content]] = await bridge.masks(request, image, pair, [target], interactor_json)
+        return Response(content, media_type="application/json")
+
+    return api
+
+
+def functions_of(pair: Pair) -> list[dict[str, Any]]:
+    """Return the functions of a model in the form of nuclio."""
+    name = _function_name(pair.name)
+    interactor = {"min_pos_points": "1", "min_neg_points": "0", "startswith_box_optional": "true", "help_message": HELP}
+    found = [_function(name, INTERACTOR, f"triton_sam: {pair.name}", f"Clicks on objects, by {pair.name}", interactor)]
+    if pair.finds_everything:
+        spec = {"spec": json.dumps([{"id": 1, "name": LABEL, "type": "mask", "attributes": []}])}
+        text = f"Finds all objects without words, by {pair.name}"
+        found.append(_function(f"{name}{SUFFIX}", DETECTOR, f"triton_sam: everything, {pair.name}", text, spec))
+    return found
+
+
+def detection(segment: Segment) -> dict[str, Any] | None:
+    """Return an object as a detector answers it. None: the mask is empty."""
+    rings = mask_to_polygons(segment.mask)
+    if not rings:
+        return None
+    return {
+        "confidence": str(round(segment.score, 5)),
+        "label": LABEL,
+        "type": "mask",
+        "points": np.round(rings[0], 2).tolist(),
+        "mask": box_bits(segment),
+    }
+
+
+def _function(name: str, kind: str, title: str, text: str, annotations: dict[str, str]) -> dict[str, Any]:
+    known = {"name": title, "type": kind, "version": "2", "framework": "Triton", "spec": ""}
+    return {
+        "metadata": {"name": name, "annotations": {**known, **annotations}},
+        "spec": {"description": text},
+        "status": {"state": "ready", "httpPort": 0},
+    }
+
+
+def _function_name(model: str) -> str:
+    """Return the name of a model's function; names of functions have no dots."""
+    return PREFIX + model.replace(".", "-").lower()
+
+
+def _pair_of(bridge: Bridge, function: str) -> str:
+    name = function.removesuffix(SUFFIX)
+    return next(pair for pair in bridge.pairs if _function_name(pair) == name)
+
+
+ADAPTER = Adapter(
+    name="cvat",
+    tool="CVAT",
+    address="",
+    paths=("/api/functions", "/api/function_invocations"),
+    router=router,
+    error=lambda problem: {"error": problem.detail},
+    tokens=(basic_password,),
+    sign_in="put it into the host of nuclio, as triton:TOKEN@HOST",
+)

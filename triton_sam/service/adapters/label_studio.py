@@ -1,0 +1,270 @@
+"""Label Studio: an ML backend for images.
+
+Reference: label_studio_ml/api.py and examples/segment_anything_2_image of
+https://github.com/HumanSignal/label-studio-ml-backend.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from ...families.base import Size
+from ...masks.polygons import mask_to_polygons
+from ...masks.segment import Segment
+from ..adapter import Adapter, basic_password
+from ..engine import Pair
+from ..problems import Problem
+from .bridge import Bridge, Lenient, Target, json_answer
+from .brush_rle import encode_brush
+from .task_images import TaskImages
+
+BRUSH, POLYGON = "brushlabels", "polygonlabels"
+CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
+"""The tags of a labelling setup that can hold a mask, the preferred one first, with the type of their results."""
+KEYPOINT, RECTANGLE = "keypointlabels", "rectanglelabels"
+MAX_CONFIG = 1 << 20
+
+
+class Region(Lenient):
+    """A region that the user has drawn with a smart tool."""
+
+    type: str = Field(max_length=64)
+    value: dict[str, Any]
+    is_positive: bool = True
+
+
+class Context(Lenient):
+    """The regions of one click."""
+
+    result: list[Region] = Field(default_factory=list)
+
+
+class Parameters(Lenient):
+    """Parameters of a call."""
+
+    context: Context | None = None
+
+
+class Task(Lenient):
+    """A task."""
+
+    id: int | str | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class PredictRequest(Lenient):
+    """A call."""
+
+    tasks: list[Task] = Field(default_factory=list)
+    label_config: str = Field(default="", max_length=MAX_CONFIG)
+    params: Parameters | None = None
+
+
+@dataclass(frozen=True)
+class Control:
+    """The tag of a labelling setup that holds the answer.
+
+    Args:
+        name: its name.
+        image: name of the image's tag.
+        kind: type of its results.
+        key: the member of the task's data with the address of the image.
+    """
+
+    name: str
+    image: str
+    kind: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An object that the user means, with the label of its region; None if it has none."""
+
+    target: Target
+    label: str | None
+
+
+def router(bridge: Bridge) -> APIRouter:
+    """Return the routes."""
+    api = APIRouter(prefix="/label-studio", tags=["Label Studio"])
+    settings = bridge.engine.settings
+    images = TaskImages(bridge, settings.label_studio_url, settings.label_studio_token)
+
+    @api.get("", summary="Health for Label Studio")
+    @api.get("/health", summary="Health for Label Studio")
+    async def health() -> dict[str, str]:
+        """Say that the backend is up."""
+        return {"status": "UP", "model_class": "triton_sam"}
+
+    @api.post("/setup", summary="Set up for Label Studio")
+    async def setup(_: Request) -> dict[str, str]:
+        """Return the version of the model."""
+        return {"model_version": version_of(await bridge.pair(None))}
+
+    @api.get("/versions", summary="Versions for Label Studio")
+    async def versions() -> dict[str, list[str]]:
+        """Return the version of the model."""
+        return {"versions": [version_of(await bridge.pair(None))]}
+
+    @api.post("/webhook", summary="Events for Label Studio", status_code=201)
+    async def webhook(_: Request) -> dict[str, str]:
+        """Take an event and do nothing: the models do not learn from annotations."""
+        return {"status": "ok"}
+
+    @api.post("/predict", summary="Segment for Label Studio")
+    async def predict(request: Request) -> Response:
+        """Return the mask of the object that the user has clicked or boxed; nothing without a click."""
+        body = await bridge.read(request, PredictRequest)
+        regions = body.params.context.result if body.params is not None and body.params.context is not None else []
+        if not regions or not body.tasks:
+            return json_answer({"results": []})
+        control, task = control_of(body.label_config), body.tasks[0]
+        address = task.data.get(control.key)
+        if not isinstance(address, str):
+            raise Problem(422, f"the task has no image in `{control.key}`")
+        pair = await bridge.pair(None)
+        image = await images.image(address, task.id)
+        asked = asked_of(regions, image.size)
+        found = await bridge.masks(
+            *(request, image, pair, [each.target for each in asked]),
+            lambda segment: result_of(segment, control, asked[segment.object_index].label),
+        )
+        results = [each for candidates in found for each in candidates if each is not None]
+        score = float(np.mean([each["score"] for each in results])) if results else 0.0
+        prediction = {"result": results, "score": score, "model_version": version_of(pair)}
+        return json_answer({"results": [prediction], "model_version": version_of(pair)})
+
+    return api
+
+
+def control_of(config: str) -> Control:
+    """Return the tag of a labelling setup that takes masks.
+
+    Raises:
+        Problem: 422, the setup is no XML, or it has no such tag.
+    """
+    try:
+        tree = ElementTree.fromstring(config)  # noqa: S314 - expat bounds the growth of entities
+    except ElementTree.ParseError:
+        raise Problem(422, "the labelling setup is no XML that can be read") from None
+    for tag, kind in CONTROLS.items():
+        for element in tree.iter(tag):
+            image = next((each for each in tree.iter("Image") if each.get("name") == element.get("toName")), None)
+            if image is not None:
+                return Control(
+                    element.get("name", ""), image.get("name", ""), kind, image.get("value", "").removeprefix("$")
+                )
+    raise Problem(422, f"the labelling setup needs {' or '.join(CONTROLS)} with toName of an Image")
+
+
+def asked_of(regions: list[Region], size: Size) -> list[Asked]:
+    """Return the objects that regions mean.
+
+    Each rectangle is an object of its own; points belong to the rectangle around them. Points outside of every
+    rectangle, or all if there is none, are one more object. Regions of other types mean nothing.
+    """
+    boxes = [(_box(each.value, size), _label(each)) for each in regions if each.type == RECTANGLE]
+    points = [(_point(each.value, size), each) for each in regions if each.type == KEYPOINT]
+    owners = [_owner(point, [box for box, _ in boxes]) for point, _ in points]
+    found = []
+    for number, (box, label) in enumerate(boxes):
+        inside = [each for each, owner in zip(points, owners, strict=True) if owner == number]
+        found.append(Asked(_target(inside, box), label))
+    alone = [each for each, owner in zip(points, owners, strict=True) if owner is None]
+    if alone:
+        found.append(Asked(_target(alone, None), _label(alone[-1][1])))
+    return found
+
+
+def result_of(segment: Segment, control: Control, label: str | None) -> dict[str, Any] | None:
+    """Return a mask as a region of Label Studio. None: the mask is empty."""
+    height, width = segment.mask.shape
+    value = _brush(segment) if control.kind == BRUSH else _polygon(segment)
+    if value is None:
+        return None
+    return {
+        "id": uuid.uuid4().hex[:10],
+        "from_name": control.name,
+        "to_name": control.image,
+        "original_width": width,
+        "original_height": height,
+        "image_rotation": 0,
+        "type": control.kind,
+        "value": {**value, control.kind: [] if label is None else [label]},
+        "score": segment.score,
+        "readonly": False,
+    }
+
+
+def version_of(pair: Pair) -> str:
+    """Return the version of a model, as Label Studio shows it."""
+    return f"triton_sam-{pair.name}-{pair.version}"
+
+
+def _brush(segment: Segment) -> dict[str, Any] | None:
+    return {"format": "rle", "rle": encode_brush(segment.mask)} if segment.box is not None else None
+
+
+def _polygon(segment: Segment) -> dict[str, Any] | None:
+    """Return the largest part as a polygon, in percent: a region of Label Studio has one ring."""
+    rings = mask_to_polygons(segment.mask)
+    if not rings:
+        return None
+    height, width = segment.mask.shape
+    points = np.reshape(rings[0], (-1, 2)) * (100.0 / np.array([width, height]))
+    return {"points": points.tolist(), "closed": True}
+
+
+def _target(points: list[tuple[list[float], Region]], box: list[float] | None) -> Target:
+    return Target([point for point, _ in points], [int(each.is_positive) for _, each in points], box)
+
+
+def _owner(point: list[float], boxes: list[list[float]]) -> int | None:
+    """Return the number of the first box around a point."""
+    x, y = point
+    return next((place for place, (x1, y1, x2, y2) in enumerate(boxes) if x1 <= x <= x2 and y1 <= y <= y2), None)
+
+
+def _label(region: Region) -> str | None:
+    labels = region.value.get(region.type)
+    return labels[0] if isinstance(labels, list) and labels and isinstance(labels[0], str) else None
+
+
+def _point(value: Mapping[str, Any], size: Size) -> list[float]:
+    x, y = _numbers(value, "x", "y")
+    return [x * size[0] / 100, y * size[1] / 100]
+
+
+def _box(value: Mapping[str, Any], size: Size) -> list[float]:
+    x, y, width, height = _numbers(value, "x", "y", "width", "height")
+    left, top = x * size[0] / 100, y * size[1] / 100
+    return [left, top, left + width * size[0] / 100, top + height * size[1] / 100]
+
+
+def _numbers(value: Mapping[str, Any], *names: str) -> list[float]:
+    found = [value.get(name) for name in names]
+    if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in found):
+        raise Problem(422, f"a region needs the numbers {', '.join(names)}, in percent")
+    return [float(each) for each in found if each is not None]
+
+
+ADAPTER = Adapter(
+    name="label-studio",
+    tool="Label Studio",
+    address="/label-studio",
+    paths=("/label-studio",),
+    router=router,
+    error=lambda problem: problem.detail,
+    tokens=(basic_password,),
+    sign_in="enter a token of this service as the password of the basic authentication, with any user name",
+    open_paths=("/label-studio", "/label-studio/", "/label-studio/health"),
+)

@@ -1,0 +1,105 @@
+"""osam: `POST /api/generate`. Reference: osam/_server.py and osam/types of https://github.com/wkentaro/osam."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from ...masks.segment import Segment, mask_to_png
+from ..adapter import Adapter
+from ..engine import Pair
+from ..problems import Problem
+from .bridge import Bridge, Lenient, Target, json_answer
+
+BACKGROUND, FOREGROUND, TOP_LEFT, BOTTOM_RIGHT = 0, 1, 2, 3
+"""The labels of points."""
+SIZES = {"100m": "vit_b", "300m": "vit_l", "600m": "vit_h", "tiny": "tiny", "small": "small", "large": "large"}
+FAMILIES = {"sam": "sam1", "sam1": "sam1", "sam2": "sam2", "sam3": "sam3"}
+
+
+class Prompt(Lenient):
+    """Points with labels, the corners of a box among them, or texts."""
+
+    points: list[list[float]] | None = None
+    point_labels: list[int] | None = None
+    texts: list[str] | None = None
+
+
+class GenerateRequest(Lenient):
+    """A request of osam."""
+
+    model: str = Field(max_length=128)
+    image: str
+    prompt: Prompt | None = None
+
+
+def router(bridge: Bridge) -> APIRouter:
+    """Return the route."""
+    api = APIRouter(tags=["osam"])
+
+    @api.post("/api/generate", summary="Segment for osam")
+    async def generate(request: Request) -> Response:
+        """Return the mask of an object. Without a prompt, it is the object in the middle of the image, as in osam."""
+        asked = await bridge.read(request, GenerateRequest)
+        pair = await _pair(bridge, asked.model)
+        if asked.prompt is not None and asked.prompt.texts and not asked.prompt.points:
+            raise Problem(422, f"{pair.name} does not take texts: send points")
+        image = await bridge.image(asked.image)
+        width, height = image.size
+        prompt = asked.prompt or Prompt(points=[[width / 2, height / 2]], point_labels=[FOREGROUND])
+        found = await bridge.masks(request, image, pair, [target_of(prompt)], annotation)
+        annotations = [each for candidates in found for each in candidates if each is not None]
+        return json_answer({"model": asked.model, "image_embedding": None, "annotations": annotations})
+
+    return api
+
+
+def target_of(prompt: Prompt) -> Target:
+    """Return the object that a prompt means; the points with the labels 2 and 3 are the corners of a box.
+
+    Raises:
+        Problem: 422, a label is unknown, or only one corner is given.
+    """
+    points, labels = prompt.points or [], prompt.point_labels or []
+    if len(points) != len(labels):
+        raise Problem(422, "points and point_labels must have the same number of rows")
+    if not set(labels) <= {BACKGROUND, FOREGROUND, TOP_LEFT, BOTTOM_RIGHT}:
+        raise Problem(422, "point_labels must contain only 0, 1, 2, or 3")
+    corners = [[point for point, label in zip(points, labels, strict=True) if label == each] for each in (2, 3)]
+    if sorted(map(len, corners)) not in ([0, 0], [1, 1]):
+        raise Problem(422, "a box needs one point with the label 2 and one with the label 3")
+    clicks = [(point, label) for point, label in zip(points, labels, strict=True) if label in (BACKGROUND, FOREGROUND)]
+    box = [*corners[0][0], *corners[1][0]] if corners[0] else None
+    return Target([point for point, _ in clicks], [label for _, label in clicks], box)
+
+
+def annotation(segment: Segment) -> dict[str, Any] | None:
+    """Return a mask as osam's annotation, cropped to its box, whose corners are pixels inside. None: it is empty."""
+    if segment.box is None:
+        return None
+    x1, y1, x2, y2 = segment.box
+    cropped = mask_to_png(segment.mask[y1:y2, x1:x2])
+    return {
+        "bounding_box": {"xmin": x1, "ymin": y1, "xmax": x2 - 1, "ymax": y2 - 1},
+        "text": None,
+        "score": segment.score,
+        "mask": base64.b64encode(cropped).decode(),
+    }
+
+
+async def _pair(bridge: Bridge, model: str) -> Pair:
+    name, _, size = model.partition(":")
+    return await bridge.pair(FAMILIES.get(name, name), SIZES.get(size, ""))
+
+
+ADAPTER = Adapter(
+    name="osam",
+    tool="osam",
+    address="",
+    paths=("/api/generate",),
+    router=router,
+    error=lambda problem: {"detail": problem.detail},
+)

@@ -1,0 +1,185 @@
+"""QuPath, by the protocol of samapi. Reference: src/samapi/main.py of https://github.com/ksugar/samapi."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from pydantic import Field
+
+from ...annotate.prompts import mask_logits
+from ...errors import ImageError
+from ...families.base import FloatArray
+from ...inputs.images import open_image
+from ...masks.formats import multi_polygon
+from ...masks.segment import Segment
+from ..adapter import Adapter, basic_password
+from ..engine import Pair
+from ..image_files import check_image
+from ..problems import Problem
+from .bridge import Bridge, Lenient, Target, decoded, json_answer
+
+CONTRACT = "0.7.1"
+"""The version of samapi whose protocol this is. QuPath's extension shows it."""
+TYPES = {
+    "vit_h": ("sam1", "vit_h"),
+    "vit_l": ("sam1", "vit_l"),
+    "vit_b": ("sam1", "vit_b"),
+    "sam2_l": ("sam2", "large"),
+    "sam2_bp": ("sam2", "base_plus"),
+    "sam2_s": ("sam2", "small"),
+    "sam2_t": ("sam2", "tiny"),
+    "sam3": ("sam3", ""),
+}
+"""The family and size of each type of samapi. Its vit_t is MobileSAM, which triton_sam does not serve."""
+MULTI = "Multi"
+"""The kinds of output that ask for several masks at a point begin with this word."""
+
+
+class SamBody(Lenient):
+    """A prompt."""
+
+    type: str = Field(default="vit_h", max_length=32)
+    b64img: str
+    bbox: list[float] | None = None
+    point_coords: list[list[float]] | None = None
+    point_labels: list[int] | None = None
+    b64mask: str | None = None
+    multimask_output: bool = False
+
+
+class AutoMaskBody(Lenient):
+    """Parameters of Meta's automatic mask generators."""
+
+    type: str = Field(default="vit_h", max_length=32)
+    b64img: str
+    points_per_side: int | None = 32
+    points_per_batch: int = 64
+    pred_iou_thresh: float = 0.88
+    stability_score_thresh: float = 0.95
+    stability_score_offset: float = 1.0
+    box_nms_thresh: float = 0.7
+    crop_n_layers: int = 0
+    crop_nms_thresh: float = 0.7
+    crop_overlap_ratio: float = 512 / 1500
+    crop_n_points_downscale_factor: int = 1
+    min_mask_region_area: int = 0
+    output_type: str = Field(default="Single Mask", max_length=64)
+
+    def options(self) -> dict[str, Any]:
+        """Return the parameters of the search."""
+        others = {"type", "b64img", "output_type"}
+        return {**self.model_dump(exclude=others), "multimask_output": MULTI in self.output_type}
+
+
+def router(bridge: Bridge) -> APIRouter:
+    """Return the routes below /sam."""
+    api = APIRouter(prefix="/sam", tags=["QuPath (samapi)"])
+
+    @api.post("/", summary="Segment for QuPath")
+    async def predict(request: Request) -> Response:
+        """Return a feature of GeoJSON for each mask."""
+        body = await bridge.read(request, SamBody)
+        pair = await _pair(bridge, body.type)
+        image = await bridge.image(body.b64img, "b64img")
+        points = body.point_coords or []
+        target = Target(points, body.point_labels or [1] * len(points), body.bbox or None)
+        limit = bridge.engine.settings.max_megapixels
+        mask = None if body.b64mask is None else await asyncio.to_thread(refining, body.b64mask, pair, limit)
+        found = await bridge.masks(
+            *(request, image, pair, [target]),
+            lambda segment: feature(segment, segment.candidate, pair.name),
+            multimask=body.multimask_output,
+            mask=mask,
+        )
+        return json_answer([each for candidates in found for each in candidates if each is not None])
+
+    @api.post("/automask/", summary="Find everything for QuPath")
+    async def automask(request: Request) -> Response:
+        """Return a feature of GeoJSON for each object."""
+        body = await bridge.read(request, AutoMaskBody)
+        pair = await _pair(bridge, body.type)
+        image = await bridge.image(body.b64img, "b64img")
+        found = await bridge.everything(
+            *(request, image, pair, body.options()), lambda segment: feature(segment, segment.object_index, pair.name)
+        )
+        return json_answer([each for each in found if each is not None])
+
+    @api.get("/version/", summary="Version for QuPath", response_class=PlainTextResponse)
+    async def version() -> str:
+        """Return the version of samapi whose protocol this is."""
+        return CONTRACT
+
+    @api.get("/weights/", summary="Weights for QuPath")
+    async def weights(type: str | None = None) -> list[dict[str, str]]:  # noqa: A002 - the tool's own name
+        """List the types that Triton serves; the service does not download others."""
+        await bridge.pair(None)
+        families = {pair.family.name for pair in bridge.pairs.values()}
+        served = [name for name, (family, _) in TYPES.items() if family in families]
+        return [{"type": name, "name": "default", "url": f"triton:{name}"} for name in served if type in (None, name)]
+
+    @api.post("/weights/", summary="Refuse weights for QuPath")
+    async def register(_: Request) -> Response:
+        """Refuse other weights: whoever runs Triton decides which models it serves."""
+        raise Problem(403, "this service does not download weights: its operator adds models with `triton-sam setup`")
+
+    @api.get("/weights/cancel/", summary="Cancel a download for QuPath", response_class=PlainTextResponse)
+    async def cancel() -> str:
+        """Answer that there is nothing to cancel."""
+        return "there is no download"
+
+    @api.get("/progress/", summary="Progress for QuPath")
+    async def progress() -> dict[str, Any]:
+        """Answer that nothing is downloaded."""
+        return {"message": None, "percent": -1}
+
+    return api
+
+
+def feature(segment: Segment, number: int, model: str) -> dict[str, Any] | None:
+    """Return a mask as a feature: a polygon, or a multi-polygon of several parts. None: the mask is empty."""
+    geometry = multi_polygon(segment.mask)
+    parts = geometry["coordinates"]
+    if not parts:
+        return None
+    if len(parts) == 1:
+        geometry = {"type": "Polygon", "coordinates": parts[0]}
+    properties = {"object_idx": number, "label": "object", "quality": segment.score, "sam_model": model}
+    return {"type": "Feature", "geometry": geometry, "properties": properties}
+
+
+def refining(text: str, pair: Pair, max_megapixels: float) -> FloatArray:
+    """Return the mask in a text of base64 as logits of the size that the decoder takes, float32 (S,S).
+
+    Raises:
+        Problem: 422, the family takes no mask, or the text is no image; 413 or 415, as with other images.
+    """
+    if not pair.family.takes_mask:
+        raise Problem(422, f"{pair.name} takes no mask: leave b64mask out")
+    content = decoded(text, "b64mask")
+    check_image(content, max_megapixels)
+    try:
+        return mask_logits(np.asarray(open_image(content).convert("L")) > 0, pair.family)
+    except ImageError as error:
+        raise Problem(422, f"b64mask: {error}") from None
+
+
+async def _pair(bridge: Bridge, kind: str) -> Pair:
+    if kind not in TYPES:
+        raise Problem(404, f"there is no type {kind!r} here: choose one of {', '.join(TYPES)}", code="unknown_model")
+    return await bridge.pair(*TYPES[kind])
+
+
+ADAPTER = Adapter(
+    name="qupath",
+    tool="QuPath (samapi)",
+    address="/sam/",
+    paths=("/sam",),
+    router=router,
+    error=lambda problem: {"detail": problem.detail},
+    tokens=(basic_password,),
+    open_paths=("/sam/version/",),
+)

@@ -1,0 +1,24 @@
+"""The table of adapters. To add one, write its module and add a row."""
+
+from __future__ import annotations
+
+from ...errors import ConfigurationError
+from ..adapter import Adapter
+from . import cvat, label_studio, osam, qupath, roboflow, x_anylabeling
+
+ADAPTERS: dict[str, Adapter] = {
+    module.ADAPTER.name: module.ADAPTER for module in (cvat, label_studio, x_anylabeling, qupath, roboflow, osam)
+}
+"""All adapters by name."""
+
+
+def find_adapters(names: tuple[str, ...]) -> tuple[Adapter, ...]:
+    """Return the adapters of these names, each once.
+
+    Raises:
+        ConfigurationError: there is no such adapter.
+    """
+    unknown = next((name for name in names if name not in ADAPTERS), None)
+    if unknown is not None:
+        raise ConfigurationError(f"there is no adapter {unknown[:80]!r}: choose from {', '.join(ADAPTERS)}")
+    return tuple(ADAPTERS[name] for name in dict.fromkeys(names))

@@ -1,0 +1,245 @@
+"""Roboflow's inference server, as `inference-sdk` calls it.
+
+Reference: inference/core/entities/requests/sam2.py and sam3.py of https://github.com/roboflow/inference.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, field_validator
+
+from ...masks.polygons import mask_to_polygons
+from ...masks.rle import BoolArray
+from ...masks.segment import Segment
+from ..adapter import Adapter, query_token
+from ..engine import Pair
+from ..middleware import CALLER
+from ..problems import Problem
+from ..store import StoredImage
+from .bridge import Bridge, Lenient, Target, json_answer
+
+SIZES = {
+    "hiera_tiny": "tiny",
+    "hiera_small": "small",
+    "hiera_b_plus": "base_plus",
+    "hiera_large": "large",
+}
+POLYGON, RLE = "polygon", "rle"
+FORMATS = {"json": POLYGON, "polygon": POLYGON, "rle": RLE}
+MAX_IDS = 4096
+"""The most ids of images that are remembered; those used longest ago go first."""
+
+
+class ImageValue(Lenient):
+    """An image."""
+
+    type: str = Field(default="base64", max_length=32)
+    value: str
+
+
+class Box(Lenient):
+    """A box; x and y are its centre."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def corners(self) -> list[float]:
+        """Return x1, y1, x2, y2."""
+        return [
+            self.x - self.width / 2,
+            self.y - self.height / 2,
+            self.x + self.width / 2,
+            self.y + self.height / 2,
+        ]
+
+
+class Point(Lenient):
+    """A point."""
+
+    x: float
+    y: float
+    positive: bool = True
+
+
+class Prompt(Lenient):
+    """One object."""
+
+    box: Box | None = None
+    points: list[Point] | None = None
+
+    def target(self) -> Target:
+        """Return it in our words."""
+        points = self.points or []
+        return Target(
+            [[each.x, each.y] for each in points],
+            [int(each.positive) for each in points],
+            None if self.box is None else self.box.corners(),
+        )
+
+
+class EmbedRequest(Lenient):
+    """An image to encode."""
+
+    image: ImageValue
+    image_id: str | None = Field(default=None, max_length=256)
+    sam2_version_id: str | None = Field(default=None, max_length=64)
+
+
+class SegmentRequest(Lenient):
+    """Objects to segment: a list of prompts, a member ``prompts`` with that list, or a single prompt."""
+
+    image: ImageValue | None = None
+    image_id: str | None = Field(default=None, max_length=256)
+    sam2_version_id: str | None = Field(default=None, max_length=64)
+    prompts: list[Prompt] = Field(default_factory=list)
+    multimask_output: bool = True
+    format: str = Field(default="json", max_length=32)
+
+    @field_validator("prompts", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        if value is None:
+            return []
+        if isinstance(value, dict):
+            value = value.get("prompts", [value])
+        return value or []
+
+
+class _Ids:
+    """The ids that callers have given to their images. Each caller has names of its own."""
+
+    def __init__(self) -> None:
+        self._images: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def remember(self, caller: str, name: str, image: StoredImage) -> None:
+        self._images[caller, name] = image.image_id
+        self._images.move_to_end((caller, name))
+        while len(self._images) > MAX_IDS:
+            self._images.popitem(last=False)
+
+    def find(self, caller: str, name: str) -> str | None:
+        return self._images.get((caller, name))
+
+
+class _Tool:
+    """The answers of the routes, which differ in the family alone."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._ids = _Ids()
+
+    async def embed(self, request: Request, family: str) -> Response:
+        started = time.monotonic()
+        body = await self._bridge.read(request, EmbedRequest)
+        pair = await self._pair(family, body)
+        image = await self._image(request, body)
+        await self._bridge.embed(request, image, pair)
+        return json_answer({"image_id": body.image_id or image.image_id, "time": time.monotonic() - started})
+
+    async def segment(self, request: Request, family: str) -> Response:
+        started = time.monotonic()
+        body = await self._bridge.read(request, SegmentRequest)
+        form = FORMATS.get(body.format)
+        if form is None:
+            raise Problem(422, f"there is no format {body.format[:40]!r} here: choose one of {', '.join(FORMATS)}")
+        targets = [prompt.target() for prompt in body.prompts]
+        if not targets or any(target.is_empty for target in targets):
+            raise Problem(422, "each prompt needs points, a box, or both, and there must be at least one prompt")
+        pair = await self._pair(family, body)
+        image = await self._image(request, body)
+        found = await self._bridge.masks(
+            *(request, image, pair, targets, lambda each: prediction(each, form)), multimask=body.multimask_output
+        )
+        best = [max(candidates, key=lambda each: each["confidence"]) for candidates in found]
+        return json_answer({"predictions": best, "time": time.monotonic() - started})
+
+    async def _pair(self, family: str, body: EmbedRequest | SegmentRequest) -> Pair:
+        return await self._bridge.pair(family, SIZES.get(body.sam2_version_id or "", ""))
+
+    async def _image(self, request: Request, body: EmbedRequest | SegmentRequest) -> StoredImage:
+        caller = str(request.scope.get(CALLER))
+        if body.image is None:
+            known = self._ids.find(caller, body.image_id) if body.image_id else None
+            if known is None:
+                raise Problem(422, "there is no image: send it in `image`, or the `image_id` of an embedded one")
+            return self._bridge.engine.image(known)
+        if body.image.type != "base64":
+            raise Problem(422, f"an image of type {body.image.type!r} is not taken: send base64")
+        image = await self._bridge.image(body.image.value)
+        if body.image_id:
+            self._ids.remember(caller, body.image_id, image)
+        return image
+
+
+def router(bridge: Bridge) -> APIRouter:
+    """Return the routes below /sam2 and /sam3."""
+    api = APIRouter(tags=["Roboflow"])
+    tool = _Tool(bridge)
+
+    @api.post("/sam2/embed_image", summary="Encode for Roboflow, SAM2")
+    async def embed_sam2(request: Request) -> Response:
+        """Encode an image."""
+        return await tool.embed(request, "sam2")
+
+    @api.post("/sam2/segment_image", summary="Segment for Roboflow, SAM2")
+    async def segment_sam2(request: Request) -> Response:
+        """Return the best mask of each object."""
+        return await tool.segment(request, "sam2")
+
+    @api.post("/sam3/embed_image", summary="Encode for Roboflow, SAM3")
+    async def embed_sam3(request: Request) -> Response:
+        """Encode an image."""
+        return await tool.embed(request, "sam3")
+
+    @api.post("/sam3/visual_segment", summary="Segment for Roboflow, SAM3")
+    async def segment_sam3(request: Request) -> Response:
+        """Return the best mask of each object."""
+        return await tool.segment(request, "sam3")
+
+    return api
+
+
+def prediction(segment: Segment, form: str) -> dict[str, Any]:
+    """Return a mask as a prediction: RLE, or polygons through the centres of its outer pixels."""
+    masks = segment.to_rle() if form == RLE else pixel_polygons(segment.mask)
+    return {"masks": masks, "confidence": segment.score, "format": form}
+
+
+def pixel_polygons(mask: BoolArray) -> list[list[list[int]]]:
+    """Return columns and rows of the outer pixels of a mask (H,W): a ring for each part, its holes filled.
+
+    OpenCV's findContours() returns such rings, and its fillPoly() turns them into the mask again.
+    """
+    return [_outer_pixels(np.reshape(ring, (-1, 2)) - 0.5, mask) for ring in mask_to_polygons(mask, 0)]
+
+
+def _outer_pixels(ring: npt.NDArray[np.float64], mask: BoolArray) -> list[list[int]]:
+    """Return the pixels of a mask beside the corners of its outline, which lie between two pixels each."""
+    low, high = np.floor(ring).astype(int), np.ceil(ring).astype(int)
+    height, width = mask.shape
+    columns, rows = np.clip(low[:, 0], 0, width - 1), np.clip(low[:, 1], 0, height - 1)
+    is_low = (low >= 0).all(axis=1) & mask[rows, columns]
+    pixels = np.where(is_low[:, None], low, high)
+    changes = (pixels != np.roll(pixels, 1, axis=0)).any(axis=1)
+    found: list[list[int]] = pixels[changes].tolist() or pixels[:1].tolist()
+    return found
+
+
+ADAPTER = Adapter(
+    name="roboflow",
+    tool="Roboflow (inference-sdk)",
+    address="",
+    paths=("/sam2", "/sam3"),
+    router=router,
+    error=lambda problem: {"message": problem.detail},
+    tokens=(query_token("api_key"),),
+    sign_in="give InferenceHTTPClient a token of this service as api_key",
+)

@@ -1,0 +1,141 @@
+"""Fetches the images of tasks from the Label Studio that the operator has named, and from nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+import time
+from urllib.parse import quote, urljoin, urlsplit
+
+import urllib3
+
+from ..problems import Problem
+from ..store import StoredImage
+from .bridge import Bridge
+
+KEEP_SECONDS = 300.0
+"""An image that was fetched so lately is not fetched again for the next click."""
+MAX_KEPT = 1024
+MAX_REDIRECTS = 4
+SECONDS = 30.0
+CLOUD = ("s3://", "gs://", "azure-blob://")
+"""Addresses in storages that Label Studio signs."""
+START = "start the service with --label-studio-url and the address of Label Studio"
+
+
+class TaskImages:
+    """The images of tasks.
+
+    Args:
+        bridge: keeps the images.
+        url: address of Label Studio; None: only images within the tasks can be used.
+        token: access token of Label Studio: a personal one (a JWT) or a legacy one. None: no token.
+    """
+
+    def __init__(self, bridge: Bridge, url: str | None, token: str | None) -> None:
+        self._bridge = bridge
+        self._url = None if url is None else url.rstrip("/") + "/"
+        self._token = token
+        self._pool = urllib3.PoolManager(timeout=SECONDS, retries=False)
+        self._lock = threading.Lock()
+        self._access = ("", 0.0)
+        self._kept: dict[str, tuple[str, float]] = {}
+
+    async def image(self, address: str, task: object) -> StoredImage:
+        """Return the image of a task.
+
+        Args:
+            address: value of the task's data: a path of Label Studio, its whole URL, a storage's URL, or a data URL.
+            task: id of the task, for storages.
+
+        Raises:
+            Problem: 422, the address belongs to another host; 502, Label Studio does not answer with the image.
+        """
+        if address.startswith("data:"):
+            return await self._bridge.image(address)
+        known = self._kept.get(address)
+        if known is not None and time.monotonic() < known[1]:
+            found = self._bridge.engine.images.get(known[0])
+            if found is not None:
+                return found
+        content = await asyncio.to_thread(self._fetch, self._located(address, task))
+        image = await self._bridge.engine.store(content)
+        while len(self._kept) >= MAX_KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[address] = (image.image_id, time.monotonic() + KEEP_SECONDS)
+        return image
+
+    def _located(self, address: str, task: object) -> str:
+        """Return the URL at Label Studio."""
+        if self._url is None:
+            raise Problem(422, f"the image of the task lies at Label Studio: {START}, or put a data URL into the task")
+        if address.startswith(CLOUD):
+            uri = quote(base64.b64encode(address.encode()).decode())
+            return urljoin(self._url, f"tasks/{task}/resolve/?fileuri={uri}")
+        found = urljoin(self._url, address)
+        if _origin(found) != _origin(self._url):
+            raise Problem(
+                422, f"the image lies at {_origin(found)[:80]}, but the service fetches images from Label Studio alone"
+            )
+        return found
+
+    def _fetch(self, url: str) -> bytes:
+        for _ in range(MAX_REDIRECTS):
+            content, place = self._get(url)
+            if not place:
+                return content
+            url = urljoin(url, place)
+            if urlsplit(url).scheme not in ("http", "https"):
+                break
+        raise Problem(502, "Label Studio leads from one address of the image to the next without an end")
+
+    def _get(self, url: str) -> tuple[bytes, str]:
+        """Return the content at a URL, and the address that it leads to, "" if it leads nowhere."""
+        limit = self._bridge.engine.settings.max_body
+        try:
+            answer = self._pool.request("GET", url, headers=self._headers(url), redirect=False, preload_content=False)
+            try:
+                content = answer.read(limit + 1)
+            finally:
+                answer.release_conn()
+        except urllib3.exceptions.HTTPError as error:
+            raise Problem(502, f"Label Studio does not answer at {_origin(url)}: {type(error).__name__}") from None
+        if len(content) > limit:
+            raise Problem(413, f"the image of the task is larger than {limit} bytes")
+        if answer.status in (401, 403):
+            raise Problem(
+                502, "Label Studio refuses the image: set LABEL_STUDIO_API_KEY to an access token of a member"
+            )
+        if answer.status >= 400:
+            raise Problem(502, f"Label Studio answers {answer.status} to the request for the image")
+        return content, answer.get_redirect_location() or ""
+
+    def _headers(self, url: str) -> dict[str, str]:
+        """Return the token, for Label Studio itself alone and not for a storage that it leads to."""
+        if self._token is None or self._url is None or _origin(url) != _origin(self._url):
+            return {}
+        return {"Authorization": f"Bearer {self._refreshed()}" if _is_jwt(self._token) else f"Token {self._token}"}
+
+    def _refreshed(self) -> str:
+        """Return an access token, which Label Studio gives for a personal token and which lasts five minutes."""
+        with self._lock:
+            token, until = self._access
+            if time.monotonic() < until:
+                return token
+            try:
+                answer = self._pool.request("POST", f"{self._url}api/token/refresh", json={"refresh": self._token})
+                token = str(answer.json()["access"])
+            except (urllib3.exceptions.HTTPError, ValueError, KeyError, TypeError):
+                raise Problem(502, "Label Studio gives no access for the token in LABEL_STUDIO_API_KEY") from None
+            self._access = (token, time.monotonic() + 240)
+            return token
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}".lower()
+
+
+def _is_jwt(token: str) -> bool:
+    return token.count(".") == 2

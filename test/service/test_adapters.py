@@ -388,3 +388,14 @@ def brushed(result):
             values[start:end] = [read(size) for _ in range(start, end)]
         start = end
     return values.reshape(result["original_height"], result["original_width"], 4)[:, :, 3] > 0
+
+
+def test_the_command_knows_all_adapters():
+    from triton_sam.commands.service import TOOLS
+
+    assert set(TOOLS) == set(ADAPTERS)
+
+
+def test_an_adapter_that_is_off_answers_nothing(service, image64):
+    assert service.http.post("/api/generate", json={"model": "sam2", "image": image64}).status_code == 404
+    assert service.http.get("/sam/version/").status_code == 404

@@ -241,5 +241,5 @@ ADAPTER = Adapter(
     router=router,
     error=lambda problem: {"message": problem.detail},
     tokens=(query_token("api_key"),),
-    sign_in="give InferenceHTTPClient a token of this service as api_key",
+    sign_in='give InferenceHTTPClient a token of this service as api_key, and configure api_key_transport="header"',
 )

@@ -1,0 +1,123 @@
+"""The tools' own clients, unmodified, against the service. Each runs in an environment that the test makes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+from support.running_service import running_service
+from support.tools import BOX, CLICK
+
+from triton_sam import SAM2TritonClient
+from triton_sam.masks.rle import mask_to_rle, rle_to_mask
+from triton_sam.service.adapters.registry import ADAPTERS
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "sesame-open"
+
+ROBOFLOW = """
+import json, sys
+from inference_sdk import InferenceConfiguration, InferenceHTTPClient
+from inference_sdk.http.errors import HTTPCallErrorError
+
+url, image, token, click, box = json.loads(sys.argv[1])
+client = InferenceHTTPClient(api_url=url, api_key=token)
+client.configure(InferenceConfiguration(api_key_transport="header"))
+x1, y1, x2, y2 = box
+prompts = [
+    {"points": [{"x": click[0], "y": click[1], "positive": True}]},
+    {"box": {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2, "width": x2 - x1, "height": y2 - y1}},
+]
+answer = client.sam2_segment_image(image, prompts=prompts, multimask_output=False, mask_input_format="rle")
+try:
+    client.sam2_segment_image(image, prompts=[])
+except HTTPCallErrorError as error:
+    fault = error.api_message
+print(json.dumps({"masks": [each["masks"] for each in answer["predictions"]], "fault": fault}))
+"""
+
+LABEL_STUDIO = """
+import base64, json, sys
+import requests
+from label_studio_sdk.converter import brush
+from label_studio_sdk.label_interface import LabelInterface
+
+url, image, token, click, box = json.loads(sys.argv[1])
+config = ('<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"><Label value="cat"/>'
+          '</BrushLabels></View>')
+content = base64.b64encode(open(image, "rb").read()).decode()
+region = {"type": "keypointlabels", "is_positive": 1,
+          "value": {"x": click[0] / 8, "y": click[1] / 6, "width": 0.3, "keypointlabels": ["cat"]}}
+task = {"id": 1, "data": {"image": "data:image/jpeg;base64," + content}}
+body = {"tasks": [task], "project": "1.2", "label_config": config, "params": {"context": {"result": [region]}}}
+answer = requests.post(url + "/label-studio/predict", json=body, auth=("anyone", token))
+answer.raise_for_status()
+result = answer.json()["results"][0]["result"][0]
+pixels = brush.decode_rle(result["value"]["rle"]).reshape(result["original_height"], result["original_width"], 4)
+is_valid = LabelInterface(config).validate_prediction({"result": [result], "score": 0.5})
+print(json.dumps({"columns": (pixels[:, :, 3] > 0).T.ravel().nonzero()[0].tolist(), "valid": bool(is_valid)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the tools' clients; skips where they cannot be installed."""
+    folder = tmp_path_factory.mktemp("tools") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    packages = ["inference-sdk", "label-studio-sdk"]
+    made = subprocess.run(
+        [str(folder / "bin/python"), "-m", "pip", "install", "-q", *packages],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"the tools' clients cannot be installed: {made.stderr[-300:]}")
+    return folder / "bin/python"
+
+
+@pytest.fixture(scope="module")
+def guarded(service_triton):
+    with running_service(service_triton.grpc_url, token=TOKEN, adapters=tuple(ADAPTERS)) as guarded:
+        yield guarded
+
+
+@pytest.fixture(scope="module")
+def client(service_triton, images):
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        client.set_image(images / "shapes.jpg")
+        yield client
+
+
+def run(python: Path, script: str, *values: Any) -> dict[str, Any]:
+    done = subprocess.run([str(python), "-c", script, json.dumps(values)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+@pytest.mark.timeout(900)
+def test_inference_sdk(python, guarded, client, images):
+    answer = run(python, ROBOFLOW, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
+    expected = [client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]]
+    for rle, segment in zip(answer["masks"], expected, strict=True):
+        assert np.array_equal(rle_to_mask(rle), segment.mask)
+    assert "each prompt needs points" in answer["fault"]
+
+
+@pytest.mark.timeout(900)
+def test_label_studio_sdk(python, guarded, client, images):
+    answer = run(python, LABEL_STUDIO, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
+    mask = np.zeros(800 * 600, bool)
+    mask[answer["columns"]] = True
+    expected = client.segment([CLICK], [1])[0].mask
+    assert mask_to_rle(mask.reshape(800, 600).T) == mask_to_rle(expected)
+    assert answer["valid"]

@@ -13,7 +13,7 @@ from PIL import Image
 
 pytest.importorskip("fastapi")
 from support.running_service import running_service
-from support.tools import BOX, CLICK, base64_of, filled, filled_each, near, without_holes
+from support.tools import BOX, CLICK, base64_of, brushed, filled, filled_each, near, without_holes
 
 from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
@@ -196,6 +196,7 @@ def test_cvat(http, image64, clicked, boxed):
         assert answer["points"] == np.reshape(expected.to_polygons()[0], (-1, 2)).tolist()
 
 
+@pytest.mark.slow
 def test_cvat_finds_everything(http, image64):
     headers = {"x-nuclio-function-name": "triton-sam-sam2-everything"}
     specification = http.get("/api/functions").json()[headers["x-nuclio-function-name"]]["metadata"]["annotations"][
@@ -363,31 +364,6 @@ def test_eight_users_of_three_tools(running, picture, service_triton):
 def guarded(service_triton):
     with running_service(service_triton.grpc_url, token=TOKEN, adapters=tuple(ADAPTERS)) as guarded:
         yield guarded
-
-
-def brushed(result):
-    """Decode a mask of Label Studio bit by bit, as its own decoder does."""
-    bits = "".join(f"{byte:08b}" for byte in result["value"]["rle"])
-    place = 0
-
-    def read(count):
-        nonlocal place
-        place += count
-        return int(bits[place - count : place], 2)
-
-    total, size = read(32), read(5) + 1
-    sizes = [read(4) + 1 for _ in range(4)]
-    values = np.zeros(total, np.uint8)
-    start = 0
-    while start < total:
-        repeats = read(1)
-        end = start + read(sizes[read(2)]) + 1
-        if repeats:
-            values[start:end] = read(size)
-        else:
-            values[start:end] = [read(size) for _ in range(start, end)]
-        start = end
-    return values.reshape(result["original_height"], result["original_width"], 4)[:, :, 3] > 0
 
 
 def test_the_command_knows_all_adapters():

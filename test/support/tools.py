@@ -58,3 +58,29 @@ def _dilated(mask: BoolArray) -> BoolArray:
     padded = np.pad(mask, 1)
     parts = [padded[y : y + mask.shape[0], x : x + mask.shape[1]] for y in range(3) for x in range(3)]
     return np.logical_or.reduce(parts)
+
+
+def brushed(result: dict[str, Any]) -> BoolArray:
+    """Decode a mask of Label Studio bit by bit, as its own decoder does."""
+    bits = "".join(f"{byte:08b}" for byte in result["value"]["rle"])
+    place = 0
+
+    def read(count: int) -> int:
+        nonlocal place
+        place += count
+        return int(bits[place - count : place], 2)
+
+    total, size = read(32), read(5) + 1
+    sizes = [read(4) + 1 for _ in range(4)]
+    values = np.zeros(total, np.uint8)
+    start = 0
+    while start < total:
+        repeats = read(1)
+        end = start + read(sizes[read(2)]) + 1
+        if repeats:
+            values[start:end] = read(size)
+        else:
+            values[start:end] = [read(size) for _ in range(start, end)]
+        start = end
+    rgba = values.reshape(result["original_height"], result["original_width"], 4)
+    return np.asarray(rgba[:, :, 3] > 0)

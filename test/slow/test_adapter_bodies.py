@@ -1,0 +1,157 @@
+"""Made-up bodies for each adapter: an answer or an error in the tool's form, never a 5xx, and the service lives."""
+
+from __future__ import annotations
+
+import json
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+pytest.importorskip("fastapi")
+from support.running_service import running_service
+from support.tools import base64_of
+
+from triton_sam.service.adapters.registry import ADAPTERS
+
+pytestmark = pytest.mark.slow
+
+BODIES = 500
+CONFIG = '<View><Image name="i" value="$image"/><BrushLabels name="b" toName="i"/></View>'
+NUMBERS = st.one_of(st.integers(-10, 900), st.floats(), st.booleans())
+LEAVES = st.one_of(st.none(), NUMBERS, st.text(max_size=8))
+INSIDE = st.lists(st.integers(0, 600), min_size=2, max_size=2)
+ODD_POINTS = st.lists(st.lists(NUMBERS, max_size=4), max_size=4)
+ANYTHING = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
+)
+POINTS = st.integers(0, 3).flatmap(
+    lambda number: ODD_POINTS if number == 0 else st.lists(INSIDE, min_size=1, max_size=2)
+)
+REGION = st.fixed_dictionaries(
+    {"type": st.sampled_from(["keypointlabels", "rectanglelabels", "brushlabels"])},
+    optional={
+        "value": st.dictionaries(
+            st.sampled_from(["x", "y", "width", "height", "keypointlabels"]), st.one_of(NUMBERS, ANYTHING)
+        ),
+        "is_positive": LEAVES,
+    },
+)
+MARK = st.fixed_dictionaries(
+    {"type": st.sampled_from(["point", "rectangle", "line"]), "data": st.lists(NUMBERS, max_size=5)},
+    optional={"label": LEAVES},
+)
+PROMPT = st.fixed_dictionaries(
+    {},
+    optional={
+        "points": st.lists(
+            st.fixed_dictionaries({"x": NUMBERS, "y": NUMBERS}, optional={"positive": LEAVES}), max_size=3
+        ),
+        "box": st.fixed_dictionaries({"x": NUMBERS, "y": NUMBERS, "width": NUMBERS, "height": NUMBERS}),
+    },
+)
+
+
+def mostly(kind, other=ANYTHING):
+    """Return values of a kind, and at times others."""
+    return st.integers(0, 9).flatmap(lambda number: other if number == 0 else kind)
+
+
+def members(**known):
+    """Return objects with these members; at times, one is left out or replaced by anything."""
+    some = st.fixed_dictionaries({}, optional={name: mostly(kind) for name, kind in known.items()})
+    return mostly(st.fixed_dictionaries({name: mostly(kind) for name, kind in known.items()}), some)
+
+
+def cases(image: str):
+    """Return the path, the headers and the bodies of each adapter."""
+    images = st.sampled_from([*[image] * 8, f"data:image/jpeg;base64,{image}", "", "AAAA", "%"])
+    nuclio = {"x-nuclio-function-name": "triton-sam-sam2"}
+    tasks = st.just([{"id": 1, "data": {"image": f"data:image/jpeg;base64,{image}"}}])
+    return {
+        "osam": (
+            "/api/generate",
+            {},
+            members(
+                model=st.sampled_from(["sam2", "sam2:tiny", "sam:100m", "x"]),
+                image=images,
+                prompt=members(points=POINTS, point_labels=st.lists(st.integers(-1, 4), max_size=4), texts=ANYTHING),
+            ),
+        ),
+        "qupath": (
+            "/sam/",
+            {},
+            members(
+                type=st.sampled_from(["sam2_t", "sam2_l", "sam2_bp", "vit_h", "x"]),
+                b64img=images,
+                b64mask=st.one_of(st.none(), images),
+                bbox=st.one_of(st.none(), st.lists(NUMBERS, max_size=5)),
+                point_coords=POINTS,
+                point_labels=st.lists(st.integers(-1, 2), max_size=4),
+                multimask_output=st.booleans(),
+            ),
+        ),
+        "roboflow": (
+            "/sam2/segment_image",
+            {},
+            members(
+                image=members(type=st.just("base64"), value=images),
+                prompts=st.lists(PROMPT, max_size=3),
+                image_id=st.one_of(st.none(), st.text(max_size=4)),
+                format=st.sampled_from(["rle", "json", "x"]),
+                multimask_output=st.booleans(),
+            ),
+        ),
+        "x-anylabeling": (
+            "/x-anylabeling/v1/predict",
+            {},
+            members(
+                model=st.sampled_from(["sam2", "x"]),
+                image=images,
+                params=members(marks=st.lists(MARK, max_size=3), epsilon_factor=NUMBERS, show_boxes=LEAVES),
+            ),
+        ),
+        "cvat": (
+            "/api/function_invocations",
+            nuclio,
+            members(image=images, pos_points=POINTS, neg_points=POINTS, obj_bbox=st.one_of(st.none(), POINTS)),
+        ),
+        "label-studio": (
+            "/label-studio/predict",
+            {},
+            members(
+                tasks=tasks,
+                label_config=st.sampled_from([CONFIG, "<View/>", "<"]),
+                params=members(context=members(result=st.lists(REGION, max_size=3))),
+            ),
+        ),
+    }
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", list(ADAPTERS))
+def test_made_up_bodies(service_triton, images, name):
+    path, headers, bodies = cases(base64_of((images / "shapes.jpg").read_bytes()))[name]
+    statuses = []
+    with running_service(service_triton.grpc_url, adapters=(name,)) as running:
+
+        @hypothesis.given(body=bodies)
+        @hypothesis.settings(
+            max_examples=BODIES,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        def ask(body):
+            content = json.dumps(body)
+            answer = running.http.post(path, content=content, headers={"content-type": "application/json", **headers})
+            statuses.append(answer.status_code)
+            assert answer.status_code < 500, f"{answer.status_code} {answer.text[:300]} to {content[:600]}"
+            assert "problem+json" not in answer.headers["content-type"]
+
+        ask()
+        assert len(statuses) >= BODIES // 2
+        assert {200, 422} <= set(statuses)
+        assert running.http.get("/health").status_code == 200

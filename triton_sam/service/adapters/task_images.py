@@ -125,9 +125,11 @@ class TaskImages:
                 return token
             try:
                 answer = self._pool.request("POST", f"{self._url}api/token/refresh", json={"refresh": self._token})
-                token = str(answer.json()["access"])
+                token = str(answer.json()["access"]) if answer.status == 200 else ""
             except (urllib3.exceptions.HTTPError, ValueError, KeyError, TypeError):
-                raise Problem(502, "Label Studio gives no access for the token in LABEL_STUDIO_API_KEY") from None
+                token = ""
+            if not token:
+                raise Problem(502, "Label Studio gives no access for the token in LABEL_STUDIO_API_KEY")
             self._access = (token, time.monotonic() + 240)
             return token
 

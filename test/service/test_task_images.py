@@ -1,0 +1,126 @@
+"""Images of Label Studio's tasks: where they come from, with which token, and how failures are told."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from typing import ClassVar
+
+import pytest
+
+pytest.importorskip("fastapi")
+from support.running_service import running_service
+from support.tools import CLICK
+
+CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"/></View>"""
+PERSONAL = "header.payload.signature"
+
+
+class Studio(http.server.BaseHTTPRequestHandler):
+    """A Label Studio with one image, which it also leads to from elsewhere."""
+
+    content = b""
+    storage = ""
+    seen: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_GET(self):
+        self.seen.append((self.path, self.headers.get("authorization")))
+        if self.path == "/data/upload/1/a.jpg":
+            is_known = self.headers.get("authorization") in ("Bearer access", "Token legacy")
+            self.answer(200 if is_known else 401, self.content)
+        elif self.path == "/data/elsewhere":
+            self.answer(302, b"", self.storage)
+        elif self.path == "/data/circle":
+            self.answer(302, b"", "/data/circle")
+        elif self.path == "/signed":
+            self.answer(200, self.content)
+        else:
+            self.answer(404, b"")
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.answer(200 if body == {"refresh": PERSONAL} else 401, json.dumps({"access": "access"}).encode())
+
+    def answer(self, status, content, location=None):
+        self.send_response(status)
+        self.send_header("content-length", str(len(content)))
+        if location:
+            self.send_header("location", location)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def studio(picture):
+    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Studio) for _ in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    urls = [f"http://127.0.0.1:{server.server_address[1]}" for server in servers]
+    Studio.content, Studio.storage = picture, f"{urls[1]}/signed"
+    yield urls[0]
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def ask(service, address):
+    region = {"type": "keypointlabels", "value": {"x": CLICK[0] / 8, "y": CLICK[1] / 6, "keypointlabels": ["cat"]}}
+    params = {"context": {"result": [region]}}
+    body = {"tasks": [{"id": 7, "data": {"image": address}}], "label_config": CONFIG, "params": params}
+    return service.http.post("/label-studio/predict", json=body)
+
+
+@pytest.fixture(scope="module", params=[PERSONAL, "legacy"])
+def service(request, service_triton, studio):
+    options = {"adapters": ("label-studio",), "label_studio_url": studio, "label_studio_token": request.param}
+    with running_service(service_triton.grpc_url, **options) as service:
+        yield service
+
+
+def test_an_image_is_fetched_once(service, studio):
+    Studio.seen.clear()
+    for address in ("/data/upload/1/a.jpg", "/data/upload/1/a.jpg"):
+        answer = ask(service, address)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["results"][0]["result"]
+    assert len(Studio.seen) == 1
+    assert ask(service, f"{studio}/data/upload/1/a.jpg").status_code == 200
+
+
+def test_the_token_stays_with_label_studio(service):
+    Studio.seen.clear()
+    assert ask(service, "/data/elsewhere").status_code == 200
+    assert [path for path, _ in Studio.seen] == ["/data/elsewhere", "/signed"]
+    assert Studio.seen[0][1] is not None
+    assert Studio.seen[1][1] is None
+
+
+def test_failures_are_told(service, studio):
+    for address, status, text in (
+        ("/data/circle", 502, "without an end"),
+        ("/data/missing", 502, "404"),
+        ("s3://bucket/a.jpg", 502, "404"),
+        ("http://169.254.169.254/latest/meta-data", 422, "Label Studio alone"),
+        ("//elsewhere.example/a.jpg", 422, "Label Studio alone"),
+        ("file:///etc/passwd", 422, "Label Studio alone"),
+        ("data:image/png;base64,%", 422, "base64"),
+    ):
+        answer = ask(service, address)
+        assert (answer.status_code, text in answer.text) == (status, True), (address, answer.text)
+
+
+def test_a_label_studio_that_is_gone_or_refuses(service_triton, studio):
+    for url, token, text in (
+        ("http://127.0.0.1:9", "legacy", "does not answer"),
+        (studio, "wrong", "LABEL_STUDIO_API_KEY"),
+        (studio, "a.wrong.token", "LABEL_STUDIO_API_KEY"),
+    ):
+        options = {"adapters": ("label-studio",), "label_studio_url": url, "label_studio_token": token}
+        with running_service(service_triton.grpc_url, **options) as service:
+            answer = ask(service, "/data/upload/1/a.jpg")
+            assert (answer.status_code, text in answer.text) == (502, True), answer.text[:300]
+            assert token not in answer.text

@@ -1,0 +1,114 @@
+"""A real Label Studio asks the service for a mask. It needs 1 GB, so the test uses the one that is installed.
+
+Set LABEL_STUDIO to the program, for example of an environment of its own, or have `label-studio` in PATH.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+from support.conditions import wait_until
+from support.running_service import running_service
+from support.tools import CLICK, brushed
+
+from triton_sam import SAM2TritonClient
+from triton_sam.local_server.ports import choose_ports
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = os.environ.get("LABEL_STUDIO") or shutil.which("label-studio")
+ACCESS = "0123456789abcdef" * 2 + "01234567"
+TOKEN = "sesame-open"
+CONFIG = """<View><Image name="image" value="$image"/>
+<BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
+<KeyPointLabels name="point" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
+
+
+@contextlib.contextmanager
+def label_studio(folder: Path) -> Iterator[httpx.Client]:
+    port = choose_ports("127.0.0.1", {"label-studio": 0})["label-studio"]
+    settings = {
+        "LABEL_STUDIO_BASE_DATA_DIR": str(folder),
+        "LABEL_STUDIO_USERNAME": "someone@example.org",
+        "LABEL_STUDIO_PASSWORD": "not a secret",
+        "LABEL_STUDIO_USER_TOKEN": ACCESS,
+        "LABEL_STUDIO_ENABLE_LEGACY_API_TOKEN": "true",
+        "ML_BLOCK_LOCAL_IP": "false",  # the service is on this machine
+        "SSRF_PROTECTION_ENABLED": "false",
+        "COLLECT_ANALYTICS": "false",
+        "LATEST_VERSION_CHECK": "false",
+    }
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [str(PROGRAM), "start", "--no-browser", "--port", str(port)],
+            env={**others, **settings},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        with httpx.Client(base_url=url, headers={"Authorization": f"Token {ACCESS}"}, timeout=60) as client:
+            wait_until(lambda: _is_up(client), 180)
+            yield client
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _is_up(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(PROGRAM is None, reason="there is no label-studio: set LABEL_STUDIO")
+def test_a_click_in_label_studio(service_triton, images, tmp_path):
+    with label_studio(tmp_path) as studio:
+        options = {
+            "token": TOKEN,
+            "adapters": ("label-studio",),
+            "label_studio_url": str(studio.base_url),
+            "label_studio_token": ACCESS,
+        }
+        with running_service(service_triton.grpc_url, **options) as service:
+            project = _made(studio, "/api/projects", {"title": "tools", "label_config": CONFIG})["id"]
+            content = (images / "shapes.jpg").read_bytes()
+            studio.post(f"/api/projects/{project}/import", files={"file": ("shapes.jpg", content)}).raise_for_status()
+            task = studio.get("/api/tasks", params={"project": project}).json()["tasks"][0]["id"]
+            backend = {
+                "url": f"{service.url}/label-studio",
+                "project": project,
+                "is_interactive": True,
+                "auth_method": "BASIC_AUTH",
+                "basic_auth_user": "anyone",
+                "basic_auth_pass": TOKEN,
+            }
+            added = _made(studio, "/api/ml", backend)
+            assert added["readable_state"] == "Connected"
+            value = {"x": CLICK[0] / 8, "y": CLICK[1] / 6, "width": 0.3, "keypointlabels": ["cat"]}
+            region = {"type": "keypointlabels", "is_positive": 1, "value": value}
+            path = f"/api/ml/{added['id']}/interactive-annotating"
+            answer = studio.post(path, json={"task": task, "context": {"result": [region]}}).json()
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        client.set_image(content)
+        expected = client.segment([CLICK], [1])[0].mask
+    assert np.array_equal(brushed(answer["data"]["result"][0]), expected)
+
+
+def _made(studio: httpx.Client, path: str, body: dict) -> dict:
+    answer = studio.post(path, json=body)
+    assert answer.status_code == 201, answer.text
+    return dict(answer.json())

@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from .. import __version__
 from . import faults, logs, metrics, page, problems
 from .api import everything as rest_everything
+from .api import exports as rest_exports
 from .api import live
 from .api import v0 as rest_v0
 from .api import v1 as rest_v1
@@ -75,6 +76,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(rest_v0.router(engine, requests))
     app.include_router(rest_v1.router(engine, requests))
     app.include_router(rest_everything.router(engine, searches, requests))
+    app.include_router(rest_exports.router(engine, requests))
     app.include_router(rest_videos.router(engine, videos, requests))
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 

@@ -1,6 +1,7 @@
 // The main module of the page: it connects the user's actions, the answers of the service, and the drawing.
 
-import { keep, kept } from "./choices.js";
+import { actionsOf } from "./actions.js";
+import { kept } from "./choices.js";
 import { connectControls } from "./controls.js";
 import { Everything } from "./everything.js";
 import { Live } from "./live.js";
@@ -8,10 +9,10 @@ import { Masks } from "./masks.js";
 import { askToken, check, hintFor, setState, warn } from "./notices.js";
 import { outline } from "./outline.js";
 import { paintScene } from "./paint.js";
-import { showButtons, showObjects } from "./panel.js";
+import { offerLabels, showButtons, showObjects } from "./panel.js";
 import { Pictures } from "./pictures.js";
 import * as rest from "./rest.js";
-import { isBlank, promptOf, Scene } from "./scene.js";
+import { promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { Video } from "./video.js";
 
@@ -156,94 +157,16 @@ function round2(value) {
   return Math.round(value * 100) / 100;
 }
 
-const actions = {
-  select(id) {
-    if (scene.activeId === id) return;
-    scene.activeId = id;
-    show();
+const actions = actionsOf({
+  get scene() {
+    return scene;
   },
-  rename(id, name) {
-    const object = scene.objects.find((each) => each.id === id);
-    if (object && name.trim()) change(() => (object.name = name.trim()));
-    else show();
+  get masks() {
+    return masks;
   },
-  toggle(id) {
-    const object = scene.objects.find((each) => each.id === id);
-    object.visible = !object.visible;
-    show();
-  },
-  remove: (id) => change(() => scene.remove(id)),
-  choose(id, index) {
-    const object = scene.objects.find((each) => each.id === id);
-    change(() => (object.choice = index));
-  },
-  newObject() {
-    if (!(pictures.image || video.isOpen) || isBlank(scene.active)) return;
-    change(() => scene.begin());
-  },
-  removeActive() {
-    if (everything.takesClicks) everything.remove();
-    else if (scene.active) actions.remove(scene.activeId);
-  },
-  nextObject() {
-    const index = scene.objects.findIndex((object) => object.id === scene.activeId);
-    if (scene.objects.length) actions.select(scene.objects[(index + 1) % scene.objects.length].id);
-  },
-  candidate(index) {
-    const count = scene.active ? (masks.resultOf(scene.active)?.scores?.length ?? 0) : 0;
-    if (count > 1 && index < count) actions.choose(scene.activeId, index);
-  },
-  undo() {
-    scene.undo();
-    void masks.refresh();
-  },
-  redo() {
-    scene.redo();
-    void masks.refresh();
-  },
-  clear: () => scene.objects.length && change(() => ((scene.objects = []), (scene.activeId = null))),
-  tool(name) {
-    stage.tool = name;
-    check("[data-tool]", (button) => button.dataset.tool === name);
-    stage.cursor();
-    endHover();
-  },
-  multimask(on) {
-    settings.multimask = on;
-    keep(settings);
-    check("[data-multi]", (button) => (button.dataset.multi === "1") === on);
-    void masks.refresh();
-  },
-  cleanup(on) {
-    settings.cleanup = on;
-    keep(settings);
-    void masks.refresh();
-  },
-  toggleMultimask: () => actions.multimask(!settings.multimask),
-  open: () => $("file").click(),
-  openFolder: () => $("folder").click(),
-  otherImage: (by) => pictures.shelf.step(by),
-  zoom: (factor) => stage.zoom(factor),
-  fit: () => stage.fit(),
-  space(held) {
-    if (!video.isOpen) stage.holdSpace(held);
-    else if (held) video.togglePlay();
-  },
-  step: (by) => (video.isOpen ? video.step(by) : everything.step(by)),
-  find: () => void everything.find(),
-  keep: () => everything.takesClicks && everything.keep(),
-  merge: () => everything.takesClicks && everything.merge(),
-  trackBackOrRefine: () => (video.isOpen ? actions.track("back") : everything.refine()),
-  jump: (by) => video.isOpen && video.jump(by),
-  track: (direction) => void video.track(direction),
-  escape() {
-    void video.stop();
-    everything.escape();
-    stage.abort();
-    endHover();
-  },
-  help: () => $("keys-dialog").showModal(),
-};
+  ...{ pictures, video, everything, stage, settings, change, endHover },
+  show: () => show(),
+});
 
 /** Show the objects of the image, or those of the video. */
 function begin(mode) {
@@ -328,6 +251,7 @@ function show() {
   everything.update();
   stage.redraw();
   pictures.shelf.noteSoon();
+  offerLabels(pictures.shelf.labels);
 }
 
 connectControls({
@@ -336,6 +260,7 @@ connectControls({
   ...forImages,
   video,
   stage,
+  shelf: pictures.shelf,
   open: (files) => pictures.open(files),
   reupload: () => pictures.reupload(),
   endHover,

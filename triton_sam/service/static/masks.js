@@ -74,6 +74,11 @@ export class Masks extends EventTarget {
     return { model, multimask, cleanup: cleanup ? CLEANUP : null };
   }
 
+  /** The options of a request for the masks of an object. */
+  optionsOf() {
+    return this.options;
+  }
+
   requestFor(prompt) {
     return { image: this.image.id, ...this.options, ...prompt };
   }

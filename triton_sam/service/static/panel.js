@@ -5,7 +5,7 @@ import { isBlank } from "./scene.js";
 const $ = (id) => document.getElementById(id);
 
 /**
- * Show the objects. ``actions``: select, rename, toggle, remove, choose.
+ * Show the objects. ``actions``: select, rename, label, toggle, remove, choose.
  *
  * Rows and buttons that exist stay in the document, so that a name being typed keeps the focus, and so does a candidate.
  */
@@ -25,6 +25,13 @@ export function showObjects(list, scene, masks, actions) {
     const row = list.querySelector('[aria-current="true"]');
     if (row) list.scrollTop = Math.max(0, row.offsetTop - list.offsetTop - list.clientHeight / 2);
   }
+}
+
+/** Offer the labels that other objects have. */
+export function offerLabels(labels) {
+  const list = $("labels");
+  if (labels.join("\n") === [...list.children].map((option) => option.value).join("\n")) return;
+  list.replaceChildren(...labels.map((label) => new Option(label, label)));
 }
 
 /** Enable the buttons that have something to do. */
@@ -51,11 +58,20 @@ function newRow(object, actions) {
   name.type = "text";
   name.maxLength = 60;
   name.setAttribute("aria-label", "Name of the object");
-  name.addEventListener("change", () => actions.rename(object.id, name.value));
-  name.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // letters are letters here, not shortcuts
-    if (event.key === "Enter") name.blur();
-  });
+  const label = document.createElement("input");
+  label.type = "text";
+  label.className = "label for-image";
+  label.maxLength = 60;
+  label.placeholder = "Label";
+  label.setAttribute("list", "labels");
+  label.setAttribute("aria-label", "Label (class) of the object");
+  for (const [field, act] of [[name, actions.rename], [label, actions.label]]) {
+    field.addEventListener("change", () => act(object.id, field.value));
+    field.addEventListener("keydown", (event) => {
+      event.stopPropagation(); // letters are letters here, not shortcuts
+      if (event.key === "Enter") field.blur();
+    });
+  }
   const eye = mini(() => actions.toggle(object.id));
   eye.dataset.role = "eye";
   const bin = mini(() => actions.remove(object.id));
@@ -67,18 +83,19 @@ function newRow(object, actions) {
   candidates.className = "candidates";
   candidates.setAttribute("role", "radiogroup");
   candidates.setAttribute("aria-label", "Candidates");
-  row.append(swatch, name, eye, bin, facts, candidates);
+  row.append(swatch, name, label, eye, bin, facts, candidates);
   return row;
 }
 
 function update(row, object, scene, masks, actions) {
   const result = masks.resultOf(object);
   const choice = masks.choiceOf(object);
-  const [swatch, name, eye, bin, facts, candidates] = row.children;
+  const [swatch, name, label, eye, bin, facts, candidates] = row.children;
   const isActive = object.id === scene.activeId;
   row.setAttribute("aria-current", String(isActive));
   swatch.style.background = object.color;
   if (document.activeElement !== name) name.value = object.name;
+  if (document.activeElement !== label) label.value = object.label ?? "";
   icon(eye, object.visible ? "i-eye" : "i-hidden");
   eye.setAttribute("aria-label", `${object.visible ? "Hide" : "Show"} ${object.name}`);
   eye.setAttribute("aria-pressed", String(!object.visible));
@@ -116,7 +133,7 @@ function describe(object, result, choice) {
   const count = object.points.length;
   if (object.box) parts.push("box");
   if (count) parts.push(`${count} point${count === 1 ? "" : "s"}`);
-  if (result?.found) parts.push("found");
+  if (result?.found) parts.push(result.found.kind ?? "found");
   if (!parts.length) return "click on it in the image";
   if (result?.error) parts.push(result.error);
   else if (!result) parts.push("waiting …");

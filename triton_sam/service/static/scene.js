@@ -71,6 +71,7 @@ export class Scene {
     const object = {
       id: number,
       name: `Object ${number}`,
+      label: "", // the class, in data sets; the name stands for it if it is empty
       color: COLORS[(number - 1) % COLORS.length],
       points: [],
       box: null,
@@ -105,6 +106,28 @@ export class Scene {
     this.#count = state.count;
     for (const name of ["objects", "activeId", "gone", "merged"]) this[name] = state[name];
   }
+}
+
+/** Return a state (null: that of an image without objects) to which objects with masks were added; undo takes them away. */
+export function withObjects(state, objects) {
+  const scene = new Scene();
+  if (state) scene.restore(state);
+  const found = [...(state?.found ?? [])];
+  const first = 1 + Math.max(0, ...found.map((item) => item.id), ...scene.gone, ...scene.merged);
+  scene.change(() => {
+    objects.forEach(({ label, name, ...mask }, index) => {
+      const object = scene.begin();
+      Object.assign(object, { label, name: name || object.name, found: first + index });
+      found.push({ id: first + index, kind: "imported", points: [], color: object.color, ...mask });
+    });
+  });
+  const labels = scene.objects.map((object) => object.label).filter(Boolean);
+  return { ...scene.state, found, labels, hasObjects: true };
+}
+
+/** Return the class of an object: its label, or its name if it has none. */
+export function classOf(object) {
+  return object.label || object.name;
 }
 
 /** Whether an object has a prompt; one of a video (``prompts``) may have it in another frame. */

@@ -67,17 +67,17 @@ export function actionsOf(page) {
       endHover();
     },
     multimask(on) {
-      settings.multimask = on;
+      settings.multimask = page.scene.multimask = on;
       keep(settings);
-      check("[data-multi]", (button) => (button.dataset.multi === "1") === on);
-      void page.masks.refresh();
+      if (video.isOpen || !page.scene.active) return show();
+      change(() => Object.assign(page.scene.active, { multimask: on, choice: null }));
     },
     cleanup(on) {
       settings.cleanup = on;
       keep(settings);
       void page.masks.refresh();
     },
-    toggleMultimask: () => actions.multimask(!settings.multimask),
+    toggleMultimask: () => actions.multimask(!(page.scene.active ?? page.scene).multimask),
     open: () => $("file").click(),
     openFolder: () => $("folder").click(),
     otherImage: (by) => pictures.shelf.step(by),

@@ -3,6 +3,7 @@
 import { actionsOf } from "./actions.js";
 import { kept } from "./choices.js";
 import { connectControls } from "./controls.js";
+import { connectEditing } from "./editing.js";
 import { Everything } from "./everything.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
@@ -20,6 +21,7 @@ const $ = (id) => document.getElementById(id);
 const live = new Live();
 const settings = { model: null, multimask: false, cleanup: true, opacity: 0.5, hover: true, ...kept() };
 const forImages = { scene: new Scene() };
+forImages.scene.multimask = settings.multimask;
 forImages.masks = new Masks(forImages.scene, live, settings);
 let { scene, masks } = forImages; // or those of the video
 const stats = { hover: [], clicks: [] }; // for measurements: [{moved, painted, ms}]
@@ -107,7 +109,7 @@ live.addEventListener("hover-error", ({ detail }) => {
 stage.addEventListener("hover", ({ detail }) => {
   if (everything.takesClicks) return everything.hover(detail);
   if (!settings.hover || !pictures.image || pictures.isOpening || !serviceIsUp) return;
-  live.hover(masks.requestFor(promptOf(scene.active, detail)), detail.time);
+  live.hover(masks.requestFor(scene.active ?? scene, promptOf(scene.active, detail)), detail.time);
 });
 
 stage.addEventListener("leave", endHover);
@@ -240,7 +242,8 @@ function videoProblem(problem) {
 
 function show() {
   const image = pictures.image;
-  showObjects($("objects"), scene, masks, actions);
+  showObjects($("objects"), scene, masks, actions, image && { picture: stage.picture, size: image });
+  check("[data-multi]", (button) => (button.dataset.multi === "1") === masks.optionsOf?.(scene.active ?? scene).multimask);
   showButtons(scene, masks, image, video.isOpen);
   $("hint").hidden = scene.objects.length > 0;
   $("hint").textContent = hintFor(image, video.isOpen, everything.takesClicks);
@@ -254,6 +257,15 @@ function show() {
   offerLabels(pictures.shelf.labels);
 }
 
+connectEditing({
+  get scene() {
+    return scene;
+  },
+  get masks() {
+    return masks;
+  },
+  ...{ stage, everything, actions, change, takesClicks, endHover },
+});
 connectControls({
   actions,
   settings,
@@ -270,7 +282,6 @@ connectControls({
 
 $("stage").classList.add("is-empty");
 $("cleanup").checked = settings.cleanup;
-check("[data-multi]", (button) => (button.dataset.multi === "1") === settings.multimask);
 show();
 await loadModels();
 await pictures.start();

@@ -55,9 +55,11 @@ export class Everything {
     return !this.#isRefining && this.items.length > 0;
   }
 
-  /** Return the found object of an id; null if there is none. */
+  /** Return the found object of an id, with its path; null if there is none. */
   of(id) {
-    return this.#found.get(id) ?? null;
+    const item = this.#found.get(id) ?? null;
+    if (item) this.pathOf(item); // one that was restored has none yet
+    return item;
   }
 
   /** Forget everything, for another image. */

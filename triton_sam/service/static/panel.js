@@ -1,15 +1,16 @@
 // The list of objects, and the buttons that depend on it.
 
 import { isBlank } from "./scene.js";
+import { boxAround, drawThumbnail } from "./thumbnails.js";
 
 const $ = (id) => document.getElementById(id);
 
 /**
- * Show the objects. ``actions``: select, rename, label, toggle, remove, choose.
+ * Show the objects. ``shown`` is {picture, size} of the image, null for a video. ``actions``: select, rename, label, toggle, remove, choose.
  *
  * Rows and buttons that exist stay in the document, so that a name being typed keeps the focus, and so does a candidate.
  */
-export function showObjects(list, scene, masks, actions) {
+export function showObjects(list, scene, masks, actions, shown) {
   const rows = new Map([...list.children].map((row) => [Number(row.dataset.id), row]));
   const ids = new Set(scene.objects.map((object) => object.id));
   for (const [id, row] of rows) if (!ids.has(id)) row.remove();
@@ -17,7 +18,7 @@ export function showObjects(list, scene, masks, actions) {
     const row = rows.get(object.id) ?? newRow(object, actions);
     const there = list.children[index] ?? null;
     if (there !== row) list.insertBefore(row, there); // a row that is moved loses the focus
-    update(row, object, scene, masks, actions);
+    update(row, object, scene, masks, actions, shown);
   });
   const active = String(scene.activeId);
   if (list.dataset.active !== active) {
@@ -87,7 +88,7 @@ function newRow(object, actions) {
   return row;
 }
 
-function update(row, object, scene, masks, actions) {
+function update(row, object, scene, masks, actions, shown) {
   const result = masks.resultOf(object);
   const choice = masks.choiceOf(object);
   const [swatch, name, label, eye, bin, facts, candidates] = row.children;
@@ -103,6 +104,7 @@ function update(row, object, scene, masks, actions) {
   facts.textContent = masks.describe?.(object) ?? describe(object, result, choice);
   facts.classList.toggle("bad", Boolean(result?.error));
 
+  const box = boxAround((result?.scores ?? []).map((_, index) => masks.measureOf(object, index)?.bbox));
   const scores = isActive && result?.scores?.length > 1 ? result.scores : [];
   candidates.hidden = scores.length === 0;
   while (candidates.children.length > scores.length) candidates.lastElementChild.remove();
@@ -111,6 +113,8 @@ function update(row, object, scene, masks, actions) {
     button.setAttribute("aria-checked", String(index === choice));
     button.setAttribute("aria-label", `Candidate ${index + 1}, score ${score.toFixed(2)}`);
     button.lastChild.data = score.toFixed(2);
+    button.firstChild.hidden = !(shown && box);
+    if (shown && box) drawThumbnail(button.firstChild, shown.picture, shown.size, box, masks.pathOf(object, index), object.color);
   });
 }
 
@@ -120,7 +124,9 @@ function newCandidate(id, index, actions) {
   button.setAttribute("role", "radio");
   const number = document.createElement("b");
   number.textContent = index + 1;
-  button.append(number, document.createTextNode(""));
+  const thumbnail = document.createElement("canvas");
+  [thumbnail.width, thumbnail.height] = [144, 66];
+  button.append(thumbnail, number, document.createTextNode(""));
   button.addEventListener("click", (event) => {
     event.stopPropagation();
     actions.choose(id, index);

@@ -7,6 +7,7 @@ export class Scene {
   objects = [];
   activeId = null;
   gone = []; // ids of found objects that the user has deleted or merged; see everything.js
+  multimask = false; // whether new objects ask for three candidates
   merged = []; // ids of those that came from merging
   #undo = [];
   #redo = [];
@@ -76,6 +77,7 @@ export class Scene {
       points: [],
       box: null,
       choice: null,
+      multimask: this.multimask,
       found: null, // the id of a found object, whose mask counts while there is no prompt
       visible: true,
     };

@@ -1,5 +1,8 @@
 """Changes of what is there: points are moved and removed, objects are selected, and each has candidates of its own."""
 
+import json
+import re
+
 import pytest
 
 pytest.importorskip("playwright.sync_api")
@@ -95,3 +98,20 @@ def test_each_object_has_its_own_candidates(two_objects):
     page.page.click("#undo")
     page.settled()
     assert page.page.evaluate(COUNTS) == [1, 1]
+
+
+def test_the_list_shows_area_and_box_of_the_active_object(two_objects):
+    page = two_objects
+    first, second = page.facts()
+    assert "px" not in first
+    area, width, height, x, y = map(int, re.search(r"≈ (\d+) px · (\d+) . (\d+) at (\d+), (\d+)", second).groups())
+    exact = json.loads(page.download("#save-coco")[1])["annotations"][1]
+    assert area == pytest.approx(exact["area"], rel=0.05)
+    assert [x, y, width, height] == pytest.approx(exact["bbox"], abs=12)  # a cell of the small mask has 3 pixels
+
+
+def test_forty_objects_have_forty_colours(shapes):
+    shapes.page.evaluate("for (let i = 0; i < 40; i++) tritonSam.scene.begin()")
+    colors = shapes.page.evaluate("tritonSam.scene.objects.map((object) => object.color)")
+    assert len(set(colors)) == 40
+    assert all(re.fullmatch("#[0-9a-f]{6}", color) for color in colors)

@@ -3,7 +3,7 @@
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
 import { pathOf } from "./rle.js";
-import { COLORS } from "./scene.js";
+import { colorOf } from "./scene.js";
 import { contains, measure, spansOf, toRle, union } from "./spans.js";
 
 const $ = (id) => document.getElementById(id);
@@ -250,7 +250,7 @@ export class Everything {
 
   #add(object) {
     const id = ++this.#count;
-    const item = { ...object, id, run: this.#run, color: COLORS[id % COLORS.length] };
+    const item = { ...object, id, run: this.#run, color: colorOf(id) };
     item.spans = spansOf(item.rle);
     this.#found.set(id, item);
     return item;

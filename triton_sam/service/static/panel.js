@@ -101,7 +101,8 @@ function update(row, object, scene, masks, actions, shown) {
   eye.setAttribute("aria-label", `${object.visible ? "Hide" : "Show"} ${object.name}`);
   eye.setAttribute("aria-pressed", String(!object.visible));
   bin.setAttribute("aria-label", `Delete ${object.name}`);
-  facts.textContent = masks.describe?.(object) ?? describe(object, result, choice);
+  const measured = isActive && shown && masks.measureOf(object);
+  facts.textContent = masks.describe?.(object) ?? describe(object, result, choice, measured);
   facts.classList.toggle("bad", Boolean(result?.error));
 
   const box = boxAround((result?.scores ?? []).map((_, index) => masks.measureOf(object, index)?.bbox));
@@ -134,7 +135,7 @@ function newCandidate(id, index, actions) {
   return button;
 }
 
-function describe(object, result, choice) {
+function describe(object, result, choice, measured) {
   const parts = [];
   const count = object.points.length;
   if (object.box) parts.push("box");
@@ -144,6 +145,10 @@ function describe(object, result, choice) {
   if (result?.error) parts.push(result.error);
   else if (!result) parts.push("waiting …");
   else parts.push(`score ${result.scores[choice].toFixed(2)}`);
+  if (measured?.bbox) {
+    const [x, y, width, height] = measured.bbox;
+    parts.push(`${result.found ? "" : "≈ "}${measured.area} px`, `${width} × ${height} at ${x}, ${y}`);
+  }
   return parts.join(" · ");
 }
 

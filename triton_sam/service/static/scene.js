@@ -1,6 +1,21 @@
 // Objects with their points and boxes, and their history for undo. This module knows neither the page nor the service.
 
-export const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#ff3782", "#7ccd32", "#5e5ce6"];
+const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#ff3782", "#7ccd32", "#5e5ce6"];
+const GOLDEN_ANGLE = 137.508; // degrees: hues that follow each other lie far apart
+
+/** Return the colour of an object by its number, from 1, as "#rrggbb": eight chosen ones, then others without end. */
+export function colorOf(number) {
+  if (number <= COLORS.length) return COLORS[number - 1];
+  const lightness = [0.5, 0.62, 0.42][number % 3];
+  const [hue, span] = [(number * GOLDEN_ANGLE) % 360, 0.75 * Math.min(lightness, 1 - lightness)];
+  const channel = (place) => {
+    const turn = (place + hue / 30) % 12;
+    const value = lightness - span * Math.max(-1, Math.min(turn - 3, 9 - turn, 1)); // HSL, as in CSS Color 4
+    return Math.round(255 * value).toString(16).padStart(2, "0");
+  };
+  return `#${channel(0)}${channel(8)}${channel(4)}`;
+}
+
 const KEPT_STEPS = 50; // of the history, in what is stored
 
 export class Scene {
@@ -73,7 +88,7 @@ export class Scene {
       id: number,
       name: `Object ${number}`,
       label: "", // the class, in data sets; the name stands for it if it is empty
-      color: COLORS[(number - 1) % COLORS.length],
+      color: colorOf(number),
       points: [],
       box: null,
       choice: null,

@@ -70,7 +70,7 @@ def _show(page: Any) -> None:
         page.mouse.click(*page.evaluate(f"tritonSam.screenOf({x}, {y})"))
         _wait(page, f"tritonSam.scene.objects.filter((each) => tritonSam.resultOf(each)?.logits).length > {index}")
         page.locator(".candidates button").nth(_best(page, x, y, truth == number)).click()
-        field = page.locator(".object input").nth(index)
+        field = page.locator(".object input:not(.label)").nth(index)
         field.fill(name)
         field.press("Enter")
     page.mouse.move(640, 20)

@@ -93,7 +93,7 @@ def test_a_box_by_dragging_and_several_objects(shapes):
     shapes.click(620, 420)
     shapes.settled()
     assert len(shapes.facts()) == 2
-    shapes.page.locator(".object input").nth(1).fill("star")
+    shapes.page.locator(".object input:not(.label)").nth(1).fill("star")
     shapes.page.keyboard.press("Enter")
     assert shapes.page.evaluate("tritonSam.scene.objects[1].name") == "star"
     shapes.page.locator('[data-role="bin"]').nth(0).click()

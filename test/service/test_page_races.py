@@ -63,7 +63,7 @@ def test_a_name_is_not_lost_when_a_mask_comes_while_it_is_typed(three):
     three.page.keyboard.press("n")
     three.click(620, 420)
     three.settled()
-    name = three.page.locator(".object input").nth(0)
+    name = three.page.locator(".object input:not(.label)").nth(0)
     name.click()  # of the object that was not active until then
     three.page.keyboard.press("Control+a")
     three.page.keyboard.type("left ")

@@ -158,7 +158,7 @@ def test_several_objects_a_box_and_points_in_two_frames(page, client):
     page.page.mouse.move(*page.at(240, 200), steps=4)
     page.page.mouse.up()
     segmented(page)
-    page.page.locator(".object input").nth(1).fill("cup")
+    page.page.locator(".object input:not(.label)").nth(1).fill("cup")
     page.page.keyboard.press("Enter")
     go_to(page, 5)
     assert page.facts()[1] == "prompted in 0 · not tracked here"

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from ..masks.formats import TOLERANCE, multi_polygon
-from ..masks.label_map import LabelMap, label_map_of, label_map_png
+from ..masks.label_map import LabelMap, label_map_by_area, label_map_png
 from ..masks.polygons import mask_to_polygons
 from ..masks.rle import BoolArray
 from ._writing import Categories, Records, class_numbers, with_stems, write_file
@@ -92,6 +92,7 @@ def write_geojson(folder: Path, records: Records, categories: Categories) -> Non
                     "category_id": each["category_id"],
                     "score": each["score"],
                     "area": each["area"],
+                    **({"name": each["name"]} if "name" in each else {}),
                 },
             }
             for each, mask in _with_masks(record)
@@ -111,8 +112,7 @@ def _with_masks(record: ImageRecord) -> Iterator[tuple[dict[str, Any], BoolArray
 
 
 def _label_map(record: ImageRecord) -> LabelMap:
-    masks = record.masks()
-    return label_map_of(masks) if masks else np.zeros(record.size[::-1], np.uint16)
+    return label_map_by_area(record.size, [each["area"] for each in record.objects], record.mask)
 
 
 def _yolo_line(number: int, mask: BoolArray, record: ImageRecord) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ class ImageRecord:
         name: see ImageItem.
         size: width and height in pixels; (0, 0) if the image cannot be opened.
         objects: for each object ``category_id``, ``score`` (predicted IoU), ``area`` (pixels), ``bbox`` (x, y, width,
-            height in pixels) and ``segmentation`` (compressed COCO RLE).
+            height in pixels) and ``segmentation`` (compressed COCO RLE); and ``name``, if it has one.
         skipped: prompts that were not used.
         error: why the image could not be annotated; "" if it was.
     """
@@ -48,9 +48,13 @@ class ImageRecord:
         objects = tuple(_object(each, category) for each, category in zip(segments, categories, strict=True))
         return cls(item.id, item.name, size, objects, tuple(skipped))
 
-    def masks(self) -> list[BoolArray]:
-        """Return the bool masks (H,W) of the objects."""
-        return [rle_to_mask(each["segmentation"]) for each in self.objects]
+    def mask(self, index: int) -> BoolArray:
+        """Return the bool mask (H,W) of an object."""
+        return rle_to_mask(self.objects[index]["segmentation"])
+
+    def masks(self) -> Iterator[BoolArray]:
+        """Yield the bool mask (H,W) of each object; one is in memory at a time."""
+        return map(self.mask, range(len(self.objects)))
 
     def to_line(self) -> str:
         """Return the record as one line of JSON."""

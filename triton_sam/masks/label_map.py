@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from ..errors import InputError
+from ..families.base import Size
 from .rle import BoolArray
 
 LabelMap = npt.NDArray[np.uint16]
@@ -32,12 +33,26 @@ def label_map_of(masks: Sequence[BoolArray]) -> LabelMap:
     shapes = {mask.shape for mask in masks}
     if len(shapes) != 1:
         raise InputError(f"a label map needs masks of one size, not {sorted(shapes)}")
-    if len(masks) > MAX_OBJECTS:
-        raise InputError(f"a label map holds {MAX_OBJECTS} objects, not {len(masks)}: filter the masks first")
-    labels = np.zeros(shapes.pop(), np.uint16)
-    areas = [int(np.count_nonzero(mask)) for mask in masks]
-    for index in sorted(range(len(masks)), key=lambda index: (areas[index], index), reverse=True):
-        labels[masks[index]] = index + 1
+    height, width = shapes.pop()
+    return label_map_by_area((width, height), [int(np.count_nonzero(mask)) for mask in masks], masks.__getitem__)
+
+
+def label_map_by_area(size: Size, areas: Sequence[int], mask_of: Callable[[int], BoolArray]) -> LabelMap:
+    """Merge masks like label_map_of(), with one of them in memory at a time.
+
+    Args:
+        size: width and height, pixels.
+        areas: the number of foreground pixels of each mask.
+        mask_of: returns the bool mask (H,W) of an index.
+
+    Raises:
+        InputError: there are more than 65535 masks.
+    """
+    if len(areas) > MAX_OBJECTS:
+        raise InputError(f"a label map holds {MAX_OBJECTS} objects, not {len(areas)}: filter the masks first")
+    labels = np.zeros(size[::-1], np.uint16)
+    for index in sorted(range(len(areas)), key=lambda index: (areas[index], index), reverse=True):
+        labels[mask_of(index)] = index + 1
     return labels
 
 

@@ -15,6 +15,7 @@ from .adapter import AdapterRequests
 from .adapters.bridge import Bridge
 from .adapters.registry import find_adapters
 from .api import everything as rest_everything
+from .api import exports as rest_exports
 from .api import live
 from .api import v0 as rest_v0
 from .api import v1 as rest_v1
@@ -78,6 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(rest_v0.router(engine, requests))
     app.include_router(rest_v1.router(engine, requests))
     app.include_router(rest_everything.router(engine, searches, requests))
+    app.include_router(rest_exports.router(engine, requests))
     app.include_router(rest_videos.router(engine, videos, requests))
     adapters = find_adapters(settings.adapters)
     for adapter in adapters:

@@ -1,17 +1,19 @@
 // The main module of the page: it connects the user's actions, the answers of the service, and the drawing.
 
-import { keep, kept } from "./choices.js";
+import { actionsOf } from "./actions.js";
+import { kept } from "./choices.js";
 import { connectControls } from "./controls.js";
+import { connectEditing } from "./editing.js";
 import { Everything } from "./everything.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
 import { askToken, check, hintFor, setState, warn } from "./notices.js";
 import { outline } from "./outline.js";
 import { paintScene } from "./paint.js";
-import { showButtons, showObjects } from "./panel.js";
+import { offerLabels, showButtons, showObjects } from "./panel.js";
 import { Pictures } from "./pictures.js";
 import * as rest from "./rest.js";
-import { isBlank, promptOf, Scene } from "./scene.js";
+import { promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { Video } from "./video.js";
 
@@ -19,6 +21,7 @@ const $ = (id) => document.getElementById(id);
 const live = new Live();
 const settings = { model: null, multimask: false, cleanup: true, opacity: 0.5, hover: true, ...kept() };
 const forImages = { scene: new Scene() };
+forImages.scene.multimask = settings.multimask;
 forImages.masks = new Masks(forImages.scene, live, settings);
 let { scene, masks } = forImages; // or those of the video
 const stats = { hover: [], clicks: [] }; // for measurements: [{moved, painted, ms}]
@@ -106,7 +109,7 @@ live.addEventListener("hover-error", ({ detail }) => {
 stage.addEventListener("hover", ({ detail }) => {
   if (everything.takesClicks) return everything.hover(detail);
   if (!settings.hover || !pictures.image || pictures.isOpening || !serviceIsUp) return;
-  live.hover(masks.requestFor(promptOf(scene.active, detail)), detail.time);
+  live.hover(masks.requestFor(scene.active ?? scene, promptOf(scene.active, detail)), detail.time);
 });
 
 stage.addEventListener("leave", endHover);
@@ -156,94 +159,16 @@ function round2(value) {
   return Math.round(value * 100) / 100;
 }
 
-const actions = {
-  select(id) {
-    if (scene.activeId === id) return;
-    scene.activeId = id;
-    show();
+const actions = actionsOf({
+  get scene() {
+    return scene;
   },
-  rename(id, name) {
-    const object = scene.objects.find((each) => each.id === id);
-    if (object && name.trim()) change(() => (object.name = name.trim()));
-    else show();
+  get masks() {
+    return masks;
   },
-  toggle(id) {
-    const object = scene.objects.find((each) => each.id === id);
-    object.visible = !object.visible;
-    show();
-  },
-  remove: (id) => change(() => scene.remove(id)),
-  choose(id, index) {
-    const object = scene.objects.find((each) => each.id === id);
-    change(() => (object.choice = index));
-  },
-  newObject() {
-    if (!(pictures.image || video.isOpen) || isBlank(scene.active)) return;
-    change(() => scene.begin());
-  },
-  removeActive() {
-    if (everything.takesClicks) everything.remove();
-    else if (scene.active) actions.remove(scene.activeId);
-  },
-  nextObject() {
-    const index = scene.objects.findIndex((object) => object.id === scene.activeId);
-    if (scene.objects.length) actions.select(scene.objects[(index + 1) % scene.objects.length].id);
-  },
-  candidate(index) {
-    const count = scene.active ? (masks.resultOf(scene.active)?.scores?.length ?? 0) : 0;
-    if (count > 1 && index < count) actions.choose(scene.activeId, index);
-  },
-  undo() {
-    scene.undo();
-    void masks.refresh();
-  },
-  redo() {
-    scene.redo();
-    void masks.refresh();
-  },
-  clear: () => scene.objects.length && change(() => ((scene.objects = []), (scene.activeId = null))),
-  tool(name) {
-    stage.tool = name;
-    check("[data-tool]", (button) => button.dataset.tool === name);
-    stage.cursor();
-    endHover();
-  },
-  multimask(on) {
-    settings.multimask = on;
-    keep(settings);
-    check("[data-multi]", (button) => (button.dataset.multi === "1") === on);
-    void masks.refresh();
-  },
-  cleanup(on) {
-    settings.cleanup = on;
-    keep(settings);
-    void masks.refresh();
-  },
-  toggleMultimask: () => actions.multimask(!settings.multimask),
-  open: () => $("file").click(),
-  openFolder: () => $("folder").click(),
-  otherImage: (by) => pictures.shelf.step(by),
-  zoom: (factor) => stage.zoom(factor),
-  fit: () => stage.fit(),
-  space(held) {
-    if (!video.isOpen) stage.holdSpace(held);
-    else if (held) video.togglePlay();
-  },
-  step: (by) => (video.isOpen ? video.step(by) : everything.step(by)),
-  find: () => void everything.find(),
-  keep: () => everything.takesClicks && everything.keep(),
-  merge: () => everything.takesClicks && everything.merge(),
-  trackBackOrRefine: () => (video.isOpen ? actions.track("back") : everything.refine()),
-  jump: (by) => video.isOpen && video.jump(by),
-  track: (direction) => void video.track(direction),
-  escape() {
-    void video.stop();
-    everything.escape();
-    stage.abort();
-    endHover();
-  },
-  help: () => $("keys-dialog").showModal(),
-};
+  ...{ pictures, video, everything, stage, settings, change, endHover },
+  show: () => show(),
+});
 
 /** Show the objects of the image, or those of the video. */
 function begin(mode) {
@@ -317,7 +242,8 @@ function videoProblem(problem) {
 
 function show() {
   const image = pictures.image;
-  showObjects($("objects"), scene, masks, actions);
+  showObjects($("objects"), scene, masks, actions, image && { picture: stage.picture, size: image });
+  check("[data-multi]", (button) => (button.dataset.multi === "1") === masks.optionsOf?.(scene.active ?? scene).multimask);
   showButtons(scene, masks, image, video.isOpen);
   $("hint").hidden = scene.objects.length > 0;
   $("hint").textContent = hintFor(image, video.isOpen, everything.takesClicks);
@@ -328,14 +254,25 @@ function show() {
   everything.update();
   stage.redraw();
   pictures.shelf.noteSoon();
+  offerLabels(pictures.shelf.labels);
 }
 
+connectEditing({
+  get scene() {
+    return scene;
+  },
+  get masks() {
+    return masks;
+  },
+  ...{ stage, everything, actions, change, takesClicks, endHover },
+});
 connectControls({
   actions,
   settings,
   ...forImages,
   video,
   stage,
+  shelf: pictures.shelf,
   open: (files) => pictures.open(files),
   reupload: () => pictures.reupload(),
   endHover,
@@ -345,7 +282,6 @@ connectControls({
 
 $("stage").classList.add("is-empty");
 $("cleanup").checked = settings.cleanup;
-check("[data-multi]", (button) => (button.dataset.multi === "1") === settings.multimask);
 show();
 await loadModels();
 await pictures.start();

@@ -1,6 +1,7 @@
 // The page's buttons, fields, dropped files and keys, and the actions that they start.
 
 import { keep } from "./choices.js";
+import { saveDataSet } from "./data-sets.js";
 import { droppedFiles } from "./files.js";
 import { installKeys } from "./keys.js";
 import { saveCoco, saveCutout, saveMask, saveOverlay, saveVideo } from "./saves.js";
@@ -11,7 +12,7 @@ const $ = (id) => document.getElementById(id);
 /**
  * Connect every control of the page with its action.
  *
- * page: {actions, settings, scene, masks, video, stage, open, reupload, endHover, warn, currentImage()}
+ * page: {actions, settings, scene, masks, video, stage, shelf, open, reupload, endHover, warn, currentImage()}
  */
 export function connectControls(page) {
   const { actions, settings, scene, masks, stage } = page; // of images; the video has its own
@@ -26,7 +27,7 @@ export function connectControls(page) {
   $("open").addEventListener("click", actions.open);
   $("choose").addEventListener("click", actions.open);
   $("choose-folder").addEventListener("click", actions.openFolder);
-  for (const input of [$("file"), $("folder")]) {
+  for (const input of [$("file"), $("folder"), $("coco")]) {
     input.addEventListener("change", () => {
       void page.open([...input.files]);
       input.value = "";
@@ -78,6 +79,12 @@ export function connectControls(page) {
   $("save-overlay").addEventListener("click", () =>
     saving(() => saveOverlay(page.currentImage(), stage.picture, masks.shown, masks, settings.opacity)),
   );
+  $("export").addEventListener("click", async () => {
+    $("export").classList.add("is-busy");
+    await saving(() => saveDataSet(page.shelf, masks, settings.model, $("export-format").value));
+    $("export").classList.remove("is-busy");
+  });
+  $("import").addEventListener("click", () => $("coco").click());
   $("save-cutout").addEventListener("click", () =>
     saving(() => saveCutout(page.currentImage(), stage.picture, scene.active, masks)),
   );

@@ -3,7 +3,7 @@
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
 import { pathOf } from "./rle.js";
-import { COLORS } from "./scene.js";
+import { colorOf } from "./scene.js";
 import { contains, measure, spansOf, toRle, union } from "./spans.js";
 
 const $ = (id) => document.getElementById(id);
@@ -55,9 +55,11 @@ export class Everything {
     return !this.#isRefining && this.items.length > 0;
   }
 
-  /** Return the found object of an id; null if there is none. */
+  /** Return the found object of an id, with its path; null if there is none. */
   of(id) {
-    return this.#found.get(id) ?? null;
+    const item = this.#found.get(id) ?? null;
+    if (item) this.pathOf(item); // one that was restored has none yet
+    return item;
   }
 
   /** Forget everything, for another image. */
@@ -248,7 +250,7 @@ export class Everything {
 
   #add(object) {
     const id = ++this.#count;
-    const item = { ...object, id, run: this.#run, color: COLORS[id % COLORS.length] };
+    const item = { ...object, id, run: this.#run, color: colorOf(id) };
     item.spans = spansOf(item.rle);
     this.#found.set(id, item);
     return item;

@@ -1,6 +1,6 @@
 // The masks of all objects. Each mask is kept under all the values that it depends on; missing masks are requested.
 
-import { outline } from "./outline.js";
+import { measureLogits, outline } from "./outline.js";
 import { hasPrompt, promptOf } from "./scene.js";
 
 /** The clean-up while its switch is on; docs/reference/rest.md says the meaning of each member. */
@@ -49,13 +49,21 @@ export class Masks extends EventTarget {
     return Boolean(result?.logits || result?.found);
   }
 
-  pathOf(object) {
+  pathOf(object, choice = this.choiceOf(object)) {
     const result = this.resultOf(object);
     if (result?.found) return result.found.path;
     if (!result?.logits) return null;
-    const choice = this.choiceOf(object);
     result.paths[choice] ??= outline(result.logits[choice], result.side, result.used, this.image);
     return result.paths[choice];
+  }
+
+  /** Return the area in pixels and the box [x, y, width, height] of a candidate: those of the preview, unless it was found. */
+  measureOf(object, choice = this.choiceOf(object)) {
+    const result = this.resultOf(object);
+    if (result?.found) return result.found;
+    if (!result?.logits) return null;
+    result.measures ??= [];
+    return (result.measures[choice] ??= measureLogits(result.logits[choice], result.side, result.used, this.image));
   }
 
   /** Objects that have a mask. */
@@ -74,8 +82,13 @@ export class Masks extends EventTarget {
     return { model, multimask, cleanup: cleanup ? CLEANUP : null };
   }
 
-  requestFor(prompt) {
-    return { image: this.image.id, ...this.options, ...prompt };
+  /** The options of a request for the masks of an object. */
+  optionsOf(object) {
+    return { ...this.options, multimask: object?.multimask ?? this.#settings.multimask };
+  }
+
+  requestFor(object, prompt) {
+    return { image: this.image.id, ...this.optionsOf(object), ...prompt };
   }
 
   /**
@@ -93,7 +106,7 @@ export class Masks extends EventTarget {
     for (const object of missing) {
       const key = this.#keyOf(object);
       try {
-        const answer = await this.#live.click(this.requestFor(promptOf(object)));
+        const answer = await this.#live.click(this.requestFor(object, promptOf(object)));
         if (answer) this.#results.set(key, { ...answer, paths: [] });
         if (mine !== this.#round || !answer) return;
         if (time) this.#tell("clicked", { time, ms: answer.ms });
@@ -109,7 +122,7 @@ export class Masks extends EventTarget {
   }
 
   #keyOf(object) {
-    return JSON.stringify([this.image?.id, this.options, promptOf(object)]);
+    return JSON.stringify([this.image?.id, this.optionsOf(object), promptOf(object)]);
   }
 
   #tell(type, detail) {

@@ -81,3 +81,21 @@ function edge(x, y, side, step) {
 function clamp(value, high) {
   return value < 0 ? 0 : value > high ? high : value;
 }
+
+/** Return the area and the box [x, y, width, height] where logits are above 0, in whole pixels of the image; see outline(). */
+export function measureLogits(logits, side, used, size) {
+  const wide = Math.max(1, Math.round(side * used[0]));
+  const high = Math.max(1, Math.round(side * used[1]));
+  let [cells, left, top, right, bottom] = [0, wide, high, 0, 0];
+  for (let y = 0; y < high; y++) {
+    for (let x = 0; x < wide; x++) {
+      if (logits[y * side + x] <= 0) continue;
+      cells++;
+      [left, top, right, bottom] = [Math.min(left, x), Math.min(top, y), Math.max(right, x + 1), Math.max(bottom, y + 1)];
+    }
+  }
+  if (!cells) return { area: 0, bbox: null };
+  const [across, down] = [size.width / wide, size.height / high];
+  const bbox = [left * across, top * down, (right - left) * across, (bottom - top) * down].map(Math.round);
+  return { area: Math.round(cells * across * down), bbox };
+}

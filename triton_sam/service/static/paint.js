@@ -15,6 +15,7 @@ export function paintScene(context, { scene, masks, everything, preview, setting
   const color = active?.color ?? "#1e90ff";
   if (preview?.path) paintMask(context, preview.path, color, settings.opacity * 0.55, unit, true);
   paintPrompts(context, scene.objects, active, unit);
+  if (stage.moving) paintPoint(context, stage.moving, unit);
   if (stage.box) paintBox(context, stage.box, color, unit, true);
 }
 

@@ -1,15 +1,16 @@
 // The list of objects, and the buttons that depend on it.
 
 import { isBlank } from "./scene.js";
+import { boxAround, drawThumbnail } from "./thumbnails.js";
 
 const $ = (id) => document.getElementById(id);
 
 /**
- * Show the objects. ``actions``: select, rename, toggle, remove, choose.
+ * Show the objects. ``shown`` is {picture, size} of the image, null for a video. ``actions``: select, rename, label, toggle, remove, choose.
  *
  * Rows and buttons that exist stay in the document, so that a name being typed keeps the focus, and so does a candidate.
  */
-export function showObjects(list, scene, masks, actions) {
+export function showObjects(list, scene, masks, actions, shown) {
   const rows = new Map([...list.children].map((row) => [Number(row.dataset.id), row]));
   const ids = new Set(scene.objects.map((object) => object.id));
   for (const [id, row] of rows) if (!ids.has(id)) row.remove();
@@ -17,7 +18,7 @@ export function showObjects(list, scene, masks, actions) {
     const row = rows.get(object.id) ?? newRow(object, actions);
     const there = list.children[index] ?? null;
     if (there !== row) list.insertBefore(row, there); // a row that is moved loses the focus
-    update(row, object, scene, masks, actions);
+    update(row, object, scene, masks, actions, shown);
   });
   const active = String(scene.activeId);
   if (list.dataset.active !== active) {
@@ -25,6 +26,13 @@ export function showObjects(list, scene, masks, actions) {
     const row = list.querySelector('[aria-current="true"]');
     if (row) list.scrollTop = Math.max(0, row.offsetTop - list.offsetTop - list.clientHeight / 2);
   }
+}
+
+/** Offer the labels that other objects have. */
+export function offerLabels(labels) {
+  const list = $("labels");
+  if (labels.join("\n") === [...list.children].map((option) => option.value).join("\n")) return;
+  list.replaceChildren(...labels.map((label) => new Option(label, label)));
 }
 
 /** Enable the buttons that have something to do. */
@@ -51,11 +59,20 @@ function newRow(object, actions) {
   name.type = "text";
   name.maxLength = 60;
   name.setAttribute("aria-label", "Name of the object");
-  name.addEventListener("change", () => actions.rename(object.id, name.value));
-  name.addEventListener("keydown", (event) => {
-    event.stopPropagation(); // letters are letters here, not shortcuts
-    if (event.key === "Enter") name.blur();
-  });
+  const label = document.createElement("input");
+  label.type = "text";
+  label.className = "label for-image";
+  label.maxLength = 60;
+  label.placeholder = "Label";
+  label.setAttribute("list", "labels");
+  label.setAttribute("aria-label", "Label (class) of the object");
+  for (const [field, act] of [[name, actions.rename], [label, actions.label]]) {
+    field.addEventListener("change", () => act(object.id, field.value));
+    field.addEventListener("keydown", (event) => {
+      event.stopPropagation(); // letters are letters here, not shortcuts
+      if (event.key === "Enter") field.blur();
+    });
+  }
   const eye = mini(() => actions.toggle(object.id));
   eye.dataset.role = "eye";
   const bin = mini(() => actions.remove(object.id));
@@ -67,25 +84,28 @@ function newRow(object, actions) {
   candidates.className = "candidates";
   candidates.setAttribute("role", "radiogroup");
   candidates.setAttribute("aria-label", "Candidates");
-  row.append(swatch, name, eye, bin, facts, candidates);
+  row.append(swatch, name, label, eye, bin, facts, candidates);
   return row;
 }
 
-function update(row, object, scene, masks, actions) {
+function update(row, object, scene, masks, actions, shown) {
   const result = masks.resultOf(object);
   const choice = masks.choiceOf(object);
-  const [swatch, name, eye, bin, facts, candidates] = row.children;
+  const [swatch, name, label, eye, bin, facts, candidates] = row.children;
   const isActive = object.id === scene.activeId;
   row.setAttribute("aria-current", String(isActive));
   swatch.style.background = object.color;
   if (document.activeElement !== name) name.value = object.name;
+  if (document.activeElement !== label) label.value = object.label ?? "";
   icon(eye, object.visible ? "i-eye" : "i-hidden");
   eye.setAttribute("aria-label", `${object.visible ? "Hide" : "Show"} ${object.name}`);
   eye.setAttribute("aria-pressed", String(!object.visible));
   bin.setAttribute("aria-label", `Delete ${object.name}`);
-  facts.textContent = masks.describe?.(object) ?? describe(object, result, choice);
+  const measured = isActive && shown && masks.measureOf(object);
+  facts.textContent = masks.describe?.(object) ?? describe(object, result, choice, measured);
   facts.classList.toggle("bad", Boolean(result?.error));
 
+  const box = boxAround((result?.scores ?? []).map((_, index) => masks.measureOf(object, index)?.bbox));
   const scores = isActive && result?.scores?.length > 1 ? result.scores : [];
   candidates.hidden = scores.length === 0;
   while (candidates.children.length > scores.length) candidates.lastElementChild.remove();
@@ -94,6 +114,8 @@ function update(row, object, scene, masks, actions) {
     button.setAttribute("aria-checked", String(index === choice));
     button.setAttribute("aria-label", `Candidate ${index + 1}, score ${score.toFixed(2)}`);
     button.lastChild.data = score.toFixed(2);
+    button.firstChild.hidden = !(shown && box);
+    if (shown && box) drawThumbnail(button.firstChild, shown.picture, shown.size, box, masks.pathOf(object, index), object.color);
   });
 }
 
@@ -103,7 +125,9 @@ function newCandidate(id, index, actions) {
   button.setAttribute("role", "radio");
   const number = document.createElement("b");
   number.textContent = index + 1;
-  button.append(number, document.createTextNode(""));
+  const thumbnail = document.createElement("canvas");
+  [thumbnail.width, thumbnail.height] = [144, 66];
+  button.append(thumbnail, number, document.createTextNode(""));
   button.addEventListener("click", (event) => {
     event.stopPropagation();
     actions.choose(id, index);
@@ -111,16 +135,20 @@ function newCandidate(id, index, actions) {
   return button;
 }
 
-function describe(object, result, choice) {
+function describe(object, result, choice, measured) {
   const parts = [];
   const count = object.points.length;
   if (object.box) parts.push("box");
   if (count) parts.push(`${count} point${count === 1 ? "" : "s"}`);
-  if (result?.found) parts.push("found");
+  if (result?.found) parts.push(result.found.kind ?? "found");
   if (!parts.length) return "click on it in the image";
   if (result?.error) parts.push(result.error);
   else if (!result) parts.push("waiting …");
   else parts.push(`score ${result.scores[choice].toFixed(2)}`);
+  if (measured?.bbox) {
+    const [x, y, width, height] = measured.bbox;
+    parts.push(`${result.found ? "" : "≈ "}${measured.area} px`, `${width} × ${height} at ${x}, ${y}`);
+  }
   return parts.join(" · ");
 }
 

@@ -16,7 +16,12 @@ export class Pictures {
   /** page: {forImages, everything, video, stage, settings, begin(mode), show, warn, endHover, isUp()} */
   constructor(page) {
     this.#page = page;
-    this.#shelf = new Shelf({ ...page, scene: page.forImages.scene, open: (entry) => void this.openEntry(entry) });
+    this.#shelf = new Shelf({
+      ...page,
+      scene: page.forImages.scene,
+      open: (entry) => void this.openEntry(entry),
+      restore: (entry) => this.#restore(entry),
+    });
   }
 
   get shelf() {
@@ -37,10 +42,14 @@ export class Pictures {
     if (entry && !this.image && !this.#opening) await this.openEntry(entry);
   }
 
-  /** Open a video, a project, or images, of which the first is shown. */
+  /** Open a video, a project, or images, of which the first is shown; COCO files give objects to images that are open. */
   async open(files) {
-    const [first, ...others] = files;
-    if (!first) return;
+    const [first, ...others] = files.filter((file) => !isCoco(file));
+    if (first) await this.#openFiles(first, others);
+    for (const file of files.filter(isCoco)) await this.#import(file);
+  }
+
+  async #openFiles(first, others) {
     if (isVideo(first)) return this.#openVideo(first);
     if (/\.zip$/i.test(first.name)) return this.#openProject(first);
     if (!others.length) return this.#openFile(first);
@@ -102,6 +111,16 @@ export class Pictures {
     }
   }
 
+  async #import(file) {
+    try {
+      this.#page.warn((await this.#shelf.importCoco(file)) || "");
+    } catch (problem) {
+      this.#page.warn(`${file.name}: ${problem.message}`);
+    }
+    this.#page.show();
+    await this.#page.forImages.masks.refresh();
+  }
+
   /** Upload the image or the video again: for another model, or for a service that has forgotten it. */
   async reupload() {
     const { video, settings, forImages } = this.#page;
@@ -157,22 +176,30 @@ export class Pictures {
   }
 
   #show(entry, file, picture) {
-    const { forImages, everything, video, stage } = this.#page;
+    const { forImages, video, stage } = this.#page;
     this.#shelf.leave();
     const { key, id, name, width, height } = entry;
     video.close();
     this.image = forImages.masks.image = { key, id, name, stem: name.replace(/\.[^.]*$/, ""), width, height, file };
     this.#page.begin(forImages);
-    forImages.scene.reset();
-    forImages.masks.reset();
-    everything.reset();
-    if (entry.state) {
-      everything.restore(entry.state.found);
-      forImages.scene.restore(entry.state);
-    }
+    this.#restore(entry);
     this.#shelf.show(entry);
     stage.show(picture, { width, height });
   }
+
+  #restore(entry) {
+    const { forImages, everything } = this.#page;
+    forImages.scene.reset();
+    forImages.masks.reset();
+    everything.reset();
+    if (!entry.state) return;
+    everything.restore(entry.state.found);
+    forImages.scene.restore(entry.state);
+  }
+}
+
+function isCoco(file) {
+  return /\.json$/i.test(file.name);
 }
 
 function isImage(file) {

@@ -71,6 +71,13 @@ export async function segment(id, prompt) {
   return (await call(`/v1/images/${id}/segment`, { method: "POST", body, headers })).json();
 }
 
+/** Return a ZIP with the files of a data set; ``lines`` is a Blob with one image in each line. */
+export async function exported(format, lines) {
+  const body = new FormData();
+  body.append("images", lines, "images.jsonl");
+  return (await call(`/v1/exports?format=${format}`, { method: "POST", body })).blob();
+}
+
 /** Find all objects of an image, and call ``heard(name, data)`` for each event. */
 export async function everything(id, body, signal, heard) {
   const headers = { "Content-Type": "application/json", Accept: "text/event-stream" };

@@ -1,9 +1,9 @@
-// Downloads. The service makes the masks at full size, as for any caller of its API; none is taken from the screen.
+// Downloads of the open image, and of a video.
 
 import { cutoutOf, overlayOf } from "./exact.js";
+import { fullMask } from "./full-masks.js";
 import { maskToPng } from "./png.js";
-import * as rest from "./rest.js";
-import { promptOf } from "./scene.js";
+import { classOf } from "./scene.js";
 import { download } from "./video-rest.js";
 
 const ENDINGS = { png: "masks.zip", rle: "masks.jsonl", coco: "coco.json", overlay: "overlay.mp4" };
@@ -26,21 +26,22 @@ export async function saveCutout(image, picture, object, masks) {
   save(await cutoutOf(image, picture, rle), `${image.stem}-${fileName(object.name)}-cutout.png`);
 }
 
-/** Save all objects as COCO annotations with compressed RLE and one category for each name. */
+/** Save all objects as COCO annotations with compressed RLE and one category for each label. */
 export async function saveCoco(image, objects, masks, settings) {
-  const names = [...new Set(objects.map((object) => object.name))];
+  const names = [...new Set(objects.map(classOf))];
   const annotations = [];
   for (const object of objects) {
     const mask = await fullMask(image, object, masks, "rle");
     annotations.push({
       id: annotations.length + 1,
       image_id: 1,
-      category_id: names.indexOf(object.name) + 1,
+      category_id: names.indexOf(classOf(object)) + 1,
       segmentation: mask.rle,
       area: mask.area,
       bbox: mask.bbox ?? [0, 0, 0, 0],
       iscrowd: 0,
       score: mask.score,
+      name: object.name,
     });
   }
   const coco = {
@@ -63,15 +64,6 @@ async function png(image, object, masks) {
   const mask = await fullMask(image, object, masks, "png");
   const bytes = Uint8Array.from(atob(mask.png), (character) => character.charCodeAt(0));
   return new Blob([bytes], { type: "image/png" });
-}
-
-async function fullMask(image, object, masks, format) {
-  const { found } = masks.resultOf(object);
-  if (found) return found;
-  const prompt = promptOf(object);
-  if (!prompt.box) delete prompt.box;
-  const answer = await rest.segment(image.id, { ...prompt, ...masks.options, format });
-  return answer.masks[masks.choiceOf(object)] ?? answer.masks[0];
 }
 
 function fileName(text) {

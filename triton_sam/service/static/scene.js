@@ -1,12 +1,28 @@
 // Objects with their points and boxes, and their history for undo. This module knows neither the page nor the service.
 
-export const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#ff3782", "#7ccd32", "#5e5ce6"];
+const COLORS = ["#1e90ff", "#ff9500", "#af52de", "#00c7be", "#ffd60a", "#ff3782", "#7ccd32", "#5e5ce6"];
+const GOLDEN_ANGLE = 137.508; // degrees: hues that follow each other lie far apart
+
+/** Return the colour of an object by its number, from 1, as "#rrggbb": eight chosen ones, then others without end. */
+export function colorOf(number) {
+  if (number <= COLORS.length) return COLORS[number - 1];
+  const lightness = [0.5, 0.62, 0.42][number % 3];
+  const [hue, span] = [(number * GOLDEN_ANGLE) % 360, 0.75 * Math.min(lightness, 1 - lightness)];
+  const channel = (place) => {
+    const turn = (place + hue / 30) % 12;
+    const value = lightness - span * Math.max(-1, Math.min(turn - 3, 9 - turn, 1)); // HSL, as in CSS Color 4
+    return Math.round(255 * value).toString(16).padStart(2, "0");
+  };
+  return `#${channel(0)}${channel(8)}${channel(4)}`;
+}
+
 const KEPT_STEPS = 50; // of the history, in what is stored
 
 export class Scene {
   objects = [];
   activeId = null;
   gone = []; // ids of found objects that the user has deleted or merged; see everything.js
+  multimask = false; // whether new objects ask for three candidates
   merged = []; // ids of those that came from merging
   #undo = [];
   #redo = [];
@@ -71,10 +87,12 @@ export class Scene {
     const object = {
       id: number,
       name: `Object ${number}`,
-      color: COLORS[(number - 1) % COLORS.length],
+      label: "", // the class, in data sets; the name stands for it if it is empty
+      color: colorOf(number),
       points: [],
       box: null,
       choice: null,
+      multimask: this.multimask,
       found: null, // the id of a found object, whose mask counts while there is no prompt
       visible: true,
     };
@@ -105,6 +123,28 @@ export class Scene {
     this.#count = state.count;
     for (const name of ["objects", "activeId", "gone", "merged"]) this[name] = state[name];
   }
+}
+
+/** Return a state (null: that of an image without objects) to which objects with masks were added; undo takes them away. */
+export function withObjects(state, objects) {
+  const scene = new Scene();
+  if (state) scene.restore(state);
+  const found = [...(state?.found ?? [])];
+  const first = 1 + Math.max(0, ...found.map((item) => item.id), ...scene.gone, ...scene.merged);
+  scene.change(() => {
+    objects.forEach(({ label, name, ...mask }, index) => {
+      const object = scene.begin();
+      Object.assign(object, { label, name: name || object.name, found: first + index });
+      found.push({ id: first + index, kind: "imported", points: [], color: object.color, ...mask });
+    });
+  });
+  const labels = scene.objects.map((object) => object.label).filter(Boolean);
+  return { ...scene.state, found, labels, hasObjects: true };
+}
+
+/** Return the class of an object: its label, or its name if it has none. */
+export function classOf(object) {
+  return object.label || object.name;
 }
 
 /** Whether an object has a prompt; one of a video (``prompts``) may have it in another frame. */

@@ -1,7 +1,9 @@
 // All images of the user, with their objects: the strip below the image, and projects as one file.
 
+import { readCoco } from "./coco.js";
 import { Library } from "./library.js";
 import { save } from "./saves.js";
+import { hasPrompt, withObjects } from "./scene.js";
 import { unzip, zip } from "./zip.js";
 
 const $ = (id) => document.getElementById(id);
@@ -17,7 +19,7 @@ export class Shelf {
   #timer = null;
   #written = ""; // the state of the current entry, as it was written last
 
-  /** page: {scene, everything, open(entry), show, warn} */
+  /** page: {scene, everything, open(entry), restore(entry), show, warn} */
   constructor(page) {
     this.#page = page;
     $("image-back").addEventListener("click", () => this.step(-1));
@@ -95,7 +97,8 @@ export class Shelf {
     const entry = this.#current;
     if (!entry) return;
     const { scene, everything } = this.#page;
-    const state = { ...scene.state, hasObjects: scene.objects.length > 0 };
+    const labels = scene.objects.map((object) => object.label).filter(Boolean);
+    const state = { ...scene.state, labels, hasObjects: scene.objects.length > 0 };
     const used = JSON.stringify(state).matchAll(/\\*"found\\*":(\d+)/g);
     state.found = everything.stateOf(new Set([...used].map((match) => Number(match[1]))));
     const text = JSON.stringify(state);
@@ -103,6 +106,59 @@ export class Shelf {
     this.#written = text;
     entry.state = state;
     void this.#library.save(entry);
+  }
+
+  /** The images that have objects to be seen: [{entry, objects, found}] with found objects by their id. */
+  get drawn() {
+    this.note();
+    const drawn = this.#entries.map((entry) => {
+      const objects = entry.state ? JSON.parse(entry.state.now).objects : [];
+      const found = new Map((entry.state?.found ?? []).map((item) => [item.id, item]));
+      const isSeen = (object) => object.visible && (hasPrompt(object) || found.has(object.found));
+      return { entry, found, objects: objects.filter(isSeen) };
+    });
+    return drawn.filter(({ objects }) => objects.length);
+  }
+
+  /** All labels of objects on the shelf, in order. */
+  get labels() {
+    return [...new Set(this.#entries.flatMap((entry) => entry.state?.labels ?? []))].sort();
+  }
+
+  /** Add the objects of a COCO file to the images of the same name. Return a sentence about what was left out, or "". */
+  async importCoco(file) {
+    const byName = readCoco(await file.text());
+    this.note();
+    const [missing, other] = [[], []];
+    for (const [name, objects] of byName) {
+      const entry = this.#entries.find((each) => each.name === name);
+      if (!entry) missing.push(name);
+      else if (!(await this.#fits(entry, objects))) other.push(name);
+      else if (objects.length) await this.#take(entry, objects);
+    }
+    const parts = [];
+    if (missing.length) parts.push(`not open: ${listed(missing)}`);
+    if (other.length) parts.push(`of another size: ${listed(other)}`);
+    return parts.length && `${file.name}: left out images that are ${parts.join("; and ")}`;
+  }
+
+  async #fits(entry, objects) {
+    if (!objects.length) return true;
+    if (!entry.width) {
+      const picture = await createImageBitmap(await this.fileOf(entry)).catch(() => null);
+      if (picture) Object.assign(entry, { width: picture.width, height: picture.height });
+    }
+    return objects.every(({ rle }) => rle.size[0] === entry.height && rle.size[1] === entry.width);
+  }
+
+  async #take(entry, objects) {
+    entry.state = withObjects(entry.state, objects);
+    if (entry === this.#current) {
+      this.#written = "";
+      this.#page.restore(entry);
+      this.note();
+    }
+    await this.#library.save(entry);
   }
 
   step(by) {
@@ -170,7 +226,7 @@ export class Shelf {
 
   #update() {
     $("strip").hidden = this.#entries.length < 2;
-    $("save-project").disabled = this.#entries.length === 0;
+    for (const id of ["save-project", "export", "import"]) $(id).disabled = this.#entries.length === 0;
     const at = this.#entries.indexOf(this.#current);
     $("image-number").textContent = `${at < 0 ? "–" : at + 1} / ${this.#entries.length}`;
     $("image-remove").disabled = at < 0;
@@ -191,6 +247,10 @@ export class Shelf {
     button.addEventListener("click", () => entry !== this.#current && this.#page.open(entry));
     return button;
   }
+}
+
+function listed(names) {
+  return names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
 }
 
 function thumbOf(picture) {

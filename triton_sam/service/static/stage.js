@@ -10,6 +10,8 @@ export class Stage extends EventTarget {
   picture = null;
   size = null;
   #canvas;
+  /** Returns the point that the pointer can take at a place of the image, as {label, ...}; null if there is none. */
+  handleAt = () => null;
   #frame;
   #paint;
   #view = { scale: 1, x: 0, y: 0 };
@@ -45,6 +47,11 @@ export class Stage extends EventTarget {
 
   get box() {
     return this.#drag?.kind === "box" ? rectangle(this.#drag.from, this.#drag.to, this.size) : null;
+  }
+
+  /** The point that is being moved, {x, y, label}; null if there is none. */
+  get moving() {
+    return this.#drag?.kind === "handle" ? { ...this.#drag.to, label: this.#drag.handle.label } : null;
   }
 
   show(picture, size) {
@@ -195,7 +202,9 @@ export class Stage extends EventTarget {
     if (this.#pointers.size === 2) return this.#startPinch();
     const pans = this.tool === "pan" || this.#space || event.button === 1;
     const from = this.#pixel(screen);
-    this.#drag = { kind: pans ? "pan" : "press", screen, last: screen, from, to: from, label: this.#label(event) };
+    const handle = pans ? null : this.handleAt(from, event.pointerType);
+    const picks = event.ctrlKey || event.metaKey;
+    this.#drag = { kind: pans ? "pan" : "press", screen, last: screen, from, to: from, label: this.#label(event), handle, picks };
     this.cursor();
   }
 
@@ -215,7 +224,7 @@ export class Stage extends EventTarget {
     const drag = this.#drag;
     if (drag.kind === "press" && Math.hypot(screen.x - drag.screen.x, screen.y - drag.screen.y) > DRAG_PIXELS) {
       // A moving finger pans the image, unless the box tool is selected.
-      drag.kind = byTouch && this.tool !== "box" ? "pan" : "box";
+      drag.kind = drag.handle ? "handle" : byTouch && this.tool !== "box" ? "pan" : "box";
       this.#tell("leave");
       this.cursor();
     }
@@ -234,17 +243,24 @@ export class Stage extends EventTarget {
     const drag = this.#drag;
     this.#drag = null;
     this.cursor();
+    const time = event.timeStamp;
     if (this.#pinch) {
       if (this.#pointers.size === 0) this.#pinch = null;
       return;
     }
     if (!drag) return;
-    if (drag.kind === "press" && this.tool !== "box" && this.#inside(drag.from)) {
-      this.#tell("point", { ...drag.from, label: drag.label, time: event.timeStamp });
+    if (drag.kind === "handle") {
+      if (this.#inside(drag.to)) this.#tell("move-point", { ...rounded(drag.to), handle: drag.handle, time });
+    } else if (drag.kind === "press" && drag.picks) {
+      this.#tell("pick", drag.from);
+    } else if (drag.kind === "press" && drag.handle) {
+      if (!drag.label) this.#tell("remove-point", { handle: drag.handle, time });
+    } else if (drag.kind === "press" && this.tool !== "box" && this.#inside(drag.from)) {
+      this.#tell("point", { ...drag.from, label: drag.label, time });
     } else if (drag.kind === "box") {
       const box = rectangle(drag.from, drag.to, this.size);
       const sides = [box[2] - box[0], box[3] - box[1]];
-      if (Math.min(...sides) * this.scale >= SMALLEST_BOX) this.#tell("box", { box, time: event.timeStamp });
+      if (Math.min(...sides) * this.scale >= SMALLEST_BOX) this.#tell("box", { box, time });
     }
     this.redraw();
   }
@@ -276,6 +292,15 @@ export class Stage extends EventTarget {
     const lines = event.deltaMode === 1 ? 16 : 1;
     this.zoom(Math.exp(-event.deltaY * lines * WHEEL * (event.ctrlKey ? 4 : 1)), this.#screen(event));
   }
+}
+
+/** Return the distance of two points {x, y}. */
+export function distanceOf(a, b) {
+  return Math.hypot(a.x - b.x, a.y - b.y);
+}
+
+function rounded({ x, y }) {
+  return { x: Math.round(x * 100) / 100, y: Math.round(y * 100) / 100 };
 }
 
 function fingers(pointers) {

@@ -73,6 +73,10 @@ export class VideoMasks extends EventTarget {
     return this.#paths.get(mask);
   }
 
+  measureOf(object) {
+    return this.maskOf(object);
+  }
+
   /** Objects that have a mask in any frame. */
   get finished() {
     const known = new Set([...this.#found.values()].flatMap((masks) => [...masks.keys()]));

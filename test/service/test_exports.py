@@ -1,0 +1,111 @@
+"""POST /v1/exports: the files equal those of the writers, and bad lines are named."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.rectangles import mask
+
+pytest.importorskip("fastapi")
+
+from triton_sam.masks.rle import mask_to_rle, rle_to_mask
+
+SIZE = (40, 30)
+LARGE = mask((2, 3, 22, 23), size=SIZE[::-1])
+SMALL = mask((10, 10, 14, 13), size=SIZE[::-1])
+
+
+def line(name="one.jpg", objects=(("cat", LARGE), ("ant", SMALL)), **changes):
+    members = [
+        {"label": label, "name": f"my {label}", "score": 0.5, "rle": mask_to_rle(each)} for label, each in objects
+    ]
+    return {"name": name, "width": SIZE[0], "height": SIZE[1], "objects": members, **changes}
+
+
+@pytest.fixture
+def export(service):
+    def ask(form, *lines):
+        content = "\n".join(each if isinstance(each, str) else json.dumps(each) for each in lines)
+        return service.http.post(f"/v1/exports?format={form}", files={"images": ("images.jsonl", content)})
+
+    return ask
+
+
+def unpacked(answer):
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/zip"
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_coco_holds_all_images_labels_and_names(export):
+    files = unpacked(export("coco", line(), line("two.png", [("cat", SMALL)])))
+    coco = json.loads(files["coco.json"])
+    assert [each["file_name"] for each in coco["images"]] == ["one.jpg", "two.png"]
+    assert [each["name"] for each in coco["categories"]] == ["ant", "cat"]
+    found = [(each["image_id"], each["category_id"], each["name"], each["bbox"]) for each in coco["annotations"]]
+    assert found == [
+        (1, 2, "my cat", [2, 3, 20, 20]),
+        (1, 1, "my ant", [10, 10, 4, 3]),
+        (2, 2, "my cat", [10, 10, 4, 3]),
+    ]
+    for each, expected in zip(coco["annotations"], (LARGE, SMALL, SMALL), strict=True):
+        np.testing.assert_array_equal(rle_to_mask(each["segmentation"]), expected)
+
+
+def test_the_other_formats(export):
+    pytest.importorskip("contourpy")
+    one = line()
+    names = {form: sorted(unpacked(export(form, one))) for form in ("yolo", "voc", "labelme", "geojson", "labels")}
+    assert names == {
+        "yolo": ["yolo/data.yaml", "yolo/labels/one.txt"],
+        "voc": [
+            "voc/Annotations/one.xml",
+            "voc/SegmentationClass/one.png",
+            "voc/SegmentationObject/one.png",
+            "voc/classes.txt",
+        ],
+        "labelme": ["labelme/one.json"],
+        "geojson": ["geojson/one.geojson"],
+        "labels": ["labels/one.jpg.png"],
+    }
+    labels = np.asarray(Image.open(io.BytesIO(unpacked(export("labels", one))["labels/one.jpg.png"])))
+    np.testing.assert_array_equal(labels, np.where(SMALL, 2, LARGE))  # the smaller object lies on the larger one
+    assert unpacked(export("yolo", one))["yolo/data.yaml"] == b'names:\n  0: "ant"\n  1: "cat"\n'
+
+
+def test_an_image_without_objects_has_its_file(export):
+    assert unpacked(export("labels", line(objects=())))["labels/one.jpg.png"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "words"),
+    [
+        ((), 422, "there is no image"),
+        (("nonsense",), 422, "line 1"),
+        ((line(), line(name="../two.jpg")), 422, "line 2: name"),
+        ((line(name=".."),), 422, "line 1: name"),
+        ((line(colour="red"),), 422, "there is no member 'colour'"),
+        ((line(objects=[("two\nlines", LARGE)]),), 422, "objects.0.label"),
+        ((line(width=41),), 422, "a mask of 40 x 30 pixels in an image of 41 x 30"),
+        ((line(objects=(), width=100_000, height=100_000),), 413, "million pixels"),
+        ((line(objects=(), name="x" * (3 << 20)),), 413, "line 1: a line"),
+        ((line(), line(name="one.png")), 422, "two images would have the same file"),
+    ],
+)
+def test_bad_lines_are_named(export, lines, status, words):
+    answer = export("yolo", *lines)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), answer.text
+    assert words in answer.json()["detail"]
+
+
+def test_wrong_requests(service, export):
+    assert service.http.post("/v1/exports?format=coco", json=line()).status_code == 415
+    assert service.http.post("/v1/exports?format=coco", files={"other": ("x", b"x")}).status_code in (400, 422)
+    assert export("nothing", line()).status_code == 422
+    damaged = line()
+    damaged["objects"][0]["rle"]["counts"] = "00"
+    assert "damaged COCO RLE" in export("coco", damaged).json()["detail"]

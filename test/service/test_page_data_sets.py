@@ -1,0 +1,155 @@
+"""Labels, data sets of all images as ZIP, and COCO files that give objects to the images that are open."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from triton_sam.masks.rle import mask_to_rle, rle_to_mask
+
+pytest.importorskip("playwright.sync_api")
+pytest.importorskip("fastapi")
+
+LABELS = "tritonSam.scene.objects.map((object) => [object.name, object.label])"
+WRITTEN = 300
+"""ms; the page writes changes after 100 ms."""
+
+
+def give_label(page, index, label):
+    page.page.locator(".object .label").nth(index).fill(label)
+    page.page.keyboard.press("Enter")
+
+
+def unpacked(page, form):
+    page.page.select_option("#export-format", form)
+    name, content = page.download("#export")
+    assert name == f"objects-{form}.zip"
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        return {each: archive.read(each) for each in archive.namelist()}
+
+
+@pytest.fixture
+def two_images(shapes, images):
+    """A labelled object in each of two images; the second image is shown."""
+    shapes.click(200, 180)
+    shapes.settled()
+    give_label(shapes, 0, "blob")
+    shapes.open(images / "coffee.jpg")
+    shapes.click(300, 200)
+    shapes.settled()
+    return shapes
+
+
+def test_labels_are_apart_from_names(two_images):
+    page = two_images
+    assert page.page.evaluate(LABELS) == [["Object 1", ""]]
+    page.page.wait_for_timeout(WRITTEN)
+    offered = "[...document.getElementById('labels').options].map((option) => option.value)"
+    assert page.page.evaluate(offered) == ["blob"]
+    give_label(page, 0, "cup")
+    page.page.keyboard.press("PageUp")
+    page.opened("shapes.jpg")
+    assert page.page.evaluate(LABELS) == [["Object 1", "blob"]]
+    page.page.click("#undo")
+    assert page.page.evaluate(LABELS) == [["Object 1", ""]]
+
+
+def test_all_images_are_exported(two_images, service):
+    page = two_images
+    hidden = page.at(100, 100)
+    page.page.keyboard.press("n")
+    page.page.mouse.click(*hidden)
+    page.settled()
+    page.page.locator('[data-role="eye"]').nth(1).click()
+    with zipfile.ZipFile(io.BytesIO(page.download("#save-project")[1])) as project:
+        stored = json.loads(project.read("project.json"))["images"]
+    service.http.delete(f"/v1/images/{stored[0]['id']}")  # the page sends it again
+    coco = json.loads(unpacked(page, "coco")["coco.json"])
+    assert [each["file_name"] for each in coco["images"]] == ["shapes.jpg", "coffee.jpg"]
+    assert {each["name"] for each in coco["categories"]} == {"blob", "Object 1"}
+    assert [each["name"] for each in coco["annotations"]] == ["Object 1", "Object 1"]
+    single = json.loads(page.download("#save-coco")[1])
+    np.testing.assert_array_equal(
+        rle_to_mask(coco["annotations"][1]["segmentation"]), rle_to_mask(single["annotations"][0]["segmentation"])
+    )
+    page.faults.clear()  # the browser reports the 404 of the forgotten image
+    pytest.importorskip("contourpy")
+    for form, count in (("yolo", 3), ("voc", 7), ("labelme", 2), ("geojson", 2), ("labels", 2)):
+        assert len(unpacked(page, form)) == count
+
+
+def test_an_export_without_objects_says_so(page, images):
+    page.open(images / "shapes.jpg")
+    page.page.click("#export")
+    page.page.wait_for_selector("#banner:not([hidden])")
+    assert "no image has an object" in page.page.inner_text("#banner")
+
+
+def test_coco_comes_back_as_it_was(two_images, browser, service, images, tmp_path):
+    from support.running_browser import open_page
+
+    path = tmp_path / "coco.json"
+    path.write_bytes(unpacked(two_images, "coco")["coco.json"])
+    before = json.loads(path.read_bytes())
+    with open_page(browser, service.url) as other:
+        other.page.set_input_files("#file", [images / "shapes.jpg", images / "coffee.jpg", path])
+        other.opened("shapes.jpg")
+        other.page.wait_for_selector(".object")
+        assert other.page.evaluate(LABELS) == [["Object 1", "blob"]]
+        assert other.facts()[0].startswith("imported · score 0.")
+        assert other.page.inner_text("#banner") == ""
+        after = json.loads(unpacked(other, "coco")["coco.json"])
+        assert after == before
+        other.page.click("#undo")
+        assert other.facts() == []
+
+
+def test_coco_with_lists_and_polygons(page, images, tmp_path):
+    page.open(images / "shapes.jpg")
+    drawn = np.zeros((600, 800), bool)
+    drawn[100:200, 300:450] = True
+    polygon = [300, 100, 450, 100, 450, 200, 300, 200]
+    shapes = [mask_to_rle(drawn, compressed=False), [polygon]]
+    annotations = [{"image_id": 7, "category_id": 1, "segmentation": each} for each in shapes]
+    coco = {
+        "images": [
+            {"id": 7, "file_name": "folder/shapes.jpg", "width": 800, "height": 600},
+            {"id": 8, "file_name": "elsewhere.jpg", "width": 10, "height": 10},
+        ],
+        "categories": [{"id": 1, "name": "box"}],
+        "annotations": annotations,
+    }
+    path = tmp_path / "coco.json"
+    path.write_text(json.dumps(coco))
+    page.page.uncheck("#hover")
+    bare = page.pixel(380, 150), page.pixel(280, 150)
+    page.page.set_input_files("#coco", path)
+    page.page.wait_for_selector("#banner:not([hidden])")
+    assert len(page.facts()) == 2
+    assert "not open: elsewhere.jpg" in page.page.inner_text("#banner")
+    for each in json.loads(unpacked(page, "coco")["coco.json"])["annotations"]:
+        np.testing.assert_array_equal(rle_to_mask(each["segmentation"]), drawn)
+    page.page.wait_for_timeout(WRITTEN)  # a frame
+    inside, outside = (
+        np.abs(np.subtract(page.pixel(x, 150), old)).max() for x, old in zip((380, 280), bare, strict=True)
+    )
+    assert (inside > 30, outside <= 3) == (True, True)  # a scaled image differs by 1 when it is drawn again
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("nothing", "the file is no JSON"),
+        ('{"images": 1}', "no COCO data set"),
+        ('{"images": [], "annotations": [{"image_id": 1, "segmentation": []}]}', "annotation 1: its image_id"),
+    ],
+)
+def test_a_file_that_is_no_coco_is_refused(shapes, tmp_path, content, words):
+    path = tmp_path / "file.json"
+    path.write_text(content)
+    shapes.page.set_input_files("#coco", path)
+    shapes.page.wait_for_selector("#banner:not([hidden])")
+    assert words in shapes.page.inner_text("#banner")
+    assert shapes.facts() == []

@@ -1,0 +1,33 @@
+"""The page on a phone: each target of a finger has 44 pixels, and names can be read."""
+
+import pytest
+
+pytest.importorskip("playwright.sync_api")
+pytest.importorskip("fastapi")
+
+SMALL_TARGETS = """[...document.querySelectorAll("button, select, input:not([type=file]), a")].map((control) => {
+  const box = (control.closest("label") ?? control).getBoundingClientRect();
+  return [control.id || control.ariaLabel || control.textContent, Math.round(box.width), Math.round(box.height)];
+}).filter(([, width, height]) => width && (width < 44 || height < 44))"""
+
+
+@pytest.mark.parametrize("size", [(390, 844), (844, 390)], ids=["upright", "on its side"])
+def test_targets_are_large_enough_for_a_finger(browser, service, images, size):
+    from support.running_browser import Page
+
+    viewport = {"width": size[0], "height": size[1]}
+    context = browser.new_context(viewport=viewport, has_touch=True, is_mobile=True)
+    page = Page(context.new_page())
+    page.page.goto(service.url)
+    page.ready()
+    assert page.page.evaluate(SMALL_TARGETS) == []
+    page.page.set_input_files("#file", [images / "shapes.jpg", images / "coffee.jpg"])
+    page.opened("shapes.jpg")
+    page.page.locator('[data-multi="1"]').tap()
+    page.page.touchscreen.tap(*page.at(200, 180))
+    page.settled()
+    assert page.page.evaluate(SMALL_TARGETS) == []
+    assert page.page.locator(".object input").nth(0).bounding_box()["width"] >= 60
+    assert page.page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert page.faults == []
+    context.close()

@@ -1,0 +1,80 @@
+"""The route that makes files of data sets from masks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+
+from ..bodies import FILES, kind_of
+from ..cancellation import CancellableRequests
+from ..engine import Engine
+from ..exports import Export, ExportFormat
+from ..problems import Problem
+from ..schemas import problem_responses
+
+ZIP = "application/zip"
+FIELD = "images"
+MASKS_AT_A_TIME = 4
+"""Masks, or arrays of their size, that a writer has in memory."""
+_LINES = {
+    "type": "string",
+    "format": "binary",
+    "description": "JSON Lines, one image in each: `name`, `width`, `height` and `objects`, each with `label`, `rle`, "
+    "and, if it has them, `name` and `score`.",
+}
+BODY: dict[str, Any] = {
+    "required": True,
+    "content": {FILES: {"schema": {"type": "object", "required": [FIELD], "properties": {FIELD: _LINES}}}},
+}
+ANSWER: dict[str, Any] = {
+    "description": "The files.",
+    "content": {ZIP: {"schema": {"type": "string", "format": "binary"}}},
+}
+
+
+def router(engine: Engine, requests: CancellableRequests) -> APIRouter:
+    """Return the route."""
+    api = APIRouter(prefix="/v1", tags=["v1"])
+
+    @api.post(
+        "/exports",
+        summary="Write a data set",
+        response_class=Response,
+        responses={200: ANSWER, **problem_responses(400, 413, 422, 499)},
+        openapi_extra={"requestBody": BODY},
+    )
+    async def export(
+        request: Request, form: Annotated[ExportFormat, Query(alias="format", description="The format of the files.")]
+    ) -> Response:
+        """Return masks as the files of a data set, in the formats of `triton-sam annotate`, as ZIP.
+
+        The images themselves are not needed. Classes are the labels of the objects, in alphabetical order.
+        """
+        wanted = await _wanted(request, engine)
+
+        async def endless() -> Iterable[None]:
+            return itertools.repeat(None)
+
+        def write(steps: Iterator[None]) -> bytes:
+            return wanted.to_zip(form, lambda: next(steps))  # raises when the client has gone away
+
+        work = engine.budgets.workers.run(wanted.pixels * MASKS_AT_A_TIME, endless, write)
+        return Response(await requests.run(request, work), media_type=ZIP)
+
+    return api
+
+
+async def _wanted(request: Request, engine: Engine) -> Export:
+    if kind_of(request.headers) != FILES:
+        raise Problem(415, f"send the images as {FILES}, in the part `{FIELD}`", code="content_type")
+    async with request.form(max_files=1, max_fields=0) as form:
+        part = form.get(FIELD)
+        if not isinstance(part, UploadFile):
+            raise Problem(422, f"the form has no file with the name `{FIELD}`")
+        limits = engine.settings.max_json, engine.settings.max_megapixels
+        return await run_in_threadpool(Export.read, part.file, *limits)

@@ -1,0 +1,172 @@
+"""Files of data sets from masks that a caller already has: the writers of ``triton-sam annotate``, packed as ZIP."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from ..annotate.records import ImageRecord
+from ..annotate.sources import ImageItem
+from ..annotate.writers import WRITERS
+from ..errors import InputError
+from ..masks.rle import rle_to_mask
+from ..masks.segment import Segment
+from .answers import MAX_MASK_PIXELS
+from .bodies import MAX_VALUES
+from .image_files import MEGA
+from .problems import Problem
+from .schemas import Strict
+from .settings import MEBI
+
+if TYPE_CHECKING:
+    ExportFormat = str
+else:
+    ExportFormat = Literal[tuple(WRITERS)]
+
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\x{FFFE}\x{FFFF}]*$"
+"""XML and lists of classes hold no control characters."""
+MAX_FILE_NAME = 200
+"""Bytes; file systems take 255 with the suffixes that writers add."""
+Side = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class Rle(Strict):
+    """Compressed COCO RLE."""
+
+    size: Annotated[list[Side], Field(min_length=2, max_length=2)]
+    counts: str
+
+
+class ExportedObject(Strict):
+    """One object with its mask."""
+
+    label: str = Field(min_length=1, max_length=60, pattern=PRINTABLE)
+    name: str = Field(default="", max_length=60, pattern=PRINTABLE)
+    score: float = Field(default=1.0, allow_inf_nan=False)
+    rle: Rle
+
+
+class ExportedImage(Strict):
+    """One line of the request: an image with all its objects."""
+
+    name: str = Field(pattern=PRINTABLE)
+    width: Side
+    height: Side
+    objects: Annotated[list[ExportedObject], Field(fail_fast=True)]
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if "/" in name or "\\" in name or not name.strip(". ") or len(name.encode()) > MAX_FILE_NAME:
+            raise ValueError(f"give the name of a file, without a folder, of at most {MAX_FILE_NAME} bytes")
+        return name
+
+
+@dataclass(frozen=True)
+class Export:
+    """The images of a request, ready for the writers. ``pixels`` are those of its largest image."""
+
+    images: tuple[ExportedImage, ...]
+    pixels: int
+
+    @classmethod
+    def read(cls, file: IO[bytes], max_line: int, max_megapixels: float) -> Export:
+        """Read a request, line by line.
+
+        Args:
+            file: an ExportedImage as JSON in each line.
+            max_line: bytes of a line.
+            max_megapixels: millions of pixels of an image.
+
+        Raises:
+            Problem: 413, a line or an image is too large; 422, a line cannot be used, or there is none.
+        """
+        images = []
+        number = 0
+        while line := file.readline(max_line + 1):
+            number += 1
+            if len(line) > max_line or line.count(b",") > MAX_VALUES:
+                limits = f"{max_line / MEBI:g} MiB and {MAX_VALUES} values"
+                raise Problem(413, f"line {number}: a line, which is one image, may have {limits}")
+            if line.strip():
+                images.append(_image(line, number, max_megapixels))
+        if not images:
+            raise Problem(422, "there is no image: send a line of JSON for each one, in the part `images` of a form")
+        return cls(tuple(images), max(image.width * image.height for image in images))
+
+    def to_zip(self, form: ExportFormat, check: Callable[[], object]) -> bytes:
+        """Return the files of a format as ZIP.
+
+        Args:
+            form: name of the format.
+            check: called before each image; it raises when nobody waits for the files any more.
+
+        Raises:
+            InputError: a mask is damaged or has another size than its image, or two images would have the same files.
+            MissingDependencyError: the format needs a package that is not installed.
+        """
+        writer = WRITERS[form]
+        writer.check()
+        names = sorted({each.label for image in self.images for each in image.objects})
+        numbers = {name: number for number, name in enumerate(names, 1)}
+        kept = [_record(number, image, numbers, check) for number, image in enumerate(self.images, 1)]
+
+        def records() -> Iterator[ImageRecord]:
+            for record in kept:
+                check()
+                yield record
+
+        with tempfile.TemporaryDirectory(prefix="triton-sam-export-") as folder:
+            writer.write(Path(folder), records, {number: name for name, number in numbers.items()})
+            return _zip(Path(folder))
+
+
+def _image(line: bytes, number: int, max_megapixels: float) -> ExportedImage:
+    try:
+        image = ExportedImage.model_validate_json(line)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in fault["loc"])
+        raise Problem(422, f"line {number}: {where + ': ' if where else ''}{fault['msg']}") from None
+    pixels = image.width * image.height
+    if pixels > max_megapixels * MEGA:
+        raise Problem(413, f"line {number}: an image may have {max_megapixels:g} million pixels")
+    if pixels * len(image.objects) > MAX_MASK_PIXELS:
+        text = f"line {number}: {len(image.objects)} masks of {image.width} x {image.height} pixels are too many"
+        raise Problem(413, f"{text} for one image")
+    return image
+
+
+def _record(number: int, image: ExportedImage, numbers: dict[str, int], check: Callable[[], object]) -> ImageRecord:
+    check()
+    size = (image.width, image.height)
+    item = ImageItem(number, image.name, Path(image.name))
+    categories = [numbers[each.label] for each in image.objects]
+    record = ImageRecord.of(item, size, map(_segment, image.objects, [image] * len(image.objects)), categories)
+    named = zip(record.objects, image.objects, strict=True)
+    return replace(record, objects=tuple({**made, "name": given.name or given.label} for made, given in named))
+
+
+def _segment(given: ExportedObject, image: ExportedImage) -> Segment:
+    if given.rle.size != [image.height, image.width]:
+        height, width = given.rle.size
+        raise InputError(
+            f"{image.name}: a mask of {width} x {height} pixels in an image of {image.width} x {image.height}"
+        )
+    return Segment(rle_to_mask(given.rle.model_dump()), given.score, None)
+
+
+def _zip(folder: Path) -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                archive.write(path, path.relative_to(folder).as_posix())
+    return content.getvalue()

@@ -1,0 +1,86 @@
+// Reads COCO files: masks as run lengths, compressed or not, or as polygons.
+
+import { runsOf } from "./rle.js";
+import { measure, spansOf, toRle } from "./spans.js";
+
+/** Return the objects of a COCO file by the name of their image, as Map of name -> [{label, name, rle, area, bbox, score}]. */
+export function readCoco(text) {
+  const { images, annotations, categories } = parsed(text);
+  const labels = new Map((categories ?? []).map(({ id, name }) => [id, String(name)]));
+  const sizes = new Map(images.map(({ id, width, height }) => [id, [height, width]]));
+  const objects = new Map(images.map(({ id }) => [id, []]));
+  annotations.forEach((annotation, index) => {
+    try {
+      const rle = rleOf(annotation.segmentation, sizes.get(annotation.image_id));
+      const facts = measure(spansOf(rle), rle.size);
+      if (!facts.area) return; // nothing to see
+      const label = labels.get(annotation.category_id) ?? "";
+      const score = Number.isFinite(annotation.score) ? annotation.score : 1;
+      objects.get(annotation.image_id).push({ label, name: annotation.name, rle, ...facts, score });
+    } catch (problem) {
+      throw new Error(`annotation ${index + 1}: ${problem.message}`);
+    }
+  });
+  return new Map(images.map(({ id, file_name: name }) => [String(name).split(/[/\\]/).at(-1), objects.get(id)]));
+}
+
+function parsed(text) {
+  let document;
+  try {
+    document = JSON.parse(text);
+  } catch {
+    throw new Error("the file is no JSON");
+  }
+  const isCoco = Array.isArray(document?.images) && Array.isArray(document.annotations);
+  if (!isCoco) throw new Error("the file is no COCO data set: it needs images and annotations");
+  return document;
+}
+
+function rleOf(segmentation, size) {
+  if (!size) throw new Error("its image_id names no image");
+  if (Array.isArray(segmentation)) return toRle(spansOfPolygons(segmentation, size), size);
+  if (String(segmentation?.size) !== String(size)) throw new Error("its mask has another size than the image, or none");
+  const { counts } = segmentation;
+  const runs = typeof counts === "string" ? runsOf(counts) : counts;
+  const isWhole = runs.every((run) => run >= 0) && runs.reduce((sum, run) => sum + run, 0) === size[0] * size[1];
+  if (!isWhole) throw new Error("its run lengths are damaged");
+  return typeof counts === "string" ? { size, counts } : toRle(spansOfRuns(runs), size);
+}
+
+function spansOfRuns(runs) {
+  const edges = [];
+  let at = 0;
+  for (const run of runs) edges.push((at += run));
+  return Int32Array.from(edges.slice(0, 2 * Math.floor(runs.length / 2)));
+}
+
+/** Return the pixels whose centre lies in any of the polygons [x, y, x, y, ...], as spans in each column. */
+function spansOfPolygons(polygons, [height, width]) {
+  const inside = new Uint8Array(width * height); // column by column
+  for (const polygon of polygons) {
+    for (let column = 0; column < width; column++) {
+      const cuts = cutsOf(polygon, column + 0.5);
+      for (let i = 0; i + 1 < cuts.length; i += 2) {
+        const [top, bottom] = [cuts[i], cuts[i + 1]].map((y) => Math.min(height, Math.max(0, Math.ceil(y - 0.5))));
+        inside.fill(1, column * height + top, column * height + bottom);
+      }
+    }
+  }
+  const spans = [];
+  for (let at = 0; at < inside.length; at++) {
+    if (inside[at] !== (at ? inside[at - 1] : 0)) spans.push(at);
+  }
+  if (spans.length % 2) spans.push(inside.length);
+  return Int32Array.from(spans);
+}
+
+/** Return where a vertical line cuts the sides of a polygon, from top to bottom. */
+function cutsOf(polygon, x) {
+  const cuts = [];
+  for (let i = 0; i < polygon.length; i += 2) {
+    const [x1, y1] = [polygon[i], polygon[i + 1]];
+    const [x2, y2] = [polygon[(i + 2) % polygon.length], polygon[(i + 3) % polygon.length]];
+    if (x1 <= x !== x2 <= x) cuts.push(y1 + ((x - x1) / (x2 - x1)) * (y2 - y1));
+  }
+  return cuts.sort((a, b) => a - b);
+}

@@ -1,0 +1,42 @@
+// Data sets of all images on the shelf: the service writes the files, from masks that it made before.
+
+import { exactMask } from "./full-masks.js";
+import { save } from "./saves.js";
+import { classOf, hasPrompt } from "./scene.js";
+import * as rest from "./rest.js";
+
+/** Save the objects of all images, except for hidden ones, as ZIP in a format of the service. Return what is missing. */
+export async function saveDataSet(shelf, masks, model, format) {
+  const [lines, taken] = [[], new Set()];
+  for (const { entry, objects, found } of shelf.drawn) {
+    const image = { name: fresh(entry.name, taken), width: entry.width, height: entry.height, objects: [] };
+    for (const object of objects) {
+      const mask = (!hasPrompt(object) && found.get(object.found)) || (await known(shelf, entry, object, masks, model));
+      image.objects.push({ label: classOf(object), name: object.name, score: mask.score, rle: mask.rle });
+    }
+    lines.push(JSON.stringify(image));
+  }
+  if (!lines.length) throw new Error("no image has an object that is shown");
+  save(await rest.exported(format, new Blob([lines.join("\n")])), `objects-${format}.zip`);
+}
+
+/** Return a mask, and send the image again if the service has forgotten it. */
+async function known(shelf, entry, object, masks, model) {
+  const ask = () => exactMask(entry.id, object, masks.optionsOf(object), "rle");
+  try {
+    return await ask();
+  } catch (problem) {
+    if (problem.code !== "unknown_image") throw problem;
+    await rest.upload(await shelf.fileOf(entry), model);
+    return ask();
+  }
+}
+
+/** Return a name whose part before the suffix no other image has; formats name their files by that part. */
+function fresh(name, taken) {
+  const [, stem, suffix] = /^(.*?)(\.[^.]*)?$/.exec(name);
+  let free = stem;
+  for (let number = 2; taken.has(free); number++) free = `${stem}-${number}`;
+  taken.add(free);
+  return free + (suffix ?? "");
+}

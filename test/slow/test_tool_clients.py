@@ -15,6 +15,7 @@ pytest.importorskip("fastapi")
 from support.running_service import running_service
 from support.tools import BOX, CLICK
 
+import triton_sam
 from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 from triton_sam.service.adapters.registry import ADAPTERS
@@ -66,13 +67,55 @@ is_valid = LabelInterface(config).validate_prediction({"result": [result], "scor
 print(json.dumps({"columns": (pixels[:, :, 3] > 0).T.ravel().nonzero()[0].tolist(), "valid": bool(is_valid)}))
 """
 
+CVAT = """
+import importlib.util, json, sys
+from types import SimpleNamespace
+
+url, image, site, click, box, checkout = json.loads(sys.argv[1])
+sys.path += [checkout, site]  # behind the tool's own packages
+from PIL import Image
+
+from cvat_sdk.auto_annotation import BadFunctionError
+from cvat_sdk.masks import decode_mask
+from triton_sam.errors import ConfigurationError
+from triton_sam.integrations import cvat
+
+frame = Image.open(image)
+interactor = cvat.create(kind="interactor", url=url)
+encoded = interactor.preprocess_image(None, frame)
+none = SimpleNamespace(pos_points=[], neg_points=[], bounding_box=None)
+clicked = SimpleNamespace(pos_points=[tuple(click)], neg_points=[], bounding_box=None)
+boxed = SimpleNamespace(pos_points=[], neg_points=[], bounding_box=(tuple(box[:2]), tuple(box[2:])))
+assert interactor.detect(None, encoded, none) == []
+shapes = [interactor.detect(None, encoded, prompts)[0] for prompts in (clicked, boxed)]
+masks = [decode_mask(shape.points, image_width=800, image_height=600) for shape in shapes]
+finder = cvat.create(url=url, points_per_side=4, stability_score_thresh=0.5)
+context = SimpleNamespace(conf_threshold=0.3, conv_mask_to_poly=False, frame_name="shapes.jpg")
+found = finder.detect(context, frame)
+context.conv_mask_to_poly = True
+polygons = finder.detect(context, frame)
+faults = []
+for options in ({"kind": "tracker"}, {"kind": "interactor", "points_per_side": 4}):
+    try:
+        cvat.create(url=url, **options)
+    except ConfigurationError as error:
+        faults.append(str(error))
+print(json.dumps({
+    "labels": [label.name for label in finder.spec.labels],
+    "columns": [mask.T.ravel().nonzero()[0].tolist() for mask in masks],
+    "found": [len(found), sorted({str(each.type) for each in found})],
+    "polygons": [len(polygons), sorted({str(each.type) for each in polygons})],
+    "faults": faults,
+}))
+"""
+
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python that has the tools' clients; skips where they cannot be installed."""
     folder = tmp_path_factory.mktemp("tools") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    packages = ["inference-sdk", "label-studio-sdk"]
+    packages = ["inference-sdk", "label-studio-sdk", "cvat-sdk"]
     made = subprocess.run(
         [str(folder / "bin/python"), "-m", "pip", "install", "-q", *packages],
         capture_output=True,
@@ -121,3 +164,23 @@ def test_label_studio_sdk(python, guarded, client, images):
     expected = client.segment([CLICK], [1])[0].mask
     assert mask_to_rle(mask.reshape(800, 600).T) == mask_to_rle(expected)
     assert answer["valid"]
+
+
+@pytest.mark.timeout(900)
+def test_functions_of_cvat_sdk(python, service_triton, client, images):
+    site = str(Path(np.__file__).parents[1])
+    checkout = str(Path(triton_sam.__file__).parents[1])
+    url = service_triton.grpc_url
+    answer = run(python, CVAT, url, str(images / "shapes.jpg"), site, CLICK, BOX, checkout)
+    for columns, segment in zip(
+        answer["columns"], (client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]), strict=True
+    ):
+        mask = np.zeros(800 * 600, bool)
+        mask[columns] = True
+        assert np.array_equal(mask.reshape(800, 600).T, segment.mask)
+    options = {"points_per_side": 4, "stability_score_thresh": 0.5, "pred_iou_thresh": 0.3}
+    found = client.everything(images / "shapes.jpg", **options)
+    assert answer["labels"] == ["object"]
+    assert answer["found"] == [len(found), ["mask"]]
+    assert answer["polygons"] == [sum(len(each.to_polygons()) for each in found), ["polygon"]]
+    assert len(answer["faults"]) == 2

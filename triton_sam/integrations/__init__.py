@@ -1,0 +1,1 @@
+"""Modules that other programs load, each named after its program."""

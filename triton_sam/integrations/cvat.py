@@ -1,0 +1,132 @@
+"""Functions for CVAT's agents and for `cvat-cli task auto-annotate`, see docs/how-to/other-tools.md.
+
+Reference: cvat_sdk/auto_annotation/interface.py of https://github.com/cvat-ai/cvat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..client.sync import SamTritonClient
+from ..errors import ConfigurationError, MissingDependencyError
+from ..inputs.embeddings import ImageEmbeddings
+
+EVERYTHING, INTERACTOR = "everything", "interactor"
+LABEL = "object"
+
+
+def create(
+    kind: str = EVERYTHING, url: str | None = None, model: str = "sam2", name: str | None = None, **parameters: Any
+) -> Any:
+    """Return a function of CVAT.
+
+    Args:
+        kind: "everything", which annotates all objects of an image, or "interactor", which answers clicks and boxes.
+        url: URL of Triton; None: $TRITON_URL, or else localhost:8000.
+        model: family of the models.
+        name: name of the model pair, if it is not that of the family.
+        parameters: with "everything", the parameters of client.everything(), for example points_per_side.
+
+    Raises:
+        ConfigurationError: there is no such kind, or it takes no parameters.
+        MissingDependencyError: cvat-sdk is not installed.
+    """
+    makers: dict[str, Callable[..., Any]] = {EVERYTHING: Everything, INTERACTOR: Interactor}
+    if kind not in makers:
+        raise ConfigurationError(f"there is no kind {kind!r}: choose {' or '.join(makers)}")
+    try:
+        import cvat_sdk.auto_annotation  # noqa: F401 - the functions need it
+    except ImportError as error:
+        raise MissingDependencyError("the functions for CVAT need its SDK: pip install cvat-cli") from error
+    if kind == INTERACTOR and parameters:
+        raise ConfigurationError(f"an interactor takes no parameters: leave {', '.join(parameters)} out")
+    return makers[kind](SamTritonClient(url, model, model_name=name), **parameters)
+
+
+class Everything:
+    """A detection function: all objects of an image, under one label.
+
+    Args:
+        client: asks Triton.
+        parameters: of client.everything().
+    """
+
+    def __init__(self, client: SamTritonClient, **parameters: Any) -> None:
+        from cvat_sdk import auto_annotation
+
+        self._client = client
+        self._parameters = parameters
+        self.spec = auto_annotation.DetectionFunctionSpec(labels=[auto_annotation.label_spec(LABEL, 0, type="any")])
+
+    def detect(self, context: Any, image: Any) -> list[Any]:
+        """Return the objects as masks, or as polygons if CVAT asks for polygons.
+
+        Args:
+            context: a DetectionFunctionContext; its ``conf_threshold`` is the least predicted IoU of an object.
+            image: the frame, a Pillow image.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        from cvat_sdk import auto_annotation
+        from cvat_sdk.masks import encode_mask
+
+        threshold = {} if context.conf_threshold is None else {"pred_iou_thresh": context.conf_threshold}
+        found = self._client.everything(image, **{**self._parameters, **threshold})
+        if context.conv_mask_to_poly:
+            return [auto_annotation.polygon(0, ring) for each in found for ring in each.to_polygons()]
+        return [auto_annotation.mask(0, encode_mask(each.mask)) for each in found if each.box is not None]
+
+
+class Interactor:
+    """An interaction function: the object under points, in a box, or both.
+
+    Args:
+        client: asks Triton. The image is encoded once for all clicks on it.
+    """
+
+    def __init__(self, client: SamTritonClient) -> None:
+        from cvat_sdk import auto_annotation
+
+        self._client = client
+        self.spec = auto_annotation.InteractionFunctionSpec(min_pos_points=0, min_neg_points=0, min_bounding_boxes=0)
+
+    def preprocess_image(self, _: Any, image: Any) -> ImageEmbeddings:
+        """Encode an image.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        return self._client.encode(image)
+
+    def detect(self, _: Any, pp_image: ImageEmbeddings, prompts: Any) -> list[Any]:
+        """Return the mask of the object; nothing if it is empty or there is no prompt.
+
+        Args:
+            pp_image: answer of preprocess_image().
+            prompts: an InteractionPrompts.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        from cvat_sdk import auto_annotation, models
+        from cvat_sdk.masks import encode_mask
+
+        points = [*prompts.pos_points, *prompts.neg_points]
+        labels = [1] * len(prompts.pos_points) + [0] * len(prompts.neg_points)
+        box = None if prompts.bounding_box is None else [value for corner in prompts.bounding_box for value in corner]
+        if not points and box is None:
+            return []
+        [segment] = self._client.segment(points or None, labels or None, box=box, image=pp_image, logits=False)
+        if segment.box is None:
+            return []
+        confidence = models.AttributeValRequest(
+            spec_id=int(auto_annotation.InteractionResultAttributes.CONFIDENCE),
+            value=f"{min(1.0, max(0.0, segment.score)):.5f}",
+        )
+        return [
+            auto_annotation.InteractionResultShape(
+                type="mask", points=encode_mask(segment.mask), attributes=[confidence]
+            )
+        ]

@@ -138,7 +138,7 @@ class Guard:
     def _admit(self, scope: Scope, receive: Receive, held: contextlib.ExitStack) -> Body:
         """Return the body of a request that may go on; ``held`` gives back what it holds."""
         caller = self._caller(scope)
-        if not is_open(scope):
+        if not is_open(scope["path"], scope.get(ADAPTER)):
             scope[CALLER] = caller.name
             self._metrics.by_caller.labels(caller.name).inc()
             caller.start_request()
@@ -154,9 +154,9 @@ class Guard:
         return body
 
     def _caller(self, scope: Scope) -> Caller:
-        if is_open(scope) or scope["method"] == "OPTIONS":
-            return self._callers.anybody
         adapter: Adapter | None = scope.get(ADAPTER)
+        if is_open(scope["path"], adapter) or scope["method"] == "OPTIONS":
+            return self._callers.anybody
         given = bearer_token(Headers(scope=scope)) or (adapter.token(scope) if adapter else "")
         caller = self._callers.find(given)
         if caller is None:
@@ -186,9 +186,8 @@ def no_token(given: str = "", how: str = "") -> Problem:
     )
 
 
-def is_open(scope: Scope) -> bool:
-    """Whether the path of a request needs no token."""
-    path, adapter = scope["path"], scope.get(ADAPTER)
+def is_open(path: str, adapter: Adapter | None = None) -> bool:
+    """Whether a path needs no token, for an adapter if it belongs to one."""
     if adapter is not None and path in adapter.open_paths:
         return True
     return any(path == part or (part.endswith("/") and part != "/" and path.startswith(part)) for part in OPEN_PATHS)

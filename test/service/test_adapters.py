@@ -270,6 +270,12 @@ def test_errors_have_the_form_of_the_tool(http, path, member):
             assert "problem+json" not in answer.headers["content-type"]
 
 
+def test_only_json_is_read(http):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        answer = http.post("/api/generate", content=b"{}", headers={"content-type": kind})
+        assert (answer.status_code, set(answer.json())) == (415, {"detail"})
+
+
 def test_errors_of_x_anylabeling_and_cvat(http, image64):
     answer = http.post("/x-anylabeling/v1/predict", json={"model": "another", "image": image64})
     assert (answer.status_code, answer.json()["success"]) == (404, False)

@@ -20,6 +20,8 @@ from ...families.base import FloatArray, Size
 from ...masks.rle import rle_to_mask
 from ...masks.segment import Segment
 from .. import answers
+from ..answers import JSON
+from ..bodies import kind_of
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
 from ..everything.schemas import EverythingRequest
@@ -99,8 +101,10 @@ class Bridge:
         """Return the body of a request.
 
         Raises:
-            Problem: 422, it is no JSON, or does not fit.
+            Problem: 415, its header names another type than JSON; 422, it is no JSON, or does not fit.
         """
+        if kind_of(request.headers) != JSON:  # a page of a foreign site can send other types without asking
+            raise Problem(415, f"send JSON with the header Content-Type: {JSON}", code="content_type")
         content = await request.body()
         try:
             return await asyncio.to_thread(kind.model_validate_json, content)
@@ -238,7 +242,7 @@ class Bridge:
 
 def json_answer(content: Any, status: int = 200) -> Response:
     """Return an answer of JSON, from objects that are JSON already."""
-    return Response(json.dumps(content, separators=(",", ":")), status, media_type="application/json")
+    return Response(json.dumps(content, separators=(",", ":")), status, media_type=JSON)
 
 
 def _segment(number: int, found: Mapping[str, Any]) -> Segment:

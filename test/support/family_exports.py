@@ -58,6 +58,20 @@ def sam3_reduced() -> FamilyExport:
     return FamilyExport(load_model(None, "reduced", random_seed=0), repository(), exported.files)
 
 
+@functools.cache
+def sam3_concepts() -> FamilyExport:
+    """SAM3's tracker and detector of concepts, both with few layers."""
+    from triton_sam.export.registry import export
+    from triton_sam.export.sam3.model import add_detector, load_model
+    from triton_sam.export.settings import Settings
+
+    place = repository() / "concepts"
+    exported = export("sam3", Settings(place, model="reduced", random_seed=0, concepts=True, progress=False))
+    model = load_model(None, "reduced", random_seed=0)
+    add_detector(model, None, "reduced", random_seed=0)
+    return FamilyExport(model, place, exported.files)
+
+
 def three_families(folder: Path) -> Path:
     """Fill a model repository with all families, pairs and session models: small ones for SAM1 and SAM3."""
     for family in ("sam1", "sam2", "sam3"):

@@ -86,6 +86,20 @@ def add_video(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
         parser.add_argument("--video", action="store_true", help=text)
 
 
+def add_concepts(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
+    """Add --concepts, the models for words and examples. Without a family that has them, it is always off.
+
+    Args:
+        parser: the parser to extend.
+        families: names of the families that the command is for.
+    """
+    owners = [name for name in families if get_family(name).concepts]
+    parser.set_defaults(concepts=False)
+    if owners:
+        text = f"{', '.join(owners)}: also export the models that find every instance of a word or of example boxes"
+        parser.add_argument("--concepts", action="store_true", help=text)
+
+
 def add_name(parser: argparse.ArgumentParser, text: str) -> None:
     """Add --name, also spelled --model-name, for the name of a variant.
 

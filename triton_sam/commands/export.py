@@ -52,6 +52,7 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         help="store weights as FP16 but compute in FP32, for files of half the size",
     )
     _options.add_video(parser, families)
+    _options.add_concepts(parser, families)
     parser.add_argument(
         "--version",
         type=int,
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         precision=args.precision,
         half_storage=args.half_storage,
         video=bool(args.video),
+        concepts=bool(args.concepts),
         version=args.version,
         progress=not args.quiet,
         options=_families.exporter_options(args, "export"),

@@ -56,6 +56,8 @@ class Exporter(ABC):
         """
         if settings.video and self.family.tracking is None:
             raise ConfigurationError(f"{self.name} has no models for videos: leave --video out")
+        if settings.concepts and not self.family.concepts:
+            raise ConfigurationError(f"{self.name} has no models for concepts: leave --concepts out")
         own = tuple(option.destination for option in self.family.options if not option.replaces_size)
         check_settings(settings, self.stride, own)
         return settings
@@ -90,6 +92,17 @@ class Exporter(ABC):
 
         Raises:
             ExportError: torch cannot export the model.
+        """
+
+    def add_concepts(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have none
+        """Load the official detector of concepts and attach it to a model from load(), before its graphs are traced.
+
+        Args:
+            model: from load(); changed in place.
+            settings: from prepare(), with ``concepts``.
+
+        Raises:
+            CheckpointError: the checkpoint has no detector, or it is damaged.
         """
 
     def check(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have nothing to check

@@ -71,7 +71,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     """
     settings = exporter.prepare(settings.complete(exporter.family))
     family = exporter.family.at(settings.side)
-    specs = family.every_model if settings.video else family.models
+    specs = family.models_for(video=settings.video, concepts=settings.concepts)
     repository = settings.output_dir
     progress = Progress(settings.variant, settings.progress)
     metadata = _metadata(exporter, settings)
@@ -79,6 +79,8 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
         built = exporter.load(
             settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
         )
+        if settings.concepts:
+            exporter.add_concepts(built, settings)
         exporter.check(built, settings)
         model = _to_device(built, settings.device)
     metadata.update(_checkpoint_metadata(settings))

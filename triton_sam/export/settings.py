@@ -32,6 +32,7 @@ class Settings:
             CPUs: the encoder's matrix products are quantised dynamically, and the other models stay FP32.
         half_storage: store the weights as FP16, which halves the files, and compute in FP32. Only with "fp32".
         video: also export the models that follow objects through a video, and write the video model, `<name>_video`.
+        concepts: also export the models that find every instance of a concept, from words or example boxes.
         version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
             other weights.
         progress: report each step on stderr.
@@ -48,6 +49,7 @@ class Settings:
     precision: str = "fp32"
     half_storage: bool = False
     video: bool = False
+    concepts: bool = False
     version: int | None = None
     progress: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -77,6 +77,9 @@ class Family(ABC):
     tracking: ClassVar[Tracking | None] = None
     """The models that follow objects through a video; None if the family has none."""
 
+    concepts: ClassVar[Mapping[str, ModelSpec]] = MappingProxyType({})
+    """The models that find every instance of a concept, by role; empty if the family has none."""
+
     image_size: ClassVar[int]
     """Side of the square image that the encoder takes, in pixels."""
     mask_size: ClassVar[int]
@@ -131,8 +134,13 @@ class Family(ABC):
 
     @property
     def every_model(self) -> Mapping[str, ModelSpec]:
-        """The models of images and those that follow objects through a video, by role."""
-        return {**self.models, **(self.tracking.models if self.tracking else {})}
+        """The models of images, those that follow objects through a video, and those of concepts, by role."""
+        return self.models_for(video=True, concepts=True)
+
+    def models_for(self, *, video: bool, concepts: bool) -> Mapping[str, ModelSpec]:
+        """Return the models of images, by role, with those for videos and those for concepts if they are wanted."""
+        tracking = self.tracking.models if video and self.tracking else {}
+        return {**self.models, **tracking, **(self.concepts if concepts else {})}
 
     def model_name(self, role: str, variant: str | None = None) -> str:
         """Return the name of a model in Triton.

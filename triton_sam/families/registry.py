@@ -75,16 +75,16 @@ def variant_of(model: str) -> str:
 def spec_of(inputs: Iterable[str]) -> ModelSpec | None:
     """Return the first model of any family that has exactly these inputs, in any order; None if there is none."""
     wanted = set(inputs)
-    image = (spec for family in FAMILIES.values() for spec in family.models.values())
-    video = (spec for family in FAMILIES.values() if family.tracking for spec in family.tracking.models.values())
-    return next((spec for spec in (*image, *video) if set(spec.input_names) == wanted), None)
+    pairs = (spec for family in FAMILIES.values() for spec in family.models.values())
+    others = (spec for family in FAMILIES.values() for spec in family.every_model.values())
+    return next((spec for spec in (*pairs, *others) if set(spec.input_names) == wanted), None)
 
 
 def roles() -> tuple[str, ...]:
     """Return the roles of all models of all families, those of the model pair first."""
-    image = (role for family in FAMILIES.values() for role in family.models)
-    video = (role for family in FAMILIES.values() if family.tracking for role in family.tracking.models)
-    return tuple(dict.fromkeys((*image, *video)))
+    pairs = (role for family in FAMILIES.values() for role in family.models)
+    others = (role for family in FAMILIES.values() for role in family.every_model)
+    return tuple(dict.fromkeys((*pairs, *others)))
 
 
 def _find_problem(family: Family) -> str:

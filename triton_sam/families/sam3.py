@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .base import LABEL_NO_POINT, Family, FloatArray
+from .concepts import sam3_concepts
 from .tables import DECODER, ENCODER, Dimension, HubFiles, ModelSize, ModelSpec, Option, Tensor, by_role
 
 LABEL_NO_POINT_IN_TRANSFORMERS = -10
 """The label that transformers' processor uses for "no point"; the other families use LABEL_NO_POINT."""
 
+IMAGE = Tensor("pixel_values", "FP32", ("images", 3, 1008, 1008))
 EMBEDDINGS = (
     Tensor("image_embeddings.0", "FP32", ("images", 32, 288, 288)),
     Tensor("image_embeddings.1", "FP32", ("images", 64, 144, 144)),
@@ -46,7 +48,7 @@ class Sam3(Family):
     models: ClassVar[Mapping[str, ModelSpec]] = by_role(
         ModelSpec(
             role=ENCODER,
-            inputs=(Tensor("pixel_values", "FP32", ("images", 3, 1008, 1008)),),
+            inputs=(IMAGE,),
             outputs=EMBEDDINGS,
             filename="vision_encoder.onnx",
         ),
@@ -70,6 +72,7 @@ class Sam3(Family):
             ),
         ),
     )
+    concepts: ClassVar[Mapping[str, ModelSpec]] = sam3_concepts(IMAGE, EMBEDDINGS, tokens=32, queries=200)
     sizes: ClassVar[tuple[ModelSize, ...]] = (
         ModelSize("reduced", official=False, config="sam3_tracker_reduced"),
         ModelSize("full", config="sam3_tracker_full"),

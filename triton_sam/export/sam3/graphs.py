@@ -45,6 +45,10 @@ class Sam3Encoder(nn.Module):
             image_embeddings.0 (B,32,288,288), .1 (B,64,144,144), .2 (B,256,72,72).
         """
         fine, middle, coarse = self.vision(pixel_values, return_dict=True).fpn_hidden_states[:3]
+        return self.finish(fine, middle, coarse)
+
+    def finish(self, fine: Tensor, middle: Tensor, coarse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the outputs of forward() from the three feature maps of the neck."""
         if self.no_memory is not None:
             coarse = coarse + self.no_memory.reshape(1, -1, 1, 1)
         return self.conv_s0(fine), self.conv_s1(middle), coarse

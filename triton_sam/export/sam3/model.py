@@ -14,7 +14,7 @@ from ..weights import randomise
 
 try:
     import torch
-    from transformers import Sam3TrackerConfig, Sam3TrackerModel
+    from transformers import Sam3Config, Sam3Model, Sam3TrackerConfig, Sam3TrackerModel
     from transformers.utils import logging as transformers_logging
 except ImportError as error:
     raise missing("exporting and verifying SAM3 needs", "export", error) from error
@@ -35,6 +35,23 @@ _REDUCED_BACKBONE = {
 Image size, patch size and neck equal those of the full size, so all tensors on the wire have the same shapes."""
 
 
+_REDUCED_DETECTOR: dict[str, Any] = {
+    "text_config": {
+        "vocab_size": 49408,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "projection_dim": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 32,
+        "hidden_act": "gelu",
+    },
+    "geometry_encoder_config": {"num_layers": 1},
+    "detr_encoder_config": {"num_layers": 1},
+    "detr_decoder_config": {"num_layers": 2},
+}
+
+
 def load_model(
     checkpoint: str | Path | None, size: str | None = None, *, random_seed: int | None = None
 ) -> torch.nn.Module:
@@ -53,13 +70,41 @@ def load_model(
     if (checkpoint is None) == (random_seed is None):
         raise ConfigurationError("give either a checkpoint or the seed of random weights")
     if checkpoint is not None:
-        return _load(Path(checkpoint)).requires_grad_(False)
+        return _load(Path(checkpoint), Sam3TrackerModel).requires_grad_(False)
     # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed or 0)
         model = build_model(size or "full")
     randomise(model, random_seed or 0)
     return model.eval().requires_grad_(False)
+
+
+def add_detector(
+    model: Any, checkpoint: str | Path | None, size: str | None = None, *, random_seed: int | None = None
+) -> None:
+    """Attach transformers' Sam3Model, the detector of concepts, to a tracker as ``concepts``. They share the backbone.
+
+    Args:
+        model: a Sam3TrackerModel from load_model() with the same arguments; changed in place.
+        checkpoint: see load_model().
+        size: see load_model().
+        random_seed: see load_model().
+
+    Raises:
+        ConfigurationError: the size is unknown.
+        CheckpointError: the checkpoint has no detector, or it is damaged.
+    """
+    if checkpoint is not None:
+        detector: Any = _load(Path(checkpoint), Sam3Model)
+    else:
+        official: Any = Sam3Model
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(random_seed or 0)
+            detector = official(detector_configuration(size or "full"))
+        randomise(detector, random_seed or 0)
+    # The checkpoint has the weights of the backbone once, so this changes no number and saves their memory.
+    detector.vision_encoder.backbone = model.vision_encoder.backbone
+    model.concepts = detector.eval().requires_grad_(False)
 
 
 def build_model(size: str) -> torch.nn.Module:
@@ -86,6 +131,17 @@ def configuration(size: str) -> Any:
     return Sam3TrackerConfig(vision_config=vision)
 
 
+def detector_configuration(size: str) -> Any:
+    """Return the Sam3Config of a size. The reduced detector has few layers, and the tensors of the full one.
+
+    Raises:
+        ConfigurationError: there is no such size.
+    """
+    vision = configuration(size).vision_config
+    reduced = {} if size == "full" else _REDUCED_DETECTOR
+    return Sam3Config(vision_config=vision, **reduced)
+
+
 def checkpoint_folder(checkpoint: Path) -> Path:
     """Return the folder of a checkpoint that is given as a folder or as a file in that folder.
 
@@ -100,10 +156,9 @@ def checkpoint_folder(checkpoint: Path) -> Path:
     return folder
 
 
-def _load(checkpoint: Path) -> torch.nn.Module:
+def _load(checkpoint: Path, official: Any) -> torch.nn.Module:
     folder = checkpoint_folder(checkpoint)
     verbosity = transformers_logging.get_verbosity()
-    official: Any = Sam3TrackerModel
     transformers_logging.set_verbosity(logging.ERROR)
     try:
         model, report = official.from_pretrained(

@@ -1,4 +1,4 @@
-"""The exporter of the SAM3 tracker: it builds the model and traces its two graphs."""
+"""The exporter of SAM3: it builds the model and traces the graphs of the tracker and of concepts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
+from ...families.concepts import CONCEPT_ENCODER, DETECTOR, TEXT_ENCODER
 from ...families.sam3 import Sam3
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..settings import Settings
-from .model import build_model, checkpoint_folder, load_model
+from .model import add_detector, build_model, checkpoint_folder, load_model
 from .reference import Sam3Reference
 
 try:
@@ -21,6 +22,7 @@ try:
     import torch
 
     from .. import onnx_tools
+    from .concept_graphs import ConceptEncoder, Detector, TextEncoder
     from .graphs import Sam3Decoder, Sam3Encoder
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
@@ -66,6 +68,10 @@ class Sam3Exporter(Exporter):
         """See Exporter.trace."""
         return trace(model, spec, options.get("no_memory") == "meta")
 
+    def add_concepts(self, model: Any, settings: Settings) -> None:
+        """See Exporter.add_concepts."""
+        add_detector(model, settings.checkpoint, settings.model, random_seed=settings.random_seed)
+
     def config(self, settings: Settings) -> str:
         """See Exporter.config."""
         if settings.checkpoint is not None:
@@ -90,40 +96,41 @@ def _placement(settings: Settings) -> str:
 
 
 def trace(model: Any, spec: ModelSpec, add_no_memory: bool = False) -> onnx.ModelProto:
-    """Trace the encoder or the decoder, with all batch dimensions dynamic.
+    """Trace one model of the family, with all batch dimensions dynamic.
 
     Args:
-        model: from load_model().
-        spec: Sam3.encoder or Sam3.decoder.
+        model: from load_model(); a model of concepts also needs add_detector().
+        spec: a row of Sam3.models or Sam3.concepts.
         add_no_memory: see Sam3Encoder.
 
     Raises:
         ExportError: torch cannot export the model.
     """
     if spec.role == ENCODER:
-        return _trace_encoder(Sam3Encoder(model, add_no_memory), model.device)
-    return _trace_decoder(Sam3Decoder(model), model.device)
+        module: torch.nn.Module = Sam3Encoder(model, add_no_memory)
+    elif spec.role == CONCEPT_ENCODER:
+        module = ConceptEncoder(Sam3Encoder(model, add_no_memory), model.concepts)
+    elif spec.role == TEXT_ENCODER:
+        module = TextEncoder(model.concepts)
+    elif spec.role == DETECTOR:
+        module = Detector(model.concepts)
+    else:
+        module = Sam3Decoder(model)
+    return _trace(module, spec, model.device)
 
 
-def _trace_encoder(encoder: torch.nn.Module, device: torch.device) -> onnx.ModelProto:
-    images = torch.export.Dim("images", min=1)
-    example = torch.rand(2, 3, Sam3.image_size, Sam3.image_size, device=device)
-    return onnx_tools.trace(encoder, Sam3.encoder, [example], {"pixel_values": {0: images}})
-
-
-def _trace_decoder(decoder: torch.nn.Module, device: torch.device) -> onnx.ModelProto:
-    images, prompts = torch.export.Dim("images", min=1), torch.export.Dim("prompts", min=1)
-    points, boxes = torch.export.Dim("points", min=0), torch.export.Dim("boxes", min=0)
+def _trace(module: torch.nn.Module, spec: ModelSpec, device: torch.device) -> onnx.ModelProto:
+    free = {name: torch.export.Dim(name, min=1) for name in ("images", "prompts")}
+    free |= {name: torch.export.Dim(name, min=0) for name in ("points", "boxes")}
     # The sizes differ from each other, so that torch does not treat two dimensions as equal.
     sizes = {"images": 2, "prompts": 3, "points": 4, "boxes": 5}
     example, dynamic = [], {}
-    for tensor in Sam3.decoder.inputs:
+    for tensor in spec.inputs:
         shape = [sizes[side] if isinstance(side, str) else side for side in tensor.shape]
         value = torch.rand(shape, device=device)
         example.append(value.to(torch.int64) if tensor.dtype == "INT64" else value)
-        free = {"images": images, "prompts": prompts, "points": points, "boxes": boxes}
         dynamic[tensor.name] = {axis: free[side] for axis, side in enumerate(tensor.shape) if isinstance(side, str)}
-    return onnx_tools.trace(decoder, Sam3.decoder, example, dynamic)
+    return onnx_tools.trace(module, spec, example, dynamic)
 
 
 EXPORTER = Sam3Exporter()

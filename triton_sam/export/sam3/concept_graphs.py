@@ -1,0 +1,196 @@
+"""The graphs that find every instance of a concept, as modules with the names and shapes of the wire contract.
+
+The graphs call the submodules of transformers' Sam3Model with their weights. Only the code between them is our own: it
+lets one image have several prompts, and prompts with and without example boxes share a batch.
+Reference: transformers 5, models/sam3/modeling_sam3.py.
+
+In shapes, B is the number of images, P of prompts on one image, N of example boxes, T of tokens, and Q of queries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.ops import roi_align
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.models.sam3 import modeling_sam3
+
+from ...families.concepts import LABEL_NO_BOX
+from .graphs import Sam3Encoder
+
+_official: Any = modeling_sam3  # parts of it have no types
+
+
+class ConceptEncoder(nn.Module):
+    """Computes the tracker's embeddings and the detector's feature maps of images with one pass of the backbone.
+
+    Args:
+        tracker: a Sam3Encoder.
+        detector: a transformers Sam3Model, whose backbone has the weights of the tracker's.
+    """
+
+    def __init__(self, tracker: Sam3Encoder, detector: Any) -> None:
+        super().__init__()
+        self.tracker, self.neck = tracker, detector.vision_encoder.neck
+
+    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
+        """Encode images.
+
+        Args:
+            pixel_values: (B,3,1008,1008) RGB in -1..1.
+
+        Returns:
+            The three outputs of Sam3Encoder, then concept_features.0 (B,256,288,288), .1 (B,256,144,144) and .2
+            (B,256,72,72).
+        """
+        found = self.tracker.vision(pixel_values, return_dict=True)
+        fine, middle, coarse = found.fpn_hidden_states[:3]
+        side = coarse.shape[-1]
+        spatial = found.last_hidden_state.unflatten(1, (side, side)).permute(0, 3, 1, 2)
+        features: Any = self.neck(spatial)[0][:3]
+        return (*self.tracker.finish(fine, middle, coarse), *features)
+
+
+class TextEncoder(nn.Module):
+    """Computes the features of texts, as Sam3Model.get_text_features does.
+
+    Args:
+        detector: a transformers Sam3Model.
+    """
+
+    def __init__(self, detector: Any) -> None:
+        super().__init__()
+        self.text, self.projection = detector.text_encoder, detector.text_projection
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Encode texts.
+
+        Args:
+            input_ids: (P,T) int64 tokens.
+            attention_mask: (P,T) int64: 1 for a token, 0 for padding.
+
+        Returns:
+            text_features (P,T,256).
+        """
+        hidden = self.text(input_ids=input_ids, attention_mask=attention_mask, return_dict=True).last_hidden_state
+        features: Tensor = self.projection(hidden)
+        return features
+
+
+class Detector(nn.Module):
+    """Finds the instances of concepts in one image, as Sam3Model.forward does.
+
+    Args:
+        detector: a transformers Sam3Model.
+    """
+
+    def __init__(self, detector: Any) -> None:
+        super().__init__()
+        self.geometry, self.encoder = detector.geometry_encoder, detector.detr_encoder
+        self.decoder, self.scoring, self.masks = (
+            detector.detr_decoder,
+            detector.dot_product_scoring,
+            detector.mask_decoder,
+        )
+        channels, side = detector.config.detr_encoder_config.hidden_size, detector.config.image_size // 14
+        position = detector.vision_encoder.neck.position_encoding(
+            torch.Size((1, channels, side, side)), "cpu", torch.float32
+        )
+        self.register_buffer("position", position, persistent=False)
+
+    position: Tensor
+
+    def forward(
+        self,
+        fine: Tensor,
+        middle: Tensor,
+        coarse: Tensor,
+        text_features: Tensor,
+        attention_mask: Tensor,
+        boxes: Tensor,
+        labels: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Find the instances of P prompts in one image.
+
+        Args:
+            fine: (1,256,288,288) from ConceptEncoder.
+            middle: (1,256,144,144) from ConceptEncoder.
+            coarse: (1,256,72,72) from ConceptEncoder.
+            text_features: (P,T,256) from TextEncoder.
+            attention_mask: (P,T) int64: 1 for a token, 0 for padding.
+            boxes: (P,N,4) centre x, centre y, width, height in 0..1; N may be 0.
+            labels: (P,N) int64: 1 positive, 0 negative, LABEL_NO_BOX no box.
+
+        Returns:
+            pred_masks (P,Q,288,288) logits, pred_boxes (P,Q,4) x1, y1, x2, y2 in 0..1, pred_logits (P,Q), and
+            presence_logits (P,1). The score of an instance is sigmoid(pred_logits) * sigmoid(presence_logits).
+        """
+        prompts = text_features.shape[0]
+        levels = [level.expand(prompts, -1, -1, -1) for level in (fine, middle, coarse)]
+        position = self.position.expand(prompts, -1, -1, -1)
+        examples, exists = self._examples(coarse, boxes, labels)
+        features = torch.cat([text_features, examples], dim=1)
+        mask = torch.cat([attention_mask == 1, exists], dim=1)
+
+        encoded = self.encoder(
+            vision_features=[levels[-1]], text_features=features, vision_pos_embeds=[position], text_mask=mask
+        )
+        decoded = self.decoder(
+            vision_features=encoded.last_hidden_state,
+            text_features=features,
+            vision_pos_encoding=encoded.pos_embeds_flattened,
+            text_mask=mask,
+            spatial_shapes=encoded.spatial_shapes,
+        )
+        queries = decoded.intermediate_hidden_states[-1:]
+        offsets = self.decoder.box_head(queries[0])
+        found = _official.box_cxcywh_to_xyxy(
+            (_official.inverse_sigmoid(decoded.reference_boxes[-1]) + offsets).sigmoid()
+        )
+        logits = self.scoring(decoder_hidden_states=queries, text_features=features, text_mask=mask)[0].squeeze(-1)
+        masks = self.masks(
+            decoder_queries=queries[0],
+            backbone_features=levels,
+            encoder_hidden_states=encoded.last_hidden_state,
+            prompt_features=features,
+            prompt_mask=mask,
+        ).pred_masks
+        return masks, found, logits, decoded.presence_logits[-1]
+
+    def _examples(self, coarse: Tensor, boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (P,N+2,256) tokens of example boxes and (P,N+2) whether they exist; see Sam3GeometryEncoder.forward.
+
+        The same graph has to work without boxes, where the reference has no such tokens. So this appends one box that
+        does not exist, and the last token, which stands for all boxes, exists only beside a box.
+        """
+        geometry, prompts = self.geometry, boxes.shape[0]
+        boxes = torch.cat([boxes, boxes.new_full((prompts, 1, 4), 0.5)], dim=1)
+        labels = torch.cat([labels, labels.new_full((prompts, 1), LABEL_NO_BOX)], dim=1)
+        exists = labels != LABEL_NO_BOX
+        tokens = self._embed_boxes(coarse, boxes, (labels == 1).to(torch.int64))
+        tokens = torch.cat([tokens, geometry.cls_embed.weight.expand(prompts, 1, -1)], dim=1)
+        tokens = geometry.prompt_layer_norm(geometry.final_proj(tokens))
+        attended = torch.cat([exists, torch.ones_like(exists[:, :1])], dim=1)
+        mask = create_bidirectional_mask(config=geometry.config, inputs_embeds=tokens, attention_mask=attended)
+        image = coarse.flatten(2).transpose(1, 2).expand(prompts, -1, -1)
+        position = self.position.flatten(2).transpose(1, 2).expand(prompts, -1, -1)
+        for layer in geometry.layers:
+            tokens = layer(prompt_feats=tokens, vision_feats=image, vision_pos_encoding=position, prompt_mask=mask)
+        some = exists.to(torch.int64).sum(dim=1, keepdim=True) > 0
+        return geometry.output_layer_norm(tokens), torch.cat([exists, some], dim=1)
+
+    def _embed_boxes(self, coarse: Tensor, boxes: Tensor, kinds: Tensor) -> Tensor:
+        """Return (P,N,256) tokens of boxes; see Sam3GeometryEncoder._encode_boxes."""
+        geometry = self.geometry
+        sizes, flat = boxes.shape[:2], boxes.flatten(0, 1)
+        normal = geometry.vision_layer_norm(coarse.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        corners = _official.box_cxcywh_to_xyxy(flat) * float(coarse.shape[-1])  # the feature map is square
+        regions = torch.cat([torch.zeros_like(corners[:, :1]), corners], dim=1)
+        pooled = geometry.boxes_pool_project(roi_align(normal, regions, geometry.roi_size)).flatten(1)
+        placed = geometry._encode_box_coordinates(*flat.unbind(-1))  # noqa: SLF001 - the reference has no public one
+        placed = geometry.boxes_pos_enc_project(placed)
+        embedded: Tensor = (geometry.boxes_direct_project(flat) + pooled + placed).unflatten(0, sizes)
+        kind: Tensor = geometry.label_embed(kinds)
+        return embedded + kind

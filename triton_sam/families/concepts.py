@@ -1,0 +1,67 @@
+"""The models that find every instance of a concept, which the caller says in words or shows by example boxes.
+
+The names of tensors are those of transformers' Sam3Model, as far as it has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from .tables import Dimension, ModelSpec, Tensor, by_role
+
+CONCEPT_ENCODER, TEXT_ENCODER, DETECTOR = "concept_encoder", "text_encoder", "detector"
+"""The roles of the models of a detector of concepts."""
+
+LABEL_NO_BOX = -10
+"""The label of a box that does not exist, so that prompts with different numbers of boxes fit into one batch."""
+
+
+def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, queries: int) -> Mapping[str, ModelSpec]:
+    """Return the models of a detector of concepts with the parts of SAM3, by role.
+
+    Args:
+        image: the input of the family's encoder.
+        embeddings: the outputs of the family's encoder, the finest first.
+        tokens: length of a text in tokens, with its padding.
+        queries: number of instances that the detector proposes for each prompt.
+    """
+    channels, low = int(embeddings[-1].shape[1]), int(embeddings[0].shape[2])
+    # The detector takes one image with any number of prompts, so that no feature map is sent twice.
+    sides = [int(tensor.shape[2]) for tensor in embeddings]
+    features = [(f"concept_features.{level}", (channels, side, side)) for level, side in enumerate(sides)]
+    text = Tensor("text_features", "FP32", ("prompts", tokens, channels))
+    mask = Tensor("attention_mask", "INT64", ("prompts", tokens))
+    return by_role(
+        ModelSpec(
+            CONCEPT_ENCODER,
+            # Another name than that of the encoder's input, because models are recognised by the names of their inputs.
+            inputs=(Tensor(f"concept_{image.name}", image.dtype, image.shape),),
+            outputs=(*embeddings, *(Tensor(name, "FP32", ("images", *shape)) for name, shape in features)),
+        ),
+        ModelSpec(
+            TEXT_ENCODER,
+            inputs=(Tensor("input_ids", "INT64", ("prompts", tokens)), mask),
+            outputs=(text,),
+        ),
+        ModelSpec(
+            DETECTOR,
+            inputs=(
+                *(Tensor(name, "FP32", (1, *shape)) for name, shape in features),
+                text,
+                mask,
+                # Centre x, centre y, width, height, each from 0 to 1.
+                Tensor("input_boxes", "FP32", ("prompts", "boxes", 4)),
+                # 1: an example; 0: an example of what is not meant; LABEL_NO_BOX.
+                Tensor("input_boxes_labels", "INT64", ("prompts", "boxes")),
+            ),
+            outputs=(
+                Tensor("pred_masks", "FP32", ("prompts", queries, low, low)),
+                # x1, y1, x2, y2, each from 0 to 1.
+                Tensor("pred_boxes", "FP32", ("prompts", queries, 4)),
+                Tensor("pred_logits", "FP32", ("prompts", queries)),
+                Tensor("presence_logits", "FP32", ("prompts", 1)),
+            ),
+            dimensions=MappingProxyType({"boxes": Dimension(minimum=0)}),
+        ),
+    )

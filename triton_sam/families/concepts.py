@@ -6,12 +6,16 @@ The names of tensors are those of transformers' Sam3Model, as far as it has them
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from .tables import Dimension, ModelSpec, Tensor, by_role
 
-CONCEPT_ENCODER, TEXT_ENCODER, DETECTOR = "concept_encoder", "text_encoder", "detector"
+CONCEPT_ENCODER, TEXT_ENCODER, DETECTOR, MASK_HEAD = "concept_encoder", "text_encoder", "detector", "mask_head"
 """The roles of the models of a detector of concepts."""
+
+EXAMPLE_FEATURES = "example_features"
+"""The input of the detector for the coarsest features of the image that the example boxes belong to."""
 
 LABEL_NO_BOX = -10
 """The label of a box that does not exist, so that prompts with different numbers of boxes fit into one batch."""
@@ -32,6 +36,8 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
     features = [(f"concept_features.{level}", (channels, side, side)) for level, side in enumerate(sides)]
     text = Tensor("text_features", "FP32", ("prompts", tokens, channels))
     mask = Tensor("attention_mask", "INT64", ("prompts", tokens))
+    fine, middle, coarse = (Tensor(name, "FP32", (1, *shape)) for name, shape in features)
+    mask_features = Tensor("mask_features", "FP32", ("prompts", *features[-1][1]))
     return by_role(
         ModelSpec(
             CONCEPT_ENCODER,
@@ -47,7 +53,9 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
         ModelSpec(
             DETECTOR,
             inputs=(
-                *(Tensor(name, "FP32", (1, *shape)) for name, shape in features),
+                coarse,
+                # The same tensor of the image that the boxes belong to, which usually is the same image.
+                replace(coarse, name=EXAMPLE_FEATURES),
                 text,
                 mask,
                 # Centre x, centre y, width, height, each from 0 to 1.
@@ -56,12 +64,18 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
                 Tensor("input_boxes_labels", "INT64", ("prompts", "boxes")),
             ),
             outputs=(
-                Tensor("pred_masks", "FP32", ("prompts", queries, low, low)),
                 # x1, y1, x2, y2, each from 0 to 1.
                 Tensor("pred_boxes", "FP32", ("prompts", queries, 4)),
                 Tensor("pred_logits", "FP32", ("prompts", queries)),
                 Tensor("presence_logits", "FP32", ("prompts", 1)),
+                Tensor("mask_queries", "FP32", ("prompts", queries, channels)),
+                mask_features,
             ),
             dimensions=MappingProxyType({"boxes": Dimension(minimum=0)}),
+        ),
+        ModelSpec(
+            MASK_HEAD,
+            inputs=(fine, middle, mask_features, Tensor("mask_queries", "FP32", ("prompts", "instances", channels))),
+            outputs=(Tensor("pred_masks", "FP32", ("prompts", "instances", low, low)),),
         ),
     )

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from PIL import Image
 
 from ..errors import InferenceError
-from ..families.base import FloatArray
+from ..families.base import FloatArray, Size
 from ..inputs.images import FORMATS, open_image
 from .cache import HeldImage, ImageCache, SingleFlight
 from .metrics import Metrics
@@ -135,10 +135,20 @@ class ImageStore:
                     self.cache.lower_limit(evicted)
                 return result
 
-    def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
-        landed = self.cache.get(image_id)  # stored by another thread after this request looked for it
-        if landed is not None:
-            return landed
+    def encode_file(self, content: bytes, encoder: Encoder, reply: Reply) -> tuple[Size, Mapping[str, Any]]:
+        """Open and encode an image file, which the cache does not keep.
+
+        Args:
+            content: the file.
+            encoder: calls the encoder; it takes the same inputs as that of this store.
+            reply: counts the encode.
+
+        Returns:
+            Width and height of the image in pixels, and all outputs of the encoder.
+
+        Raises:
+            ImageError: the content is not a usable image.
+        """
         with self._encoders:
             with reply.timed("open"):
                 opened = open_image(content, FORMATS)
@@ -146,9 +156,21 @@ class ImageStore:
             size = opened.size
             del opened
             with reply.timed("encode"):
-                embeddings = self.with_room("encode", lambda: self._encoder.encode(pixels), reply)
-        image = HeldImage(image_id, size, self._select(embeddings), self._encoder.nbytes(embeddings))
-        reply.counts["cache_evictions"] += self.cache.put(image)
+                outputs = self.with_room("encode", lambda: encoder.encode(pixels), reply)
         reply.counts["encodes"] += 1
         reply.counts["encode_seconds"] += reply.seconds["open"] + reply.seconds["encode"]
+        return size, outputs
+
+    def keep(self, image_id: str, size: Size, outputs: Mapping[str, Any], reply: Reply) -> HeldImage:
+        """Put the outputs of the encoder that the other models take into the cache."""
+        selected = self._select(outputs)
+        image = HeldImage(image_id, size, selected, self._encoder.nbytes(selected))
+        reply.counts["cache_evictions"] += self.cache.put(image)
         return image
+
+    def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+        landed = self.cache.get(image_id)  # stored by another thread after this request looked for it
+        if landed is not None:
+            return landed
+        size, outputs = self.encode_file(content, self._encoder, reply)
+        return self.keep(image_id, size, outputs, reply)

@@ -28,6 +28,7 @@ IMAGE = RNG.uniform(-1, 1, (1, 3, 1008, 1008)).astype(np.float32)
 IDS = RNG.integers(0, 49406, (3, 32))
 MASK = (np.arange(32) < np.array([[5], [9], [32]])).astype(np.int64)
 BOXES = RNG.uniform(0.3, 0.6, (3, 2, 4)).astype(np.float32)
+OUTPUTS = ("pred_masks", "pred_boxes", "pred_logits", "presence_logits")
 LABELS = np.array([[1, 0], [LABEL_NO_BOX, LABEL_NO_BOX], [1, LABEL_NO_BOX]])
 
 
@@ -49,9 +50,18 @@ def encoded(exported: FamilyExport) -> Arrays:
 
 @pytest.fixture(scope="module")
 def detector_inputs(exported: FamilyExport, encoded: Arrays) -> Arrays:
-    features = {name: array for name, array in encoded.items() if name.startswith("concept_features")}
+    coarse = encoded["concept_features.2"]
+    features = {"concept_features.2": coarse, "example_features": coarse}
     text = run(exported, "text_encoder", {"input_ids": IDS, "attention_mask": MASK})
     return {**features, **text, "attention_mask": MASK, "input_boxes": BOXES, "input_boxes_labels": LABELS}
+
+
+def find(exported: FamilyExport, encoded: Arrays, inputs: Arrays) -> Arrays:
+    """Run the detector, and make the masks of all its queries."""
+    found = run(exported, "detector", inputs)
+    levels = {name: encoded[name] for name in ("concept_features.0", "concept_features.1")}
+    wanted = {name: found.pop(name) for name in ("mask_features", "mask_queries")}
+    return {**found, **run(exported, "mask_head", {**levels, **wanted})}
 
 
 def reference(exported: FamilyExport, prompt: int, boxes: int) -> Arrays:
@@ -61,7 +71,7 @@ def reference(exported: FamilyExport, prompt: int, boxes: int) -> Arrays:
     tensors = {name: torch.from_numpy(array[prompt : prompt + 1]) for name, array in given.items()}
     with torch.no_grad():
         found = exported.model.concepts(pixel_values=torch.from_numpy(IMAGE), **tensors)
-    return {name: getattr(found, name).numpy() for name in Sam3.concepts["detector"].output_names}
+    return {name: getattr(found, name).numpy() for name in OUTPUTS}
 
 
 def test_one_pass_gives_the_embeddings_of_the_tracker(exported: FamilyExport, encoded: Arrays) -> None:
@@ -69,8 +79,10 @@ def test_one_pass_gives_the_embeddings_of_the_tracker(exported: FamilyExport, en
         np.testing.assert_allclose(encoded[name], array, atol=1e-5)
 
 
-def test_prompts_of_one_batch_equal_the_official_model(exported: FamilyExport, detector_inputs: Arrays) -> None:
-    found = run(exported, "detector", detector_inputs)
+def test_prompts_of_one_batch_equal_the_official_model(
+    exported: FamilyExport, encoded: Arrays, detector_inputs: Arrays
+) -> None:
+    found = find(exported, encoded, detector_inputs)
     for prompt, boxes in enumerate((2, 0, 1)):
         for name, expected in reference(exported, prompt, boxes).items():
             worst = float(np.abs(found[name][prompt : prompt + 1] - expected).max())
@@ -83,9 +95,9 @@ def test_prompts_of_one_batch_equal_the_official_model(exported: FamilyExport, d
         assert iou > 0.9999
 
 
-def test_words_without_boxes(exported: FamilyExport, detector_inputs: Arrays) -> None:
+def test_words_without_boxes(exported: FamilyExport, encoded: Arrays, detector_inputs: Arrays) -> None:
     nothing = {"input_boxes": np.zeros((3, 0, 4), np.float32), "input_boxes_labels": np.zeros((3, 0), np.int64)}
-    found = run(exported, "detector", {**detector_inputs, **nothing})
+    found = find(exported, encoded, {**detector_inputs, **nothing})
     for name, expected in reference(exported, 0, 0).items():
         np.testing.assert_allclose(found[name][:1], expected, atol=1e-4)
     with_boxes = run(exported, "detector", detector_inputs)

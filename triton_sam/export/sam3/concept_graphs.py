@@ -80,7 +80,10 @@ class TextEncoder(nn.Module):
 
 
 class Detector(nn.Module):
-    """Finds the instances of concepts in one image, as Sam3Model.forward does.
+    """Finds the boxes and scores of the instances of concepts in one image, as Sam3Model.forward does.
+
+    MaskHead makes the masks. So no mask is computed for a prompt without an instance, nor for the queries of Q that
+    are no instance.
 
     Args:
         detector: a transformers Sam3Model.
@@ -89,11 +92,8 @@ class Detector(nn.Module):
     def __init__(self, detector: Any) -> None:
         super().__init__()
         self.geometry, self.encoder = detector.geometry_encoder, detector.detr_encoder
-        self.decoder, self.scoring, self.masks = (
-            detector.detr_decoder,
-            detector.dot_product_scoring,
-            detector.mask_decoder,
-        )
+        self.decoder, self.scoring = detector.detr_decoder, detector.dot_product_scoring
+        self.masks = detector.mask_decoder
         channels, side = detector.config.detr_encoder_config.hidden_size, detector.config.image_size // 14
         position = detector.vision_encoder.neck.position_encoding(
             torch.Size((1, channels, side, side)), "cpu", torch.float32
@@ -104,38 +104,38 @@ class Detector(nn.Module):
 
     def forward(
         self,
-        fine: Tensor,
-        middle: Tensor,
         coarse: Tensor,
+        examples_coarse: Tensor,
         text_features: Tensor,
         attention_mask: Tensor,
         boxes: Tensor,
         labels: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Find the instances of P prompts in one image.
 
         Args:
-            fine: (1,256,288,288) from ConceptEncoder.
-            middle: (1,256,144,144) from ConceptEncoder.
             coarse: (1,256,72,72) from ConceptEncoder.
+            examples_coarse: the same of the image that the boxes belong to, usually the same image. The reference has
+                no examples from other images.
             text_features: (P,T,256) from TextEncoder.
             attention_mask: (P,T) int64: 1 for a token, 0 for padding.
             boxes: (P,N,4) centre x, centre y, width, height in 0..1; N may be 0.
             labels: (P,N) int64: 1 positive, 0 negative, LABEL_NO_BOX no box.
 
         Returns:
-            pred_masks (P,Q,288,288) logits, pred_boxes (P,Q,4) x1, y1, x2, y2 in 0..1, pred_logits (P,Q), and
-            presence_logits (P,1). The score of an instance is sigmoid(pred_logits) * sigmoid(presence_logits).
+            pred_boxes (P,Q,4) x1, y1, x2, y2 in 0..1, pred_logits (P,Q), presence_logits (P,1), and for MaskHead
+            mask_queries (P,Q,256) and mask_features (P,256,72,72). The score of an instance is
+            sigmoid(pred_logits) * sigmoid(presence_logits).
         """
         prompts = text_features.shape[0]
-        levels = [level.expand(prompts, -1, -1, -1) for level in (fine, middle, coarse)]
+        level = coarse.expand(prompts, -1, -1, -1)
         position = self.position.expand(prompts, -1, -1, -1)
-        examples, exists = self._examples(coarse, boxes, labels)
+        examples, exists = self._examples(examples_coarse, boxes, labels)
         features = torch.cat([text_features, examples], dim=1)
         mask = torch.cat([attention_mask == 1, exists], dim=1)
 
         encoded = self.encoder(
-            vision_features=[levels[-1]], text_features=features, vision_pos_embeds=[position], text_mask=mask
+            vision_features=[level], text_features=features, vision_pos_embeds=[position], text_mask=mask
         )
         decoded = self.decoder(
             vision_features=encoded.last_hidden_state,
@@ -150,14 +150,18 @@ class Detector(nn.Module):
             (_official.inverse_sigmoid(decoded.reference_boxes[-1]) + offsets).sigmoid()
         )
         logits = self.scoring(decoder_hidden_states=queries, text_features=features, text_mask=mask)[0].squeeze(-1)
-        masks = self.masks(
-            decoder_queries=queries[0],
-            backbone_features=levels,
-            encoder_hidden_states=encoded.last_hidden_state,
-            prompt_features=features,
-            prompt_mask=mask,
-        ).pred_masks
-        return masks, found, logits, decoded.presence_logits[-1]
+        return found, logits, decoded.presence_logits[-1], queries[0], self._prompted(encoded, features, mask)
+
+    def _prompted(self, encoded: Any, features: Tensor, mask: Tensor) -> Tensor:
+        """Return (P,256,72,72), the image as the mask decoder sees it; see the first half of Sam3MaskDecoder.forward."""
+        decoder, states = self.masks, encoded.last_hidden_state
+        normal = decoder.prompt_cross_attn_norm(states)
+        attended = create_bidirectional_mask(
+            config=decoder.config, inputs_embeds=normal, encoder_hidden_states=features, attention_mask=mask
+        )
+        changed, _ = decoder.prompt_cross_attn(query=normal, key=features, value=features, attention_mask=attended)
+        side = self.position.shape[-1]
+        return (states + changed).transpose(1, 2).unflatten(2, (side, side))
 
     def _examples(self, coarse: Tensor, boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return (P,N+2,256) tokens of example boxes and (P,N+2) whether they exist; see Sam3GeometryEncoder.forward.
@@ -194,3 +198,38 @@ class Detector(nn.Module):
         embedded: Tensor = (geometry.boxes_direct_project(flat) + pooled + placed).unflatten(0, sizes)
         kind: Tensor = geometry.label_embed(kinds)
         return embedded + kind
+
+
+class MaskHead(nn.Module):
+    """Makes the masks of chosen instances, as the second half of Sam3MaskDecoder.forward does.
+
+    Args:
+        detector: a transformers Sam3Model.
+    """
+
+    def __init__(self, detector: Any) -> None:
+        super().__init__()
+        decoder = detector.mask_decoder
+        self.pixels, self.projection, self.embedder = (
+            decoder.pixel_decoder,
+            decoder.instance_projection,
+            decoder.mask_embedder,
+        )
+
+    def forward(self, fine: Tensor, middle: Tensor, mask_features: Tensor, mask_queries: Tensor) -> Tensor:
+        """Make masks.
+
+        Args:
+            fine: (1,256,288,288) from ConceptEncoder.
+            middle: (1,256,144,144) from ConceptEncoder.
+            mask_features: (P,256,72,72) from Detector.
+            mask_queries: (P,I,256), the rows of I instances from Detector.
+
+        Returns:
+            pred_masks (P,I,288,288) logits.
+        """
+        prompts = mask_features.shape[0]
+        levels = [level.expand(prompts, -1, -1, -1) for level in (fine, middle)]
+        pixels = self.projection(self.pixels([*levels, mask_features]))
+        masks: Tensor = torch.einsum("bqc,bchw->bqhw", self.embedder(mask_queries), pixels)
+        return masks

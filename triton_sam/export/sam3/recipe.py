@@ -9,7 +9,7 @@ from typing import Any
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
-from ...families.concepts import CONCEPT_ENCODER, DETECTOR, TEXT_ENCODER
+from ...families.concepts import CONCEPT_ENCODER, DETECTOR, MASK_HEAD, TEXT_ENCODER
 from ...families.sam3 import Sam3
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
@@ -22,7 +22,7 @@ try:
     import torch
 
     from .. import onnx_tools
-    from .concept_graphs import ConceptEncoder, Detector, TextEncoder
+    from .concept_graphs import ConceptEncoder, Detector, MaskHead, TextEncoder
     from .graphs import Sam3Decoder, Sam3Encoder
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
@@ -114,16 +114,18 @@ def trace(model: Any, spec: ModelSpec, add_no_memory: bool = False) -> onnx.Mode
         module = TextEncoder(model.concepts)
     elif spec.role == DETECTOR:
         module = Detector(model.concepts)
+    elif spec.role == MASK_HEAD:
+        module = MaskHead(model.concepts)
     else:
         module = Sam3Decoder(model)
     return _trace(module, spec, model.device)
 
 
 def _trace(module: torch.nn.Module, spec: ModelSpec, device: torch.device) -> onnx.ModelProto:
-    free = {name: torch.export.Dim(name, min=1) for name in ("images", "prompts")}
+    free = {name: torch.export.Dim(name, min=1) for name in ("images", "prompts", "instances")}
     free |= {name: torch.export.Dim(name, min=0) for name in ("points", "boxes")}
     # The sizes differ from each other, so that torch does not treat two dimensions as equal.
-    sizes = {"images": 2, "prompts": 3, "points": 4, "boxes": 5}
+    sizes = {"images": 2, "prompts": 3, "points": 4, "boxes": 5, "instances": 6}
     example, dynamic = [], {}
     for tensor in spec.inputs:
         shape = [sizes[side] if isinstance(side, str) else side for side in tensor.shape]

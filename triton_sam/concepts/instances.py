@@ -1,0 +1,88 @@
+"""From the outputs of the detector to instances with boxes, scores and full-size masks.
+
+Reference: Sam3ImageProcessor.post_process_instance_segmentation in transformers 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..families.base import FloatArray, Size
+from ..masks.resize import resize_logits
+from ..masks.rle import BoolArray
+from .query import Query
+
+IntArray = npt.NDArray[np.intp]
+
+
+def scores_of(outputs: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
+    """Return the scores (P,Q) of all proposals: the probability that the concept is there, times that of the proposal.
+
+    Args:
+        outputs: ``pred_logits`` (P,Q) and ``presence_logits`` (P,1) of the detector.
+    """
+    return sigmoid(outputs["pred_logits"]) * sigmoid(outputs["presence_logits"])
+
+
+def choose(scores: FloatArray, boxes: FloatArray, query: Query) -> IntArray:
+    """Return the indices of the proposals that are instances, the best first.
+
+    Args:
+        scores: (Q,) of the proposals of one concept.
+        boxes: (Q,4) of these proposals, x1,y1,x2,y2.
+        query: the thresholds.
+    """
+    order = np.argsort(-scores, kind="stable")
+    order = order[scores[order] > query.threshold]
+    if query.nms is not None:
+        order = _without_overlaps(order, boxes, query.nms)
+    return order if query.limit is None else order[: query.limit]
+
+
+def full_size_mask(logits: FloatArray, size: Size, threshold: float) -> BoolArray:
+    """Return the mask (H,W) of an instance.
+
+    As in the reference, the probabilities are resized, and not the logits.
+
+    Args:
+        logits: (h,w) of the mask head.
+        size: width and height of the image in pixels.
+        threshold: see Query.mask_threshold.
+    """
+    mask: BoolArray = resize_logits(sigmoid(logits), size) > threshold
+    return mask
+
+
+def to_pixels(box: FloatArray, size: Size) -> tuple[float, float, float, float]:
+    """Return a box (4,) of the detector, in 0..1, as x1, y1, x2, y2 in pixels of the image."""
+    x1, y1, x2, y2 = (float(value) for value in box * np.tile(np.array(size, np.float32), 2))
+    return x1, y1, x2, y2
+
+
+def sigmoid(logits: npt.NDArray[Any]) -> FloatArray:
+    """Return 1 / (1 + exp(-x)) in float32, without an overflow."""
+    small = np.exp(-np.abs(logits, dtype=np.float32))
+    result: FloatArray = np.where(logits >= 0, 1, small) / (1 + small)
+    return result.astype(np.float32)
+
+
+def _without_overlaps(order: IntArray, boxes: FloatArray, limit: float) -> IntArray:
+    """Drop boxes that overlap a better one by more than ``limit``, as torchvision.ops.nms does."""
+    kept: list[int] = []
+    for index in order.tolist():
+        if not kept or _overlaps(boxes[index], boxes[kept]).max() <= limit:
+            kept.append(index)
+    return np.array(kept, np.intp)
+
+
+def _overlaps(box: FloatArray, others: FloatArray) -> FloatArray:
+    """Return the IoU of a box (4,) with each of the others (N,4)."""
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    shared = np.clip(high - low, 0, None).prod(axis=1)
+    areas = (others[:, 2:] - others[:, :2]).prod(axis=1) + (box[2:] - box[:2]).prod()
+    overlaps: FloatArray = shared / np.maximum(areas - shared, np.finfo(np.float32).tiny)
+    return overlaps

@@ -1,0 +1,204 @@
+"""A request for all instances of concepts, which are said in words or shown by example boxes."""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import PromptError
+from ..families.base import FloatArray, Size
+
+THRESHOLD, MASK_THRESHOLD = 0.3, 0.5
+"""The defaults of the reference, Sam3ImageProcessor.post_process_instance_segmentation in transformers."""
+
+MAX_TEXTS = 64
+"""Maximum number of texts in one request."""
+MAX_EXAMPLES = 64
+"""Maximum number of example boxes in one request."""
+
+TEXT_OF_EXAMPLES = "visual"
+"""The text that the reference uses for example boxes without a text; see Sam3Processor in transformers."""
+
+_FIELDS = ("text", "boxes", "box_labels", "threshold", "mask_threshold", "nms", "limit")
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """A checked request.
+
+    Args:
+        texts: the concepts in words. Empty: the concept is that of the example boxes.
+        boxes: float32 (N,4), example boxes as x1,y1,x2,y2 in pixels of the image that they belong to. They belong to
+            the concept of each text.
+        box_labels: int64 (N,): 1 for an instance, 0 for something that must not be found.
+        threshold: an instance is found if its score is above it; 0..1.
+        mask_threshold: a pixel belongs to the mask if its probability is above it; 0..1.
+        nms: an instance is dropped if the IoU of its box with that of a better one of the same text is above it; 0..1.
+            None: no instance is dropped, as in the reference.
+        limit: maximum number of instances for each text, the best first. None: all, which are 200 at most.
+    """
+
+    texts: tuple[str, ...]
+    boxes: FloatArray = field(default_factory=lambda: np.zeros((0, 4), np.float32))
+    box_labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    threshold: float = THRESHOLD
+    mask_threshold: float = MASK_THRESHOLD
+    nms: float | None = None
+    limit: int | None = None
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The texts for the text encoder, one for each concept."""
+        return self.texts or ((TEXT_OF_EXAMPLES,) if len(self.boxes) else ())
+
+    def labels(self) -> tuple[str, ...]:
+        """Return the label of the instances of each concept: its text, or "" for the concept of example boxes."""
+        return self.texts or ("",)
+
+    def to_json(self) -> bytes:
+        """Return the request as JSON for the wire. Read it with read_query()."""
+        return json.dumps(
+            {
+                "text": list(self.texts),
+                "boxes": self.boxes.tolist(),
+                "box_labels": self.box_labels.tolist(),
+                "threshold": self.threshold,
+                "mask_threshold": self.mask_threshold,
+                "nms": self.nms,
+                "limit": self.limit,
+            }
+        ).encode()
+
+    def check_inside(self, size: Size) -> None:
+        """Check that the example boxes overlap the image that they belong to.
+
+        Args:
+            size: width and height of that image in pixels.
+
+        Raises:
+            PromptError: a box lies outside.
+        """
+        width, height = size
+        for x1, y1, x2, y2 in self.boxes.tolist():
+            if x1 >= width or y1 >= height or x2 <= 0 or y2 <= 0:
+                raise PromptError(f"box {[x1, y1, x2, y2]} lies outside the image, which has {width} x {height} pixels")
+
+    def normalised(self, size: Size) -> FloatArray:
+        """Return the boxes as the detector takes them, float32 (N,4): centre x, centre y, width, height, in 0..1."""
+        boxes = self.boxes / np.tile(np.array(size, np.float32), 2)
+        corners, ends = boxes[:, :2], boxes[:, 2:]
+        return np.concatenate([(corners + ends) / 2, ends - corners], axis=1).astype(np.float32)
+
+
+def check_query(
+    text: Any = None,
+    boxes: Any = None,
+    box_labels: Any = None,
+    *,
+    threshold: Any = THRESHOLD,
+    mask_threshold: Any = MASK_THRESHOLD,
+    nms: Any = None,
+    limit: Any = None,
+) -> Query:
+    """Check the request of a caller. The arguments are those of Query; ``text`` may also be a single string.
+
+    Raises:
+        PromptError: a value, which the message names, is missing or has a wrong type or range.
+    """
+    texts, (corners, labels) = _texts(text), _examples(boxes, box_labels)
+    if not texts and not len(corners):
+        raise PromptError("say a text, or show an example box")
+    if not texts and not (labels == 1).any():
+        raise PromptError("example boxes without a text need at least one with label 1")
+    return Query(
+        texts,
+        corners,
+        labels,
+        _share("threshold", threshold),
+        _share("mask_threshold", mask_threshold),
+        None if nms is None else _share("nms", nms),
+        _limit(limit),
+    )
+
+
+def read_query(content: bytes) -> Query:
+    """Read a request from JSON.
+
+    Raises:
+        PromptError: it is no JSON, or it is not a valid request.
+    """
+    try:
+        given = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"this is no JSON: {error}") from error
+    if not isinstance(given, Mapping):
+        raise PromptError('give an object such as {"text": "dog"}')
+    for name in given:
+        if name not in _FIELDS:
+            raise PromptError(f"there is no {str(name)[:40]!r} here: give some of {', '.join(_FIELDS)}")
+    return check_query(**given)
+
+
+def _texts(text: Any) -> tuple[str, ...]:
+    texts = () if text is None else (text,) if isinstance(text, str) else text
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(each, str) for each in texts):
+        raise PromptError("text must be a string or a list of strings")
+    if len(texts) > MAX_TEXTS:
+        raise PromptError(f"{len(texts)} texts: a request may have at most {MAX_TEXTS}")
+    if not all(each.strip() for each in texts):
+        raise PromptError("a text is empty: say a word, or leave the text out and show example boxes")
+    return tuple(texts)
+
+
+def _examples(boxes: Any, labels: Any) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    corners = _array(boxes, "boxes")
+    if corners is None or not corners.size:
+        if _array(labels, "box_labels") is not None and np.size(labels):
+            raise PromptError("box_labels need boxes")
+        return np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+    corners = corners[None] if corners.ndim == 1 else corners
+    if corners.ndim != 2 or corners.shape[1] != 4:
+        raise PromptError(f"boxes must be (4,) or (N,4), x1,y1,x2,y2, not {corners.shape}")
+    if len(corners) > MAX_EXAMPLES:
+        raise PromptError(f"{len(corners)} boxes: a request may have at most {MAX_EXAMPLES} examples")
+    if not np.isfinite(corners).all() or not (corners[:, :2] < corners[:, 2:]).all():
+        raise PromptError("boxes must be finite, x1,y1,x2,y2 with x1 < x2 and y1 < y2")
+    given = _array(labels, "box_labels")
+    chosen = np.ones(len(corners)) if given is None else np.atleast_1d(given)
+    if chosen.shape != (len(corners),):
+        raise PromptError(f"box_labels must have one label for each of the {len(corners)} boxes, not {chosen.shape}")
+    if not np.isin(chosen, (0, 1)).all():
+        raise PromptError("box_labels must be 1 (an instance) or 0 (not this)")
+    return corners.astype(np.float32), chosen.astype(np.int64)
+
+
+def _array(value: Any, name: str) -> npt.NDArray[np.float64] | None:
+    if value is None:
+        return None
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise PromptError(f"{name} must be numbers: {error}") from None
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) <= 1:
+        raise PromptError(f"{name} must be a number within 0..1, not {value!r}")
+    return float(value)
+
+
+def _limit(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value % 1:
+        raise PromptError(f"limit must be a whole number, not {value!r}")
+    if value < 1:
+        raise PromptError(f"limit must be at least 1, not {value}")
+    return int(value)

@@ -1,0 +1,88 @@
+"""The tokens of a text, as the text encoder takes them.
+
+Reference: Sam3Processor in transformers 5, which pads to 32 tokens. The vocabulary is the file that the export puts beside
+the text encoder, in the format of Hugging Face's tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._common.extras import missing
+from ..errors import PromptError, RepositoryError
+
+TOKENIZER_NAME = "tokenizer.json"
+"""Name of the file in the version folder of the text encoder."""
+
+LONGEST_TEXT = 2000
+"""Longest text in characters. 30 tokens never stand for so many, and the tokenizer would take long for millions."""
+
+Tokens = npt.NDArray[np.int64]
+
+
+class Tokenizer:
+    """Turns texts into tokens.
+
+    Args:
+        path: the file of the tokenizer.
+        length: number of tokens of each text, with the start, the end and the padding.
+
+    Raises:
+        MissingDependencyError: the package tokenizers is not installed.
+        RepositoryError: the file is missing or damaged.
+    """
+
+    def __init__(self, path: Path, length: int) -> None:
+        try:
+            from tokenizers import Tokenizer as Backend
+        except ImportError as error:
+            raise missing("words need", "concepts", error) from error
+        try:
+            self._backend: Any = Backend.from_file(str(path))
+        except Exception as error:  # tokenizers raises Exception itself
+            reason = "is not there" if not path.is_file() else f"is damaged: {error}"
+            raise RepositoryError(f"{path} {reason}: export the model with --concepts again") from error
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._length = length
+
+    def tokens(self, texts: Sequence[str]) -> tuple[Tokens, Tokens]:
+        """Return the tokens of texts.
+
+        Returns:
+            input_ids (P,T) int64, and attention_mask (P,T) int64: 1 for a token, 0 for padding.
+
+        Raises:
+            PromptError: a text is too long, or it is no valid text.
+        """
+        ids = np.full((len(texts), self._length), self._padding(), np.int64)
+        mask = np.zeros_like(ids)
+        for row, text in enumerate(texts):
+            found = self._encode(text)
+            ids[row, : len(found)] = found
+            mask[row, : len(found)] = 1
+        return ids, mask
+
+    def _encode(self, text: str) -> list[int]:
+        if len(text) > LONGEST_TEXT:
+            raise PromptError(f"a text has {len(text)} characters: say the concept in a few words")
+        try:
+            found: list[int] = self._backend.encode(text).ids
+        except (TypeError, UnicodeEncodeError):  # half of a surrogate pair
+            raise PromptError("a text has characters that are no valid Unicode") from None
+        if len(found) > self._length:
+            raise PromptError(
+                f"{text[:40]!r} has {len(found)} tokens, and the model takes {self._length} with the start and the end: "
+                "say the concept in fewer words"
+            )
+        return found
+
+    def _padding(self) -> int:
+        """Return the token of padding, which the attention does not see: the end token, as in the reference."""
+        found = self._backend.token_to_id("<|endoftext|>")
+        return 0 if found is None else int(found)

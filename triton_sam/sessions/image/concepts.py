@@ -1,0 +1,226 @@
+"""The search for all instances of concepts in the session model, which lets clicks go first.
+
+One pass of the backbone computes the feature maps of the detector and the embeddings for clicks. So an image that was
+searched by words is not encoded again for a click. The feature maps take five times as much memory as the embeddings, and
+are in the cache by themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._common.lru import ByteLru
+from ...concepts.instances import choose, full_size_mask, scores_of, to_pixels
+from ...concepts.query import Query, read_query
+from ...errors import InputError, UnknownImageError
+from ...families.base import Family, FloatArray
+from ...families.concepts import DETECTOR, EXAMPLE_FEATURES, MASK_HEAD
+from ...masks.rle import mask_to_rle
+from ...wire import contract
+from ..cache import HeldImage, SingleFlight
+from ..images import Encoder, ImageStore
+from ..reply import Reply, Tensors
+from .answers import write_image, write_result
+from .everything import JobCancelledError
+from .requests import read_bytes
+
+_COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.FIND, contract.EXAMPLE_IMAGE}
+_TEXTS_BYTES = 64 << 20
+"""Size of the cache of text features: some 2,000 texts."""
+
+
+class ConceptModels(Encoder, Protocol):
+    """Calls the models of concepts. encode() takes the input of the family's encoder. All calls may raise NoRoomError."""
+
+    @property
+    def prompts_at_a_time(self) -> int:
+        """Maximum number of concepts in one call of detect()."""
+
+    def identity(self) -> str:
+        """Return a text that identifies the weights of the encoder."""
+
+    def tokens(self, texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return input_ids and attention_mask (P,T) of texts."""
+
+    def encode_text(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> FloatArray:
+        """Return the features (P,T,C) of texts."""
+
+    def run(self, role: str, held: Mapping[str, Any], inputs: Tensors) -> Mapping[str, FloatArray]:
+        """Run the detector or the mask head on tensors of encode() and on arrays."""
+
+
+class ConceptSearch:
+    """Answers requests for all instances of concepts, from any number of threads.
+
+    Args:
+        family: a family with models of concepts.
+        models: calls these models.
+        images: finds the embeddings of images, and encodes them.
+        turn: waits until no click is under way.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        models: ConceptModels,
+        images: ImageStore,
+        turn: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._family = family
+        self._models = models
+        self._images = images
+        self._turn = turn
+        self._flights: SingleFlight[str, HeldImage] = SingleFlight()
+        self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
+
+    def answer(self, tensors: Mapping[str, npt.NDArray[Any]], reply: Reply, stopped: Callable[[], bool]) -> Tensors:
+        """Answer a request with ``find``.
+
+        Raises:
+            InputError: the request is not valid.
+            UnknownImageError: the cache does not have what a search needs of the image: its file must be sent.
+            JobCancelledError: ``stopped`` became true; it is asked before each call of a model.
+        """
+        others = tensors.keys() - _COMPANIONS
+        if others:
+            raise InputError(f"{contract.FIND} cannot be combined with {min(others)}: send it with an image alone")
+        query = read_query(read_bytes(tensors, contract.FIND) or b"")
+        prompts = self._tokens(query)  # a wrong text costs no encode
+        image = self._find(tensors, contract.IMAGE, contract.IMAGE_ID, reply)
+        shown = image
+        if contract.EXAMPLE_IMAGE in tensors:
+            shown = self._find(tensors, "", contract.EXAMPLE_IMAGE, reply)
+        query.check_inside(shown.image_size)
+        with reply.timed("find"):
+            objects = list(self._objects(query, prompts, image, shown, reply, stopped))
+        result = {"objects": objects, "image_id": self._plain_id(image.image_id), "image_size": list(image.image_size)}
+        return {**write_image(self._plain(image)), **write_result(result, reply.seconds)}
+
+    def _objects(
+        self,
+        query: Query,
+        prompts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+        image: HeldImage,
+        shown: HeldImage,
+        reply: Reply,
+        stopped: Callable[[], bool],
+    ) -> Iterator[dict[str, Any]]:
+        ids, mask = prompts
+        features = self._text_features(ids, mask, reply)
+        boxes, labels = query.normalised(shown.image_size), query.box_labels
+        *levels, coarse = image.tensors
+        held = {coarse: image.tensors[coarse], EXAMPLE_FEATURES: shown.tensors[coarse]}
+        for start in range(0, len(ids), self._models.prompts_at_a_time):
+            part = slice(start, start + self._models.prompts_at_a_time)
+            count = len(ids[part])
+            inputs: Tensors = {
+                "text_features": features[part],
+                "attention_mask": mask[part],
+                "input_boxes": np.repeat(boxes[None], count, axis=0),
+                "input_boxes_labels": np.repeat(labels[None], count, axis=0),
+            }
+            found = self._call(DETECTOR, held, inputs, image, reply, stopped)
+            scores = scores_of(found)
+            for row in range(count):
+                chosen = choose(scores[row], found["pred_boxes"][row], query)
+                if not len(chosen):
+                    continue
+                inputs = {
+                    "mask_features": found["mask_features"][row : row + 1],
+                    "mask_queries": np.ascontiguousarray(found["mask_queries"][row : row + 1, chosen]),
+                }
+                fine = {name: image.tensors[name] for name in levels}
+                logits = self._call(MASK_HEAD, fine, inputs, image, reply, stopped)["pred_masks"][0]
+                for place, each in zip(chosen.tolist(), logits, strict=True):
+                    full = full_size_mask(each, image.image_size, query.mask_threshold)
+                    yield {
+                        "text": query.labels()[start + row],
+                        "text_index": start + row,
+                        "score": float(scores[row, place]),
+                        "box": to_pixels(found["pred_boxes"][row, place], image.image_size),
+                        "segmentation": mask_to_rle(full),
+                    }
+
+    def _call(
+        self,
+        role: str,
+        held: Mapping[str, Any],
+        inputs: Tensors,
+        image: HeldImage,
+        reply: Reply,
+        stopped: Callable[[], bool],
+    ) -> Mapping[str, FloatArray]:
+        with self._turn():
+            if stopped():
+                raise JobCancelledError
+            return self._images.with_room(role, lambda: self._models.run(role, held, inputs), reply, image.nbytes)
+
+    def _tokens(self, query: Query) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        return self._models.tokens(query.prompts)
+
+    def _text_features(
+        self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64], reply: Reply
+    ) -> npt.NDArray[np.float32]:
+        """Return the features of texts (P,T,C). Those of the last texts are kept, whatever their images were."""
+        keys = [row.tobytes() for row in ids]
+        held = {key: self._texts.get(key) for key in keys}
+        absent = [index for index, key in enumerate(keys) if held[key] is None]
+        reply.counts["text_encodes"] += len(absent)
+        if absent:
+            found = self._models.encode_text(ids[absent], mask[absent])
+            for index, features in zip(absent, found, strict=True):
+                held[keys[index]] = kept = np.array(features)
+                self._texts.put(keys[index], kept, kept.nbytes)
+        return np.stack([features for key in keys if (features := held[key]) is not None])
+
+    def _find(self, tensors: Mapping[str, npt.NDArray[Any]], file: str, name: str, reply: Reply) -> HeldImage:
+        """Return the feature maps of an image, from the cache or computed from its file.
+
+        Args:
+            tensors: the inputs of the request.
+            file: name of the input with the image file; empty if there is none.
+            name: name of the input with an id.
+            reply: counts the encodes.
+        """
+        content, given = (read_bytes(tensors, each) if each else None for each in (file, name))
+        if (content is None) == (given is None):
+            raise InputError("give either an image or the image_id of one that was sent before")
+        image_id = self._images.image_id(content) if content is not None else (given or b"").decode(errors="replace")
+        key = self._key(image_id)
+        image = self._images.get(key, reply)
+        if image is not None:
+            return image
+        if content is None:
+            raise UnknownImageError(f"no image {image_id[:64]!r} here that words were searched in: send the image again")
+        return self._flights.run(key, lambda: self._encode(image_id, content, reply))
+
+    def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:
+        key = self._key(image_id)
+        landed = self._images.cache.get(key)  # stored by another thread after this request looked for it
+        if landed is not None:
+            return landed
+        size, outputs = self._images.encode_file(content, self._models, reply)
+        names = [name for name in outputs if name not in self._family.encoder.output_names]
+        maps = {name: outputs[name] for name in names}
+        image = HeldImage(key, size, maps, self._models.nbytes(maps))
+        reply.counts["cache_evictions"] += self._images.cache.put(image)
+        if self._images.cache.get(image_id) is None:
+            self._images.keep(image_id, size, outputs, reply)
+        return image
+
+    def _key(self, image_id: str) -> str:
+        """Return the key of feature maps in the cache."""
+        return f"{image_id}+{self._models.identity()}"
+
+    @staticmethod
+    def _plain_id(key: str) -> str:
+        return key.partition("+")[0]
+
+    def _plain(self, image: HeldImage) -> HeldImage:
+        return HeldImage(self._plain_id(image.image_id), image.image_size, {}, 0)

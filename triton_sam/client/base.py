@@ -13,6 +13,7 @@ from ..masks.cleanup import Cleanup, check_cleanup
 from ..transport.url import ServerUrl, parse_url
 from ..wire.pair import ModelPair
 from .clicks import Click, EmbeddingsClick, SessionClick
+from .concepts import ConceptFlows
 from .everything_job import JobFlows
 from .flows import EncodeFlows
 from .session_image import SessionImage
@@ -44,6 +45,7 @@ class ClientCore:
             self._pair, uses_session_model=embeddings != "client", may_fall_back=embeddings == "auto"
         )
         self._jobs = JobFlows(self._pair, is_used=embeddings != "client")
+        self._concepts = ConceptFlows(self._pair, is_used=embeddings != "client")
         self._server: ServerUrl = parse_url(url)
         self._embeddings: ImageEmbeddings | None = None
 

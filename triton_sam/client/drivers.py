@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
@@ -104,3 +106,11 @@ async def carry_async(
             else:
                 request = await run_step(steps.answered, outputs)
     return steps.result
+
+
+def settle(future: concurrent.futures.Future[Any], task: asyncio.Task[Any]) -> None:
+    """Cancel a future whose task was cancelled. Otherwise retrieve its error: asyncio logs one that nobody awaits."""
+    if task.cancelled():
+        future.cancel()
+    else:
+        task.exception()

@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
 from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
@@ -26,8 +27,9 @@ from ..transport.options import Busy
 from ..wire.pair import Request
 from .base import ClientCore, EmbeddingsPlace
 from .clicks import Click
+from .concepts import FoundInstances, current
 from .dispatcher import Dispatcher, Work
-from .drivers import carry, carry_async
+from .drivers import carry, carry_async, settle
 from .flows import Flow, ask, predict
 from .lanes import Job, Lanes
 from .spellings import also_spelled, check_image_size, timeout_in_second_place
@@ -117,9 +119,7 @@ class SpeculativeSAM2Client(ClientCore):
                 busy=busy,
                 connections=max_in_flight_total + 2,  # two more: for the encoder, and for a search
             )
-        lanes: Lanes[Work[Any]] = Lanes(
-            per_lane=max_in_flight, total=max_in_flight_total, cancel_running=cancel_running
-        )
+        lanes = Lanes[Work[Any]](per_lane=max_in_flight, total=max_in_flight_total, cancel_running=cancel_running)
         self._dispatcher = Dispatcher(transport, lanes)
         weakref.finalize(self, self._dispatcher.close_when_forgotten)
 
@@ -214,10 +214,7 @@ class SpeculativeSAM2Client(ClientCore):
     async def everything_async(
         self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
     ) -> FoundObjects:
-        """Segment all objects of an image by a grid of clicks, see SAM2TritonClient.everything().
-
-        Cancelling the task ends the search, and cancels its request at Triton.
-        """
+        """Segment all objects, see SAM2TritonClient.everything(). Cancelling the task cancels the request at Triton."""
         from ..everything.parameters import parameters_of
         from .everything import told_everything_async
 
@@ -228,6 +225,20 @@ class SpeculativeSAM2Client(ClientCore):
         return await asyncio.to_thread(FoundObjects, found)
 
     @also_spelled(point_coords="coords", point_labels="labels")
+    async def find_async(
+        self,
+        text: str | Sequence[str] | None = None,
+        *,
+        boxes: PromptArray = None,
+        box_labels: PromptArray = None,
+        image: ImageSource | ImageEmbeddings | None = None,
+        example: ImageSource | ImageEmbeddings | None = None,
+        **parameters: Any,
+    ) -> FoundInstances:
+        """Find every instance of concepts, see SAM2TritonClient.find()."""
+        query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
+        return await self._carry(self._concepts.find(query, chosen, example, self._encode_here))
+
     async def predict_async(
         self,
         coords: PromptArray = None,
@@ -381,16 +392,9 @@ class SpeculativeSAM2Client(ClientCore):
         # Start when the caller next awaits something, so that only the last of several queued positions is sent.
         loop.call_soon(self._dispatcher.start)
         task = loop.create_task(self._answer(job.work.future), name=job.id)
-        task.add_done_callback(partial(_settle, job.work.future))
+        task.add_done_callback(partial(settle, job.work.future))
         return job.id, task
 
     async def _answer(self, future: concurrent.futures.Future[Result]) -> Result:
         # This is a method so that the task keeps its client alive.
         return await asyncio.wrap_future(future)
-
-
-def _settle(future: concurrent.futures.Future[Result], task: asyncio.Task[Result]) -> None:
-    if task.cancelled():
-        future.cancel()
-    else:
-        task.exception()  # Retrieve the error: asyncio would log it if no caller awaits this task.

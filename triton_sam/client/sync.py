@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
 from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
@@ -21,6 +22,7 @@ from ..transport.triton import Transport
 from ..wire.pair import Request
 from .base import ClientCore, EmbeddingsPlace
 from .clicks import Click
+from .concepts import FoundInstances, current
 from .drivers import carry
 from .flows import ask
 from .server_models import ServerModels, sort_models
@@ -224,6 +226,49 @@ class SamTritonClient(ClientCore):
             with self._transport.one_call():
                 found = carry(self._jobs.find_everything(image, chosen), self._send)
         return FoundObjects(found or find_everything(self, image, chosen, progress))
+
+    def find(
+        self,
+        text: str | Sequence[str] | None = None,
+        *,
+        boxes: PromptArray = None,
+        box_labels: PromptArray = None,
+        image: ImageSource | ImageEmbeddings | None = None,
+        example: ImageSource | ImageEmbeddings | None = None,
+        **parameters: Any,
+    ) -> FoundInstances:
+        """Find every instance of concepts that are said in words or shown by example boxes. It needs SAM3.
+
+        An image that comes with this call is encoded once for all texts, and for clicks on ``result.image``. After
+        set_image() or encode(), the first search encodes the image a second time.
+
+        Args:
+            text: a concept such as "yellow school bus", or up to 64 of them. None: the concept of the boxes.
+            boxes: (4,) or (N,4), example boxes as x1,y1,x2,y2 in pixels, which belong to each text.
+            box_labels: (N,): 1 for an instance, 0 for something that must not be found. None: all are instances.
+            image: the image, see encode(); or one that the server keeps, from encode() or from ``result.image``. None
+                for the current image.
+            example: another image, in the same forms, which the boxes belong to. None: they belong to ``image``. SAM3
+                was not trained on examples from other images.
+            parameters: ``threshold`` of the score (0.3), ``mask_threshold`` of a pixel's probability (0.5), ``nms``,
+                the IoU of boxes above which the worse instance is dropped (None: never), and ``limit``, the maximum
+                number of instances for each text (None: 200). The defaults are those of the reference,
+                Sam3Processor.post_process_instance_segmentation in transformers.
+
+        Returns:
+            A list of segments with ``label`` (the text), ``score`` and ``found_box``: the instances of the first text,
+            the best first, then those of the next. Its attribute ``image`` is for segment(..., image=...).
+
+        Raises:
+            ConfigurationError: the family has no models for words, or the client keeps the embeddings itself.
+            NoImageError: there is no image.
+            PromptError: a text, a box or a parameter is not valid.
+            ModelNotReadyError: the server has no models for words, or no session model.
+            ServerError: see triton_sam.errors.
+        """
+        query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
+        with self._transport.one_call():
+            return carry(self._concepts.find(query, chosen, example, self._encode_here), self._send)
 
     def is_ready(self) -> bool:
         """Whether the server answers and has the encoder and the decoder of this client ready."""

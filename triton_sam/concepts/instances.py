@@ -6,6 +6,7 @@ Reference: Sam3ImageProcessor.post_process_instance_segmentation in transformers
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,27 @@ import numpy.typing as npt
 from ..families.base import FloatArray, Size
 from ..masks.resize import resize_logits
 from ..masks.rle import BoolArray
+from ..masks.segment import Segment
 from .query import Query
+
+
+@dataclass(frozen=True, eq=False)
+class Instance(Segment):
+    """One instance of a concept. ``object_index`` is the index of the text, and ``candidate`` counts its instances.
+
+    Args:
+        label: the text that found it; empty if example boxes alone did.
+        found_box: the box that the model gives it: x1, y1, x2, y2 in pixels of the image. It may differ from ``box``,
+            which is that of the mask.
+    """
+
+    label: str = ""
+    found_box: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+
+    def __repr__(self) -> str:
+        height, width = self.mask.shape
+        return f"Instance({self.label!r}, {width}x{height}, {self.area} px, box={self.box}, score={self.score:.2f})"
+
 
 IntArray = npt.NDArray[np.intp]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +25,8 @@ MAX_EXAMPLES = 64
 TEXT_OF_EXAMPLES = "visual"
 """The text that the reference uses for example boxes without a text; see Sam3Processor in transformers."""
 
-_FIELDS = ("text", "boxes", "box_labels", "threshold", "mask_threshold", "nms", "limit")
+_CONCEPT = ("text", "boxes", "box_labels")
+_PARAMETERS = ("threshold", "mask_threshold", "nms", "limit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,8 @@ class Query:
         """Return the boxes as the detector takes them, float32 (N,4): centre x, centre y, width, height, in 0..1."""
         boxes = self.boxes / np.tile(np.array(size, np.float32), 2)
         corners, ends = boxes[:, :2], boxes[:, 2:]
-        return np.concatenate([(corners + ends) / 2, ends - corners], axis=1).astype(np.float32)
+        normalised: FloatArray = np.concatenate([(corners + ends) / 2, ends - corners], axis=1).astype(np.float32)
+        return normalised
 
 
 def check_query(
@@ -128,6 +129,18 @@ def check_query(
     )
 
 
+def check_parameters(text: Any, boxes: Any, box_labels: Any, parameters: Mapping[str, Any]) -> Query:
+    """Return check_query() with further parameters by name.
+
+    Raises:
+        PromptError: see check_query(); also for a parameter that does not exist.
+    """
+    for name in parameters:
+        if name not in _PARAMETERS:
+            raise PromptError(f"there is no parameter {str(name)[:40]!r}: the parameters are {', '.join(_PARAMETERS)}")
+    return check_query(text, boxes, box_labels, **parameters)
+
+
 def read_query(content: bytes) -> Query:
     """Read a request from JSON.
 
@@ -138,12 +151,10 @@ def read_query(content: bytes) -> Query:
         given = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise PromptError(f"this is no JSON: {error}") from error
-    if not isinstance(given, Mapping):
+    if not isinstance(given, dict):
         raise PromptError('give an object such as {"text": "dog"}')
-    for name in given:
-        if name not in _FIELDS:
-            raise PromptError(f"there is no {str(name)[:40]!r} here: give some of {', '.join(_FIELDS)}")
-    return check_query(**given)
+    text, boxes, labels = (given.pop(name, None) for name in _CONCEPT)
+    return check_parameters(text, boxes, labels, given)
 
 
 def _texts(text: Any) -> tuple[str, ...]:
@@ -197,7 +208,7 @@ def _share(name: str, value: Any) -> float:
 def _limit(value: Any) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value % 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise PromptError(f"limit must be a whole number, not {value!r}")
     if value < 1:
         raise PromptError(f"limit must be at least 1, not {value}")

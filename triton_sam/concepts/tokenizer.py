@@ -1,7 +1,7 @@
 """The tokens of a text, as the text encoder takes them.
 
-Reference: Sam3Processor in transformers 5, which pads to 32 tokens. The vocabulary is the file that the export puts beside
-the text encoder, in the format of Hugging Face's tokenizers.
+Reference: Sam3Processor in transformers 5, which pads to 32 tokens. The vocabulary is in the file that the export puts
+beside the text encoder, in the format of Hugging Face's tokenizers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Tokenizer:
             reason = "is not there" if not path.is_file() else f"is damaged: {error}"
             raise RepositoryError(f"{path} {reason}: export the model with --concepts again") from error
         self._backend.no_truncation()
-        self._backend.no_padding()
+        if self._backend.padding is None:
+            end = self._backend.token_to_id("<|endoftext|>")
+            self._backend.enable_padding(length=length, pad_id=end or 0)
         self._length = length
 
     def tokens(self, texts: Sequence[str]) -> tuple[Tokens, Tokens]:
@@ -60,29 +62,21 @@ class Tokenizer:
         Raises:
             PromptError: a text is too long, or it is no valid text.
         """
-        ids = np.full((len(texts), self._length), self._padding(), np.int64)
-        mask = np.zeros_like(ids)
-        for row, text in enumerate(texts):
-            found = self._encode(text)
-            ids[row, : len(found)] = found
-            mask[row, : len(found)] = 1
+        encoded = [self._encode(text) for text in texts]
+        ids = np.array([each.ids for each in encoded], np.int64).reshape(-1, self._length)
+        mask = np.array([each.attention_mask for each in encoded], np.int64).reshape(-1, self._length)
         return ids, mask
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str) -> Any:
         if len(text) > LONGEST_TEXT:
             raise PromptError(f"a text has {len(text)} characters: say the concept in a few words")
         try:
-            found: list[int] = self._backend.encode(text).ids
+            found = self._backend.encode(text)
         except (TypeError, UnicodeEncodeError):  # half of a surrogate pair
             raise PromptError("a text has characters that are no valid Unicode") from None
-        if len(found) > self._length:
+        if len(found.ids) > self._length:
             raise PromptError(
-                f"{text[:40]!r} has {len(found)} tokens, and the model takes {self._length} with the start and the end: "
-                "say the concept in fewer words"
+                f"{text[:40]!r} has {len(found.ids)} tokens with the start and the end, and the model takes "
+                f"{self._length}: say the concept in fewer words"
             )
         return found
-
-    def _padding(self) -> int:
-        """Return the token of padding, which the attention does not see: the end token, as in the reference."""
-        found = self._backend.token_to_id("<|endoftext|>")
-        return 0 if found is None else int(found)

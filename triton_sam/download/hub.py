@@ -243,7 +243,7 @@ def download_checkpoint(family: Family, directory: Path, *, hub: Hub | None = No
         files, key=lambda file: file.lfs is None
     ):  # large files first, since the hub refuses these without access
         name = file.rfilename
-        if not name.endswith((".json", ".safetensors")):
+        if not name.endswith((".json", ".safetensors", "merges.txt")):
             continue
         if file.lfs is not None:
             source.fetch(wanted, name, directory / name, info.sha)

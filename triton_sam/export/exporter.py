@@ -105,6 +105,18 @@ class Exporter(ABC):
             CheckpointError: the checkpoint has no detector, or it is damaged.
         """
 
+    def companions(self, role: str, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002 - most models have none
+        """Return the texts of further files that lie beside a model, by file name.
+
+        Args:
+            role: the role of the model.
+            settings: from prepare().
+
+        Raises:
+            ExportError: a file cannot be made; the message says what to do.
+        """
+        return {}
+
     def check(self, model: Any, settings: Settings) -> None:  # noqa: B027 - most families have nothing to check
         """Check that all models that the settings ask for can be traced, before the first one is.
 

@@ -102,6 +102,8 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
                     text = config_for(graph, folder.name, spec.filename)
                 moves += [(file, folder / str(version) / file.name) for file in files]
                 moves += video.text_move(CONFIG_NAME, text, workspace, folder)
+                for name, content in exporter.companions(role, settings).items():
+                    moves += video.text_move(name, content, workspace, folder / str(version))
                 del graph, traced
             if settings.video:
                 folder = repository / video_model(family, settings.variant)

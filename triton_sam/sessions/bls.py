@@ -21,7 +21,15 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from .._common.text import one_line
-from ..errors import InferenceError, InputError, ServerBusyError, ServerError, UnknownImageError, UnknownSessionError
+from ..errors import (
+    InferenceError,
+    InputError,
+    ModelNotReadyError,
+    ServerBusyError,
+    ServerError,
+    UnknownImageError,
+    UnknownSessionError,
+)
 from ..wire import contract
 from .images import NoRoomError
 from .reply import Reply
@@ -98,9 +106,9 @@ def weights_identity(folder: Path) -> str:
 
     It covers name, size, first 64 KiB and last 64 KiB of each file of the newest version.
     """
-    versions = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()]
+    version = newest_version(folder)
     digest = blake2b(folder.name.encode(), digest_size=16)
-    for path in sorted(max(versions, key=lambda path: int(path.name)).glob("*")) if versions else ():
+    for path in sorted(version.glob("*")) if version else ():
         if path.is_file():
             with path.open("rb") as stream:
                 size = path.stat().st_size
@@ -108,6 +116,22 @@ def weights_identity(folder: Path) -> str:
                 stream.seek(max(0, size - (1 << 16)))
                 digest.update(f"{path.name} {size}".encode() + head + stream.read())
     return digest.hexdigest()
+
+
+def check_ready(model: str, remedy: str) -> None:
+    """Check that Triton has a model ready.
+
+    Raises:
+        ModelNotReadyError: it has not; the message ends with the remedy.
+    """
+    if not pb_utils.is_model_ready(model_name=model):
+        raise ModelNotReadyError(f"this server does not have {model}: {remedy}")
+
+
+def newest_version(folder: Path) -> Path | None:
+    """Return the newest version folder of a model; None if there is none."""
+    versions = [path for path in folder.glob("*") if path.name.isdecimal() and path.is_dir()]
+    return max(versions, key=lambda path: int(path.name)) if versions else None
 
 
 def trace_of(request: Any) -> Any:
@@ -208,7 +232,7 @@ def _read_failure(text: str) -> ServerError:
 
 
 def _status(error: Exception) -> Any:
-    if isinstance(error, (UnknownImageError, UnknownSessionError)):
+    if isinstance(error, (ModelNotReadyError, UnknownImageError, UnknownSessionError)):
         return pb_utils.TritonError.NOT_FOUND
     if isinstance(error, ServerBusyError):
         return pb_utils.TritonError.UNAVAILABLE

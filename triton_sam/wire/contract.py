@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ..errors import (
     ImageError,
     InferenceError,
+    ModelNotReadyError,
     PromptError,
     SamError,
     ServerBusyError,
@@ -32,6 +33,8 @@ MULTIMASK_OUTPUT = "multimask_output"
 OUTPUT_FORMAT = "output_format"
 CLEANUP = "cleanup"
 EVERYTHING = "everything"
+FIND = "find"
+EXAMPLE_IMAGE = "example_image"
 IMAGE_B64 = "image_b64"
 PROMPT_JSON = "prompt_json"
 
@@ -67,6 +70,7 @@ CODES: dict[str, type[SamError]] = {
     "BAD_PROMPT": PromptError,
     "BAD_VIDEO": VideoError,
     "BUSY": ServerBusyError,
+    "MODEL_NOT_READY": ModelNotReadyError,
 }
 """Error code -> exception class of the client. The code is the first word of an error message on the wire."""
 
@@ -141,6 +145,7 @@ def inputs(family: Family) -> tuple[WireTensor, ...]:
             'JSON such as {"points_per_side": 16}',
             "With an image and nothing else: a search for all objects, answered in result_json.",
         ),
+        *(_concept_inputs() if family.concepts else ()),
         WireTensor(
             IMAGE_B64,
             "BYTES",
@@ -149,6 +154,21 @@ def inputs(family: Family) -> tuple[WireTensor, ...]:
             heading="The same for people without a client library: base64 and JSON in, result_json out.",
         ),
         WireTensor(PROMPT_JSON, "BYTES", (1,), True),
+    )
+
+
+def _concept_inputs() -> tuple[WireTensor, ...]:
+    """Return the inputs of families with models of concepts."""
+    return (
+        WireTensor(
+            FIND,
+            "BYTES",
+            (1,),
+            True,
+            'JSON such as {"text": ["dog"]}',
+            "With an image or its id: a search for all instances of concepts, answered in result_json.",
+        ),
+        WireTensor(EXAMPLE_IMAGE, "BYTES", (1,), True, "id of another image, which the boxes of find belong to"),
     )
 
 

@@ -153,7 +153,7 @@ class Detector(nn.Module):
         return found, logits, decoded.presence_logits[-1], queries[0], self._prompted(encoded, features, mask)
 
     def _prompted(self, encoded: Any, features: Tensor, mask: Tensor) -> Tensor:
-        """Return (P,256,72,72), the image as the mask decoder sees it; see the first half of Sam3MaskDecoder.forward."""
+        """Return (P,256,72,72), the image with the prompts in it; see the first half of Sam3MaskDecoder.forward."""
         decoder, states = self.masks, encoded.last_hidden_state
         normal = decoder.prompt_cross_attn_norm(states)
         attended = create_bidirectional_mask(
@@ -161,7 +161,8 @@ class Detector(nn.Module):
         )
         changed, _ = decoder.prompt_cross_attn(query=normal, key=features, value=features, attention_mask=attended)
         side = self.position.shape[-1]
-        return (states + changed).transpose(1, 2).unflatten(2, (side, side))
+        prompted: Tensor = (states + changed).transpose(1, 2).unflatten(2, (side, side))
+        return prompted
 
     def _examples(self, coarse: Tensor, boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return (P,N+2,256) tokens of example boxes and (P,N+2) whether they exist; see Sam3GeometryEncoder.forward.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._common.extras import missing
+from ...concepts.tokenizer import TOKENIZER_NAME
 from ...errors import ConfigurationError
 from ...families.concepts import CONCEPT_ENCODER, DETECTOR, MASK_HEAD, TEXT_ENCODER
 from ...families.sam3 import Sam3
@@ -24,6 +25,7 @@ try:
     from .. import onnx_tools
     from .concept_graphs import ConceptEncoder, Detector, MaskHead, TextEncoder
     from .graphs import Sam3Decoder, Sam3Encoder
+    from .tokenizer import tokenizer_text
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
 
@@ -71,6 +73,13 @@ class Sam3Exporter(Exporter):
     def add_concepts(self, model: Any, settings: Settings) -> None:
         """See Exporter.add_concepts."""
         add_detector(model, settings.checkpoint, settings.model, random_seed=settings.random_seed)
+
+    def companions(self, role: str, settings: Settings) -> Mapping[str, str]:
+        """See Exporter.companions. The tokenizer lies beside the text encoder."""
+        if role != TEXT_ENCODER:
+            return {}
+        length = Sam3.concepts[TEXT_ENCODER].inputs[0].shape[1]
+        return {TOKENIZER_NAME: tokenizer_text(settings.checkpoint, int(length))}
 
     def config(self, settings: Settings) -> str:
         """See Exporter.config."""

@@ -55,9 +55,14 @@ def write_json(
         "masks": masks,
         "image_id": image.image_id,
         "image_size": list(image.image_size),
-        "timings": {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in timings.items()},
     }
-    return _result(result)
+    return write_result(result, timings)
+
+
+def write_result(result: Mapping[str, Any], timings: Mapping[str, float]) -> Tensors:
+    """Return ``result_json`` with a result and the duration of each step, given in seconds, in milliseconds."""
+    taken = {f"{name}_ms": round(seconds * 1000, 2) for name, seconds in timings.items()}
+    return _result({**result, "timings": taken})
 
 
 def write_json_error(error: Exception) -> Tensors:

@@ -1,13 +1,13 @@
 """The search for all instances of concepts in the session model, which lets clicks go first.
 
 One pass of the backbone computes the feature maps of the detector and the embeddings for clicks. So an image that was
-searched by words is not encoded again for a click. The feature maps take five times as much memory as the embeddings, and
-are in the cache by themselves.
+searched by words is not encoded again for a click. The feature maps take five times as much memory as the embeddings,
+and are in the cache by themselves.
 """
 
 from __future__ import annotations
 
-import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ _TEXTS_BYTES = 64 << 20
 
 
 class ConceptModels(Encoder, Protocol):
-    """Calls the models of concepts. encode() takes the input of the family's encoder. All calls may raise NoRoomError."""
+    """Calls the models of concepts. encode() takes the input of the family's encoder. Calls may raise NoRoomError."""
 
     @property
     def prompts_at_a_time(self) -> int:
@@ -77,6 +77,7 @@ class ConceptSearch:
         self._images = images
         self._turn = turn
         self._flights: SingleFlight[str, HeldImage] = SingleFlight()
+        self._lock = threading.Lock()
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]], reply: Reply, stopped: Callable[[], bool]) -> Tensors:
@@ -91,7 +92,7 @@ class ConceptSearch:
         if others:
             raise InputError(f"{contract.FIND} cannot be combined with {min(others)}: send it with an image alone")
         query = read_query(read_bytes(tensors, contract.FIND) or b"")
-        prompts = self._tokens(query)  # a wrong text costs no encode
+        prompts = self._models.tokens(query.prompts)  # a wrong text costs no encode
         image = self._find(tensors, contract.IMAGE, contract.IMAGE_ID, reply)
         shown = image
         if contract.EXAMPLE_IMAGE in tensors:
@@ -99,6 +100,8 @@ class ConceptSearch:
         query.check_inside(shown.image_size)
         with reply.timed("find"):
             objects = list(self._objects(query, prompts, image, shown, reply, stopped))
+        reply.counts["finds"] += 1
+        reply.counts["find_seconds"] += reply.seconds["find"]
         result = {"objects": objects, "image_id": self._plain_id(image.image_id), "image_size": list(image.image_size)}
         return {**write_image(self._plain(image)), **write_result(result, reply.seconds)}
 
@@ -161,22 +164,21 @@ class ConceptSearch:
                 raise JobCancelledError
             return self._images.with_room(role, lambda: self._models.run(role, held, inputs), reply, image.nbytes)
 
-    def _tokens(self, query: Query) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        return self._models.tokens(query.prompts)
-
     def _text_features(
         self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64], reply: Reply
     ) -> npt.NDArray[np.float32]:
         """Return the features of texts (P,T,C). Those of the last texts are kept, whatever their images were."""
         keys = [row.tobytes() for row in ids]
-        held = {key: self._texts.get(key) for key in keys}
+        with self._lock:
+            held = {key: self._texts.get(key) for key in keys}
         absent = [index for index, key in enumerate(keys) if held[key] is None]
         reply.counts["text_encodes"] += len(absent)
         if absent:
             found = self._models.encode_text(ids[absent], mask[absent])
-            for index, features in zip(absent, found, strict=True):
-                held[keys[index]] = kept = np.array(features)
-                self._texts.put(keys[index], kept, kept.nbytes)
+            with self._lock:
+                for index, features in zip(absent, found, strict=True):
+                    held[keys[index]] = kept = np.array(features)
+                    self._texts.put(keys[index], kept, kept.nbytes)
         return np.stack([features for key in keys if (features := held[key]) is not None])
 
     def _find(self, tensors: Mapping[str, npt.NDArray[Any]], file: str, name: str, reply: Reply) -> HeldImage:
@@ -197,7 +199,9 @@ class ConceptSearch:
         if image is not None:
             return image
         if content is None:
-            raise UnknownImageError(f"no image {image_id[:64]!r} here that words were searched in: send the image again")
+            raise UnknownImageError(
+                f"no image {image_id[:64]!r} here that words were searched in: send the image again"
+            )
         return self._flights.run(key, lambda: self._encode(image_id, content, reply))
 
     def _encode(self, image_id: str, content: bytes, reply: Reply) -> HeldImage:

@@ -117,11 +117,11 @@ def wants_json(tensors: Container[str]) -> bool:
 
 
 def _read_tensors(tensors: Tensors) -> SessionRequest:
-    image_id = _bytes(tensors, contract.IMAGE_ID)
+    image_id = read_bytes(tensors, contract.IMAGE_ID)
     multimask = tensors.get(contract.MULTIMASK_OUTPUT)
-    form = _format(_bytes(tensors, contract.OUTPUT_FORMAT))
+    form = _format(read_bytes(tensors, contract.OUTPUT_FORMAT))
     return SessionRequest(
-        image=_bytes(tensors, contract.IMAGE),
+        image=read_bytes(tensors, contract.IMAGE),
         image_id=None if image_id is None else _text(image_id, contract.IMAGE_ID),
         point_coords=tensors.get(contract.POINT_COORDS),
         point_labels=tensors.get(contract.POINT_LABELS),
@@ -129,7 +129,7 @@ def _read_tensors(tensors: Tensors) -> SessionRequest:
         mask_input=tensors.get(contract.MASK_INPUT),
         multimask_output=multimask is not None and bool(multimask.ravel()[0]),
         output_format=form,
-        cleanup=_cleanup(_bytes(tensors, contract.CLEANUP), form),
+        cleanup=_cleanup(read_bytes(tensors, contract.CLEANUP), form),
     )
 
 
@@ -137,12 +137,12 @@ def _read_json(tensors: Tensors) -> SessionRequest:
     others = tensors.keys() - {contract.IMAGE_B64, contract.PROMPT_JSON}
     if others:
         raise InputError(f"image_b64 and prompt_json cannot be combined with {min(others)}")
-    content = _bytes(tensors, contract.PROMPT_JSON)
+    content = read_bytes(tensors, contract.PROMPT_JSON)
     prompt = {} if content is None else _parse(content, contract.PROMPT_JSON)
     for key in prompt:
         if key not in _JSON_KEYS:
             raise PromptError(f"prompt_json has no {str(key)[:40]!r}: its keys are {', '.join(_JSON_KEYS)}")
-    encoded = _bytes(tensors, contract.IMAGE_B64)
+    encoded = read_bytes(tensors, contract.IMAGE_B64)
     return SessionRequest(
         image=None if encoded is None else _decode(encoded),
         image_id=_typed(prompt, "image_id", str),
@@ -199,10 +199,13 @@ def _format(value: bytes | None) -> OutputFormat:
     return name
 
 
-def _bytes(tensors: Tensors, name: str) -> bytes | None:
+def read_bytes(tensors: Tensors, name: str) -> bytes | None:
+    """Return the content of a BYTES input with one element; None if the request does not have it."""
     array = tensors.get(name)
     if array is None:
         return None
+    if not array.size:
+        raise InputError(f"{name} is empty")
     value = array.ravel()[0]
     return value if isinstance(value, bytes) else bytes(value)
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ...errors import UnknownImageError
+from ...errors import InputError, UnknownImageError
 from ...everything.search import Decode
 from ...families.base import FloatArray
 from ...inputs.images import encoder_input
@@ -22,6 +22,7 @@ from ..images import Encoder, ImageStore, NoRoomError
 from ..metrics import Metrics
 from ..reply import Reply
 from .answers import write_image, write_json, write_json_error, write_masks
+from .concepts import ConceptModels, ConceptSearch
 from .everything import JobCancelledError, Turns, find_everything, read_job, write_found
 from .requests import SessionRequest, read_request, wants_json
 
@@ -48,15 +49,27 @@ class SessionModel:
         cache: keeps embeddings.
         metrics: receives the metrics.
         identity: text that identifies the encoder and its weights, on which the embeddings depend besides the image.
+        concepts: calls the models of concepts; None if the family has none.
     """
 
-    def __init__(self, pair: ModelPair, models: Models, cache: ImageCache, metrics: Metrics, identity: str) -> None:
+    def __init__(
+        self,
+        pair: ModelPair,
+        models: Models,
+        cache: ImageCache,
+        metrics: Metrics,
+        identity: str,
+        concepts: ConceptModels | None = None,
+    ) -> None:
         self.cache = cache
         self._pair = pair
         self._models = models
         self._metrics = metrics
         self._turns = Turns()
         self._images = ImageStore(models, cache, self._prepare, pair.family.embeddings, identity)
+        self._concepts = None
+        if concepts is not None:
+            self._concepts = ConceptSearch(pair.family, concepts, self._images, self._turns.job)
         metrics.set("cache_limit_bytes", cache.limit)
 
     def answer(self, tensors: Mapping[str, npt.NDArray[Any]]) -> Reply:
@@ -94,6 +107,28 @@ class SessionModel:
             )
             found = find_everything(content, parameters, self._pair.family, networks, stopped)
             reply.tensors = write_found(found)
+        except JobCancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
+            reply.counts["failures"] += 1
+            reply.error = error.with_traceback(None)
+        return reply
+
+    def find_concepts(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
+        """Answer one request for all instances of concepts. Errors become part of the reply.
+
+        Args:
+            tensors: the inputs of the request.
+            stopped: see find_everything().
+
+        Raises:
+            JobCancelledError: ``stopped`` became true.
+        """
+        reply = Reply()
+        try:
+            if self._concepts is None:
+                raise InputError(f"{self._pair.family.name} has no models for words")
+            reply.tensors = self._concepts.answer(tensors, reply, stopped)
         except JobCancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - one failure must not affect other requests

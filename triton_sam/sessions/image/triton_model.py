@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Callable, Container, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,23 @@ from ..cache import ImageCache
 from ..metrics import RESTARTS_VARIABLE, TritonMetrics
 from ..reply import Reply
 from .answers import write_json_error
+from .concept_models import CONCEPTS_AT_A_TIME, BlsConcepts
 from .everything import JobCancelledError
 from .requests import wants_json
 from .session import SessionModel
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A kind of requests that take long, and let clicks go first.
+
+    Args:
+        pool: its threads.
+        answer: answers a request; its second argument says whether nobody waits any more.
+    """
+
+    pool: bls.Pool
+    answer: Callable[[dict[str, npt.NDArray[Any]], Callable[[], bool]], Reply]
 
 
 class TritonPythonModel:
@@ -62,13 +77,17 @@ class TritonPythonModel:
             cache,
             TritonMetrics(pb_utils, args["model_name"], int(os.environ.get(RESTARTS_VARIABLE, "0"))),
             bls.weights_identity(Path(args["model_repository"]).parent / encoder),
+            self._concepts(family, variant_of(encoder), Path(args["model_repository"]).parent, device),
         )
         threads = bls.number(parameters, "threads", contract.DEFAULT_THREADS)
         pending = bls.number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING)
         self._clicks = bls.Pool("click", threads, pending)
         self._images = bls.Pool("image", threads, pending)
         jobs = bls.number(parameters, "max_jobs", contract.DEFAULT_MAX_JOBS)
-        self._jobs = bls.Pool("everything", jobs, jobs)
+        self._job_kinds = {
+            contract.EVERYTHING: _Job(bls.Pool("everything", jobs, jobs), self._model.find_everything),
+            contract.FIND: _Job(bls.Pool("find", threads, pending), self._model.find_concepts),
+        }
         self._stops = threading.Event()
         self._refused = self._refused_reported = 0
         self._report_waits = threading.Event()
@@ -82,14 +101,14 @@ class TritonPythonModel:
             inputs = {tensor.name(): tensor for tensor in request.inputs()}
             sender, wanted = request.get_response_sender(), frozenset(request.requested_output_names())
             brings_image = contract.IMAGE in inputs or contract.IMAGE_B64 in inputs
-            is_job = contract.EVERYTHING in inputs
-            pool = self._jobs if is_job else self._images if brings_image else self._clicks
+            job = next((self._job_kinds[name] for name in self._job_kinds if name in inputs), None)
+            pool = job.pool if job else self._images if brings_image else self._clicks
             if not pool.places.acquire(blocking=False):
                 self._refuse(inputs, sender, wanted)
                 continue
             tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
-            if is_job:  # without its trace: `execute`, and so every click, would wait for its end
-                pool.threads.submit(self._find_everything, tensors, sender, wanted)
+            if job:  # without its trace: `execute`, and so every click, would wait for its end
+                pool.threads.submit(self._run_job, job, tensors, sender, wanted)
                 continue
             trace = bls.trace_of(request)
             served = pool.threads.submit(self._serve, pool, tensors, sender, wanted, trace)
@@ -119,7 +138,8 @@ class TritonPythonModel:
     def finalize(self) -> None:
         """Wait for the running requests. Jobs end before their next decode."""
         self._stops.set()
-        for threads in (self._jobs.threads, self._clicks.threads, self._images.threads, self._reports):
+        pools = (*(job.pool for job in self._job_kinds.values()), self._clicks, self._images)
+        for threads in (*(pool.threads for pool in pools), self._reports):
             threads.shutdown(cancel_futures=True)
 
     def _serve(
@@ -136,16 +156,25 @@ class TritonPythonModel:
         bls.send(reply, sender, wanted)
         self._submit_report(self._model.report, reply)
 
-    def _find_everything(self, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
+    def _run_job(self, job: _Job, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str]) -> None:
         try:
-            reply = self._model.find_everything(tensors, lambda: self._stops.is_set() or sender.is_cancelled())
+            reply = job.answer(tensors, lambda: self._stops.is_set() or sender.is_cancelled())
         except JobCancelledError:
             sender.send(bls.cancelled(), flags=bls.FINAL)
             return
         finally:
-            self._jobs.places.release()
+            job.pool.places.release()
         bls.send(reply, sender, wanted)
         self._submit_report(self._model.report, reply)
+
+    @staticmethod
+    def _concepts(family: Family, variant: str, repository: Path, device: Any) -> BlsConcepts | None:
+        """Return the callers of the models of concepts; None if the family has none."""
+        if not family.concepts:
+            return None
+        return BlsConcepts(
+            family, variant, repository, device or bls.cpu(), 1 if device is None else CONCEPTS_AT_A_TIME
+        )
 
     def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the server stops, and the metrics end with it

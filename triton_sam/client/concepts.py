@@ -1,0 +1,172 @@
+"""The flow of a search for all instances of concepts, for both clients."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy.typing as npt
+
+from ..concepts.instances import Instance
+from ..concepts.query import Query
+from ..errors import ConfigurationError, InferenceError, InputError, ModelNotReadyError, NoImageError, UnknownImageError
+from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.images import ImageSource, image_bytes
+from ..masks.rle import rle_to_mask
+from ..transport.base import Tensors
+from ..wire import contract
+from ..wire.pair import ModelPair, Request
+from .flows import Flow
+from .session_image import SessionImage, text
+from .session_model import Fetch, read_upload, upload
+
+UNKNOWN_INPUT = f"unexpected inference input '{contract.FIND}'"
+"""Part of Triton's own error message for a session model from before this input existed."""
+
+_NEEDS_SERVER = (
+    "words are searched by the session model, which keeps the image: use a client with embeddings='server' or 'auto', "
+    "and a server that has it"
+)
+
+
+class FoundInstances(list[Instance]):
+    """The instances that find() found: of the first text, the best first, then of the next text.
+
+    Args:
+        segments: the instances. ``object_index`` is the index of the text, and ``candidate`` counts its instances.
+        image: the image on the server, for clicks on it and for further searches.
+    """
+
+    def __init__(self, segments: list[Instance], image: SessionImage) -> None:
+        super().__init__(segments)
+        self.image = image
+
+
+class ConceptFlows:
+    """The flow of a search.
+
+    Args:
+        pair: the models.
+        is_used: whether the client may leave images on the server at all.
+    """
+
+    def __init__(self, pair: ModelPair, *, is_used: bool) -> None:
+        self._pair = pair
+        self._is_used = is_used
+
+    def find(
+        self,
+        query: Query,
+        image: ImageEmbeddings | ImageSource,
+        example: ImageEmbeddings | ImageSource | None,
+        fetch: Fetch,
+    ) -> Flow[FoundInstances]:
+        """Find all instances. An image that is new to the server is sent with the request, and encoded once for all.
+
+        Args:
+            query: the concepts.
+            image: the image to search, or an image that the server keeps.
+            example: the image that the boxes of the query belong to; None for ``image``.
+            fetch: fetches embeddings, see EncodeFlows.encode().
+
+        Raises:
+            ConfigurationError: the family has no models for words, or the client keeps the embeddings itself.
+            ImageError: an image is not usable.
+            ServerError: a request failed.
+        """
+        self._check(image, example)
+        inputs: dict[str, npt.NDArray[Any]] = {contract.FIND: text(query.to_json())}
+        shown = None
+        if example is not None:
+            shown = yield from self._held(example, fetch)
+            inputs[contract.EXAMPLE_IMAGE] = text(shown.remote.image_id.encode())
+        held = image if isinstance(image, SessionImage) else None
+        content = held.remote.content if held else image_bytes(image)  # type: ignore[arg-type] # _check() refuses others
+        named = {contract.IMAGE_ID: text(held.remote.image_id.encode())} if held else {contract.IMAGE: text(content)}
+        try:
+            outputs = yield self._request({**inputs, **named})
+        except InferenceError as error:
+            yield from self._heal(error, query, shown)
+            outputs = yield self._request({**inputs, contract.IMAGE: text(content)})
+        if held is None:
+            held = read_upload(self._pair, outputs, content, fetch)
+        else:
+            held.keep_id(outputs)
+        return FoundInstances(self._read(outputs), held)
+
+    def _check(self, *images: Any) -> None:
+        if not self._pair.family.concepts:
+            raise ConfigurationError(
+                f"{self._pair.family.name} cannot search words: use a client with model_type='sam3'"
+            )
+        others = [each for each in images if isinstance(each, ImageEmbeddings) and not isinstance(each, SessionImage)]
+        if not self._is_used or others:
+            raise ConfigurationError(_NEEDS_SERVER)
+        for each in images:
+            if isinstance(each, SessionImage):
+                self._pair.check_origin(each)
+
+    def _held(self, source: ImageEmbeddings | ImageSource, fetch: Fetch) -> Flow[SessionImage]:
+        """Return an image that the server keeps, after sending it there if it is a source."""
+        if isinstance(source, SessionImage):
+            return source
+        request, content = upload(self._pair, source)  # type: ignore[arg-type] # _check() refuses other embeddings
+        return read_upload(self._pair, (yield request), content, fetch)
+
+    def _heal(self, error: InferenceError, query: Query, example: SessionImage | None) -> Flow[None]:
+        """Send the image of the examples again, if the server lacks an image; else raise."""
+        if UNKNOWN_INPUT in str(error):
+            raise ModelNotReadyError(
+                f"{self._pair.session_model} of this server cannot search words: update it"
+            ) from error
+        meant = contract.read_error(error)
+        if not isinstance(meant, UnknownImageError):
+            raise meant from (None if meant is error else error)
+        if example is None:
+            return
+        # The server needs the feature maps of this image, which only a search computes.
+        content = text(example.remote.content)
+        example.keep_id((yield self._request({contract.FIND: text(query.to_json()), contract.IMAGE: content})))
+
+    def _request(self, inputs: dict[str, npt.NDArray[Any]]) -> Request:
+        outputs = (contract.RESULT_JSON, contract.IMAGE_ID, contract.IMAGE_SIZE)
+        return Request(self._pair.session_model, inputs, outputs)
+
+    def _read(self, outputs: Tensors) -> list[Instance]:
+        """Read the answer.
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        try:
+            records = json.loads(outputs[contract.RESULT_JSON].ravel()[0])["objects"]
+            counts: dict[int, int] = {}
+            segments = []
+            for record in records:
+                index = record["text_index"]
+                segments.append(_read_segment(record, index, counts.get(index, 0)))
+                counts[index] = counts.get(index, 0) + 1
+        except (ValueError, LookupError, TypeError, InputError) as error:
+            message = f"{self._pair.session_model} sent instances that are not as agreed: {error!r}"
+            raise InferenceError(message) from error
+        return segments
+
+
+def current(
+    image: ImageEmbeddings | ImageSource | None, latest: ImageEmbeddings | None
+) -> ImageEmbeddings | ImageSource:
+    """Return the image to search: the one that the caller names, else the client's current image.
+
+    Raises:
+        NoImageError: there is neither.
+    """
+    chosen = image if image is not None else latest
+    if chosen is None:
+        raise NoImageError("there is no image yet: give image=..., or call set_image() first")
+    return chosen
+
+
+def _read_segment(record: dict[str, Any], index: int, place: int) -> Instance:
+    x1, y1, x2, y2 = (float(value) for value in record["box"])
+    mask = rle_to_mask(record["segmentation"])
+    return Instance(mask, float(record["score"]), None, index, place, record["text"], (x1, y1, x2, y2))

@@ -185,6 +185,10 @@ def outputs(family: Family) -> tuple[WireTensor, ...]:
     )
 
 
+CONCEPT_MODELS = "concepts"
+"""The parameter with the names of the models of concepts, in the order of Family.concepts."""
+
+
 def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, ...]:
     """Return the parameters of a family's session model with their defaults."""
     images = DEFAULT_CACHE_BYTES // embedding_bytes(family)
@@ -209,7 +213,13 @@ def parameters(family: Family, variant: str | None = None) -> tuple[Parameter, .
             "Clicks that may be under way or wait, and besides as many requests with an image; more are refused.",
         ),
         Parameter("max_jobs", str(DEFAULT_MAX_JOBS), "Searches for all objects at a time; more are refused."),
+        *(_concept_models(family, variant) if family.concepts else ()),
     )
+
+
+def _concept_models(family: Family, variant: str | None) -> tuple[Parameter, ...]:
+    names = " ".join(family.model_name(role, variant) for role in family.concepts)
+    return (Parameter(CONCEPT_MODELS, names, "The models that find instances of words, if the repository has them."),)
 
 
 def embedding_bytes(family: Family) -> int:

@@ -25,17 +25,19 @@ class BlsConcepts(bls.Caller):
 
     Args:
         family: a family with models of concepts.
-        variant: name of the model pair.
+        names: Triton names of these models by role.
         repository: folder of the model repository.
         memory: memory in which the encoder puts the feature maps.
         prompts_at_a_time: maximum number of concepts in one call of the detector.
     """
 
-    def __init__(self, family: Family, variant: str, repository: Path, memory: Any, prompts_at_a_time: int) -> None:
+    def __init__(
+        self, family: Family, names: Mapping[str, str], repository: Path, memory: Any, prompts_at_a_time: int
+    ) -> None:
         super().__init__()
         self.prompts_at_a_time = prompts_at_a_time
         self._family = family
-        self._variant = variant
+        self._names = names
         self._repository = repository
         self._memory = memory
         self._lock = threading.Lock()
@@ -45,7 +47,7 @@ class BlsConcepts(bls.Caller):
     def identity(self) -> str:
         """See concepts.ConceptModels. The weights are read when they are first needed."""
         if not self._identity:
-            self._identity = bls.weights_identity(self._repository / self._name(CONCEPT_ENCODER))[:8]
+            self._identity = bls.weights_identity(self._repository / self._names[CONCEPT_ENCODER])[:8]
         return self._identity
 
     def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
@@ -53,7 +55,7 @@ class BlsConcepts(bls.Caller):
         spec = self._family.concepts[CONCEPT_ENCODER]
         (pixels,) = inputs.values()
         (name,) = spec.input_names
-        return self.call(self._name(CONCEPT_ENCODER), bls.to_tensors({name: pixels}), spec.output_names, self._memory)
+        return self.call(self._names[CONCEPT_ENCODER], bls.to_tensors({name: pixels}), spec.output_names, self._memory)
 
     def nbytes(self, embeddings: Mapping[str, Any]) -> int:
         """See images.Encoder."""
@@ -75,7 +77,7 @@ class BlsConcepts(bls.Caller):
         """See concepts.ConceptModels."""
         spec = self._family.concepts[TEXT_ENCODER]
         inputs = bls.to_tensors(dict(zip(spec.input_names, (ids, mask), strict=True)))
-        answer = self.call(self._name(TEXT_ENCODER), inputs, spec.output_names, bls.cpu())
+        answer = self.call(self._names[TEXT_ENCODER], inputs, spec.output_names, bls.cpu())
         features: FloatArray = np.array(answer[spec.output_names[0]].as_numpy())
         return features
 
@@ -85,16 +87,13 @@ class BlsConcepts(bls.Caller):
         """See concepts.ConceptModels."""
         spec = self._family.concepts[role]
         tensors = [bls.named(name, tensor) for name, tensor in held.items()]
-        answer = self.call(self._name(role), tensors + bls.to_tensors(inputs), spec.output_names, bls.cpu())
+        answer = self.call(self._names[role], tensors + bls.to_tensors(inputs), spec.output_names, bls.cpu())
         return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
-
-    def _name(self, role: str) -> str:
-        return self._family.model_name(role, self._variant)
 
     def _open_tokenizer(self) -> Tokenizer:
         remedy = f"run `triton-sam export {self._family.name} --concepts`, and start it again"
-        for role in self._family.concepts:
-            bls.check_ready(self._name(role), remedy)
-        folder = bls.newest_version(self._repository / self._name(TEXT_ENCODER))
+        for name in self._names.values():
+            bls.check_ready(name, remedy)
+        folder = bls.newest_version(self._repository / self._names[TEXT_ENCODER])
         length = self._family.concepts[TEXT_ENCODER].inputs[0].shape[1]
         return Tokenizer((folder or self._repository) / TOKENIZER_NAME, int(length))

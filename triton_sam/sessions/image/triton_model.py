@@ -77,7 +77,7 @@ class TritonPythonModel:
             cache,
             TritonMetrics(pb_utils, args["model_name"], int(os.environ.get(RESTARTS_VARIABLE, "0"))),
             bls.weights_identity(Path(args["model_repository"]).parent / encoder),
-            self._concepts(family, variant_of(encoder), Path(args["model_repository"]).parent, device),
+            self._concepts(family, parameters, Path(args["model_repository"]).parent, device),
         )
         threads = bls.number(parameters, "threads", contract.DEFAULT_THREADS)
         pending = bls.number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING)
@@ -168,13 +168,17 @@ class TritonPythonModel:
         self._submit_report(self._model.report, reply)
 
     @staticmethod
-    def _concepts(family: Family, variant: str, repository: Path, device: Any) -> BlsConcepts | None:
-        """Return the callers of the models of concepts; None if the family has none."""
-        if not family.concepts:
+    def _concepts(family: Family, parameters: Mapping[str, str], repository: Path, device: Any) -> BlsConcepts | None:
+        """Return the caller of the models of concepts; None if the parameters name none."""
+        names = parameters.get(contract.CONCEPT_MODELS, "").split()
+        if not names:
             return None
-        return BlsConcepts(
-            family, variant, repository, device or bls.cpu(), 1 if device is None else CONCEPTS_AT_A_TIME
-        )
+        if len(names) != len(family.concepts):
+            roles = ", ".join(family.concepts)
+            raise pb_utils.TritonModelException(f"parameter {contract.CONCEPT_MODELS} must name the models {roles}")
+        at_a_time = 1 if device is None else CONCEPTS_AT_A_TIME
+        by_role = dict(zip(family.concepts, names, strict=True))
+        return BlsConcepts(family, by_role, repository, device or bls.cpu(), at_a_time)
 
     def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the server stops, and the metrics end with it

@@ -14,6 +14,8 @@ from .tables import Dimension, ModelSpec, Tensor, by_role
 CONCEPT_ENCODER, TEXT_ENCODER, DETECTOR, MASK_HEAD = "concept_encoder", "text_encoder", "detector", "mask_head"
 """The roles of the models of a detector of concepts."""
 
+STATES = "concept_states"
+"""The part of the detector's work that does not depend on the concept, as an output of the encoder."""
 EXAMPLE_FEATURES = "example_features"
 """The input of the detector for the coarsest features of the image that the example boxes belong to."""
 
@@ -43,7 +45,11 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
             CONCEPT_ENCODER,
             # Another name than that of the encoder's input, because models are recognised by the names of their inputs.
             inputs=(Tensor(f"concept_{image.name}", image.dtype, image.shape),),
-            outputs=(*embeddings, *(Tensor(name, "FP32", ("images", *shape)) for name, shape in features)),
+            outputs=(
+                *embeddings,
+                *(Tensor(name, "FP32", ("images", *shape)) for name, shape in features),
+                Tensor(STATES, "FP32", ("images", *features[-1][1])),
+            ),
         ),
         ModelSpec(
             TEXT_ENCODER,
@@ -53,8 +59,8 @@ def sam3_concepts(image: Tensor, embeddings: tuple[Tensor, ...], tokens: int, qu
         ModelSpec(
             DETECTOR,
             inputs=(
-                coarse,
-                # The same tensor of the image that the boxes belong to, which usually is the same image.
+                replace(coarse, name=STATES),
+                # The coarsest features of the image that the boxes belong to, which usually is the same image.
                 replace(coarse, name=EXAMPLE_FEATURES),
                 text,
                 mask,

@@ -50,8 +50,7 @@ def encoded(exported: FamilyExport) -> Arrays:
 
 @pytest.fixture(scope="module")
 def detector_inputs(exported: FamilyExport, encoded: Arrays) -> Arrays:
-    coarse = encoded["concept_features.2"]
-    features = {"concept_features.2": coarse, "example_features": coarse}
+    features = {"concept_states": encoded["concept_states"], "example_features": encoded["concept_features.2"]}
     text = run(exported, "text_encoder", {"input_ids": IDS, "attention_mask": MASK})
     return {**features, **text, "attention_mask": MASK, "input_boxes": BOXES, "input_boxes_labels": LABELS}
 

@@ -34,6 +34,10 @@ class ConceptEncoder(nn.Module):
     def __init__(self, tracker: Sam3Encoder, detector: Any) -> None:
         super().__init__()
         self.tracker, self.neck = tracker, detector.vision_encoder.neck
+        self.first_layer = detector.detr_encoder.layers[0]
+        self.register_buffer("position", _position(detector), persistent=False)
+
+    position: Tensor
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
         """Encode images.
@@ -43,14 +47,25 @@ class ConceptEncoder(nn.Module):
 
         Returns:
             The three outputs of Sam3Encoder, then concept_features.0 (B,256,288,288), .1 (B,256,144,144) and .2
-            (B,256,72,72).
+            (B,256,72,72), and concept_states (B,256,72,72): the coarsest map after the first self-attention of the
+            detector, which does not depend on the concept, and so is computed once for all of them.
         """
         found = self.tracker.vision(pixel_values, return_dict=True)
         fine, middle, coarse = found.fpn_hidden_states[:3]
         side = coarse.shape[-1]
         spatial = found.last_hidden_state.unflatten(1, (side, side)).permute(0, 3, 1, 2)
         features: Any = self.neck(spatial)[0][:3]
-        return (*self.tracker.finish(fine, middle, coarse), *features)
+        attended = self._attend(features[-1].flatten(2).transpose(1, 2))
+        states = attended.transpose(1, 2).reshape(-1, attended.shape[-1], side, side)
+        return (*self.tracker.finish(fine, middle, coarse), *features, states)
+
+    def _attend(self, states: Tensor) -> Tensor:
+        """Apply the first self-attention of the detector; see the first part of Sam3DetrEncoderLayer.forward."""
+        layer, position = self.first_layer, self.position.flatten(2).transpose(1, 2)
+        normal = layer.layer_norm1(states)
+        placed = normal + position
+        changed: Tensor = layer.self_attn(query=placed, key=placed, value=normal)[0]
+        return states + changed
 
 
 class TextEncoder(nn.Module):
@@ -94,17 +109,13 @@ class Detector(nn.Module):
         self.geometry, self.encoder = detector.geometry_encoder, detector.detr_encoder
         self.decoder, self.scoring = detector.detr_decoder, detector.dot_product_scoring
         self.masks = detector.mask_decoder
-        channels, side = detector.config.detr_encoder_config.hidden_size, detector.config.image_size // 14
-        position = detector.vision_encoder.neck.position_encoding(
-            torch.Size((1, channels, side, side)), "cpu", torch.float32
-        )
-        self.register_buffer("position", position, persistent=False)
+        self.register_buffer("position", _position(detector), persistent=False)
 
     position: Tensor
 
     def forward(
         self,
-        coarse: Tensor,
+        states: Tensor,
         examples_coarse: Tensor,
         text_features: Tensor,
         attention_mask: Tensor,
@@ -114,9 +125,9 @@ class Detector(nn.Module):
         """Find the instances of P prompts in one image.
 
         Args:
-            coarse: (1,256,72,72) from ConceptEncoder.
-            examples_coarse: the same of the image that the boxes belong to, usually the same image. The reference has
-                no examples from other images.
+            states: (1,256,72,72), concept_states from ConceptEncoder.
+            examples_coarse: (1,256,72,72), concept_features.2 from ConceptEncoder, of the image that the boxes belong
+                to. That is usually the same image; the reference has no examples from other images.
             text_features: (P,T,256) from TextEncoder.
             attention_mask: (P,T) int64: 1 for a token, 0 for padding.
             boxes: (P,N,4) centre x, centre y, width, height in 0..1; N may be 0.
@@ -128,21 +139,19 @@ class Detector(nn.Module):
             sigmoid(pred_logits) * sigmoid(presence_logits).
         """
         prompts = text_features.shape[0]
-        level = coarse.expand(prompts, -1, -1, -1)
-        position = self.position.expand(prompts, -1, -1, -1)
+        position = self.position.flatten(2).transpose(1, 2).expand(prompts, -1, -1)
         examples, exists = self._examples(examples_coarse, boxes, labels)
         features = torch.cat([text_features, examples], dim=1)
         mask = torch.cat([attention_mask == 1, exists], dim=1)
 
-        encoded = self.encoder(
-            vision_features=[level], text_features=features, vision_pos_embeds=[position], text_mask=mask
-        )
+        encoded = self._encode(states.expand(prompts, -1, -1, -1).flatten(2).transpose(1, 2), position, features, mask)
+        side = self.position.shape[-1]
         decoded = self.decoder(
-            vision_features=encoded.last_hidden_state,
+            vision_features=encoded,
             text_features=features,
-            vision_pos_encoding=encoded.pos_embeds_flattened,
+            vision_pos_encoding=position,
             text_mask=mask,
-            spatial_shapes=encoded.spatial_shapes,
+            spatial_shapes=torch.tensor([[side, side]], device=encoded.device),
         )
         queries = decoded.intermediate_hidden_states[-1:]
         offsets = self.decoder.box_head(queries[0])
@@ -152,9 +161,27 @@ class Detector(nn.Module):
         logits = self.scoring(decoder_hidden_states=queries, text_features=features, text_mask=mask)[0].squeeze(-1)
         return found, logits, decoded.presence_logits[-1], queries[0], self._prompted(encoded, features, mask)
 
-    def _prompted(self, encoded: Any, features: Tensor, mask: Tensor) -> Tensor:
+    def _encode(self, states: Tensor, position: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+        """Return (P,5184,256), the image with the prompts in it; see Sam3DetrEncoder.forward.
+
+        The first self-attention was applied by ConceptEncoder.
+        """
+        encoder = self.encoder
+        attended = create_bidirectional_mask(
+            config=encoder.config, inputs_embeds=states, attention_mask=mask, encoder_hidden_states=features
+        )
+        first, *others = encoder.layers
+        normal = first.layer_norm2(states)
+        changed, _ = first.cross_attn(query=normal, key=features, value=features, attention_mask=attended)
+        states = states + changed
+        states = states + first.mlp(first.layer_norm3(states))
+        for layer in others:
+            states = layer(states, prompt_feats=features, vision_pos_encoding=position, prompt_cross_attn_mask=attended)
+        return states
+
+    def _prompted(self, states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
         """Return (P,256,72,72), the image with the prompts in it; see the first half of Sam3MaskDecoder.forward."""
-        decoder, states = self.masks, encoded.last_hidden_state
+        decoder = self.masks
         normal = decoder.prompt_cross_attn_norm(states)
         attended = create_bidirectional_mask(
             config=decoder.config, inputs_embeds=normal, encoder_hidden_states=features, attention_mask=mask
@@ -199,6 +226,15 @@ class Detector(nn.Module):
         embedded: Tensor = (geometry.boxes_direct_project(flat) + pooled + placed).unflatten(0, sizes)
         kind: Tensor = geometry.label_embed(kinds)
         return embedded + kind
+
+
+def _position(detector: Any) -> Tensor:
+    """Return the encoding (1,256,72,72) of the positions of the coarsest map."""
+    channels, side = detector.config.detr_encoder_config.hidden_size, detector.config.image_size // 14
+    found: Tensor = detector.vision_encoder.neck.position_encoding(
+        torch.Size((1, channels, side, side)), "cpu", torch.float32
+    )
+    return found
 
 
 class MaskHead(nn.Module):

@@ -20,7 +20,7 @@ from ...concepts.instances import choose, full_size_mask, scores_of, to_pixels
 from ...concepts.query import Query, read_query
 from ...errors import InputError, UnknownImageError
 from ...families.base import Family, FloatArray
-from ...families.concepts import DETECTOR, EXAMPLE_FEATURES, MASK_HEAD
+from ...families.concepts import CONCEPT_ENCODER, DETECTOR, EXAMPLE_FEATURES, MASK_HEAD
 from ...masks.rle import mask_to_rle
 from ...wire import contract
 from ..cache import HeldImage, SingleFlight
@@ -76,6 +76,8 @@ class ConceptSearch:
         self._models = models
         self._images = images
         self._turn = turn
+        encoded = family.concepts[CONCEPT_ENCODER].output_names
+        self._maps = [name for name in encoded if name not in family.encoder.output_names]
         self._flights: SingleFlight[str, HeldImage] = SingleFlight()
         self._lock = threading.Lock()
         self._texts: ByteLru[bytes, FloatArray] = ByteLru(_TEXTS_BYTES)
@@ -117,8 +119,8 @@ class ConceptSearch:
         ids, mask = prompts
         features = self._text_features(ids, mask, reply)
         boxes, labels = query.normalised(shown.image_size), query.box_labels
-        *levels, coarse = image.tensors
-        held = {coarse: image.tensors[coarse], EXAMPLE_FEATURES: shown.tensors[coarse]}
+        *levels, coarse, states = self._maps
+        held = {states: image.tensors[states], EXAMPLE_FEATURES: shown.tensors[coarse]}
         for start in range(0, len(ids), self._models.prompts_at_a_time):
             part = slice(start, start + self._models.prompts_at_a_time)
             count = len(ids[part])
@@ -210,8 +212,7 @@ class ConceptSearch:
         if landed is not None:
             return landed
         size, outputs = self._images.encode_file(content, self._models, reply)
-        names = [name for name in outputs if name not in self._family.encoder.output_names]
-        maps = {name: outputs[name] for name in names}
+        maps = {name: outputs[name] for name in self._maps}
         image = HeldImage(key, size, maps, self._models.nbytes(maps))
         reply.counts["cache_evictions"] += self._images.cache.put(image)
         if self._images.cache.get(image_id) is None:

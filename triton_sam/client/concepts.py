@@ -169,4 +169,4 @@ def current(
 def _read_segment(record: dict[str, Any], index: int, place: int) -> Instance:
     x1, y1, x2, y2 = (float(value) for value in record["box"])
     mask = rle_to_mask(record["segmentation"])
-    return Instance(mask, float(record["score"]), None, index, place, record["text"], (x1, y1, x2, y2))
+    return Instance(mask, float(record["score"]), None, index, place, (x1, y1, x2, y2), label=record["text"])

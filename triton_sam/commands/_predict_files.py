@@ -159,7 +159,9 @@ def check_suffix(option: str, path: str | Path, suffixes: Iterable[str], more: s
 
 def facts(segment: Segment) -> dict[str, Any]:
     """Return what is known of a mask, without the mask itself."""
+    named = {"label": segment.label} if segment.label else {}
     return {
+        **named,
         "object": segment.object_index,
         "candidate": segment.candidate,
         "score": round(segment.score, 5),

@@ -1,8 +1,9 @@
-"""Segment images by points and boxes: masks, overlays, cut-outs, COCO, polygons or JSON.
+"""Segment images by points, boxes or words: masks, overlays, cut-outs, COCO, polygons or JSON.
 
 Examples:
   triton-sam predict photo.jpg --point 512,300 --point 40,40,0 --out mask.png --overlay overlay.png
   triton-sam predict photos/*.jpg --box 100,80,420,300 --out masks.json
+  triton-sam predict street.jpg --text "traffic light" --text bus --overlay overlay.png --out found.json
   curl -s https://example.org/cat.jpg | triton-sam predict - --point 300,200 --format cutout --out - > cat.png
 """
 
@@ -21,14 +22,17 @@ from .._common.signals import ends_by_interrupt
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError, PromptError
 from ..families import get_family
+from ..families.sam2 import Sam2
 from ..inputs.images import open_image
 from ..inputs.prompts import check_prompts
 from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
-from . import _cleanup, _options, _predict_files, _server
+from . import _cleanup, _options, _predict_files, _predict_words, _server
 from ._coordinates import box, point
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
+
+DEFAULT_FAMILY = Sam2.name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print scores, boxes, COCO RLE and timings as JSON, one line an image"
     )
     _cleanup.add_options(parser)
+    _predict_words.add_options(parser)
     _options.add_client(parser)
+    parser.set_defaults(model=None)  # run() chooses it by the prompt
     _options.add_quiet(parser)
 
 
@@ -83,12 +89,17 @@ class _Answer:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    _check_options(args)
+    words = _predict_words.are_wanted(args)
+    args.model = _predict_words.choose_family(args) if words else args.model or DEFAULT_FAMILY
+    _check_options(args, words)
     sources = _predict_files.read_sources(args.images)
     form = None if args.out is None else FILE_FORMATS[_predict_files.format_of(args.out, args.format)]
     prompt = _prompt(args)
     # Check prompts and files before the server encodes an image, which may take a minute.
-    objects = [_objects(args, source, prompt) for source in sources]
+    objects = [1 if words else _objects(args, source, prompt) for source in sources]
+    if words:
+        for source in sources:
+            _predict_words.check(args, open_image(source.content).size)
     _check_files(args, sources, objects, form)
     with (
         ends_by_interrupt(),
@@ -97,8 +108,9 @@ def run(args: argparse.Namespace) -> int:
             urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
         ) as client,
     ):
-        answers = [_ask(args, client, source, prompt) for source in sources]
-    chosen = [(each.source, each.segments if args.all_candidates else best_of(each.segments)) for each in answers]
+        answers = [_find(args, client, each) if words else _ask(args, client, each, prompt) for each in sources]
+    whole = words or args.all_candidates
+    chosen = [(each.source, each.segments if whole else best_of(each.segments)) for each in answers]
     written = [] if form is None else _predict_files.write(args.out, form, chosen)
     for source, segments in chosen:
         written += _draw_and_keep(args, source, segments, prompt, len(sources) > 1)
@@ -114,15 +126,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_options(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace, words: bool) -> None:
     """Check options that do not fit each other.
 
     Raises:
         ConfigurationError: an option has no effect, or standard output would get two things.
         PromptError: the prompt is missing, or several boxes come with points.
     """
-    if not args.point and not args.box and not args.mask_input:
-        raise PromptError("the prompt is missing: give --point X,Y or --box X1,Y1,X2,Y2")
+    if not words and not args.point and not args.box and not args.mask_input:
+        raise PromptError('the prompt is missing: give --point X,Y, --box X1,Y1,X2,Y2 or --text "a dog"')
     if args.box and len(args.box) > 1 and args.point:
         raise PromptError("several boxes are several objects: points are possible with one box at most")
     if args.format and args.out is None:
@@ -189,6 +201,14 @@ def _ask(args: argparse.Namespace, client: SAM2TritonClient, source: Source, pro
     return _Answer(source, segments, timings)
 
 
+def _find(args: argparse.Namespace, client: SAM2TritonClient, source: Source) -> _Answer:
+    start = time.perf_counter()
+    found = _predict_words.find(args, client, source)
+    if not found:
+        _options.say(args, f"{source.name}: no instance was found")
+    return _Answer(source, list(found), {"find_ms": round(1000 * (time.perf_counter() - start), 1)})
+
+
 def _draw_and_keep(
     args: argparse.Namespace, source: Source, segments: Sequence[Segment], prompt: dict[str, Any], several: bool
 ) -> list[Path]:
@@ -212,8 +232,9 @@ def _print_table(args: argparse.Namespace, chosen: Sequence[tuple[Source, Sequen
         before = f"{source.name}: " if len(chosen) > 1 else ""
         for segment in segments:
             which = f", candidate {segment.candidate}" if args.all_candidates else ""
+            name = f"{segment.label} {segment.candidate}" if segment.label else f"object {segment.object_index}"
             score, area = f"score {segment.score:.3f}", f"{segment.area} pixels"
-            print(f"{before}object {segment.object_index}{which}: {score}, {area}, box {segment.box}")
+            print(f"{before}{name}{which}: {score}, {area}, box {segment.box}")
 
 
 def _document(answer: _Answer, several: bool) -> dict[str, Any]:

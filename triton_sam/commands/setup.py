@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32")
     _families.add_options(parser, "setup", FAMILIES)
     _options.add_video(parser, tuple(FAMILIES))
+    _options.add_concepts(parser, tuple(FAMILIES))
     _options.add_name(parser, "name to serve the model under, beside the default one, for example sam2.1_large")
     _options.add_quiet(parser)
 
@@ -31,6 +32,8 @@ def run(args: argparse.Namespace) -> int:
     _families.refuse_foreign(args, "setup")
     if args.video and get_family(args.family).tracking is None:  # before the download
         raise ConfigurationError(f"{args.family} has no models for videos: leave --video out")
+    if args.concepts:
+        _choose_checkpoint(args)
     if _hub.is_published(args.family, chosen_size(args)):
         return _hub.run_onnx(args, _published_precision(args))
     registry.exporter(args.family)  # before the download, so that a missing package is reported first
@@ -40,12 +43,26 @@ def run(args: argparse.Namespace) -> int:
         name=args.name or None,
         precision=args.precision or "fp32",
         video=bool(args.video),
+        concepts=bool(args.concepts),
         progress=not args.quiet,
         options=_families.exporter_options(args, "setup"),
     )
     with ends_by_interrupt():  # an export that is stopped leaves no files behind
         registry.export(args.family, settings)
     return 0
+
+
+def _choose_checkpoint(args: argparse.Namespace) -> None:
+    """Choose the checkpoint for --concepts, because the published ONNX files have no models for words.
+
+    Raises:
+        ConfigurationError: the family has no models for words, or the size is one of published files.
+    """
+    if not get_family(args.family).concepts:
+        raise ConfigurationError(f"{args.family} has no models for words: leave --concepts out")
+    if chosen_size(args) not in (None, _hub.CHECKPOINT):
+        raise ConfigurationError(f"--concepts needs the checkpoint: triton-sam setup {args.family} --concepts")
+    args.size = _hub.CHECKPOINT
 
 
 def _published_precision(args: argparse.Namespace) -> str:

@@ -23,13 +23,13 @@ from .query import Query
 class Instance(Segment):
     """One instance of a concept. ``object_index`` is the index of the text, and ``candidate`` counts its instances.
 
+    ``label`` is empty if example boxes alone found it.
+
     Args:
-        label: the text that found it; empty if example boxes alone did.
         found_box: the box that the model gives it: x1, y1, x2, y2 in pixels of the image. It may differ from ``box``,
             which is that of the mask.
     """
 
-    label: str = ""
     found_box: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
     def __repr__(self) -> str:

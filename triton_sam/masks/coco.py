@@ -1,4 +1,4 @@
-"""COCO results of images with many objects: one JSON file with images, annotations and one category.
+"""COCO results of images with many objects: one JSON file with images, annotations and a category for each label.
 
 Reference: https://cocodataset.org/#format-data. Masks are compressed RLE, which pycocotools reads.
 """
@@ -11,7 +11,8 @@ from typing import Any
 from ..families.base import Size
 from .segment import Segment
 
-_CATEGORY = {"id": 1, "name": "object"}
+_UNNAMED = "object"
+"""The category of objects without a label."""
 
 
 def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict[str, Any]:
@@ -20,7 +21,8 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
     Args:
         images: for each image its file name, its width and height in pixels, and its objects.
     """
-    document: dict[str, Any] = {"images": [], "annotations": [], "categories": [_CATEGORY]}
+    document: dict[str, Any] = {"images": [], "annotations": [], "categories": []}
+    categories: dict[str, int] = {}
     for image_id, (name, (width, height), segments) in enumerate(images, 1):
         document["images"].append({"id": image_id, "file_name": name, "width": width, "height": height})
         for segment in segments:
@@ -28,7 +30,7 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
                 {
                     "id": len(document["annotations"]) + 1,
                     "image_id": image_id,
-                    "category_id": _CATEGORY["id"],
+                    "category_id": categories.setdefault(segment.label or _UNNAMED, len(categories) + 1),
                     "iscrowd": 0,
                     "area": segment.area,
                     "bbox": corner_and_size(segment.box),
@@ -36,6 +38,8 @@ def coco_document(images: Iterable[tuple[str, Size, Iterable[Segment]]]) -> dict
                     "segmentation": segment.to_rle(),
                 }
             )
+    named = categories or {_UNNAMED: 1}
+    document["categories"] = [{"id": number, "name": name} for name, number in named.items()]
     return document
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Segment:
             they were not requested.
         object_index: index of the prompt, 0..P-1.
         candidate: index of the candidate for that prompt, from 0.
+        label: the text that found the object; empty if none did.
     """
 
     mask: BoolArray
@@ -39,6 +40,7 @@ class Segment:
     logits: FloatArray | None
     object_index: int = 0
     candidate: int = 0
+    label: str = field(default="", kw_only=True)
 
     def __repr__(self) -> str:
         height, width = self.mask.shape

@@ -19,7 +19,7 @@ from ..export.settings import PRECISIONS, Settings
 from ..families import FAMILIES
 from ..inputs.images import open_image
 from ..repository.folder import models_to_load
-from . import _families, _options, _server, verify_everything, verify_video
+from . import _families, _options, _server, verify_concepts, verify_everything, verify_video
 
 if TYPE_CHECKING:
     from ..verify.compare import Row, Thresholds
@@ -29,8 +29,10 @@ _PATIENCE = 600.0  # seconds; a full-size encoder on a busy processor takes minu
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    names = (*FAMILIES, *verify_video.names(), *verify_everything.names())
-    parser.add_argument("family", choices=names, help="model family, or its video models, or its automatic masks")
+    names = (*FAMILIES, *verify_video.names(), *verify_everything.names(), *verify_concepts.names())
+    parser.add_argument(
+        "family", choices=names, help="model family, its video models, its automatic masks, or its words"
+    )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     source.add_argument("--random", action="store_true", help="use random weights, without a checkpoint")
@@ -64,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         return verify_video.run(args)
     if args.family in verify_everything.names():
         return verify_everything.run(args)
+    if args.family in verify_concepts.names():
+        return verify_concepts.run(args)
     from ..verify.compare import THRESHOLDS, OnnxClient, verify
 
     _check(args)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
-    from .reference import EverythingReference, Reference, VideoReference
+    from .reference import ConceptReference, EverythingReference, Reference, VideoReference
 
 
 class Exporter(ABC):
@@ -104,6 +104,18 @@ class Exporter(ABC):
         Raises:
             CheckpointError: the checkpoint has no detector, or it is damaged.
         """
+
+    def concept_reference(self, model: Any, settings: Settings) -> ConceptReference:  # noqa: ARG002
+        """Return the official detector of concepts.
+
+        Args:
+            model: from load().
+            settings: the weights that load() was given.
+
+        Raises:
+            ConfigurationError: the family has no detector of concepts.
+        """
+        raise ConfigurationError(f"{self.name} has no official detector of concepts to compare with")
 
     def companions(self, role: str, settings: Settings) -> Mapping[str, str]:  # noqa: ARG002 - most models have none
         """Return the texts of further files that lie beside a model, by file name.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -84,6 +84,50 @@ class EverythingReference(Protocol):
 
         Returns:
             The records of the official generator.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FoundInstance:
+    """One instance of a concept.
+
+    Args:
+        text_index: index of the text that found it; 0 for example boxes alone.
+        score: probability of the concept and of the proposal.
+        box: x1, y1, x2, y2 in pixels of the image.
+        mask: (H,W).
+    """
+
+    text_index: int
+    score: float
+    box: tuple[float, ...]
+    mask: BoolArray
+
+
+class ConceptReference(Protocol):
+    """An official detector of concepts, such as Sam3Model, with its processor."""
+
+    def set_image(self, image: Image.Image) -> None:
+        """Encode an RGB image; find() then refers to this image."""
+
+    def find(
+        self,
+        text: Sequence[str] | None,
+        boxes: Sequence[Sequence[float]] | None = None,
+        box_labels: Sequence[int] | None = None,
+        *,
+        threshold: float,
+        mask_threshold: float = 0.5,
+    ) -> list[FoundInstance]:
+        """Find instances; of the first text, the best first, then of the next text.
+
+        Args:
+            text: the texts; None for example boxes alone.
+            boxes: example boxes (N,4), x1,y1,x2,y2 in pixels of the image.
+            box_labels: (N,): 1 positive, 0 negative.
+            threshold: smallest score.
+            mask_threshold: smallest probability of a pixel.
         """
         ...
 

@@ -17,7 +17,7 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .pipeline import Exported
-    from .reference import EverythingReference, Reference, VideoReference
+    from .reference import ConceptReference, EverythingReference, Reference, VideoReference
 
 
 def exporter(family: str) -> Exporter:
@@ -112,6 +112,20 @@ def everything_reference(
     chosen = exporter(family)
     side = chosen.family.image_size
     return chosen.everything_reference(chosen.load(checkpoint, model, image_size=side, random_seed=random_seed))
+
+
+def concept_reference(
+    family: str, checkpoint: Path | None, model: str | None, random_seed: int | None
+) -> ConceptReference:
+    """Build the official detector of concepts of a family, with the same weights as export(). See reference().
+
+    Raises:
+        SamError: see Exporter.load() and Exporter.concept_reference().
+    """
+    chosen = exporter(family)
+    built = chosen.load(checkpoint, model, image_size=chosen.family.image_size, random_seed=random_seed)
+    settings = Settings(Path(), checkpoint=checkpoint, model=model, random_seed=random_seed, concepts=True)
+    return chosen.concept_reference(built, settings)
 
 
 def parameters(family: str, size: str) -> int:

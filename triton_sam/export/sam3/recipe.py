@@ -15,6 +15,7 @@ from ...families.sam3 import Sam3
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..settings import Settings
+from .concept_reference import Sam3ConceptReference
 from .model import add_detector, build_model, checkpoint_folder, load_model
 from .reference import Sam3Reference
 
@@ -73,6 +74,11 @@ class Sam3Exporter(Exporter):
     def add_concepts(self, model: Any, settings: Settings) -> None:
         """See Exporter.add_concepts."""
         add_detector(model, settings.checkpoint, settings.model, random_seed=settings.random_seed)
+
+    def concept_reference(self, model: Any, settings: Settings) -> Sam3ConceptReference:
+        """See Exporter.concept_reference."""
+        self.add_concepts(model, settings)
+        return Sam3ConceptReference(model.concepts, settings.checkpoint)
 
     def companions(self, role: str, settings: Settings) -> Mapping[str, str]:
         """See Exporter.companions. The tokenizer lies beside the text encoder."""

@@ -1,0 +1,115 @@
+"""`triton-sam verify sam3-concepts`: compare instances of words and boxes with those of the official detector."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._common.bundle import bundled
+from ..client.sync import SamTritonClient
+from ..errors import ConfigurationError
+from ..export import registry
+from ..export.settings import Settings
+from ..families import FAMILIES, get_family
+from ..inputs.images import open_image
+from ..repository.folder import models_to_load
+from . import _families, _options, _server
+
+if TYPE_CHECKING:
+    from ..verify.concepts import ConceptRow
+
+SUFFIX = "-concepts"
+"""`verify FAMILY-concepts` compares the instances that a family finds."""
+_PATIENCE = 3600.0  # seconds; the full size takes minutes on a busy processor
+
+
+def names() -> list[str]:
+    """Return the names of the comparisons of concepts, for example "sam3-concepts"."""
+    return [f"{name}{SUFFIX}" for name, family in FAMILIES.items() if family.concepts]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command and return its exit code: 1 if a row misses the thresholds."""
+    from ..verify.concepts import verify_concepts
+
+    args.family = args.family.removesuffix(SUFFIX)
+    _check(args)
+    image = args.image or bundled("test/images") / "coffee.jpg"
+    opened = open_image(image)
+    model = _families.model(args, "verify", is_random=args.random)
+    seed = (args.seed or 0) if args.random else None
+    with contextlib.ExitStack() as stack:
+        folder, files = _models(args, model, seed, stack)
+        reference = registry.concept_reference(args.family, args.checkpoint, model, seed)
+        clients = dict(_clients(args, folder, files, stack))
+        _options.say(args, f"comparing on {image} ...")
+        rows = list(verify_concepts(reference, clients, opened))
+    print(_json(rows) if args.json else _report(rows))
+    return 0 if all(row.passes() for row in rows) else 1
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Check the options before the export.
+
+    Raises:
+        ConfigurationError: an option has no effect.
+        SamError: --local is given, but no Triton can start here.
+    """
+    if args.seed is not None and not args.random:
+        raise ConfigurationError("--seed is for --random: a checkpoint's weights are not random")
+    if args.frames is not None or args.image_size is not None or args.points_per_side is not None:
+        raise ConfigurationError("--frames, --image-size and --points-per-side are not for words")
+    if args.exported is not None or args.precision != "fp32":
+        raise ConfigurationError(
+            f"--exported and --precision are for prompts: `verify {args.family}{SUFFIX}` exports fp32 models"
+        )
+    _server.check(args)
+
+
+def _models(
+    args: argparse.Namespace, model: str | None, seed: int | None, stack: contextlib.ExitStack
+) -> tuple[Path, Mapping[str, Path]]:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
+    settings = Settings(folder, args.checkpoint, model, random_seed=seed, concepts=True, progress=not args.quiet)
+    return folder, registry.export(args.family, settings).files
+
+
+def _clients(
+    args: argparse.Namespace, folder: Path, files: Mapping[str, Path], stack: contextlib.ExitStack
+) -> Iterator[tuple[str, SamTritonClient]]:
+    """Yield a client in this process, and clients of servers over HTTP and gRPC, by their names."""
+    from ..verify.concept_transport import ConceptTransport
+
+    transport = ConceptTransport(get_family(args.family), files)
+    yield "onnxruntime", stack.enter_context(SamTritonClient("localhost", args.family, transport=transport))
+    if args.url is not None:
+        options = {"model_name": args.name, "timeout": _PATIENCE, **_options.access(args)}
+        yield "served", stack.enter_context(SamTritonClient(args.url, args.family, **options))
+    elif args.local:
+        server = stack.enter_context(_server.local_server(args, folder, models_to_load(folder, args.family)))
+        for name, url in (("http", server.http_url), ("grpc", server.grpc_url)):
+            client = SamTritonClient(url, args.family, timeout=_PATIENCE)
+            yield f"served over {name}", stack.enter_context(client)
+
+
+def _report(rows: list[ConceptRow]) -> str:
+    from ..verify.concepts import IOU, TOLERANCE, format_table
+
+    failed = sum(not row.passes() for row in rows)
+    verdict = "all within" if not failed else f"{failed} of {len(rows)} outside"
+    limits = f"scores and boxes within {TOLERANCE:g}, IoU of masks > {IOU:g} or one pixel"
+    return f"{format_table(rows)}\n{verdict} the thresholds: {limits}"
+
+
+def _json(rows: list[ConceptRow]) -> str:
+    from ..verify.concepts import IOU, TOLERANCE
+
+    listed = [{**asdict(row), "ok": row.passes()} for row in rows]
+    passed = all(row.passes() for row in rows)
+    return json.dumps({"threshold": {"difference": TOLERANCE, "iou": IOU}, "ok": passed, "rows": listed}, indent=1)

@@ -1,0 +1,132 @@
+"""Compare instances of concepts with those of the official detector: same weights, same image, same words and boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..client.sync import SamTritonClient
+from ..concepts.instances import Instance
+from ..export.reference import ConceptReference, FoundInstance
+
+TOLERANCE = 1e-4
+"""Largest difference of a score, and of a coordinate of a box as a share of the image's side."""
+IOU = 0.9999
+"""Smallest IoU of a mask with that of the official detector, unless a single pixel differs."""
+
+WORDS = ("cup", "a spoon on a saucer", "table")
+"""The words of the cases. They fit the default image; with random weights, any words would do."""
+_WANTED = 6
+"""Number of instances of the first word that the threshold of the cases lets through, if there are so many."""
+
+
+@dataclass(frozen=True)
+class ConceptRow:
+    """One case, answered by one runner and by the official detector.
+
+    Args:
+        runner: name of the runner that answered, for example "served over http".
+        case: title of the case.
+        instances: number of instances of the runner.
+        official: number of instances of the official detector.
+        score: largest difference of a score.
+        box: largest difference of a coordinate, as a share of the image's side.
+        iou: smallest IoU of the masks; 1 without instances.
+        pixels: largest number of pixels in which two masks differ.
+    """
+
+    runner: str
+    case: str
+    instances: int
+    official: int
+    score: float
+    box: float
+    iou: float
+    pixels: int
+
+    def passes(self) -> bool:
+        """Return whether the instances are equal enough."""
+        masks = self.iou > IOU or self.pixels <= 1
+        return self.instances == self.official and self.score < TOLERANCE and self.box < TOLERANCE and masks
+
+
+def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[str, Any]]:
+    """Return the arguments of find() by title of the case.
+
+    Args:
+        reference: the official detector with the image; its scores decide about the threshold, so that there are
+            instances whatever the weights are.
+        image: the image.
+    """
+    width, height = image.size
+    box = [round(width * 0.2), round(height * 0.3), round(width * 0.5), round(height * 0.7)]
+    other = [round(width * 0.6), round(height * 0.1), round(width * 0.9), round(height * 0.4)]
+    first, *_ = WORDS
+    found = sorted((each.score for each in reference.find([first], threshold=0.0)), reverse=True)[: _WANTED + 1]
+    threshold = float(np.mean(found[-2:])) if len(found) > 1 else 0.3
+    limit = {"threshold": threshold}
+    return {
+        "one word": {"text": [first], **limit},
+        "three words": {"text": list(WORDS), **limit},
+        "a positive box": {"text": None, "boxes": [box], "box_labels": [1], **limit},
+        "a positive and a negative box": {"text": None, "boxes": [box, other], "box_labels": [1, 0], **limit},
+        "a word with both boxes": {"text": [first], "boxes": [box, other], "box_labels": [1, 0], **limit},
+        "another threshold of masks": {"text": [first], "mask_threshold": 0.4, **limit},
+        "no instance": {"text": list(WORDS), "threshold": 1.0},
+    }
+
+
+def verify_concepts(
+    reference: ConceptReference, clients: Mapping[str, SamTritonClient], image: Image.Image
+) -> Iterator[ConceptRow]:
+    """Compare clients with the official detector.
+
+    Args:
+        reference: the official detector with the weights that the clients serve.
+        clients: the clients by the names of their runners.
+        image: the image to compare on.
+
+    Yields:
+        One row for each case and client.
+
+    Raises:
+        ServerError: a client failed.
+    """
+    reference.set_image(image)
+    for title, arguments in cases(reference, image).items():
+        expected = reference.find(**arguments)
+        for name, client in clients.items():
+            yield _compare(name, title, client.find(image=image, **arguments), expected, image.size)
+
+
+def format_table(rows: Sequence[ConceptRow]) -> str:
+    """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
+    lines = [("runner", "case", "instances", "official", "score", "box", "IoU", "")]
+    for row in rows:
+        counts = str(row.instances), str(row.official)
+        values = f"{row.score:.1e}", f"{row.box:.1e}", f"{row.iou:.6f}"
+        lines.append((row.runner, row.case, *counts, *values, "ok" if row.passes() else "FAIL"))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _compare(
+    name: str, title: str, found: Sequence[Instance], expected: Sequence[FoundInstance], size: tuple[int, int]
+) -> ConceptRow:
+    if len(found) != len(expected):
+        return ConceptRow(name, title, len(found), len(expected), 1.0, 1.0, 0.0, size[0] * size[1])
+    scale = np.tile(size, 2)
+    scores, boxes, overlaps, pixels = [0.0], [0.0], [1.0], [0]
+    for ours, theirs in zip(found, expected, strict=True):
+        scores.append(abs(ours.score - theirs.score))
+        boxes.append(float(np.abs((np.array(ours.found_box) - np.array(theirs.box)) / scale).max()))
+        union = int((ours.mask | theirs.mask).sum())
+        overlaps.append(int((ours.mask & theirs.mask).sum()) / union if union else 1.0)
+        pixels.append(int((ours.mask ^ theirs.mask).sum()))
+    return ConceptRow(name, title, len(found), len(expected), max(scores), max(boxes), min(overlaps), max(pixels))

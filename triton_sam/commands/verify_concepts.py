@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -77,7 +78,9 @@ def _models(
 ) -> tuple[Path, Mapping[str, Path]]:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
     settings = Settings(folder, args.checkpoint, model, random_seed=seed, concepts=True, progress=not args.quiet)
-    return folder, registry.export(args.family, settings).files
+    exported = registry.export(args.family, settings)
+    shutil.copytree(bundled("model_repository") / args.family, folder / args.family)  # the session model searches
+    return folder, exported.files
 
 
 def _clients(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..concepts.tokenizer import TOKENIZER_NAME, Tokenizer
-from ..errors import InferenceError
+from ..errors import InferenceError, ModelNotReadyError
 from ..families.base import Family, FloatArray
 from ..families.concepts import CONCEPT_ENCODER, TEXT_ENCODER
 from ..families.tables import DECODER, ENCODER
@@ -116,8 +116,11 @@ class ConceptTransport:
         """Answer a request to the session model; see BaseTransport.infer.
 
         Raises:
+            ModelNotReadyError: it is another model.
             InferenceError: the request was refused.
         """
+        if model != self._name:
+            raise ModelNotReadyError(f"there is no model {model} in this process")
         if contract.FIND in inputs:
             reply = self._session.find_concepts(inputs, lambda: False)
         else:

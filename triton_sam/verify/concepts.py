@@ -11,6 +11,7 @@ from PIL import Image
 
 from ..client.sync import SamTritonClient
 from ..concepts.instances import Instance
+from ..concepts.query import THRESHOLD
 from ..export.reference import ConceptReference, FoundInstance
 
 TOLERANCE = 1e-4
@@ -21,7 +22,7 @@ IOU = 0.9999
 WORDS = ("cup", "a spoon on a saucer", "table")
 """The words of the cases. They fit the default image; with random weights, any words would do."""
 _WANTED = 6
-"""Number of instances of the first word that the threshold of the cases lets through, if there are so many."""
+"""Number of instances that the threshold of a case lets through, if there are so many."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,17 @@ def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[
     box = [round(width * 0.2), round(height * 0.3), round(width * 0.5), round(height * 0.7)]
     other = [round(width * 0.6), round(height * 0.1), round(width * 0.9), round(height * 0.4)]
     first, *_ = WORDS
-    found = sorted((each.score for each in reference.find([first], threshold=0.0)), reverse=True)[: _WANTED + 1]
-    threshold = float(np.mean(found[-2:])) if len(found) > 1 else 0.3
-    limit = {"threshold": threshold}
-    return {
-        "one word": {"text": [first], **limit},
-        "three words": {"text": list(WORDS), **limit},
-        "a positive box": {"text": None, "boxes": [box], "box_labels": [1], **limit},
-        "a positive and a negative box": {"text": None, "boxes": [box, other], "box_labels": [1, 0], **limit},
-        "a word with both boxes": {"text": [first], "boxes": [box, other], "box_labels": [1, 0], **limit},
-        "another threshold of masks": {"text": [first], "mask_threshold": 0.4, **limit},
-        "no instance": {"text": list(WORDS), "threshold": 1.0},
+    both = {"boxes": [box, other], "box_labels": [1, 0]}
+    asked: dict[str, dict[str, Any]] = {
+        "one word": {"text": [first]},
+        "three words": {"text": list(WORDS)},
+        "a positive box": {"text": None, "boxes": [box], "box_labels": [1]},
+        "a positive and a negative box": {"text": None, **both},
+        "a word with both boxes": {"text": [first], **both},
+        "another threshold of masks": {"text": [first], "mask_threshold": 0.4},
     }
+    found = {title: {**arguments, "threshold": _threshold(reference, arguments)} for title, arguments in asked.items()}
+    return {**found, "no instance": {"text": list(WORDS), "threshold": 1.0}}
 
 
 def verify_concepts(
@@ -114,6 +114,12 @@ def format_table(rows: Sequence[ConceptRow]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def _threshold(reference: ConceptReference, arguments: Mapping[str, Any]) -> float:
+    """Return a threshold that some instances pass, between two scores, so that rounding decides nothing."""
+    scores = sorted((each.score for each in reference.find(**arguments, threshold=0.0)), reverse=True)[: _WANTED + 1]
+    return float(np.mean(scores[-2:])) if len(scores) > 1 else THRESHOLD
 
 
 def _compare(

@@ -1,0 +1,156 @@
+"""Words and example boxes through a real Triton: equal to transformers' Sam3Model, one encode, healing, clear errors."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.export]
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("onnxruntime")
+
+from PIL import Image  # noqa: E402
+from support.conditions import settled  # noqa: E402
+from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
+
+from triton_sam import PromptError, SAM2TritonClient, SpeculativeSAM2Client  # noqa: E402
+from triton_sam.errors import ModelNotReadyError  # noqa: E402
+from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
+from triton_sam.families import get_family  # noqa: E402
+from triton_sam.local_server import LocalServer  # noqa: E402
+from triton_sam.verify.concept_transport import ConceptTransport  # noqa: E402
+from triton_sam.verify.concepts import format_table, verify_concepts  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+PHOTO = Image.open(ROOT / "test/images/coffee.jpg").convert("RGB")
+ALL = {"threshold": 0.0, "limit": 2}
+
+
+@pytest.fixture(scope="module")
+def exported() -> FamilyExport:
+    return sam3_concepts()
+
+
+@pytest.fixture(scope="module")
+def server(exported: FamilyExport) -> Iterator[LocalServer]:
+    shutil.copytree(ROOT / "model_repository/sam3", exported.repository / "sam3", dirs_exist_ok=True)
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with LocalServer(exported.repository, models=["sam3"], **ports) as running:
+        yield running
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(server: LocalServer, request: pytest.FixtureRequest) -> Iterator[SAM2TritonClient]:
+    url = server.http_url if request.param == "http" else server.grpc_url
+    with SAM2TritonClient(url, "sam3", timeout=300) as made:
+        yield made
+
+
+def noise(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 255, (60, 80, 3), np.uint8)
+
+
+def computed(client: SAM2TritonClient, model: str) -> int:
+    """Return the number of requests that a model has answered."""
+    return settled(lambda: int(client._transport.statistics(model)["inference_count"]))
+
+
+def summary(found) -> list[tuple]:
+    return [(each.label, each.score, each.found_box, each.to_rle()["counts"]) for each in found]
+
+
+def test_instances_equal_the_official_detector(exported: FamilyExport, server: LocalServer) -> None:
+    reference = Sam3ConceptReference(exported.model.concepts, None)
+    with (
+        SAM2TritonClient(transport=ConceptTransport(get_family("sam3"), exported.files), model_type="sam3") as inside,
+        SAM2TritonClient(server.http_url, "sam3", timeout=300) as http,
+        SAM2TritonClient(server.grpc_url, "sam3", timeout=300) as grpc,
+    ):
+        rows = list(verify_concepts(reference, {"inside": inside, "http": http, "grpc": grpc}, PHOTO))
+    print(format_table(rows))
+    assert all(row.passes() for row in rows)
+    assert all((row.official > 2) == (row.case != "no instance") for row in rows)
+    assert len(rows) == 21
+
+
+def test_words_and_clicks_cost_one_encode(client: SAM2TritonClient) -> None:
+    image = noise(1 if client.url.startswith("http") else 2)
+    before = [computed(client, model) for model in ("sam3_encoder", "sam3_concept_encoder", "sam3_text_encoder")]
+    found = client.find(["a", "b"], image=image, **ALL)
+    client.find(["b", "c"], image=found.image, **ALL)
+    clicked = client.segment(box=[5, 5, 40, 40], image=found.image)
+    after = [computed(client, model) for model in ("sam3_encoder", "sam3_concept_encoder", "sam3_text_encoder")]
+    assert [new - old for new, old in zip(after, before, strict=True)][:2] == [0, 1]
+    with SAM2TritonClient(client.url, "sam3", embeddings="client", timeout=300) as alone:
+        alone.set_image(image)
+        (expected,) = alone.segment(box=[5, 5, 40, 40])
+    assert (clicked[0].mask != expected.mask).sum() <= 1
+    assert clicked[0].score == pytest.approx(expected.score, abs=1e-4)
+
+
+def test_texts_of_one_request_equal_lone_requests(client: SAM2TritonClient) -> None:
+    words = [f"word {index}" for index in range(20)]
+    together = client.find(words, image=noise(3), **ALL)
+    assert [each.label for each in together[::2]] == words
+    for index in (0, 7, 19):
+        alone = client.find(words[index], image=together.image, **ALL)
+        assert summary(alone) == summary(together)[2 * index : 2 * index + 2]
+
+
+def test_an_image_that_the_server_lost_is_found_again(client: SAM2TritonClient) -> None:
+    found = client.find("dog", image=noise(4), **ALL)
+    found.image.remote.image_id = "0" * 32
+    again = client.find("dog", image=found.image, **ALL)
+    assert summary(again) == summary(found)
+
+
+def test_examples_of_another_file_with_the_same_pixels(client: SAM2TritonClient, tmp_path: Path) -> None:
+    """The feature maps of both files are equal, so the answers must be; those of a box elsewhere are not."""
+    image, copy = noise(5), tmp_path / "copy.bmp"
+    Image.fromarray(image).save(copy)
+    expected = client.find("dog", boxes=[5, 5, 40, 40], image=image, **ALL)
+    assert summary(client.find("dog", boxes=[5, 5, 40, 40], image=image, example=copy, **ALL)) == summary(expected)
+    other = client.find("dog", boxes=[5, 5, 40, 40], image=image, example=noise(6), **ALL)
+    assert summary(other) != summary(expected)
+
+
+def test_the_async_client_finds_the_same(server: LocalServer) -> None:
+    async def search():
+        async with SpeculativeSAM2Client(server.grpc_url, "sam3", timeout=300) as client:
+            return await client.find_async(["a", "b"], image=noise(7), **ALL)
+
+    with SAM2TritonClient(server.http_url, "sam3", timeout=300) as client:
+        assert summary(asyncio.run(search())) == summary(client.find(["a", "b"], image=noise(7), **ALL))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"text": "x " * 900}, "tokens with the start and the end"),
+        ({"text": "x" * 10_000}, "has 10000 characters"),
+        ({"boxes": [500, 500, 600, 600]}, "lies outside the image, which has 80 x 60 pixels"),
+    ],
+    ids=["tokens", "characters", "outside"],
+)
+def test_a_mistake_that_only_the_server_sees(client: SAM2TritonClient, arguments: dict, message: str) -> None:
+    with pytest.raises(PromptError, match=message):
+        client.find(**arguments, image=noise(8))
+
+
+def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> None:
+    for name in ("sam3", "sam3_encoder", "sam3_decoder"):
+        shutil.copytree(exported.repository / name, tmp_path / name)
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    with (
+        LocalServer(tmp_path, models=["sam3"], **ports) as server,
+        SAM2TritonClient(server.http_url, "sam3", timeout=300) as client,
+    ):
+        with pytest.raises(ModelNotReadyError, match="triton-sam export sam3 --concepts"):
+            client.find("dog", image=noise(9))
+        assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))

@@ -1,0 +1,142 @@
+"""`predict --text`: options that fit each other, files, tables, and the family that is chosen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from triton_sam.cli import main
+from triton_sam.client.concepts import FoundInstances
+from triton_sam.commands import predict
+from triton_sam.concepts.instances import Instance
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "street.png"
+    Image.new("RGB", (64, 48)).save(path)
+    return path
+
+
+class Client:
+    """A client that finds two buses and a cat, or nothing."""
+
+    calls: list
+    finds = True
+
+    def __init__(self, url, family, **options) -> None:
+        type(self).family = family
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        pass
+
+    def find(self, text, **arguments):
+        self.calls.append((text, arguments))
+        mask = np.zeros((48, 64), bool)
+        mask[3:9, 5:20] = True
+        found = [
+            Instance(mask, 0.9, None, index, place, (5, 3, 20, 9), label=label)
+            for label, index, place in (("bus", 0, 0), ("bus", 0, 1), ("cat", 1, 0))
+        ]
+        return FoundInstances(found if self.finds else [], None)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
+    kind = type("Fresh", (Client,), {"calls": []})
+    monkeypatch.setattr(predict, "SAM2TritonClient", kind)
+    return kind
+
+
+def test_instances_become_files_with_labels(client, image: Path, tmp_path: Path, capsys) -> None:
+    out, drawn = tmp_path / "found.json", tmp_path / "overlay.png"
+    arguments = ["--text", "bus", "--text", "cat", "--out", str(out), "--overlay", str(drawn), "--limit", "2"]
+    assert main(["predict", str(image), *arguments]) == 0
+    ((text, given),) = client.calls
+    assert (client.family, text, given["limit"], given["boxes"]) == ("sam3", ["bus", "cat"], 2, None)
+    document = json.loads(out.read_text())
+    assert document["categories"] == [{"id": 1, "name": "bus"}, {"id": 2, "name": "cat"}]
+    assert [each["category_id"] for each in document["annotations"]] == [1, 1, 2]
+    assert Image.open(drawn).size == (64, 48)
+    assert capsys.readouterr().out.splitlines()[1] == "bus 1: score 0.900, 90 pixels, box (5, 3, 20, 9)"
+
+
+def test_examples_and_what_is_not_meant(client, image: Path, capsys) -> None:
+    boxes = ["--example", "1,2,9,9", "--not-example", "20,20,30,30", "--threshold", "0.1"]
+    assert main(["predict", str(image), *boxes, "--json"]) == 0
+    ((text, given),) = client.calls
+    assert (text, given["box_labels"], given["threshold"]) == (None, [1, 0], 0.1)
+    assert given["boxes"] == [[1, 2, 9, 9], [20, 20, 30, 30]]
+    objects = json.loads(capsys.readouterr().out)["objects"]
+    assert [each["label"] for each in objects] == ["bus", "bus", "cat"]
+    assert {"rle", "score", "box"} <= set(objects[0])
+
+
+def test_masks_of_instances_are_numbered(client, image: Path, tmp_path: Path) -> None:
+    assert main(["predict", str(image), "--text", "bus", "--out", str(tmp_path / "mask.png"), "-q"]) == 0
+    assert sorted(path.name for path in tmp_path.glob("mask*.png")) == ["mask.png", "mask_1.png", "mask_2.png"]
+
+
+def test_nothing_found_is_said(client, image: Path, tmp_path: Path, capsys) -> None:
+    client.finds = False
+    assert main(["predict", str(image), "--text", "bus", "--out", str(tmp_path / "found.json")]) == 0
+    assert "no instance was found" in capsys.readouterr().err
+    assert json.loads((tmp_path / "found.json").read_text())["annotations"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--threshold", "0.2", "--point", "1,1"], "--threshold is for --text and --example"),
+        (["--text", "bus", "--point", "1,1"], "--point cannot be combined with --text and --example"),
+        (["--text", "bus", "--logits", "a.npy"], "--logits cannot be combined"),
+        (["--text", "bus", "--multimask"], "--multimask is for clicks"),
+        (["--text", "bus", "--keep-clicked"], "the clean-up options are for clicks"),
+        (["--text", "bus", "--model", "sam2"], "sam2 cannot find words: give --model sam3"),
+        (["--text", " "], "a text is empty"),
+        (["--text", "bus", "--limit", "0"], "limit must be at least 1"),
+        (["--example", "100,100,200,200"], "lies outside the image, which has 64 x 48 pixels"),
+        (["--not-example", "1,1,9,9"], "at least one with label 1"),
+        ([], "or --text"),
+    ],
+    ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_and_sends_nothing(client, image: Path, capsys, arguments, message) -> None:
+    assert main(["predict", str(image), *arguments]) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert message in line
+    assert client.calls == []
+
+
+def test_clicks_still_have_the_default_family(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def stop(url, family, **options):
+        assert family == "sam2"
+        raise Stop
+
+    monkeypatch.setattr(predict, "SAM2TritonClient", stop)
+    with pytest.raises(Stop):
+        main(["predict", str(image), "--point", "1,1"])
+
+
+@pytest.mark.export
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sam2", "--concepts"], "sam2 has no models for words: leave --concepts out"),
+        (["sam3", "fp16", "--concepts"], "--concepts needs the checkpoint: triton-sam setup sam3 --concepts"),
+    ],
+)
+def test_setup_with_concepts(arguments: list[str], message: str, capsys) -> None:
+    pytest.importorskip("torch")
+    assert main(["setup", *arguments]) == 1
+    assert message in capsys.readouterr().err

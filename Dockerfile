@@ -64,7 +64,7 @@ COPY . .
 # The numpy of the image stays, because the image's Python backend was built against it. NVIDIA installs numpy<2.
 RUN numpy=$(python3 -c 'import numpy; print(numpy.__version__)') \
     && sed "s/^numpy==.*/numpy==$numpy/" constraints.txt >/tmp/constraints.txt \
-    && python3 -m pip install --constraint /tmp/constraints.txt . \
+    && python3 -m pip install --constraint /tmp/constraints.txt ".[concepts]" \
     && install --directory --owner=1000 --group=1000 /var/cache/triton-sam /models
 # This is the user triton-server of NVIDIA's image.
 USER 1000:1000

@@ -224,7 +224,6 @@ class SpeculativeSAM2Client(ClientCore):
         found = found or await told_everything_async(self, image, chosen, progress)
         return await asyncio.to_thread(FoundObjects, found)
 
-    @also_spelled(point_coords="coords", point_labels="labels")
     async def find_async(
         self,
         text: str | Sequence[str] | None = None,
@@ -239,6 +238,7 @@ class SpeculativeSAM2Client(ClientCore):
         query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
         return await self._carry(self._concepts.find(query, chosen, example, self._encode_here))
 
+    @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(
         self,
         coords: PromptArray = None,

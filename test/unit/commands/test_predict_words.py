@@ -64,7 +64,8 @@ def test_instances_become_files_with_labels(client, image: Path, tmp_path: Path,
     document = json.loads(out.read_text())
     assert document["categories"] == [{"id": 1, "name": "bus"}, {"id": 2, "name": "cat"}]
     assert [each["category_id"] for each in document["annotations"]] == [1, 1, 2]
-    assert Image.open(drawn).size == (64, 48)
+    with Image.open(drawn) as opened:
+        assert opened.size == (64, 48)
     assert capsys.readouterr().out.splitlines()[1] == "bus 1: score 0.900, 90 pixels, box (5, 3, 20, 9)"
 
 

@@ -98,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
         ) as client,
     ):
         answers = [_ask(args, client, source, prompt) for source in sources]
+        if not args.json:
+            _server.say_if_demo_model(args, urls)
     chosen = [(each.source, each.segments if args.all_candidates else best_of(each.segments)) for each in answers]
     written = [] if form is None else _predict_files.write(args.out, form, chosen)
     for source, segments in chosen:

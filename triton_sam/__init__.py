@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._version import __version__
+from .client.aio import AsyncSAM2TritonClient, AsyncSamTritonClient
 from .client.paths import queue_multiple_requests, wait_for_latest_result
 from .client.speculative import SpeculativeSAM2Client
 from .client.sync import SAM2TritonClient, SamTritonClient
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
     from .masks.video_segment import VideoSegment
 
 __all__ = [
+    "AsyncSAM2TritonClient",
     "AsyncSAM2VideoClient",
+    "AsyncSamTritonClient",
     "CheckpointError",
     "ChecksumError",
     "Cleanup",

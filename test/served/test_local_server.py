@@ -125,6 +125,18 @@ def test_a_broken_file_is_reported_with_its_reason_and_leaves_nothing(scale_only
     assert not segments_of_log(server.log)
 
 
+@pytest.mark.parametrize("admin", [False, True])
+def test_a_config_that_cannot_be_parsed_is_named_and_quoted(scale_only: Path, admin: bool) -> None:
+    """The command prints the text of the error: see cli.main()."""
+    path = write_model(scale_only, "broken", b"unread", config_of()).parents[1] / "config.pbtxt"
+    path.write_text(f"{path.read_text()}max_batch_size: zero\n")
+    line = len(path.read_text().splitlines())
+    with pytest.raises(LocalServerError) as caught:
+        LocalServer(scale_only, admin=admin).start()
+    reason = f"{path}, line {line}: Expected integer, got: zero in `max_batch_size: zero`"
+    assert str(caught.value) == f"model 'broken' failed to load: {reason}"
+
+
 def test_start_stop_and_start_again(scale_only: Path, tmp_path: Path) -> None:
     server = LocalServer(scale_only, log_file=tmp_path / "logs" / "triton.log")
     with pytest.raises(LocalServerError, match="was not started"):

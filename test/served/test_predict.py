@@ -59,6 +59,18 @@ def test_without_a_file_it_prints_a_table_and_a_hint(predict, images, expected):
     assert predict(images / "shapes.jpg", *POINT, "--quiet")[2] == ""
 
 
+def test_the_demo_model_is_named_once_on_standard_error(predict, pictures, server):
+    """The command finds the repository of a server that this user runs here; --json and --quiet are silent."""
+    line = "the masks come from the weights of the demo model; `triton-sam setup sam2` fetches official weights\n"
+    images = (pictures / "shapes.jpg", pictures / "coffee.jpg")
+    for url in (server.http_url, server.grpc_url):
+        code, out, err = predict(*images, *POINT, url=url)
+        assert (code, err.count(line)) == (0, 1)
+        assert b"weights" not in out
+    for option in ("--json", "--quiet"):
+        assert predict(*images, *POINT, option)[2].count("demo") == 0
+
+
 def test_several_images_by_a_pattern(predict, pictures):
     arguments = ("--out", pictures / "mask.png", "--overlay", pictures / "drawn.png", "--json")
     code, out, err = predict(pictures / "*.jpg", *POINT, *arguments)
@@ -81,7 +93,7 @@ def test_from_standard_input_to_standard_output(predict, images, expected, monke
         ("rle", lambda out: np.testing.assert_array_equal(rle_to_mask(json.loads(out)[0]["rle"]), expected.mask)),
     ):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content)))
-        code, out, err = predict("-", *POINT, "--out", "-", "--format", name)
+        code, out, err = predict("-", *POINT, "--out", "-", "--format", name, "--quiet")
         assert (code, err) == (0, "")
         check(out)
 

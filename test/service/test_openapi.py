@@ -69,3 +69,39 @@ def test_the_document_is_sound(service):
         for verb, operation in verbs.items():
             assert operation["description"], (verb, path)
             assert "422" not in operation["responses"] or "problem+json" in str(operation["responses"]["422"])
+
+
+def test_every_operation_has_a_title_of_its_own_and_a_tag_that_is_described(service):
+    """The titles of the routes of 2024 are no names of functions, and /metrics and /live are not left out."""
+    document = service.http.get("/openapi.json").json()
+    described = {tag["name"]: tag["description"] for tag in document["tags"]}
+    operations = [operation for verbs in document["paths"].values() for operation in verbs.values()]
+    titles = [operation["summary"] for operation in operations]
+    assert len(set(titles)) == len(titles)
+    assert not any(title.istitle() and len(title.split()) > 1 for title in titles), titles  # "New Session Id"
+    assert {tag for operation in operations for tag in operation["tags"]} == set(described)
+    assert all(described.values())
+    assert {"/metrics", "/live"} <= set(document["paths"])
+
+
+def test_the_metrics_and_the_websocket_are_described_as_they_are(service):
+    document = service.http.get("/openapi.json").json()
+    metrics, live = (document["paths"][path]["get"] for path in ("/metrics", "/live"))
+    assert "text/plain" in metrics["responses"]["200"]["content"]
+    assert "401" in metrics["responses"]
+    assert {"101", "401", "403", "421", "429", "503"} <= set(live["responses"])
+    kinds = ("hello", "segment", "cancel", "status", "masks", "error")
+    assert all(f"`{kind}`" in live["description"] for kind in kinds)
+    answer = service.http.get("/live")  # without an upgrade
+    assert str(answer.status_code) in live["responses"]
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_the_forms_of_2024_have_descriptions_and_examples(service):
+    document = service.http.get("/openapi.json").json()
+    for path in ("/embedded_model", "/cancel_pending", "/from_model", "/prediction"):
+        ((_, content),) = document["paths"][path]["post"]["requestBody"]["content"].items()
+        schema = document["components"]["schemas"][content["schema"]["$ref"].rsplit("/")[-1]]
+        for name, field in schema["properties"].items():
+            assert field["description"], (path, name)
+            assert name in ("image", "model", "cancel_pending") or field["examples"], (path, name)

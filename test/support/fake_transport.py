@@ -90,6 +90,7 @@ class AsyncFakeTransport(_Script):
         super().__init__(*answers)
         self.cancelled = 0
         self.ends = []
+        self.ready = ("sam2", "sam2_encoder", "sam2_decoder")
 
     async def in_time(self, call, end=None):
         self.ends.append(end)
@@ -104,6 +105,9 @@ class AsyncFakeTransport(_Script):
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
+
+    async def is_ready(self, model):
+        return model in self.ready
 
     async def close(self):
         self.is_closed = True

@@ -12,6 +12,7 @@ import triton_sam
 PUBLIC = {
     "triton_sam": """
         SAM2AutomaticMaskGenerator SamAutomaticMaskGenerator
+        AsyncSAM2TritonClient AsyncSamTritonClient
         AsyncSAM2VideoClient SAM2VideoClient UnknownSessionError VideoError VideoSegment
         CheckpointError ChecksumError Cleanup ConfigurationError DownloadError ExportError ImageEmbeddings ImageError
         InferenceError InputError LocalServerError MissingDependencyError ModelNotReadyError NoImageError PortInUseError
@@ -19,7 +20,7 @@ PUBLIC = {
         ServerTimeoutError ServerUnreachableError SpeculativeSAM2Client __version__ fetch_image queue_multiple_requests
         wait_for_latest_result
     """,
-    "triton_sam.client": "SAM2TritonClient SamTritonClient",
+    "triton_sam.client": "AsyncSAM2TritonClient AsyncSamTritonClient SAM2TritonClient SamTritonClient",
     "triton_sam.masks": """
         Polygon Segment full_size_logits mask_to_box mask_to_png mask_to_polygons mask_to_rle overlay resize_logits
         rle_to_mask trace_polygons

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .._common.columns import without_empty_columns
+
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c1c1c; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; font-size: 0.92rem; }
@@ -22,7 +24,10 @@ h2 { margin-top: 2.2rem; }
 
 @dataclass(frozen=True)
 class Table:
-    """A table of text cells. The first column is aligned to the left, the others to the right."""
+    """A table of text cells. The first column is aligned to the left, the others to the right.
+
+    Columns without a value in any row are not shown.
+    """
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -82,7 +87,8 @@ def _markdown(block: Block) -> str:
     if isinstance(block, Illustration):
         return f"![{block.description}]({block.path.name})"
     if isinstance(block, Table):
-        lines = [block.head, ["---"] + ["---:"] * (len(block.head) - 1), *block.rows]
+        head, rows = without_empty_columns(block.head, block.rows)
+        lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     return block
 
@@ -95,8 +101,9 @@ def _html(block: Block) -> str:
         data = base64.b64encode(block.path.read_bytes()).decode()
         return f'<p><img alt="{html.escape(block.description)}" src="data:image/{kind};base64,{data}"></p>'
     if isinstance(block, Table):
-        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in block.head)
-        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in block.rows]
+        titles, cells = without_empty_columns(block.head, block.rows)
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in titles)
+        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in cells]
         body = "\n".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
     return f"<p>{_inline_html(html.escape(block))}</p>"

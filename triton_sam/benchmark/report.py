@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from .._common.columns import aligned
 from .._common.files import atomic_write
 from .document import Block, Document, Heading, Illustration, Table
 from .result_file import to_csv, to_json
@@ -88,13 +89,17 @@ def make_document(results: Results, plots: dict[str, Path]) -> Document:
 
 def summary(results: Results) -> str:
     """Return the medians and the thresholds as plain text for a terminal."""
-    lines = [f"{'':60} {'median ms':>9} {'min':>8} {'max':>8} {'p95':>8} {'per s':>8} {'n':>5}"]
+    head = ("", "median ms", "min", "max", "p95", "per s", "n")
+    rows = []
     for row in results.rows:
         who = row.who + (f" {row.protocol}" if row.protocol else "") + (f" x{row.size}" if row.size else "")
         name = f"{row.section:11} {row.what[:32]:32} {who}"
-        times = [f"{value:8.1f}" for value in (row.ms.median, row.ms.min, row.ms.max, row.ms.p95)] if row.ms else []
+        times = (
+            [f"{value:.1f}" for value in (row.ms.median, row.ms.min, row.ms.max, row.ms.p95)] if row.ms else [""] * 4
+        )
         rate = "" if row.per_second is None else f"{row.per_second:.2f}"
-        lines.append(f"{name:60}  {' '.join(times)} {rate:>8} {row.ms.n if row.ms else '':>5}")
+        rows.append([name, *times, rate, str(row.ms.n) if row.ms else ""])
+    lines = [aligned(head, rows, right=range(1, len(head)))]
     thresholds = judge(results)
     if thresholds:
         lines.append("")

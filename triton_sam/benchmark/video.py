@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from .._common.columns import aligned
 from ..client.video.sync import SAM2VideoClient
 from ..export import registry
 from ..export.settings import Settings
@@ -111,15 +112,13 @@ def measure_video(settings: VideoBenchmark, *, progress: bool = True) -> list[Vi
 def format_speeds(speeds: Sequence[VideoSpeed]) -> str:
     """Return the speeds as aligned plain text, with the ratio to the official predictor."""
     official = {speed.objects: speed.median for speed in speeds if speed.runner == _OFFICIAL}
-    lines = [("runner", "objects", "frames", "median", "90 %", "frames/s", "official = 1")]
+    head = ("runner", "objects", "frames", "median", "90 %", "frames/s", "official = 1")
+    lines: list[tuple[str, ...]] = []
     for speed in speeds:
         numbers = f"{speed.median * 1000:.0f} ms", f"{speed.p90 * 1000:.0f} ms", f"{speed.frames_per_second:.2f}"
         ratio = f"{official[speed.objects] / speed.median:.2f}"
         lines.append((speed.runner, str(speed.objects), str(speed.frames), *numbers, ratio))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return aligned(head, lines)
 
 
 def _export(settings: VideoBenchmark, folder: Path, progress: bool) -> Mapping[str, Path]:

@@ -5,21 +5,48 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from PIL import Image
 
 from ..everything.parameters import Parameters
 from ..everything.search import Decode, Encode, Found, Search, Step, search
+from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
+from ..inputs.prompts import PromptArray
 
 if TYPE_CHECKING:
-    from .speculative import SpeculativeSAM2Client
     from .sync import SamTritonClient
 
 Progress = Callable[[Step], None]
 """Is told each step. An exception that it raises ends the search."""
+
+
+Queued = tuple[str, "asyncio.Task[tuple[FloatArray, FloatArray]]"]
+"""(request id, task) of one prediction, whose result is (masks, iou)."""
+
+
+class AsyncSearchClient(Protocol):
+    """The calls of an asynchronous client that a search makes, as in SpeculativeSAM2Client."""
+
+    @property
+    def family(self) -> Family:
+        """The SAM family."""
+
+    async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
+        """Encode an image."""
+
+    async def predict_async(
+        self,
+        coords: PromptArray,
+        labels: PromptArray,
+        *,
+        mask_input: PromptArray,
+        multimask_output: bool,
+        image: ImageEmbeddings,
+    ) -> Queued:
+        """Begin a prediction that no other one replaces."""
 
 
 def find_everything(
@@ -57,7 +84,7 @@ def find_everything(
 
 
 async def find_everything_async(
-    client: SpeculativeSAM2Client,
+    client: AsyncSearchClient,
     image: ImageSource,
     parameters: Parameters,
     embeddings: ImageEmbeddings | None = None,
@@ -88,8 +115,13 @@ async def find_everything_async(
                 is_known = embeddings is not None and asked.image is opened
                 answer = embeddings if is_known else await client.encode_async(_as_file(asked.image, opened, image))
             elif isinstance(asked, Decode):
-                arguments = (asked.points, asked.labels, None, None, None, asked.masks, asked.multimask)
-                _, task = await client.predict_async(*arguments, image=asked.image)
+                _, task = await client.predict_async(
+                    asked.points,
+                    asked.labels,
+                    mask_input=asked.masks,
+                    multimask_output=asked.multimask,
+                    image=asked.image,
+                )
                 answer = await task
             else:
                 yield asked
@@ -98,7 +130,7 @@ async def find_everything_async(
 
 
 async def told_everything_async(
-    client: SpeculativeSAM2Client, image: ImageSource, parameters: Parameters, progress: Progress | None
+    client: AsyncSearchClient, image: ImageSource, parameters: Parameters, progress: Progress | None
 ) -> Found:
     """Do as find_everything_async(), but tell the steps to ``progress`` and return the result."""
     async with contextlib.aclosing(find_everything_async(client, image, parameters)) as steps:

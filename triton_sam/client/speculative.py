@@ -6,13 +6,11 @@ import asyncio
 import concurrent.futures
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
-from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
 from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
@@ -22,26 +20,24 @@ from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.aio import AsyncTransport
-from ..transport.base import AsyncBaseTransport, Tensors
+from ..transport.base import AsyncBaseTransport
 from ..transport.options import Busy
-from ..wire.pair import Request
-from .base import ClientCore, EmbeddingsPlace
-from .clicks import Click
-from .concepts import FoundInstances, current
-from .dispatcher import Dispatcher, Work
-from .drivers import carry, carry_async, settle
-from .flows import Flow, ask, predict
+from .base import EmbeddingsPlace
+from .concepts import FoundInstances
+from .dispatched import DispatchedCore
+from .dispatcher import Work
+from .drivers import carry, settle
+from .flows import ask, predict
 from .lanes import Job, Lanes
 from .spellings import also_spelled, check_image_size, timeout_in_second_place
 
-Value = TypeVar("Value")
 Result = tuple[FloatArray, FloatArray]
 """(masks, iou) as SAM2TritonClient.predict() returns them."""
 Queued = tuple[str, "asyncio.Task[Result]"]
 """(request id, task) of one prediction."""
 
 
-class SpeculativeSAM2Client(ClientCore):
+class SpeculativeSAM2Client(DispatchedCore):
     """Predicts masks while the mouse moves. Only the newest position of each mouse matters.
 
     Each prediction belongs to a lane, for example one for each user or window; ``session_id`` is the name of the lane.
@@ -108,7 +104,6 @@ class SpeculativeSAM2Client(ClientCore):
         super().__init__(url, model_type, model_name, embeddings=embeddings)
         if max_in_flight < 1 or max_in_flight_total < 1:
             raise ConfigurationError("max_in_flight and max_in_flight_total must be at least 1")
-        self._timeout = timeout
         if transport is None:
             transport = AsyncTransport(
                 self._server,
@@ -120,8 +115,7 @@ class SpeculativeSAM2Client(ClientCore):
                 connections=max_in_flight_total + 2,  # two more: for the encoder, and for a search
             )
         lanes = Lanes[Work[Any]](per_lane=max_in_flight, total=max_in_flight_total, cancel_running=cancel_running)
-        self._dispatcher = Dispatcher(transport, lanes)
-        weakref.finalize(self, self._dispatcher.close_when_forgotten)
+        self._open_dispatcher(transport, lanes, timeout)
 
     @property
     def requests_sent(self) -> int:
@@ -235,8 +229,7 @@ class SpeculativeSAM2Client(ClientCore):
         **parameters: Any,
     ) -> FoundInstances:
         """Find every instance of concepts, see SAM2TritonClient.find()."""
-        query, chosen = check_parameters(text, boxes, box_labels, parameters), current(image, self._embeddings)
-        return await self._carry(self._concepts.find(query, chosen, example, self._encode_here))
+        return await self._find((text, boxes, box_labels), image, example, parameters)
 
     @also_spelled(point_coords="coords", point_labels="labels")
     async def predict_async(
@@ -335,14 +328,6 @@ class SpeculativeSAM2Client(ClientCore):
         """Cancel all requests of a lane and forget the lane; return the number of cancelled requests."""
         return self._dispatcher.change(lambda lanes: lanes.forget(session_id))
 
-    def close(self) -> None:
-        """Cancel all requests and close the connections. This blocks; inside an event loop, use aclose() instead."""
-        self._dispatcher.close().result()
-
-    async def aclose(self) -> None:
-        """Cancel all requests and close the connections."""
-        await asyncio.shield(asyncio.wrap_future(self._dispatcher.close()))
-
     async def __aenter__(self) -> SpeculativeSAM2Client:
         return self
 
@@ -358,31 +343,6 @@ class SpeculativeSAM2Client(ClientCore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    async def _click_async(self, image: ImageEmbeddings | None, *arguments: Any, **options: Any) -> Click:
-        """Return a click that is ready to be sent, see _click(). If preparing may wait for the server, use a thread."""
-        click = self._click(image, *arguments, **options)
-        if click.waits:
-            await asyncio.to_thread(click.prepare)
-        else:
-            click.prepare()
-        return click
-
-    async def _carry(self, flow: Flow[Value]) -> Value:
-        """Run a flow outside of all lanes. Its steps run in threads: preparing an image would block the loop."""
-        end = time.monotonic() + self._timeout
-
-        async def send(request: Request) -> Tensors:
-            return await asyncio.wrap_future(self._dispatcher.infer(request, end))
-
-        return await carry_async(flow, send, asyncio.to_thread)
-
-    def _encode_here(self, content: bytes) -> ImageEmbeddings:
-        return carry(self._flows.encode_here(content), self._sender(None))
-
-    def _sender(self, end: float | None) -> Callable[[Request], Tensors]:
-        """Return a function that sends a request and waits for the answer until ``end``, see Dispatcher.infer()."""
-        return lambda request: self._dispatcher.infer(request, end).result()
 
     def _queue(self, works: Sequence[Work[Result]], session_id: str) -> list[Queued]:
         return [self._queued(job) for job in self._dispatcher.submit(works, session_id)]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigurationError
+from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, has_demo_weights
+from ..transport.url import parse_url
 from . import _options
 
 if TYPE_CHECKING:
@@ -30,6 +32,24 @@ def check(args: argparse.Namespace) -> None:
     from ..local_server.installation import find_wheel
 
     find_wheel()
+
+
+def say_if_demo_model(args: argparse.Namespace, urls: Sequence[str | None]) -> None:
+    """Say on stderr, unless --quiet is given, that a command's masks come from the weights of the demo model.
+
+    Triton does not tell from which checkpoint a model was made. So this command knows it of servers alone that this
+    user runs on this machine with triton-sam.
+
+    Args:
+        args: arguments of a command with --model and --name.
+        urls: the URLs of its server; None is the default one.
+    """
+    from ..local_server.control import find_server
+
+    url = parse_url(urls[0])
+    server = find_server(url.port) if url.is_local else None
+    if server is not None and has_demo_weights(server.repository, args.name or args.model):
+        _options.say(args, f"the masks come from the weights of the demo model; {FETCH_OFFICIAL_WEIGHTS}")
 
 
 @contextlib.contextmanager

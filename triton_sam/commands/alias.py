@@ -14,7 +14,7 @@ from pathlib import Path
 from ..errors import ConfigurationError, RepositoryError
 from ..families import FAMILIES
 from ..repository.aliases import Alias, is_served, paintera, pair, remove_alias, write_alias
-from ..repository.folder import is_demo_model, list_models, subfolders
+from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, is_demo_model, list_models, subfolders
 from ..repository.names import pair_names
 from . import _options
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             _options.say(
                 args,
                 f"warning: {alias.name} is an official name, but {alias.target} has the weights of the demo model; "
-                "`triton-sam setup` gets official ones",
+                f"{FETCH_OFFICIAL_WEIGHTS}",
             )
     _options.say(args, "restart a running server to load them")
     return 0

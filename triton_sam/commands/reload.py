@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from ..local_server.control import find_closed_server
 
     url = parse_url(args.url)
-    server = find_closed_server(int(url.address.rpartition(":")[2])) if url.is_local else None
+    server = find_closed_server(url.port) if url.is_local else None
     if server is not None:
         _options.say(args, "the server accepts no requests to load models, so it starts again ...")
         wanted = _expand(args.names, read_repository(server.repository).keys())

@@ -62,7 +62,10 @@ def to_json(reports: Sequence[Report], settings: Settings, server: dict[str, Any
 
 
 def table(reports: Sequence[Report]) -> str:
-    """Return the metrics as plain text, with a row for each metric and a column for each data set; at least one."""
+    """Return the metrics as plain text, with a row for each metric and a column for each data set; at least one.
+
+    Metrics that no data set has are left out.
+    """
     summaries = [report.summary for report in reports]
     titles = [report.dataset.name + ("" if report.complete else " (partial)") for report in reports]
     width = max(11, *(len(title) + 2 for title in titles))
@@ -92,7 +95,8 @@ def _rows(summaries: Sequence[Summary]) -> list[tuple[str, list[str]]]:
         )
         rows.append(("          objects that get there", [f"{each.targets[index].reached:.0%}" for each in summaries]))
     names = {"click": "1 click", "candidates": "3 candidates", "box": "box", "all": "all answers"}
-    for number, (kind, words) in enumerate(names.items()):
+    known = [kind for kind in names if any(each.spearman[kind] is not None for each in summaries)]
+    for number, (kind, words) in enumerate((kind, names[kind]) for kind in known):
         rows.append((f"{'Spearman' if number == 0 else '':10}{words}", [_format(s.spearman[kind]) for s in summaries]))
     return rows
 

@@ -28,7 +28,7 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class SupervisedServer:
-    """A server of this user on this machine that accepts no requests to load models.
+    """A server of this user on this machine with its supervisor. load_again() is for one without administration.
 
     Args:
         run_directory: the folder of the run.
@@ -104,7 +104,17 @@ class SupervisedServer:
 
 
 def find_closed_server(port: int) -> SupervisedServer | None:
-    """Return the server of this user that listens on a port of this machine and accepts no requests to load models.
+    """Return the server of find_server() if it accepts no requests to load models.
+
+    Args:
+        port: port of the HTTP or the gRPC endpoint.
+    """
+    server = find_server(port)
+    return server if server is not None and server.state.get("links") else None
+
+
+def find_server(port: int) -> SupervisedServer | None:
+    """Return the server of this user that listens on a port of this machine and that `LocalServer` started.
 
     Args:
         port: port of the HTTP or the gRPC endpoint.
@@ -114,7 +124,7 @@ def find_closed_server(port: int) -> SupervisedServer | None:
             if lock.stat().st_uid == os.getuid() and is_held(lock):
                 run_directory = Path(json.loads(lock.read_text())["run_directory"])
                 state = read_state(run_directory)
-                if port in state.get("ports", {}).values() and state.get("links") and _is_alive(state["supervisor"]):
+                if port in state.get("ports", {}).values() and _is_alive(state["supervisor"]):
                     return SupervisedServer(run_directory, state)
     return None
 

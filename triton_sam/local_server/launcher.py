@@ -24,6 +24,7 @@ from triton_sam.local_server.installation import Triton, prepare_triton
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
 from triton_sam.local_server.process import SupervisedTriton
+from triton_sam.local_server.unread_configs import unread_configs
 from triton_sam.repository.hashes import intact_models
 from triton_sam.repository.selection import ModelFolder, select_models
 
@@ -310,7 +311,8 @@ class LocalServer:
             if index is not None:
                 failures = failed_models(index, wanted)
                 if failures:
-                    raise LocalServerError(_describe(failures))
+                    unread = unread_configs(run.log, self.model_repository)
+                    raise LocalServerError(_describe({name: unread.get(name, failures[name]) for name in failures}))
                 return
             time.sleep(POLL_SECONDS)
         excerpt = run.log_excerpt()

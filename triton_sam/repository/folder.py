@@ -48,9 +48,25 @@ class RepositoryModel:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
+FETCH_OFFICIAL_WEIGHTS = "`triton-sam setup sam2` fetches official weights"
+"""The advice for those who have the demo model."""
+
+
 def is_demo_model(metadata: Mapping[str, str]) -> bool:
     """Return whether the metadata of an ONNX file say that it has the weights of the small default model."""
     return metadata.get("triton_sam.checkpoint") == BUILT_IN_CHECKPOINT
+
+
+def has_demo_weights(repository: Path, variant: str) -> bool:
+    """Return whether the newest version of a variant's encoder has the weights of the small default model.
+
+    The answer for an alias, and for a folder that cannot be read, is False.
+    """
+    folder = repository / pair_names(variant)[0]
+    try:
+        return folder.is_dir() and is_demo_model(_inspect(folder).metadata)
+    except OSError:
+        return False
 
 
 def models_to_load(repository: Path, variant: str) -> list[str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
 from starlette.middleware.cors import CORSMiddleware
 
 from .. import __version__
-from . import faults, logs, metrics, page, problems
+from . import faults, logs, metrics, openapi, page, problems
 from .adapter import AdapterRequests
 from .adapters.bridge import Bridge
 from .adapters.registry import find_adapters
@@ -22,20 +22,13 @@ from .api import v1 as rest_v1
 from .api import videos as rest_videos
 from .cancellation import CancellableRequests
 from .engine import Engine
-from .everything.schemas import EverythingAnswer
 from .everything.search import Searches
 from .hosts import TrustedHosts
 from .middleware import Guard, Observe
-from .schemas import ProblemDetails, SegmentAnswer
+from .schemas import problem_responses
 from .settings import Settings
 from .tracing import HEADER
 from .videos.store import Videos
-
-DESCRIPTION = """Segment Anything on NVIDIA Triton.
-
-With `/v1`, you upload an image once, and then ask for masks by its id. The other routes keep the contract of the
-service of 2024. Errors are problem+json (RFC 9457). Every answer carries the header `X-Request-ID`.
-"""
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -64,8 +57,9 @@ def create_app(settings: Settings) -> FastAPI:
 
     app = FastAPI(
         title="triton_sam",
-        summary="You click, and the service answers with a mask.",
-        description=DESCRIPTION,
+        summary=openapi.SUMMARY,
+        description=openapi.DESCRIPTION,
+        openapi_tags=openapi.TAGS,
         version=__version__,
         docs_url=None,  # FastAPI's page loads its parts from other sites; ours is static/docs.html
         redoc_url=None,
@@ -86,13 +80,24 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(adapter.router(Bridge(engine, requests, searches)), include_in_schema=False)
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 
-    @app.get("/metrics", include_in_schema=False)
+    @app.get(
+        "/metrics",
+        tags=[openapi.SERVICE],
+        summary="Show metrics",
+        response_description="The metrics.",
+        response_class=PlainTextResponse,
+        responses=problem_responses(),
+    )
     async def show_metrics() -> Response:
+        """Return the counters of the service in the text format of Prometheus.
+
+        Their names begin with `triton_sam_service_` and `process_`. With tokens, any token may read them.
+        """
         return Response(figures.text(), media_type=metrics.CONTENT_TYPE)
 
     problems.install(app)
     faults.install(app)
-    _describe_schemas(app, with_token=bool(settings.all_tokens))
+    openapi.complete(app, with_token=bool(settings.all_tokens))
     # The middleware that is added last is the outermost.
     app.add_middleware(Guard, settings=settings, budgets=engine.budgets, callers=engine.callers, metrics=figures)
     if settings.origins:
@@ -109,27 +114,3 @@ def create_app(settings: Settings) -> FastAPI:
     if adapters:
         app.add_middleware(AdapterRequests, adapters=adapters, metrics=figures)
     return app
-
-
-def _describe_schemas(app: FastAPI, *, with_token: bool) -> None:
-    """Add the schemas that routes refer to to the OpenAPI document, and replace FastAPI's form of errors by ours."""
-    make = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = make()
-            parts = document.setdefault("components", {})
-            schemas = parts.setdefault("schemas", {})
-            for model in (ProblemDetails, SegmentAnswer, EverythingAnswer):
-                schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-                schemas.update(schema.pop("$defs", {}))
-                schemas[model.__name__] = schema
-            for name in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(name, None)
-            if with_token:
-                parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-                document["security"] = [{"token": []}]
-            app.openapi_schema = document
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

@@ -28,6 +28,8 @@ NO_TRITON = "while decoding the response"
 """This text marks an error whose body is not Triton's JSON, for example the HTML page of a proxy."""
 _PROCESS_IS_GONE = "is not healthy"  # the Python backend's "Stub process 'sam2_decoder_0_0' is not healthy."
 _NOT_CONNECTED = "failed to connect to all|errors resolving|(dns|name) resolution"
+_RESTRICTED = " is restricted, expecting header"  # "This API ...", and over gRPC "This protocol ..."
+_START_WITH_ADMIN = "start it with `triton-sam serve --admin`, or its container with TRITON_SAM_ADMIN=1"
 _REFUSED_WHILE_ENDING = "stopped accepting new inference requests"
 
 
@@ -108,11 +110,8 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return ServerBusyError(f"{url} is busy: {message.partition('BUSY: ')[2]}")
     if QUEUE_IS_FULL in message:
         return ServerBusyError(f"{url} is busy: {message}")
-    if "explicit model load" in message:
-        return InferenceError(
-            f"{url} takes no requests to load models: run `triton-sam reload` on its machine or inside its container, "
-            "or start it with `triton-sam serve --admin`, or its container with TRITON_SAM_ADMIN=1"
-        )
+    if refusal := _refused_order(url, message):
+        return InferenceError(refusal)
     is_foreign = NO_TRITON in message
     words = f"HTTP status {status}" if is_foreign else message
     if status in ("UNAVAILABLE", "CANCELLED", "502", "503", "504"):
@@ -124,6 +123,21 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
     if is_foreign:
         return InferenceError(f"{url} does not answer like a Triton server ({words})")
     return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
+
+
+def _refused_order(url: ServerUrl, message: str) -> str:
+    """Return the text for a request that a server takes only with administration; empty for other messages."""
+    if "explicit model load" in message:
+        return (
+            f"{url} takes no requests to load models: run `triton-sam reload` on its machine or inside its container, "
+            f"or {_START_WITH_ADMIN}"
+        )
+    if _RESTRICTED in message:
+        return (
+            f"{url} accepts no administration, which sharing memory, traces and logging need: {_START_WITH_ADMIN} "
+            f"({message})"
+        )
+    return ""
 
 
 def _says_not_ready(message: str) -> bool:

@@ -39,8 +39,18 @@ class ServerUrl:
     @property
     def is_local(self) -> bool:
         """Whether the host name says that the server is on this machine."""
-        host = self.address.rpartition(":")[0].strip("[]")
+        host = self._place.rpartition(":")[0].strip("[]")
         return host in ("localhost", "::1") or host.startswith("127.")
+
+    @property
+    def port(self) -> int:
+        """The port of the server, or of the proxy in front of it."""
+        return int(self._place.rpartition(":")[2])
+
+    @property
+    def _place(self) -> str:
+        """``host:port`` without a base path."""
+        return self.address.partition("/")[0]
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.address}"

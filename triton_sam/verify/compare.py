@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._common.columns import aligned
 from ..client.segmenter import Segmenter
 from ..client.sync import SAM2TritonClient
 from ..export.reference import Answer, Prompt, Reference
@@ -143,7 +144,7 @@ def verify_sam2(model: Any, image: ImageSource, clients: Mapping[str, Segmenter]
 def format_table(rows: Sequence[Row], thresholds: Thresholds) -> str:
     """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
     head = ("runner", "prompt", "output", "max |logit diff|", "mask IoU", "score diff", "")
-    lines = [head] + [
+    lines = [
         (
             row.runner,
             row.prompt,
@@ -155,10 +156,7 @@ def format_table(rows: Sequence[Row], thresholds: Thresholds) -> str:
         )
         for row in rows
     ]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return aligned(head, lines)
 
 
 def _first_answer(reference: Reference, size: Size) -> FloatArray | None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .._common.columns import aligned
 from ..client.mask_generator import generator_of
 from ..client.sync import SamTritonClient
 from ..masks.compare import share_matched
@@ -128,15 +129,13 @@ def verify_everything(
 
 def format_table(rows: Sequence[EverythingRow]) -> str:
     """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
-    lines = [("runner", "case", "masks", "official", "found", "right", "")]
+    head = ("runner", "case", "masks", "official", "found", "right", "")
+    lines: list[tuple[str, ...]] = []
     for row in rows:
         verdict = "ok" if row.passes() else "FAIL"
         counts = str(row.masks), str(row.official)
         lines.append((row.runner, row.case, *counts, f"{row.found:.2%}", f"{row.right:.2%}", verdict))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return aligned(head, lines)
 
 
 def _masks(records: Sequence[Record]) -> list[npt.NDArray[np.bool_]]:

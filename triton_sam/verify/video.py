@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .._common.columns import aligned
 from ..client.video.sync import Video
 from ..export.reference import VideoReference
 from ..families.base import FloatArray, Size
@@ -199,15 +200,13 @@ def verify_video(
 
 def format_table(rows: Sequence[VideoRow], least: float) -> str:
     """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
-    lines = [("runner", "case", "answers", "max |logit diff|", "mask IoU", "pixels", "with mask", "")]
+    head = ("runner", "case", "answers", "max |logit diff|", "mask IoU", "pixels", "with mask", "")
+    lines: list[tuple[str, ...]] = []
     for row in rows:
         verdict = "ok" if row.passes(least) else "FAIL"
         numbers = f"{row.logit_diff:.1e}", f"{row.iou:.6f}", str(row.pixels), f"{row.visible:.0%}"
         lines.append((row.runner, row.case, str(row.frames), *numbers, verdict))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return aligned(head, lines)
 
 
 def _answers(runner: VideoRunner, steps: Sequence[Step]) -> Iterator[tuple[int, dict[int, FloatArray]]]:

@@ -13,9 +13,9 @@ from triton_sam.cli import main
 
 pytest.importorskip("psutil")
 from triton_sam.benchmark import diff, load, machine, overload, timing
-from triton_sam.benchmark.document import Document
+from triton_sam.benchmark.document import Document, Table
 from triton_sam.benchmark.progress import Progress
-from triton_sam.benchmark.report import make_document, write_report
+from triton_sam.benchmark.report import make_document, summary, write_report
 from triton_sam.benchmark.result_file import to_json
 from triton_sam.benchmark.results import Results, Row, Times
 from triton_sam.benchmark.schema import problem
@@ -91,6 +91,21 @@ def test_diff_tells_which_measurements_changed_clearly():
     after.about["machine"] = {**after.about["machine"], "cpu": "y"}
     assert diff.differences(before, after) == ["processor: x before, y after"]
     assert "processor: x before" in diff.table(before, after)
+
+
+def test_the_summary_has_no_column_without_numbers():
+    click = row("latency", "click", "session", 40.0, 44.0)
+    throughput = row("throughput", "clicks", "session", 1.0, size=1, per_second=10.0)
+    assert summary(make_results([click])).splitlines()[0].split() == ["median", "ms", "min", "max", "p95", "n"]
+    head, *lines = summary(make_results([click, throughput])).splitlines()[:3]
+    assert "per s" in head
+    assert len({len(line) for line in (head, *lines)}) == 1
+
+
+def test_a_table_of_the_report_has_no_column_without_cells():
+    document = Document([Table(["runner", "x limit", "n"], [["a", "", "3"], ["b", "", "4"]])])
+    assert "| runner | n |\n| --- | ---: |\n| a | 3 |" in document.to_markdown()
+    assert "x limit" not in document.to_html()
 
 
 def test_diff_compares_times_where_a_rate_says_nothing_about_speed():

@@ -1,4 +1,4 @@
-"""Both clients with transports that answer from a list: they carry the same requests, and stop where they must."""
+"""The clients with transports that answer from a list: they carry the same requests, and stop where they must."""
 
 import asyncio
 import concurrent.futures
@@ -19,7 +19,7 @@ from support.fake_transport import (
     uploaded,
 )
 
-from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam import AsyncSAM2TritonClient, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client import flows
 from triton_sam.client.drivers import carry_async
 from triton_sam.errors import (
@@ -31,6 +31,7 @@ from triton_sam.errors import (
     ServerBusyError,
     ServerUnreachableError,
 )
+from triton_sam.masks.cleanup import Cleanup
 from triton_sam.wire.pair import ModelPair
 
 PIXELS = np.zeros((48, 64, 3), np.uint8)
@@ -80,7 +81,18 @@ class Blocking(Async):
         self.set_image, self.predict = self.client.set_image, self.client.predict_sync
 
 
-@pytest.fixture(params=[Sync, Async, Blocking])
+class Plain:
+    """The asynchronous client whose calls are all sent."""
+
+    def __init__(self, *answers, **options):
+        self.transport = AsyncFakeTransport(*answers)
+        self.client = AsyncSAM2TritonClient("localhost:1", transport=self.transport, **options)
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: asyncio.run(getattr(self.client, name)(*arguments, **options))
+
+
+@pytest.fixture(params=[Sync, Async, Blocking, Plain])
 def make(request):
     made = []
 
@@ -180,6 +192,61 @@ def test_all_requests_of_a_call_share_one_timeout():
     lost.set_image(PIXELS)
     lost.predict(POINT)
     assert lost.transport.calls == [1, 2]
+
+
+def test_many_tasks_of_one_event_loop_get_their_own_answers():
+    """Unlike in a lane of the speculative client, no call replaces another one."""
+
+    def answer(request):
+        if "image" in request.inputs:
+            return uploaded()
+        return clicked(value=float(request.inputs["point_coords"][0, 0, 0]))
+
+    async def main():
+        async with AsyncSAM2TritonClient("localhost:1", transport=AsyncFakeTransport(answer)) as client:
+            await client.set_image(PIXELS)
+            found = await asyncio.gather(*(client.segment([[x, 1]]) for x in range(1, 31)))
+            return [segment.logits.max() for (segment,) in found]
+
+    assert asyncio.run(main()) == list(range(1, 31))
+
+
+def test_segments_without_logits_are_made_by_the_server():
+    it = Plain(uploaded(), InferenceError("looked at below"))
+    it.set_image(PIXELS)
+    with pytest.raises(InferenceError):
+        it.segment(POINT, logits=False, cleanup=Cleanup(max_hole_area=9))
+    inputs = it.transport.requests[-1].inputs
+    assert inputs["output_format"][0] == b"rle"
+    assert b'"max_hole_area": 9' in inputs["cleanup"][0]
+    it.client.close()
+
+
+def test_the_async_client_is_ready_when_both_models_are():
+    it = Plain()
+    assert it.is_ready()
+    it.transport.ready = ("sam2_encoder",)
+    assert not it.is_ready()
+    it.client.close()
+
+
+@pytest.mark.parametrize("call", ["encode", "predict", "segment"])
+def test_cancelling_a_task_of_the_async_client_reaches_the_wire(call):
+    transport = AsyncFakeTransport(uploaded(), NEVER, clicked())
+
+    async def main():
+        async with AsyncSAM2TritonClient("localhost:1", transport=transport) as client:
+            await client.set_image(PIXELS)
+            task = asyncio.create_task(getattr(client, call)(PIXELS if call == "encode" else POINT))
+            await until(lambda: len(transport.requests) == 2)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: transport.cancelled == 1)
+            return await client.predict(POINT)
+
+    assert asyncio.run(main())[0].shape == (1, 1, 256, 256)
+    assert transport.is_closed
 
 
 @pytest.mark.parametrize("kind", [Async, Blocking])

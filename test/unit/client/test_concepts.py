@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.fake_transport import AsyncFakeTransport, FakeTransport, text, uploaded
 
-from triton_sam import InferenceError, PromptError, SAM2TritonClient, SpeculativeSAM2Client
+from triton_sam import AsyncSAM2TritonClient, InferenceError, PromptError, SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.client.session_image import SessionImage
 from triton_sam.errors import ConfigurationError, ModelNotReadyError, NoImageError, ServerBusyError
 from triton_sam.masks.rle import mask_to_rle
@@ -88,12 +88,14 @@ def test_examples_of_another_image_are_uploaded_and_encoded_for_words() -> None:
     assert example.inputs["image"][0] == upload.inputs["image"][0] != second.inputs["image"][0]
 
 
-def test_the_async_client_sends_the_same_request() -> None:
+@pytest.mark.parametrize("kind", [SpeculativeSAM2Client, AsyncSAM2TritonClient])
+def test_the_async_clients_send_the_same_request(kind) -> None:
     transport = AsyncFakeTransport(answer(("cat", 0)))
 
     async def search():
-        async with SpeculativeSAM2Client(model_type="sam3", transport=transport) as client:
-            return await client.find_async("cat", image=IMAGE, boxes=[[1, 2, 9, 9]], box_labels=[0])
+        async with kind(model_type="sam3", transport=transport) as client:
+            find = getattr(client, "find_async", None) or client.find
+            return await find("cat", image=IMAGE, boxes=[[1, 2, 9, 9]], box_labels=[0])
 
     (found,) = asyncio.run(search())
     assert found.label == "cat"

@@ -315,6 +315,15 @@ def test_the_table_has_a_column_for_each_data_set():
     assert "NoC85     clicks to 85 %" in text
 
 
+def test_the_table_leaves_out_correlations_that_no_data_set_has():
+    """One object has one first click: its score has no rank among others."""
+    each = result_by_hand((0.2, 0.86), ((0.3, 0.9), (0.8, 0.1), (0.1, 0.2)), 0.9)
+    lines = table([Report(dataset(name="one"), (each,))]).splitlines()
+    correlations = lines[next(number for number, line in enumerate(lines) if line.startswith("Spearman")) :]
+    assert [line[10:24].strip() for line in correlations] == ["3 candidates", "all answers"]
+    assert not any(line.endswith("-") for line in lines)
+
+
 def test_two_data_sets_with_the_same_name_are_refused(capsys):
     assert main(["evaluate", "--dataset", "coins", "--dataset", "coins"]) == 1
     assert "needs a name of its own" in capsys.readouterr().err

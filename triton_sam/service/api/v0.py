@@ -41,12 +41,23 @@ ENTRY, MAX_ENTRIES = b"PK\x01\x02", 64
 """The signature of each entry in the directory of an .npz, and the maximum number of entries. Ours has less than 16."""
 MAX_PIXEL = 1_000_000
 
-SessionId = Annotated[str | None, Form(max_length=128, description="From `GET /new_session_id`.")]
+SESSION_FIELD = Form(
+    max_length=128, description="From `GET /new_session_id`.", examples=["6f1d3c0e-93f4-4d57-9f0e-0a6a5a1f2b7c"]
+)
+GivenSessionId = Annotated[str, SESSION_FIELD]
+SessionId = Annotated[str | None, SESSION_FIELD]
 ModelVersion = Annotated[
-    str | None, Form(max_length=128, description="`sam1`, `sam2`, `sam3`, or a variant that `GET /models` lists.")
+    str | None,
+    Form(
+        max_length=128,
+        description="`sam1`, `sam2`, `sam3`, or a variant that `GET /models` lists.",
+        examples=["sam2"],
+    ),
 ]
-Pixel = Annotated[int, Form(ge=0, le=MAX_PIXEL)]
-Side = Annotated[int, Form(ge=1, le=MAX_PIXEL)]
+X = Annotated[int, Form(ge=0, le=MAX_PIXEL, description="Column of the pixel, from the left.", examples=[210])]
+Y = Annotated[int, Form(ge=0, le=MAX_PIXEL, description="Row of the pixel, from the top.", examples=[350])]
+Width = Annotated[int, Form(ge=1, le=MAX_PIXEL, description="Width of the image in pixels.", examples=[800])]
+Height = Annotated[int, Form(ge=1, le=MAX_PIXEL, description="Height of the image in pixels.", examples=[534])]
 PNG_ANSWER: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The mask in the size of the image: 255 inside the object, else 0.",
@@ -69,13 +80,16 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
     """Return the routes."""
     api = APIRouter(tags=["2024 contract"])
 
-    @api.get("/new_session_id", response_class=PlainTextResponse, responses=problem_responses())
+    @api.get(
+        "/new_session_id", summary="Get a session id", response_class=PlainTextResponse, responses=problem_responses()
+    )
     async def new_session_id() -> str:
         """Return a new `session_id`, which is a UUID."""
         return str(uuid.uuid4())
 
     @api.post(
         "/embedded_model",
+        summary="Embed an image",
         response_class=Response,
         responses={**EMBEDDING_ANSWER, **problem_responses(400, 404, 413, 415, 422, 499)},
     )
@@ -120,26 +134,32 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
         return await requests.run(request, work(), session_id)
 
-    @api.post("/cancel_pending", response_class=PlainTextResponse, responses=problem_responses(400, 413, 422))
-    async def cancel_pending_requests(session_id: Annotated[str, Form(max_length=128)]) -> str:
+    @api.post(
+        "/cancel_pending",
+        summary="Cancel waiting requests",
+        response_class=PlainTextResponse,
+        responses=problem_responses(400, 413, 422),
+    )
+    async def cancel_pending_requests(session_id: GivenSessionId) -> str:
         """Cancel the requests with a `session_id` that still wait. The service answers them with 499."""
         return f"{requests.cancel(session_id)} cancelled"
 
     @api.post(
         "/from_model",
+        summary="Get a mask from an embedding",
         response_class=Response,
         responses={**PNG_ANSWER, **problem_responses(400, 404, 413, 422, 499)},
     )
     async def from_model(
         request: Request,
         model: Annotated[UploadFile, File(description="The answer of `POST /embedded_model`, in any of its forms.")],
-        x: Pixel,
-        y: Pixel,
-        img_x: Side,
-        img_y: Side,
+        x: X,
+        y: Y,
+        img_x: Width,
+        img_y: Height,
         model_version: ModelVersion = None,
     ) -> Response:
-        """Return the mask at a pixel, from an embedding. `img_x` and `img_y` are width and height of the image."""
+        """Return the mask at a pixel, from an embedding."""
         _check_size(img_x, img_y, engine.settings.max_megapixels)
         content = await model.read()
         embeddings = await asyncio.to_thread(_read_embedding, content, (img_x, img_y))
@@ -158,14 +178,15 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.post(
         "/prediction",
+        summary="Get a mask from an image",
         response_class=Response,
         responses={**PNG_ANSWER, **problem_responses(400, 404, 413, 415, 422, 499)},
     )
     async def prediction(
         request: Request,
         image: Annotated[UploadFile, File(description="The image.")],
-        x: Pixel,
-        y: Pixel,
+        x: X,
+        y: Y,
         model_version: ModelVersion = None,
     ) -> Response:
         """Return the mask at a pixel of an image."""
@@ -177,7 +198,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
         return await requests.run(request, work())
 
-    @api.get("/models", responses=problem_responses())
+    @api.get("/models", summary="List families and variants", responses=problem_responses())
     async def models() -> dict[str, Any]:
         """List the families that Triton has ready, each with its variants, and the default model."""
         default = await engine.pair(None)
@@ -188,6 +209,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
 
     @api.get(
         "/health",
+        summary="Say whether masks can be made",
         responses={503: {"description": "Triton is gone or has no model ready."}},
         openapi_extra={"security": []},
     )

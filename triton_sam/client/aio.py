@@ -1,0 +1,213 @@
+"""The asynchronous client: the calls of the synchronous one, to be awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from ..errors import ConfigurationError
+from ..everything.search import FoundObjects, Step
+from ..families.base import Family, FloatArray
+from ..inputs.embeddings import ImageEmbeddings
+from ..inputs.images import ImageSource, plain_source
+from ..inputs.prompts import PromptArray
+from ..masks.cleanup import Cleanup
+from ..masks.segment import Segment
+from ..transport.aio import AsyncTransport
+from ..transport.base import AsyncBaseTransport
+from ..transport.options import Busy
+from .base import EmbeddingsPlace
+from .concepts import FoundInstances
+from .dispatched import DispatchedCore
+from .drivers import at_once
+from .everything import Queued, told_everything_async
+from .flows import ask, predict
+from .lanes import Lanes
+from .spellings import also_spelled
+
+CONNECTIONS = 16
+"""Maximum number of requests of one client on the wire over HTTP. Further ones wait, within their timeouts."""
+
+
+class AsyncSamTritonClient(DispatchedCore):
+    """Segments images on a Triton server: the twin of SAM2TritonClient for asyncio.
+
+    Any number of tasks may use one client, on any event loop: all I/O runs in a separate thread. ``set_image`` sets the
+    image for all of them; tasks that work on different images call ``encode`` and pass the result to
+    ``segment(..., image=...)``. Cancelling a task cancels its request on the wire. For positions of a mouse that come
+    faster than masks, use SpeculativeSAM2Client: here, every call is sent and answered.
+
+    Examples:
+        >>> async with AsyncSAM2TritonClient("grpc://localhost:8001") as client:
+        ...     await client.set_image("image.jpg")
+        ...     (segment,) = await client.segment(point_coords=[[512, 512]], point_labels=[1])
+        ...     segment.to_png("mask.png")
+
+    Args:
+        url: see SAM2TritonClient.
+        model_type: see SAM2TritonClient.
+        model_name: see SAM2TritonClient.
+        timeout: seconds that one call may take.
+        retries: how often a call is repeated if the connection cannot be made or breaks.
+        headers: HTTP headers or gRPC metadata for every call.
+        ca_certs: PEM file with the certificates to trust, for https and grpcs.
+        busy: see SAM2TritonClient.
+        embeddings: where they are kept, see SAM2TritonClient.
+        transport: sends the requests instead of a connection to ``url``. The client calls it only on its own event
+            loop. `triton_sam.transport.AsyncBaseTransport` lists the methods that it needs.
+
+    Raises:
+        ConfigurationError: an argument is invalid. The constructor opens no connection.
+    """
+
+    @also_spelled(ConfigurationError, triton_url="url")
+    def __init__(
+        self,
+        url: str | None = None,
+        model_type: str = "sam2",
+        *,
+        model_name: str | None = None,
+        timeout: float = 60.0,
+        retries: int = 2,
+        headers: Mapping[str, str] | None = None,
+        ca_certs: str | os.PathLike[str] | None = None,
+        busy: Busy = "raise",
+        embeddings: EmbeddingsPlace = "auto",
+        transport: AsyncBaseTransport | None = None,
+    ) -> None:
+        super().__init__(url, model_type, model_name, embeddings=embeddings)
+        if transport is None:
+            transport = AsyncTransport(
+                self._server,
+                timeout=timeout,
+                retries=retries,
+                headers=headers,
+                ca_certs=ca_certs,
+                busy=busy,
+                connections=CONNECTIONS,
+            )
+        self._open_dispatcher(transport, Lanes(), timeout)
+
+    async def encode(self, image: ImageSource) -> ImageEmbeddings:
+        """Encode an image without making it the current one. See SAM2TritonClient.encode().
+
+        Raises:
+            ImageError: the source is not a usable image.
+            ServerError: see triton_sam.errors.
+        """
+        return await self._carry(self._flows.encode(image, self._encode_here))
+
+    @also_spelled(image_path="image")
+    async def set_image(self, image: ImageSource) -> ImageEmbeddings:
+        """Encode an image and make it the current one, see encode(). After an error, the earlier image stays."""
+        self._embeddings = embeddings = await self.encode(image)
+        return embeddings
+
+    async def predict(
+        self,
+        point_coords: PromptArray = None,
+        point_labels: PromptArray = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
+        multimask_output: bool = False,
+        *,
+        image: ImageEmbeddings | None = None,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Predict low-resolution masks for P objects. Arguments, result and errors: see SAM2TritonClient.predict()."""
+        click = await self._click_async(image, point_coords, point_labels, box, mask_input, multimask_output)
+        return await self._carry(predict(click), at_once)
+
+    async def segment(
+        self,
+        point_coords: PromptArray = None,
+        point_labels: PromptArray = None,
+        box: PromptArray = None,
+        mask_input: PromptArray = None,
+        multimask_output: bool = False,
+        *,
+        image: ImageEmbeddings | None = None,
+        logits: bool = True,
+        cleanup: Cleanup | None = None,
+    ) -> list[Segment]:
+        """Predict full-size masks. Arguments, result and errors: see SAM2TritonClient.segment().
+
+        The masks are resized in a thread, so that the event loop goes on meanwhile.
+        """
+        arguments = (point_coords, point_labels, box, mask_input, multimask_output)
+        click = await self._click_async(image, *arguments, logits, cleanup)
+        outputs = await self._carry(ask(click), at_once)
+        return await asyncio.to_thread(click.segments, outputs)
+
+    async def everything(
+        self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
+    ) -> FoundObjects:
+        """Segment all objects of an image by a grid of clicks, see SAM2TritonClient.everything().
+
+        Cancelling the task ends the search, and cancels its request at Triton.
+        """
+        from ..everything.parameters import parameters_of
+
+        chosen = parameters_of(self.family.name, parameters)
+        image = await asyncio.to_thread(plain_source, image)  # an open file can be read only once
+        found = None if progress else await self._carry(self._jobs.find_everything(image, chosen))
+        found = found or await told_everything_async(_SearchCalls(self), image, chosen, progress)
+        return await asyncio.to_thread(FoundObjects, found)
+
+    async def find(
+        self,
+        text: str | Sequence[str] | None = None,
+        *,
+        boxes: PromptArray = None,
+        box_labels: PromptArray = None,
+        image: ImageSource | ImageEmbeddings | None = None,
+        example: ImageSource | ImageEmbeddings | None = None,
+        **parameters: Any,
+    ) -> FoundInstances:
+        """Find every instance of concepts, see SAM2TritonClient.find(). Cancelling the task cancels its request."""
+        return await self._find((text, boxes, box_labels), image, example, parameters)
+
+    async def is_ready(self) -> bool:
+        """Whether the server answers and has the encoder and the decoder of this client ready."""
+        asked = (self._dispatcher.is_ready(model) for model in (self._pair.encoder, self._pair.decoder))
+        return all(await asyncio.gather(*map(asyncio.wrap_future, asked)))
+
+    async def __aenter__(self) -> AsyncSamTritonClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class _SearchCalls:
+    """The calls of a search for all objects, which awaits its clicks as tasks."""
+
+    def __init__(self, client: AsyncSamTritonClient) -> None:
+        self._client = client
+
+    @property
+    def family(self) -> Family:
+        return self._client.family
+
+    async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
+        return await self._client.encode(image)
+
+    async def predict_async(
+        self,
+        coords: PromptArray,
+        labels: PromptArray,
+        *,
+        mask_input: PromptArray,
+        multimask_output: bool,
+        image: ImageEmbeddings,
+    ) -> Queued:
+        call = self._client.predict(coords, labels, None, mask_input, multimask_output, image=image)
+        return "", asyncio.get_running_loop().create_task(call)
+
+
+AsyncSAM2TritonClient = AsyncSamTritonClient
+"""The same class under the older, more common name of its twin. It supports every family, not only SAM2."""

@@ -1,4 +1,4 @@
-"""The numbers of the built-in pair and of the graphs for videos, with the ONNX Runtimes of the supported containers."""
+"""The numbers of the built-in pair and of the graphs for videos and words, with the ONNX Runtimes of the containers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import value_runner
+from support.family_exports import sam3_concepts
 from support.older_runtimes import VERSIONS, python
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families.sam2 import TRACKING
+from triton_sam.families.sam3 import Sam3
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 onnxruntime = pytest.importorskip("onnxruntime")
 
-SIZES = {"images": 1, "objects": 2, "memories": 3, "pointers": 4, "points": 2, "prompts": 2}
+SIZES = {"images": 1, "objects": 2, "memories": 3, "pointers": 4, "points": 2, "prompts": 2, "boxes": 2, "instances": 3}
 TOLERANCE = 1e-4
 """Largest difference from the installed version, relative to the largest absolute value of the tensor (at least 1)."""
 
@@ -34,6 +36,12 @@ def inputs(path: Path) -> dict[str, np.ndarray]:
             values = np.zeros(shape)
         elif tensor.name.endswith("labels") or tensor.name in ("multimask", "is_prompted"):
             values = np.ones(shape)
+        elif tensor.name == "attention_mask":
+            values = np.arange(shape[1]) < np.array([[5], [9]])
+        elif tensor.name == "input_ids":
+            values = rng.integers(0, 49408, shape)
+        elif tensor.name == "input_boxes":
+            values = rng.uniform(0.2, 0.6, shape)
         elif tensor.name == "point_coords":
             values = rng.uniform(20, 480, shape)
         elif tensor.name == "memory_ages":
@@ -55,6 +63,10 @@ def folder(video_models, tmp_path_factory) -> Path:
             name = f"{kind}_{path.parents[1].name}"
             (folder / "graphs" / f"{name}.onnx").symlink_to(path.resolve())
             np.savez(folder / "inputs" / f"{name}.npz", **inputs(path))
+    for role in Sam3.concepts:
+        path = sam3_concepts().files[role]
+        (folder / "graphs" / f"words_{role}.onnx").symlink_to(path.resolve())
+        np.savez(folder / "inputs" / f"words_{role}.npz", **inputs(path))
     value_runner.main(folder)
     return folder
 
@@ -64,7 +76,9 @@ def folder(video_models, tmp_path_factory) -> Path:
 def test_the_numbers_are_those_of_the_installed_version(folder: Path, version: str) -> None:
     subprocess.run([*python(version), value_runner.__file__, str(folder)], check=True, timeout=900)
     graphs = sorted(path.stem for path in (folder / "graphs").iterdir())
-    assert {"built-in_sam2_encoder", "built-in_sam2_decoder", "video_sam2_memory_attention"} < set(graphs)
+    assert {"built-in_sam2_encoder", "built-in_sam2_decoder", "video_sam2_memory_attention", "words_detector"} < set(
+        graphs
+    )
     worst = {}
     for name in graphs:
         with (

@@ -14,6 +14,7 @@ from . import faults, logs, metrics, page, problems
 from .adapter import AdapterRequests
 from .adapters.bridge import Bridge
 from .adapters.registry import find_adapters
+from .api import concepts as rest_concepts
 from .api import everything as rest_everything
 from .api import exports as rest_exports
 from .api import live
@@ -21,6 +22,7 @@ from .api import v0 as rest_v0
 from .api import v1 as rest_v1
 from .api import videos as rest_videos
 from .cancellation import CancellableRequests
+from .concepts import FindAnswer
 from .engine import Engine
 from .everything.schemas import EverythingAnswer
 from .everything.search import Searches
@@ -79,6 +81,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(rest_v0.router(engine, requests))
     app.include_router(rest_v1.router(engine, requests))
     app.include_router(rest_everything.router(engine, searches, requests))
+    app.include_router(rest_concepts.router(engine, requests))
     app.include_router(rest_exports.router(engine, requests))
     app.include_router(rest_videos.router(engine, videos, requests))
     adapters = find_adapters(settings.adapters)
@@ -120,7 +123,7 @@ def _describe_schemas(app: FastAPI, *, with_token: bool) -> None:
             document = make()
             parts = document.setdefault("components", {})
             schemas = parts.setdefault("schemas", {})
-            for model in (ProblemDetails, SegmentAnswer, EverythingAnswer):
+            for model in (ProblemDetails, SegmentAnswer, EverythingAnswer, FindAnswer):
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 schemas.update(schema.pop("$defs", {}))
                 schemas[model.__name__] = schema

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from triton_sam.client.session_image import SessionImage
+from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
 
 pytest.importorskip("fastapi")
@@ -130,3 +131,23 @@ def test_the_sources_handed_out_last_are_remembered():
         None,
         ("sam2", bytes(40)),
     ]
+
+
+def test_only_a_server_with_all_models_of_concepts_finds_them(monkeypatch):
+    engine = Engine(Settings(url="grpc://localhost:9"), Metrics())
+    specs = {f"{name}_{role}": spec for name in ("sam2", "sam3") for role, spec in get_family(name).models.items()}
+    models = ["sam2", "sam3", *specs]
+    concepts = [f"sam3_{role}" for role in get_family("sam3").concepts]
+
+    def config(name):
+        sides = {"input": specs[name].input_names, "output": specs[name].output_names}
+        return {side: [{"name": tensor} for tensor in tensors] for side, tensors in sides.items()}
+
+    def finds(names):
+        monkeypatch.setattr(engine._control, "ready_models", lambda: dict.fromkeys(names, "1"))
+        return {name: pair.finds_concepts for name, pair in engine._pairs().items()}
+
+    monkeypatch.setattr(engine._control, "model_config", config)
+    assert finds([*models, *concepts]) == {"sam2": False, "sam3": True}
+    assert finds([*models, *concepts[1:]]) == {"sam2": False, "sam3": False}
+    assert finds([*models[:1], *models[2:], *concepts]) == {"sam2": False, "sam3": False}  # no session model

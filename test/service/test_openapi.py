@@ -64,7 +64,7 @@ def test_the_document_is_sound(service):
     """Every answer that is described has a schema that can be read, and every route has an example or a description."""
     document = service.http.get("/openapi.json").json()
     schemas = document["components"]["schemas"]
-    assert {"ProblemDetails", "SegmentRequest", "SegmentAnswer", "ImageInfo", "Models"} <= set(schemas)
+    assert {"ProblemDetails", "SegmentRequest", "SegmentAnswer", "FindAnswer", "ImageInfo", "Models"} <= set(schemas)
     for path, verbs in document["paths"].items():
         for verb, operation in verbs.items():
             assert operation["description"], (verb, path)

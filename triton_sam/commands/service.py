@@ -119,7 +119,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=4,
         metavar="N",
-        help="images searched for everything at a time (default: 4)",
+        help="images searched for everything or for words at a time (default: 4)",
     )
     parser.add_argument(
         "--search-seconds",

@@ -14,6 +14,7 @@ from . import faults, logs, metrics, openapi, page, problems
 from .adapter import AdapterRequests
 from .adapters.bridge import Bridge
 from .adapters.registry import find_adapters
+from .api import concepts as rest_concepts
 from .api import everything as rest_everything
 from .api import exports as rest_exports
 from .api import live
@@ -73,6 +74,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(rest_v0.router(engine, requests))
     app.include_router(rest_v1.router(engine, requests))
     app.include_router(rest_everything.router(engine, searches, requests))
+    app.include_router(rest_concepts.router(engine, requests))
     app.include_router(rest_exports.router(engine, requests))
     app.include_router(rest_videos.router(engine, videos, requests))
     adapters = find_adapters(settings.adapters)

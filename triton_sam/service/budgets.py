@@ -275,9 +275,7 @@ class Budgets:
         self.video_bytes = Budget("video_bytes", settings.video_bytes, "bytes of videos", metrics)
         self.video_masks = Budget("video_mask_bytes", settings.video_mask_bytes, "masks of videos", metrics)
         self.tracks = Budget("tracks", settings.max_tracks, "videos that are tracked at a time", metrics)
-        self.searches = Budget(
-            "searches", settings.max_searches, "images that are searched for everything at a time", metrics
-        )
+        self.searches = Budget("searches", settings.max_searches, "images that are searched at a time", metrics)
         self.workers = Workers(int(settings.work_megapixels * MEGA), metrics)
         self.messages = Pace(PAGES_MESSAGES, PAGES_BURST)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -48,6 +48,7 @@ class Pair:
         version: version of the encoder that answers.
         keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
         tracks_videos: whether it has a video model.
+        finds_concepts: whether it has a session model, and all models that find words and examples.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Pair:
     version: str
     keeps_images: bool
     tracks_videos: bool = False
+    finds_concepts: bool = False
 
     @property
     def finds_everything(self) -> bool:
@@ -353,6 +355,7 @@ class Engine:
                 *(name, get_family(family), versions[model_name(name, ENCODER)]),
                 keeps_images=name in versions,
                 tracks_videos=video_model(get_family(family), name) in versions,
+                finds_concepts=_finds_concepts(get_family(family), name, versions),
             )
             for family in FAMILIES
             for name in self._variants.get(family, ())
@@ -361,3 +364,8 @@ class Engine:
         if not pairs:
             raise ModelNotReadyError(f"Triton at {self.settings.url} has no SAM model ready")
         return pairs
+
+
+def _finds_concepts(family: Family, name: str, ready: Mapping[str, str]) -> bool:
+    models = [name, *(model_name(name, role) for role in family.concepts)]
+    return bool(family.concepts) and all(model in ready for model in models)

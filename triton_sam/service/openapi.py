@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from .concepts import FindAnswer
 from .everything.schemas import EverythingAnswer
 from .schemas import ProblemDetails, SegmentAnswer, problem_responses
 
@@ -75,7 +76,7 @@ def complete(app: FastAPI, *, with_token: bool) -> None:
             document["paths"]["/live"] = LIVE
             parts = document.setdefault("components", {})
             schemas = parts.setdefault("schemas", {})
-            for model in (ProblemDetails, SegmentAnswer, EverythingAnswer):
+            for model in (ProblemDetails, SegmentAnswer, EverythingAnswer, FindAnswer):
                 schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
                 schemas.update(schema.pop("$defs", {}))
                 schemas[model.__name__] = schema

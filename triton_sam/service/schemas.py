@@ -58,6 +58,7 @@ class Model(BaseModel):
     takes_mask: bool = Field(description="Whether the model takes `mask` to refine an earlier answer.")
     tracks_videos: bool = Field(description="Whether Triton serves the video model, which `/v1/videos` needs.")
     finds_everything: bool = Field(description="Whether `/v1/images/{id}/everything` works with this model.")
+    finds_concepts: bool = Field(description="Whether `/v1/images/{id}/find` works with this model.")
 
 
 class Models(BaseModel):

@@ -73,7 +73,7 @@ class Settings:
         video_mask_bytes: memory for the masks of all tracked videos.
         video_idle_seconds: a video that nobody has used for so long is removed.
         max_tracks: videos that are tracked at a time; more are answered 503.
-        max_searches: images that are searched for everything at a time; more are answered 503.
+        max_searches: images that are searched for everything or for words at a time; more are answered 503.
         search_seconds: seconds that one such search may take.
         static_max_age: seconds that a browser may keep the files of the page without asking.
         log_format: form of the log: "json" or "text".

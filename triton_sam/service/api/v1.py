@@ -193,6 +193,7 @@ def describe(pair: Pair, is_default: bool) -> Model:
         takes_mask=pair.family.takes_mask,
         tracks_videos=pair.tracks_videos,
         finds_everything=pair.finds_everything,
+        finds_concepts=pair.finds_concepts,
     )
 
 

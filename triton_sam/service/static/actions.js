@@ -6,9 +6,9 @@ import { isBlank } from "./scene.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** page: {scene, masks, pictures, video, everything, stage, settings, change(act, time), show(), endHover()} */
+/** page: {scene, masks, pictures, video, everything, words, stage, settings, change(act, time), show(), endHover()} */
 export function actionsOf(page) {
-  const { video, everything, stage, settings, pictures } = page;
+  const { video, everything, words, stage, settings, pictures } = page;
   const { change, show, endHover } = page;
   const actions = {
     select(id) {
@@ -89,6 +89,7 @@ export function actionsOf(page) {
     },
     step: (by) => (video.isOpen ? video.step(by) : everything.step(by)),
     find: () => void everything.find(),
+    search: () => words.focus(),
     keep: () => everything.takesClicks && everything.keep(),
     merge: () => everything.takesClicks && everything.merge(),
     trackBackOrRefine: () => (video.isOpen ? actions.track("back") : everything.refine()),

@@ -16,6 +16,7 @@ import * as rest from "./rest.js";
 import { promptOf, Scene } from "./scene.js";
 import { Stage } from "./stage.js";
 import { Video } from "./video.js";
+import { Words } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const live = new Live();
@@ -41,7 +42,16 @@ const everything = new Everything({
   warn,
   problem: everythingProblem,
   currentImage: () => pictures.image,
-  finds: () => models.find((model) => model.name === settings.model)?.finds_everything ?? false,
+  finds: () => chosenModel()?.finds_everything ?? false,
+});
+const words = new Words({
+  ...forImages,
+  settings,
+  everything,
+  show: () => show(),
+  warn,
+  currentImage: () => pictures.image,
+  findsConcepts: () => chosenModel()?.finds_concepts ?? false,
 });
 const pictures = new Pictures({
   forImages,
@@ -62,6 +72,7 @@ globalThis.tritonSam = {
   settings,
   video,
   everything,
+  words,
   get scene() {
     return scene;
   },
@@ -166,7 +177,7 @@ const actions = actionsOf({
   get masks() {
     return masks;
   },
-  ...{ pictures, video, everything, stage, settings, change, endHover },
+  ...{ pictures, video, everything, words, stage, settings, change, endHover },
   show: () => show(),
 });
 
@@ -226,9 +237,13 @@ async function loadModels() {
   show();
 }
 
+function chosenModel() {
+  return models.find((model) => model.name === settings.model);
+}
+
 function everythingProblem(problem) {
-  if (problem.status === 401) void askToken().then(() => everything.find());
-  else if (problem.code === "unknown_image") void pictures.reupload().then(() => everything.find());
+  if (problem.status === 401) void askToken().then(() => everything.again());
+  else if (problem.code === "unknown_image") void pictures.reupload().then(() => everything.again());
   else warn(problem.message);
 }
 
@@ -252,6 +267,7 @@ function show() {
   $("picture-info").textContent = video.isOpen ? `${size} · ${video.info.fps} frames/s` : (size ?? "no image");
   video.update();
   everything.update();
+  words.update();
   stage.redraw();
   pictures.shelf.noteSoon();
   offerLabels(pictures.shelf.labels);

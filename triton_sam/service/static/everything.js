@@ -1,4 +1,4 @@
-// Everything: the service finds all objects of the image; the user keeps, merges, refines or deletes them.
+// Found objects: the service finds everything, or words; the user keeps, merges, refines or deletes the objects.
 
 import { paintMask } from "./paint.js";
 import * as rest from "./rest.js";
@@ -18,8 +18,10 @@ export class Everything {
   #selected = new Set();
   #hovered = null;
   #search = null; // an AbortController while the service searches
-  #progress = { done: 0, total: 1 };
+  #progress = { done: 0, total: 1 }; // null: the search does not say how far it is
   #isRefining = false;
+  #threshold = 0;
+  #again = null; // starts the last search once more
 
   /** page: {scene, masks, stage, settings, change, show, warn, problem, currentImage(), finds()} */
   constructor(page) {
@@ -36,6 +38,25 @@ export class Everything {
 
   /** Found objects that the user has neither kept, merged nor deleted. */
   get items() {
+    return this.#open.filter((item) => this.isShown(item));
+  }
+
+  /** Objects that a search for words found, also those below the threshold. */
+  get ofWords() {
+    return this.#open.filter((item) => item.label !== undefined);
+  }
+
+  /** The score below which objects of a search for words are hidden. */
+  set threshold(score) {
+    this.#threshold = score;
+    for (const item of this.#found.values()) if (!this.isShown(item)) this.#selected.delete(item.id);
+  }
+
+  isShown(item) {
+    return item.label === undefined || item.score >= this.#threshold;
+  }
+
+  get #open() {
     const { objects, gone, merged } = this.#page.scene;
     const taken = new Set([...gone, ...objects.map((object) => object.found)]);
     const isOpen = (item) => (item.isMerged ? merged.includes(item.id) : !item.isReplaced) && !taken.has(item.id);
@@ -81,25 +102,48 @@ export class Everything {
     this.#count = Math.max(this.#count, ...this.#found.keys());
   }
 
+  /** Find everything. */
   async find() {
+    if (!this.#canSearch) return;
+    await this.search(
+      async (image, signal, hear) => {
+        const { model, cleanup } = this.#page.masks.options;
+        await rest.everything(image.id, { model, cleanup }, signal, hear);
+      },
+      { done: 0, total: 1 },
+    );
+  }
+
+  /**
+   * Run a search, in place of what was found before.
+   *
+   * ask: called as ask(image, signal, hear); it calls hear(name, data) for events, or returns {objects, detail} at the end.
+   * progress: null if the search does not say how far it is.
+   */
+  async search(ask, progress = null) {
     const image = this.#page.currentImage();
-    if (!this.#canSearch || this.#search) return;
+    if (!image || this.#search) return;
+    this.#again = () => this.search(ask, progress);
     const mine = (this.#search = new AbortController());
     const run = ++this.#run;
-    this.#selected.clear();
-    this.#progress = { done: 0, total: 1 };
+    this.#progress = progress;
     this.#refining(false);
+    const hear = (name, data) => run === this.#run && this.#hear(name, data);
     try {
-      const { model, cleanup } = this.#page.masks.options;
-      await rest.everything(image.id, { model, cleanup }, mine.signal, (name, data) => {
-        if (run === this.#run) this.#hear(name, data);
-      });
+      const answer = await ask(image, mine.signal, hear);
+      if (answer) hear("objects", { objects: answer.objects, removed: [] });
+      if (answer) hear("done", answer);
     } catch (problem) {
       if (problem.name !== "AbortError" && run === this.#run) this.#page.problem(problem);
     } finally {
       if (this.#search === mine) this.#search = null;
       this.#page.show();
     }
+  }
+
+  /** Start the last search once more. */
+  async again() {
+    await this.#again?.();
   }
 
   stop() {
@@ -149,7 +193,7 @@ export class Everything {
   /** Make objects of those that are selected, or of all. */
   keep() {
     const items = this.selected.length ? this.selected : this.items;
-    if (items.length) this.#change((scene) => items.forEach((item) => (scene.begin().found = item.id)));
+    if (items.length) this.#change((scene) => items.forEach((item) => keepIn(scene, item)));
   }
 
   merge() {
@@ -163,6 +207,7 @@ export class Everything {
       ...measure(spans, size),
       score: Math.min(...items.map((item) => item.score)),
       points: items.flatMap((item) => item.points),
+      mergedLabel: items.every((item) => labelOf(item) === labelOf(items[0])) ? labelOf(items[0]) : "",
     });
     this.#change((scene) => {
       scene.gone.push(...items.map((item) => item.id));
@@ -213,9 +258,9 @@ export class Everything {
     $("find").title = this.#page.finds() ? "Find all objects (F)" : "This model does not find everything";
     $("found").hidden = !this.isSearching && !items.length && !this.#isRefining;
     $("found-stop").hidden = $("found-progress").hidden = !this.isSearching;
-    $("found-progress").max = this.#progress.total;
-    $("found-progress").value = this.#progress.done;
-    let text = `${items.length} found`;
+    if (this.#progress) $("found-progress").value = this.#progress.done / this.#progress.total;
+    else $("found-progress").removeAttribute("value"); // something goes on
+    let text = this.isSearching && !this.#progress ? "Searching …" : `${items.length} found`;
     if (selected.length) text = `${selected.length} of ${items.length} selected`;
     if (this.#isRefining) text = "Click to refine";
     if ($("found-info").textContent !== text) $("found-info").textContent = text;
@@ -245,7 +290,7 @@ export class Everything {
     for (const item of this.#found.values()) {
       if (item.run === this.#run && removed.includes(item.number)) item.isReplaced = true; // the user may have kept it
     }
-    for (const { id, point, ...object } of objects) this.#add({ ...object, number: id, points: [point] });
+    for (const { id, point, ...object } of objects) this.#add({ ...object, number: id, points: point ? [point] : [] });
   }
 
   #add(object) {
@@ -272,4 +317,12 @@ export class Everything {
     if (!on) this.#selected.clear();
     this.#page.show();
   }
+}
+
+function keepIn(scene, item) {
+  Object.assign(scene.begin(), { found: item.id, label: labelOf(item) });
+}
+
+function labelOf(item) {
+  return item.label ?? item.mergedLabel ?? "";
 }

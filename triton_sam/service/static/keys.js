@@ -11,6 +11,7 @@ const LETTERS = {
   f: (act) => act.find(),
   k: (act) => act.keep(),
   j: (act) => act.merge(),
+  "/": (act) => act.search(),
   o: (act, event) => (event.shiftKey ? act.openFolder() : act.open()),
   pageup: (act) => act.otherImage(-1),
   pagedown: (act) => act.otherImage(1),

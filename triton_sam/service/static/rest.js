@@ -84,6 +84,12 @@ export async function everything(id, body, signal, heard) {
   await hear(await call(`/v1/images/${id}/everything`, { method: "POST", body: JSON.stringify(body), headers, signal }), heard);
 }
 
+/** Find all instances of words or example boxes. */
+export async function find(id, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return (await call(`/v1/images/${id}/find`, { method: "POST", body: JSON.stringify(body), headers, signal })).json();
+}
+
 /** Read server-sent events, and call ``heard(name, data)`` for each; the last one is "done". */
 export async function hear(answer, heard) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();

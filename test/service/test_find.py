@@ -1,0 +1,209 @@
+"""``/v1/images/{id}/find``: words, examples, formats, limits, cancel, problems, and the models that have it."""
+
+import asyncio
+import base64
+import io
+import json
+import threading
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("fastapi")
+from support.conditions import wait_until
+from support.fake_everything import shapes
+from support.fake_words import NOTHING, SCORES, service_with_words
+from support.problems import problem
+
+from triton_sam.errors import ModelNotReadyError
+from triton_sam.masks.rle import rle_to_mask
+
+SAM3 = {"model": "sam3"}
+BOX = [10, 10, 50, 60]
+
+
+@pytest.fixture(scope="module")
+def running():
+    with service_with_words(max_searches=2) as running:
+        yield running
+
+
+@pytest.fixture
+def http(running):
+    return running[0].http
+
+
+@pytest.fixture
+def client(running):
+    running[1].reset()
+    yield running[1]
+    running[1].reset()
+
+
+@pytest.fixture(scope="module")
+def content(images):
+    return (images / "shapes.jpg").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def path(running, content):
+    return f"/v1/images/{running[0].upload(content, model='sam3')['id']}/find"
+
+
+def searches(running):
+    return running[0].app.state.engine.budgets.searches.used
+
+
+def test_all_instances_of_a_word(http, path, client):
+    answer = http.post(path, json={"text": "dog", "threshold": 0.1, **SAM3}).json()
+    masks = shapes()
+    assert (answer["width"], answer["height"], answer["model"]) == (800, 600, "sam3")
+    assert [each["score"] for each in answer["objects"]] == list(SCORES[: len(masks)])
+    for each, mask in zip(answer["objects"], masks, strict=False):
+        np.testing.assert_array_equal(rle_to_mask(each["rle"]), mask)
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+        left, top, width, height = columns[0], rows[0], np.ptp(columns) + 1, np.ptp(rows) + 1
+        assert (each["label"], each["text_index"], each["area"]) == ("dog", 0, mask.sum())
+        assert each["bbox"] == [left, top, width, height]
+        assert each["box"] == [left + 0.25, top + 0.25, left + width + 0.25, top + height + 0.25]
+
+
+def test_several_words_keep_their_order(http, path, client):
+    objects = http.post(path, json={"text": ["dog", NOTHING, "cat"], "limit": 1, **SAM3}).json()["objects"]
+    assert [(each["label"], each["text_index"]) for each in objects] == [("dog", 0), ("cat", 2)]
+
+
+def test_the_request_reaches_the_client(http, path, client):
+    body = {"text": "dog", "boxes": [BOX, [60, 60, 90, 90]], "box_labels": [1, 0], "nms": 0.7, "limit": 5}
+    assert http.post(path, json={**body, "threshold": 0.25, "mask_threshold": 0.6, **SAM3}).status_code == 200
+    query, image, example = client.asked[-1]
+    assert json.loads(query.to_json()) == {**body, "text": ["dog"], "threshold": 0.25, "mask_threshold": 0.6}
+    assert image.remote.image_id == "0" * 32  # the upload encoded it: only its id is sent
+    assert example is None
+
+
+def test_an_image_that_is_not_encoded_is_sent_once(running, http, path, client, content):
+    engine = running[0].app.state.engine
+    engine.images.get(path.split("/")[3]).embeddings.clear()
+    for _ in range(2):
+        http.post(path, json={"text": "dog", **SAM3})
+    (_, first, _), (_, second, _) = client.asked
+    assert first == content
+    assert second.remote.content == content
+
+
+def test_boxes_of_another_image(http, path, client, running, images):
+    other = running[0].upload((images / "coffee.jpg").read_bytes())["id"]
+    answer = http.post(path, json={"boxes": [BOX], "example_image": other, **SAM3})
+    assert {each["label"] for each in answer.json()["objects"]} == {""}
+    assert client.asked[-1][2].remote.content == (images / "coffee.jpg").read_bytes()
+    problem(http.post(path, json={"boxes": [BOX], "example_image": "0" * 32, **SAM3}), 404)
+    assert "needs boxes" in problem(http.post(path, json={"text": "a", "example_image": other, **SAM3}), 422)["detail"]
+
+
+@pytest.mark.parametrize("form", ["polygons", "png"])
+def test_other_formats(http, path, client, form):
+    objects = http.post(path, json={"text": "dog", "format": form, **SAM3}).json()["objects"]
+    mask = shapes()[0]
+    assert "rle" not in objects[0]
+    if form == "png":
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(objects[0]["png"])))) > 0, mask)
+    else:
+        assert len(objects[0]["polygons"][0]) > 8
+
+
+def test_geojson_has_labels(http, path, client):
+    answer = http.post(path, json={"text": ["dog", "cat"], "limit": 1, "format": "geojson", **SAM3})
+    assert answer.headers["content-type"] == "application/geo+json"
+    document = answer.json()
+    assert document["type"] == "FeatureCollection"
+    assert [each["properties"]["label"] for each in document["features"]] == ["dog", "cat"]
+    assert document["features"][0]["geometry"]["coordinates"]
+
+
+def test_nothing_is_found(http, path, client):
+    answer = http.post(path, json={"text": NOTHING, **SAM3})
+    assert (answer.status_code, answer.json()["objects"]) == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({}, "say a text"),
+        ({"text": " "}, "a text is empty"),
+        ({"text": ["a"] * 65}, "64"),
+        ({"text": 3}, "string"),
+        ({"boxes": [BOX], "box_labels": [0]}, "label 1"),
+        ({"boxes": [BOX], "box_labels": [1, 1]}, "one label for each"),
+        ({"boxes": [[50, 10, 10, 60]]}, "x1 < x2"),
+        ({"boxes": [[900, 10, 950, 60]]}, "outside the image"),
+        ({"text": "a", "box_labels": [1]}, "need boxes"),
+        ({"text": "a", "threshold": 1.5}, "less than or equal to 1"),
+        ({"text": "a", "limit": 0}, "greater than or equal to 1"),
+        ({"text": ["a"] * 64, "limit": 1000}, "too many for one call"),
+        ({"text": "a", "format": "tiff"}, "geojson"),
+        ({"words": "a"}, "there is no member 'words'"),
+    ],
+)
+def test_a_request_that_cannot_be_used_is_refused(http, path, client, body, text):
+    assert text in json.dumps(problem(http.post(path, json={**body, **SAM3}), 422))
+    assert not client.asked
+
+
+def test_a_model_without_concepts_says_which_one_has_them(http, path, client):
+    refused = problem(http.post(path, json={"text": "dog", "model": "sam2"}), 404)
+    assert refused["code"] == "no_concepts"
+    assert "triton-sam export sam3 --concepts" in refused["detail"]
+    assert {each["name"]: each["finds_concepts"] for each in http.get("/v1/models").json()["models"]} == {
+        "sam2": False,
+        "sam3": True,
+    }
+
+
+def test_unknown_images_and_models(http, path, client):
+    assert problem(http.post(f"/v1/images/{'0' * 32}/find", json={"text": "a"}), 404)["code"] == "unknown_image"
+    assert problem(http.post(path, json={"text": "a", "model": "sam9"}), 404)["code"] == "unknown_model"
+
+
+def test_models_that_went_away(http, path, client):
+    client.failure = ModelNotReadyError("sam3_detector is not ready")
+    assert "sam3_detector" in problem(http.post(path, json={"text": "dog", **SAM3}), 503)["detail"]
+
+
+def test_a_search_is_cancelled_by_its_name_and_frees_its_place(running, http, path, client):
+    client.gate, ended = asyncio.Event(), client.ended
+    answers = []
+    body = {"text": "dog", "session_id": "mine", **SAM3}
+    threads = [
+        threading.Thread(target=lambda: answers.append(httpx.post(f"{running[0].url}{path}", json=body, timeout=30)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: len(client.asked) == 2)
+    assert problem(http.post(path, json={"text": "dog", **SAM3}), 503)["code"] == "busy"  # max_searches is 2
+    assert http.post("/cancel_pending", data={"session_id": "mine"}).text == "2 cancelled"
+    for thread in threads:
+        thread.join(30)
+    for answer in answers:
+        problem(answer, 499)
+    wait_until(lambda: client.ended == ended + 2 and searches(running) == 0)
+
+
+def test_a_search_takes_no_longer_than_a_request_may(content):
+    with service_with_words(timeout=0.3) as (service, client):
+        client.gate = asyncio.Event()
+        path = f"/v1/images/{service.upload(content, model='sam3')['id']}/find"
+        assert problem(service.http.post(path, json={"text": "dog", **SAM3}), 504)["code"] == "timeout"
+        wait_until(lambda: client.ended == 1)
+
+
+def test_the_document_describes_it(http):
+    document = http.get("/openapi.json").json()
+    operation = document["paths"]["/v1/images/{image_id}/find"]["post"]
+    assert {"application/json", "application/geo+json"} == set(operation["responses"]["200"]["content"])
+    schemas = document["components"]["schemas"]
+    assert {"label", "text_index", "score", "box", "rle"} <= set(schemas["FoundInstance"]["properties"])
+    assert schemas["FindRequest"]["examples"][0] == {"text": "yellow school bus"}

@@ -1,0 +1,245 @@
+"""The page searches for words and examples, in headless Chromium, over a real service whose searches need no Triton."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+from support.conditions import wait_until
+from support.fake_everything import shapes
+from support.fake_words import NOTHING, SCORES, service_with_words
+from support.running_browser import WIDE, Page, open_page
+
+from triton_sam.errors import ModelNotReadyError
+from triton_sam.masks import mask_to_box
+from triton_sam.masks.rle import rle_to_mask
+
+LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
+NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
+SMALL_TARGETS = """[...document.querySelectorAll("#words button, #words input, #found button")]
+    .map((e) => [e, e.getBoundingClientRect()])
+    .filter(([e, b]) => b.width && (b.width < 44 || b.height < 44)).map(([e]) => e.id)"""
+MASKS = shapes()[: len(SCORES)]
+SURE = sum(score >= 0.3 for score in SCORES[: len(MASKS)])
+"""Instances that the slider shows at first."""
+
+
+@pytest.fixture(scope="module")
+def running():
+    with service_with_words(model="sam3") as running:
+        yield running
+
+
+@pytest.fixture
+def client(running):
+    running[1].reset()
+    yield running[1]
+    running[1].reset()
+
+
+@pytest.fixture
+def page(browser, running, client, images):
+    with open_page(browser, running[0].url) as page:
+        page.page.uncheck("#hover")  # which asks a Triton
+        page.open(images / "shapes.jpg")
+        yield page
+
+
+def inside(number):
+    """A point of an instance: the middle of the longest run of its middle row."""
+    rows = np.flatnonzero(MASKS[number].any(axis=1))
+    row = int(rows[len(rows) // 2])
+    edges = np.flatnonzero(np.diff(np.pad(MASKS[number][row].astype(np.int8), 1)))
+    start, end = max(zip(edges[::2], edges[1::2], strict=True), key=lambda run: run[1] - run[0])
+    return int(start + end) // 2, row
+
+
+def search(page, words):
+    page.page.fill("#words-text", words)
+    page.page.press("#words-text", "Enter")
+    page.wait("!tritonSam.everything.isSearching")
+
+
+def slide(page, value):
+    page.page.evaluate(
+        "(value) => { const e = document.getElementById('words-threshold'); e.value = value;"
+        " e.dispatchEvent(new Event('input')); }",
+        value,
+    )
+
+
+def shown(page):
+    return page.page.evaluate("tritonSam.everything.items.map((item) => item.number)")
+
+
+def count(page):
+    return page.page.inner_text("#words-count")
+
+
+def objects(page):
+    return page.page.evaluate("tritonSam.scene.objects.map((object) => object.label)")
+
+
+def asked(client):
+    return [json.loads(query.to_json()) for query, *_ in client.asked]
+
+
+def test_words_become_objects_with_label_and_score_in_one_step(page, client):
+    search(page, "dog, cat")
+    assert asked(client)[0]["text"] == ["dog", "cat"]
+    assert count(page) == f"{2 * SURE} of {2 * len(MASKS)}"
+    page.page.click("#found-keep")
+    assert objects(page) == ["dog"] * SURE + ["cat"] * SURE
+    assert page.facts()[0].startswith(f"found · score {SCORES[0]:.2f}")
+    coco = json.loads(page.download("#save-coco")[1])
+    for annotation, mask in zip(coco["annotations"], [*MASKS[:SURE], *MASKS[:SURE]], strict=True):
+        np.testing.assert_array_equal(rle_to_mask(annotation["segmentation"]), mask)
+    assert {each["name"] for each in coco["categories"]} == {"dog", "cat"}
+    page.page.keyboard.press("Control+z")
+    page.wait("tritonSam.scene.objects.length === 0", 10)
+
+
+def test_the_slider_hides_and_shows_instances_without_a_request(page, client):
+    search(page, "dog")
+    assert shown(page) == list(range(SURE))
+    slide(page, 0.7)
+    assert (shown(page), count(page)) == ([0, 1], f"2 of {len(MASKS)}")
+    assert page.page.inner_text("#words-value") == "0.70"
+    slide(page, 0.1)
+    assert shown(page) == list(range(len(MASKS)))
+    assert len(client.asked) == 1
+    assert asked(client)[0]["threshold"] == 0.1
+    slide(page, 0.95)
+    page.page.click("#found-keep")
+    assert objects(page) == ["dog"]
+
+
+def test_more_like_this_and_not_this(page, client):
+    search(page, "dog")
+    assert page.page.is_disabled("#words-more")
+    page.click(*inside(0))
+    page.page.click("#words-less")
+    page.wait("!tritonSam.everything.isSearching")
+    assert asked(client)[-1]["text"] == ["dog"]
+    assert (asked(client)[-1]["boxes"], asked(client)[-1]["box_labels"]) == ([list(mask_to_box(MASKS[0]))], [0])
+    assert page.page.inner_text("#words-info") == "By examples: 1 not"
+    assert page.page.evaluate("tritonSam.everything.ofWords.length") == len(MASKS) - 1
+    page.click(*inside(1))
+    page.page.click("#words-more")
+    page.wait("!tritonSam.everything.isSearching")
+    assert asked(client)[-1]["boxes"] == [list(mask_to_box(MASKS[0])), list(mask_to_box(MASKS[1]))]
+    assert asked(client)[-1]["box_labels"] == [0, 1]
+    search(page, "cat")  # the field starts anew
+    assert asked(client)[-1]["boxes"] == []
+    assert page.page.is_hidden("#words-info")
+
+
+def test_an_object_is_an_example_without_words(page, client):
+    search(page, "dog")
+    page.click(*inside(2))
+    page.page.keyboard.press("k")
+    assert objects(page) == ["dog"]
+    page.page.keyboard.press("Escape")
+    page.page.fill("#words-text", "")
+    assert page.page.is_disabled("#words-less")  # there would be nothing to find
+    page.page.click("#words-more")
+    page.wait("!tritonSam.everything.isSearching && tritonSam.everything.items.length > 0")
+    assert (asked(client)[-1]["text"], asked(client)[-1]["boxes"]) == ([], [list(mask_to_box(MASKS[2]))])
+    page.page.click("#found-keep")
+    assert objects(page) == ["dog"] + [""] * SURE
+
+
+def test_merged_instances_keep_a_label_that_they_share(page, client):
+    for is_deleted, label in ((False, "dog"), (True, "")):
+        search(page, "dog, cat")
+        if is_deleted:  # the cat lies under the dog
+            page.click(*inside(0))
+            page.page.keyboard.press("Delete")
+        for number in (0, 1):
+            page.click(*inside(number))
+        page.page.keyboard.press("j")
+        page.page.keyboard.press("k")
+        assert objects(page)[-1] == label
+
+
+def test_nothing_found_says_so(page, client):
+    search(page, NOTHING)
+    assert page.page.inner_text("#banner") == f"Nothing was found for “{NOTHING}”."
+    assert page.page.is_hidden("#found")
+    search(page, "dog")
+    assert page.page.is_hidden("#banner")
+
+
+def test_a_search_can_be_stopped(page, client):
+    client.gate, ended = asyncio.Event(), client.ended
+    for stop in (lambda: page.page.click("#found-stop"), lambda: page.page.press("#words-text", "Escape")):
+        page.page.fill("#words-text", "dog")
+        page.page.click("#words-find")
+        page.wait("tritonSam.everything.isSearching")
+        assert page.page.inner_text("#found-info") == "Searching …"
+        assert page.page.is_disabled("#words-find")
+        ended = client.ended
+        stop()
+        wait_until(lambda before=ended: client.ended == before + 1)
+        assert page.page.is_enabled("#words-find")
+        assert page.page.is_hidden("#banner")
+
+
+def test_a_failure_says_why(browser, running, client, images):
+    context = browser.new_context(viewport=WIDE)  # the console names the status 503, which is no fault here
+    page = Page(context.new_page())
+    page.page.goto(running[0].url)
+    page.ready()
+    page.page.uncheck("#hover")
+    page.open(images / "shapes.jpg")
+    client.failure = ModelNotReadyError("sam3_detector is not ready")
+    search(page, "dog")
+    assert "sam3_detector is not ready" in page.page.inner_text("#banner")
+    context.close()
+
+
+def test_the_field_is_there_only_for_models_that_find_words(page, client, images):
+    assert page.page.is_visible("#words")
+    page.page.keyboard.press("/")
+    assert page.page.evaluate("document.activeElement.id") == "words-text"
+    page.page.select_option("#model", "sam2")
+    page.page.wait_for_selector("#words", state="hidden")
+    page.page.select_option("#model", "sam3")
+    page.page.wait_for_selector("#words", state="visible")
+
+
+def test_another_image_forgets_instances_and_examples(page, client, images):
+    search(page, "dog")
+    page.click(*inside(0))
+    page.page.click("#words-more")
+    page.wait("!tritonSam.everything.isSearching")
+    page.open(images / "coffee.jpg")
+    assert page.page.is_hidden("#words-found")
+    assert page.page.evaluate("tritonSam.words.examples.length") == 0
+
+
+@pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_nothing_overlaps_and_fingers_hit(browser, running, client, images, viewport, theme):
+    is_phone = viewport is not WIDE
+    context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=is_phone, is_mobile=is_phone)
+    page = Page(context.new_page())
+    page.page.goto(running[0].url)
+    page.ready()
+    page.open(images / "shapes.jpg")
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    search(page, "dog")
+    page.wait("""(() => { const canvas = document.getElementById("canvas");
+        return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()""")
+    act = page.page.touchscreen.tap if is_phone else page.page.mouse.click
+    act(*page.at(*inside(0)))
+    page.wait("tritonSam.everything.selected.length === 1", 5)
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    if is_phone:
+        assert page.page.evaluate(SMALL_TARGETS) == []
+    assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+    assert page.faults == []
+    context.close()

@@ -1,0 +1,116 @@
+"""A service whose model finds words without a Triton: the objects of test/images/shapes.jpg are the instances."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fake_everything import NOWHERE, shapes
+
+from triton_sam.client.concepts import FoundInstances
+from triton_sam.client.session_image import RemoteImage, SessionImage
+from triton_sam.concepts.instances import Instance
+from triton_sam.concepts.query import Query, check_parameters
+from triton_sam.families import get_family
+from triton_sam.inputs.embeddings import ImageEmbeddings
+from triton_sam.masks import mask_to_box
+from triton_sam.service.engine import Engine, Pair
+
+SCORES = (0.95, 0.8, 0.6, 0.4, 0.2)
+"""The scores of the instances, the best first."""
+NOTHING = "nothing"
+"""No instance has this text."""
+
+
+class FakeWords:
+    """The client of a service. It finds the shapes for every text but NOTHING, and leaves out those of negative boxes.
+
+    Attributes:
+        asked: query, image and example of each search.
+        ended: searches that have ended, in whichever way.
+        gate: with it, each search waits until the event is set.
+        failure: each search raises it.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Query, Any, Any]] = []
+        self.ended = 0
+        self.reset()
+
+    def reset(self) -> None:
+        self.asked.clear()
+        self.gate: asyncio.Event | None = None
+        self.failure: Exception | None = None
+
+    async def find_async(
+        self, text=None, *, boxes=None, box_labels=None, image=None, example=None, **parameters
+    ) -> FoundInstances:
+        query = check_parameters(text, boxes, box_labels, parameters)
+        self.asked.append((query, image, example))
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+            if self.failure is not None:
+                raise self.failure
+            content = image if isinstance(image, bytes) else b""
+            return FoundInstances(_instances(query), held(content, (800, 600)))
+        finally:
+            self.ended += 1
+
+    async def aclose(self) -> None:
+        return
+
+
+def held(content: bytes, size: tuple[int, int]) -> SessionImage:
+    """Return an image that a server keeps."""
+    return SessionImage("sam3", "sam3_encoder", size, {}, RemoteImage(content, "0" * 32))
+
+
+def _instances(query: Query) -> list[Instance]:
+    found = []
+    for index, label in enumerate(query.labels()):
+        place = 0
+        for mask, score in zip(shapes() if label != NOTHING else [], SCORES, strict=False):
+            box = mask_to_box(mask) or (0, 0, 0, 0)
+            if score > query.threshold and not _is_refused(box, query) and place < (query.limit or 200):
+                x1, y1, x2, y2 = (value + 0.25 for value in box)
+                found.append(Instance(mask, score, None, index, place, label, (x1, y1, x2, y2)))
+                place += 1
+    return found
+
+
+def _is_refused(box: tuple[int, int, int, int], query: Query) -> bool:
+    """Whether the centre of a box lies in a negative example."""
+    x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+    refused = query.boxes[query.box_labels == 0]
+    return bool(np.any((refused[:, 0] <= x) & (x <= refused[:, 2]) & (refused[:, 1] <= y) & (y <= refused[:, 3])))
+
+
+def _pairs(engine: Engine) -> dict[str, Pair]:
+    return {
+        "sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True),
+        "sam3": Pair("sam3", get_family("sam3"), "1", keeps_images=True, finds_concepts=True),
+    }
+
+
+async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
+    image.keep(pair.origin, held(image.content, image.size))
+    return image.embeddings[pair.origin]
+
+
+@contextlib.contextmanager
+def service_with_words(**options: Any) -> Iterator[Any]:
+    """Run a service without a Triton, whose model "sam3" finds words; yields the service and its client."""
+    from support.running_service import running_service
+
+    client = FakeWords()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "_pairs", _pairs)
+        patch.setattr(Engine, "embed", _embed)
+        patch.setattr(Engine, "client", lambda engine, pair, *, keeps_images: client)
+        with running_service(NOWHERE, **options) as service:
+            yield service, client

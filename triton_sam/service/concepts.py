@@ -1,0 +1,249 @@
+"""Requests and answers of ``/v1/images/{id}/find``, and the search behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from ..client.concepts import FoundInstances
+from ..concepts.instances import Instance
+from ..concepts.query import MASK_THRESHOLD, MAX_EXAMPLES, MAX_TEXTS, THRESHOLD, Query, check_query
+from ..families import FAMILIES, get_family
+from ..families.base import Size
+from ..masks.formats import TOLERANCE, feature_collection
+from .answers import MAX_MASK_PIXELS
+from .engine import Engine, Pair
+from .problems import Problem
+from .schemas import FORMATS, Box, Strict, encoded_mask
+from .store import StoredImage
+
+GEOJSON = "geojson"
+FIND_FORMATS = {name: form for name, form in FORMATS.items() if form.encode or name == GEOJSON}
+"""Formats of instances: those that can represent a single mask, and GeoJSON, which has properties for the label."""
+if TYPE_CHECKING:
+    FindFormat = str
+else:
+    FindFormat = Literal[tuple(FIND_FORMATS)]
+
+Text = Annotated[str, Field(max_length=10_000)]
+Texts = Annotated[list[Text], Field(max_length=MAX_TEXTS, fail_fast=True)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class FindRequest(Strict):
+    """The concepts to find: words, example boxes, or both."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"text": "yellow school bus"},
+                {"text": ["dog", "cat"], "threshold": 0.5, "format": "polygons"},
+                {"boxes": [[100, 80, 420, 300], [500, 90, 620, 200]], "box_labels": [1, 0]},
+            ]
+        },
+    )
+
+    text: Text | Texts | None = Field(
+        default=None, description=f"A concept in words, or up to {MAX_TEXTS} of them. Default: that of the boxes."
+    )
+    boxes: Annotated[list[Box], Field(fail_fast=True)] = Field(
+        default_factory=list,
+        max_length=MAX_EXAMPLES,
+        description="Example boxes, x1, y1, x2, y2 in pixels. They belong to the concept of each text.",
+    )
+    box_labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
+        default=None,
+        max_length=MAX_EXAMPLES,
+        description="1 is an instance, 0 is something that must not be found. Default: all are 1.",
+    )
+    example_image: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{32}$",
+        description="The id of another uploaded image, which the boxes belong to. SAM3 was not trained on this.",
+    )
+    threshold: Share = Field(default=THRESHOLD, description="Instances of a lower score are dropped.")
+    mask_threshold: Share = Field(
+        default=MASK_THRESHOLD, description="A pixel belongs to the mask if its probability is higher."
+    )
+    nms: Share | None = Field(
+        default=None, description="Of one text's instances whose boxes have a higher IoU, the best stays. Default: all."
+    )
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="The most instances for each text, the best first. Default: all, or fewer if their masks could "
+        f"have more than {MAX_MASK_PIXELS // 1_000_000} million pixels together.",
+    )
+    model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
+    session_id: str | None = Field(
+        default=None, max_length=128, description="A name by which `POST /cancel_pending` cancels the search."
+    )
+    format: FindFormat = Field(default="rle", description="The format of the masks.")
+    tolerance: float = Field(
+        default=TOLERANCE,
+        ge=0,
+        le=100,
+        description="The largest distance, in pixels, between a polygon and the exact outline.",
+    )
+
+    def to_query(self, size: Size, example_size: Size) -> Query:
+        """Return the request for the clients.
+
+        Args:
+            size: width and height of the image to search, pixels.
+            example_size: width and height of the image that the boxes belong to, pixels.
+
+        Raises:
+            PromptError: a part of the request cannot be used.
+            Problem: 422; the masks would be too large together, or an example image has no boxes.
+        """
+        if self.example_image is not None and not self.boxes:
+            raise Problem(422, "example_image needs boxes, which show the concept in it")
+        parameters = self.model_dump(include={"threshold", "mask_threshold", "nms"})
+        texts = 1 if self.text is None or isinstance(self.text, str) else len(self.text)
+        limit = _limit(self.limit, max(1, texts), size)
+        query = check_query(self.text, self.boxes or None, self.box_labels, limit=limit, **parameters)
+        query.check_inside(example_size)
+        return query
+
+
+class BareInstance(BaseModel):
+    """One instance, without its mask."""
+
+    label: str = Field(description="The text that found it. Empty if example boxes alone did.")
+    text_index: int = Field(description="The number of the text in the request, from 0.")
+    score: float = Field(description="The probability of the model that this is an instance.")
+    box: list[float] = Field(description="The box of the model: x1, y1, x2, y2 in pixels.")
+    area: int = Field(description="The number of foreground pixels.")
+    bbox: list[int] | None = Field(
+        description="The box of the mask in the form of COCO: x, y, width, height. An empty mask has null."
+    )
+
+
+if TYPE_CHECKING:
+    FoundInstance = BareInstance
+else:
+    FoundInstance = create_model(
+        "FoundInstance",
+        __base__=BareInstance,
+        __doc__="One instance.",
+        **{name: encoded_mask(form) for name, form in FIND_FORMATS.items() if form.encode},
+    )
+
+
+class FindAnswer(BaseModel):
+    """All instances: of the first text, the best first, then of the next text."""
+
+    image: str
+    model: str
+    width: int
+    height: int
+    objects: list[FoundInstance]
+    milliseconds: float = Field(description="The time from the parsed request to the masks.")
+
+
+def check_pair(pair: Pair) -> None:
+    """Check that models find concepts.
+
+    Raises:
+        Problem: 404; the detail says how to serve models that do.
+    """
+    if pair.finds_concepts:
+        return
+    able = [family for family in FAMILIES if get_family(family).concepts]
+    family = pair.family.name if pair.family.concepts else able[0]
+    raise Problem(
+        404,
+        f"{pair.name} cannot find words or examples here: choose a model with finds_concepts in GET /v1/models. If "
+        f"there is none, run `triton-sam export {family} --concepts`, and start Triton again",
+        code="no_concepts",
+    )
+
+
+async def find(
+    engine: Engine, pair: Pair, image: StoredImage, example: StoredImage | None, query: Query
+) -> FoundInstances:
+    """Find all instances. An image that Triton does not know is sent with the request, and encoded once for all.
+
+    Args:
+        engine: has the clients.
+        pair: models that find concepts.
+        image: the image to search.
+        example: the image that the boxes of the query belong to; None for ``image``.
+        query: the concepts.
+
+    Raises:
+        ServerError: the search failed.
+        Problem: 503, the service searches too many images.
+    """
+    client = engine.client(pair, keeps_images=True)
+    known = image.embeddings.get(pair.origin)
+    with engine.budgets.searches.take():
+        if known is None:
+            engine.metrics.encodes.inc()
+        shown = None if example is None else await engine.embed(example, pair)
+        found = await client.find_async(
+            list(query.texts) or None,
+            boxes=query.boxes if len(query.boxes) else None,
+            box_labels=query.box_labels if len(query.boxes) else None,
+            image=image.content if known is None else known,
+            example=shown,
+            threshold=query.threshold,
+            mask_threshold=query.mask_threshold,
+            nms=query.nms,
+            limit=query.limit,
+        )
+    image.keep(pair.origin, found.image)
+    return found
+
+
+def encode_instances(instances: Iterator[Instance], form: str, tolerance: float) -> list[dict[str, Any]]:
+    """Return instances as JSON objects, or as features of GeoJSON. It takes time for each mask: call it in a thread."""
+    if form == GEOJSON:
+        return [_feature(each, tolerance) for each in instances]
+    return [{**_bare(each), form: FIND_FORMATS[form].to_json(each, tolerance)} for each in instances]
+
+
+def to_document(answer: FindAnswer, objects: list[dict[str, Any]], form: str) -> bytes:
+    """Return the whole answer. ``objects`` are those of encode_instances()."""
+    head = {"type": "FeatureCollection", "features": objects}
+    document = head if form == GEOJSON else {**answer.model_dump(), "objects": objects}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _bare(instance: Instance) -> dict[str, Any]:
+    box = instance.box
+    return BareInstance(
+        label=instance.label,
+        text_index=instance.object_index,
+        score=round(instance.score, 5),
+        box=[round(value, 2) for value in instance.found_box],
+        area=instance.area,
+        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+    ).model_dump()
+
+
+def _feature(instance: Instance, tolerance: float) -> dict[str, Any]:
+    (feature,) = feature_collection([instance], tolerance)["features"]
+    return {**feature, "properties": _bare(instance)}
+
+
+def _limit(asked: int | None, texts: int, size: Size) -> int:
+    """Return the maximum number of instances for each text.
+
+    Raises:
+        Problem: 422, the masks could have too many pixels together.
+    """
+    pixels = size[0] * size[1] * texts
+    if pixels * (asked or 1) > MAX_MASK_PIXELS:
+        raise Problem(
+            422,
+            f"{texts * (asked or 1)} masks of {size[0]} x {size[1]} pixels are too many for one call: send fewer "
+            "texts, or a lower limit",
+        )
+    return asked or MAX_MASK_PIXELS // pixels

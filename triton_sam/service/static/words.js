@@ -1,0 +1,139 @@
+// The search for words and examples: the service finds every instance, and the slider chooses those that are sure enough.
+
+import * as rest from "./rest.js";
+
+const $ = (id) => document.getElementById(id);
+const LOWEST = 0.1; // the score from which instances are asked for; the slider hides some of them without a request
+
+export class Words {
+  #page;
+  #examples = []; // {box: [x1, y1, x2, y2], label: 1 or 0} in pixels of the image
+  #image = null; // the key of the image that the examples belong to
+
+  /** page: {scene, masks, settings, everything, currentImage(), findsConcepts(), show, warn} */
+  constructor(page) {
+    this.#page = page;
+    $("words").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.start();
+    });
+    $("words-text").addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      if (page.everything.isSearching) page.everything.stop();
+      else event.target.blur();
+    });
+    $("words-more").addEventListener("click", () => this.#example(1));
+    $("words-less").addEventListener("click", () => this.#example(0));
+    $("words-text").addEventListener("input", () => this.update());
+    $("words-threshold").addEventListener("input", () => this.#filter());
+    page.everything.threshold = Number($("words-threshold").value);
+  }
+
+  /** The words in the field; commas separate them. */
+  get texts() {
+    return $("words-text").value.split(",").map((word) => word.trim()).filter(Boolean);
+  }
+
+  get examples() {
+    return this.#examples;
+  }
+
+  /** Put the cursor into the field, if there is one. */
+  focus() {
+    if (!$("words").hidden) $("words-text").select();
+  }
+
+  /** Search for the words in the field, without examples. */
+  start() {
+    if (!this.#canSearch) return;
+    if (!this.texts.length) return void $("words-text").focus();
+    $("words-text").blur(); // letters are shortcuts again, and a phone shows the image in place of its keyboard
+    this.#examples = [];
+    void this.#search();
+  }
+
+  update() {
+    const { everything } = this.#page;
+    const image = this.#page.currentImage()?.key ?? null;
+    if (image !== this.#image) [this.#image, this.#examples] = [image, []];
+    $("words").hidden = !this.#page.findsConcepts();
+    if ($("words").hidden) return;
+    const boxes = this.#boxes.length > 0;
+    $("words-find").disabled = !this.#canSearch;
+    $("words-more").disabled = !this.#canSearch || !boxes;
+    const isSaid = this.texts.length || this.#examples.some((example) => example.label);
+    $("words-less").disabled = !this.#canSearch || !boxes || !isSaid;
+    const [count, all] = [everything.ofWords.filter((item) => everything.isShown(item)).length, everything.ofWords.length];
+    $("words-count").textContent = `${count} of ${all}`;
+    $("words-info").textContent = counted(this.#examples);
+    $("words-info").hidden = !this.#examples.length;
+    $("words-found").hidden = !all;
+    $("words-examples").hidden = !this.#page.currentImage() || (!boxes && !all);
+  }
+
+  get #canSearch() {
+    return Boolean(this.#page.currentImage() && this.#page.findsConcepts() && !this.#page.everything.isSearching);
+  }
+
+  /** The boxes of the selected instances, or else of the active object. */
+  get #boxes() {
+    const { everything, scene, masks } = this.#page;
+    const selected = everything.selected.map((item) => corners(item.bbox));
+    if (selected.length || !scene.active) return selected;
+    const measured = masks.measureOf(scene.active)?.bbox;
+    const box = scene.active.box ?? (measured && corners(measured));
+    return box ? [box] : [];
+  }
+
+  /** Search again, with the selected instances as examples. */
+  #example(label) {
+    const added = this.#boxes.map((box) => ({ box, label }));
+    if (!this.#canSearch || !added.length) return;
+    const isSame = (a, b) => a.box.join() === b.box.join();
+    this.#examples = [...this.#examples.filter((old) => !added.some((each) => isSame(old, each))), ...added];
+    void this.#search();
+  }
+
+  async #search() {
+    const { everything, settings, warn } = this.#page;
+    const texts = this.texts;
+    const examples = this.#examples;
+    const body = {
+      model: settings.model,
+      text: texts.length ? texts : null,
+      boxes: examples.map((example) => example.box),
+      box_labels: examples.length ? examples.map((example) => example.label) : null,
+      threshold: LOWEST,
+    };
+    warn("");
+    await everything.search(async (image, signal) => {
+      const { objects } = await rest.find(image.id, body, signal);
+      const seen = objects.filter((object) => object.bbox); // an empty mask has no box
+      return {
+        objects: seen.map(({ box, text_index, ...object }, id) => ({ ...object, id })),
+        detail: seen.length ? null : `Nothing was found for ${named(texts)}.`,
+      };
+    });
+  }
+
+  #filter() {
+    const threshold = Number($("words-threshold").value);
+    $("words-value").textContent = threshold.toFixed(2);
+    this.#page.everything.threshold = threshold;
+    this.#page.show();
+  }
+}
+
+function corners([x, y, width, height]) {
+  return [x, y, x + width, y + height];
+}
+
+function counted(examples) {
+  const more = examples.filter((example) => example.label).length;
+  const parts = [more && `${more} like this`, examples.length - more && `${examples.length - more} not`];
+  return `By examples: ${parts.filter(Boolean).join(", ")}`;
+}
+
+function named(texts) {
+  return texts.length ? texts.map((text) => `“${text}”`).join(", ") : "the examples";
+}

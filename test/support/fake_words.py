@@ -78,7 +78,7 @@ def _instances(query: Query) -> list[Instance]:
             box = mask_to_box(mask) or (0, 0, 0, 0)
             if score > query.threshold and not _is_refused(box, query) and place < (query.limit or 200):
                 x1, y1, x2, y2 = (value + 0.25 for value in box)
-                found.append(Instance(mask, score, None, index, place, label, (x1, y1, x2, y2)))
+                found.append(Instance(mask, score, None, index, place, (x1, y1, x2, y2), label=label))
                 place += 1
     return found
 

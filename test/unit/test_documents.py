@@ -81,6 +81,8 @@ def test_python_runs_as_it_stands(service_triton, place, code, tmp_path, monkeyp
     shutil.copy(certifi.where(), tmp_path / "deploy" / "nginx" / "tls" / "ca.crt")  # of scripts/make_certificates.sh
     monkeypatch.chdir(tmp_path)
     names: dict = {}
+    if "licker" in code:
+        names["clicker"] = clicked(service_triton.grpc_url)
     if re.search(r"(?m)^\S.*\bawait\b", code):
         asyncio.run(run_fragment(code, service_triton.grpc_url))
         return
@@ -96,6 +98,19 @@ def test_python_runs_as_it_stands(service_triton, place, code, tmp_path, monkeyp
         assert (tmp_path / "mask.png").read_bytes().startswith(b"\x89PNG")
     if client is not None:
         client.close()
+
+
+def clicked(url):
+    """Return the widget for notebooks after a click, for lines that go on with it."""
+    pytest.importorskip("anywidget")
+    from triton_sam import SAM2TritonClient
+    from triton_sam.integrations.notebook import Clicker
+
+    with SAM2TritonClient(url) as client:
+        clicker = Clicker("image.jpg", client)
+        clicker.click(200, 180)
+        assert len(clicker.segments) == 1
+    return clicker
 
 
 async def run_fragment(code: str, url: str) -> None:

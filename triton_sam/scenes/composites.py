@@ -1,7 +1,8 @@
 """Scenes of cut-outs over photographs, with the exact mask of each visible region.
 
 A cut-out is turned, scaled, recoloured, lit and softened before it is drawn, often with the texture of a photograph, so
-that flat colours do not betray an object. Regions of one colour inside a cut-out, and smaller cut-outs on it, are its parts.
+that flat colours do not betray an object. Regions of one colour inside a cut-out, and smaller cut-outs on it, are its
+parts.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `photos.json` beside this module names each file with its SHA-256, so that a package with another file gives no wrong
 truth. An outline was drawn as a polygon by hand, moved to the nearest edge by GrabCut (Rother et al., 2004) inside a
-band of 3 to 8 pixels around it, and checked by eye. No photograph may be used for training: `scenes.collect` is given their
-`hashes`, and refuses them.
+band of 3 to 8 pixels around it, and checked by eye. No photograph may be used for training: `scenes.collect` is given
+their `hashes`, and refuses them.
 """
 
 from __future__ import annotations

@@ -41,12 +41,14 @@ class Source:
         kind: "cutout" or "background".
         licence: its licence.
         folders: where its materials are: below / of a Debian system, or below the folder of an unpacked package.
+        nested: whether subfolders are searched, too; False where they belong to other packages.
     """
 
     name: str
     kind: str
     licence: str
     folders: tuple[str, ...]
+    nested: bool = True
 
 
 SOURCES = (
@@ -56,8 +58,8 @@ SOURCES = (
     ),
     Source("plasma-workspace-wallpapers", "background", "GPL-2+", ("usr/share/wallpapers",)),
     Source("mate-backgrounds", "background", "GPL-2+, CC-BY-SA-4.0", ("usr/share/backgrounds/mate/nature",)),
-    Source("ukui-wallpapers", "background", "CC-BY-SA-3.0", ("usr/share/backgrounds",)),
     Source("gnome-backgrounds", "background", "CC-BY-SA-3.0", ("usr/share/backgrounds/gnome",)),
+    Source("ukui-wallpapers", "background", "CC-BY-SA-3.0", ("usr/share/backgrounds",), nested=False),
     Source("scikit-learn", "background", "CC-BY-2.0", ("sklearn/datasets/images",)),
     Source("scikit-image", "background", "CC0", ("skimage/data",)),
 )
@@ -86,8 +88,9 @@ def collect(
     out.mkdir(parents=True, exist_ok=True)
     roots = tuple(roots)
     materials: list[Material] = []
+    seen = set(forbidden)  # one set for all, since the folder of one source may contain that of another
     for source in SOURCES:
-        materials += _collect_source(out, source, roots, forbidden, limit)
+        materials += _collect_source(out, source, roots, seen, limit)
     if not materials:
         names = ", ".join(source.name for source in SOURCES)
         raise ConfigurationError(
@@ -98,9 +101,10 @@ def collect(
 
 
 def _collect_source(
-    out: Path, source: Source, roots: tuple[Path, ...], forbidden: frozenset[str], limit: int
+    out: Path, source: Source, roots: tuple[Path, ...], seen: set[str], limit: int
 ) -> Iterator[Material]:
-    taken, seen = 0, set(forbidden)
+    """Yield the materials of a source whose hash is not yet in `seen`, and add them to it."""
+    taken = 0
     for base, path in _files(source, roots):
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
@@ -122,9 +126,10 @@ def _files(source: Source, roots: tuple[Path, ...]) -> Iterator[tuple[Path, Path
     """Yield (folder of the source, file) in an order that mixes its subfolders and is the same on every machine."""
     for root in roots:
         for base in (root / folder for folder in source.folders):
-            if base.is_dir():
-                files = [path for path in base.rglob("*") if _is_usable(source, path)]
-                yield from ((base, path) for path in sorted(files, key=lambda path: _mixed(path.relative_to(base))))
+            found = base.rglob("*") if source.nested else base.glob("*")
+            files = [path for path in found if _is_usable(source, path)]
+            yield from ((base, path) for path in sorted(files, key=lambda path: _mixed(path.relative_to(base))))
+            if files:
                 return
 
 

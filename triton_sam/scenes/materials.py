@@ -79,7 +79,7 @@ def read_manifest(folder: Path) -> list[Material]:
         return [Material(**entry) for entry in content["materials"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{path} cannot be read ({error}): collect the materials with scripts/collect_pictures.py --out {folder}"
+            f"{path} cannot be read ({error}): collect the materials with scripts/collect_materials.py --out {folder}"
         ) from error
 
 

@@ -103,10 +103,10 @@ class TestGuard:
         names = {Path(photo.file).name for photo in photos.read_list()} | {"coins.png", "cell.png"}
         assert not names & _ONLY["scikit-image"]
 
-    def test_the_script_gives_the_hashes_to_the_collector(self, checkout_script="scripts/collect_materials.py"):
+    def test_the_script_gives_the_hashes_to_the_collector(self):
         from triton_sam._common.bundle import checkout
 
-        assert "hashes()" in (checkout() / checkout_script).read_text()
+        assert "hashes()" in (checkout() / "scripts/collect_materials.py").read_text()
 
     def test_every_photograph_has_a_hash_of_its_own(self):
         listed = photos.read_list()

@@ -7,7 +7,8 @@ import hashlib
 import numpy as np
 import pytest
 
-cv2 = pytest.importorskip("cv2")
+pytest.importorskip("cv2")
+import cv2
 from support.materials import CLIPART, WALLPAPERS, draw_cutout, draw_photograph, write_packages
 
 from triton_sam.errors import ConfigurationError

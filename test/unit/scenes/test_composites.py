@@ -82,7 +82,7 @@ def test_held_out_materials_and_others_are_never_mixed(tmp_path):
 
 
 def test_a_folder_without_a_manifest_names_the_script(tmp_path):
-    with pytest.raises(ConfigurationError, match="scripts/collect_materials.py"):
+    with pytest.raises(ConfigurationError, match=r"scripts/collect_materials\.py"):
         Materials(tmp_path)
 
 

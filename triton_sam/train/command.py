@@ -36,6 +36,7 @@ examples:
   scripts/train_micro.py --out runs/micro                            # takes about 90 minutes on 2 CPU cores
   scripts/train_micro.py --out runs/micro --stages 128:500,256:500   # stages in steps: deterministic
   scripts/train_micro.py --out runs/micro --device cuda --bf16       # on a GPU; also resumes a run of a CPU
+  scripts/train_micro.py --out runs/micro --materials runs/materials # also on cut-outs over photographs
 
 Run the same command again to resume an interrupted run. The folder --out receives state.pt (for resuming),
 sam2.1_hiera_micro.pt (averaged weights in FP16, in the layout of the official checkpoints), curves.png and curves.json.

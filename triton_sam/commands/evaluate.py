@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dataset",
         action="append",
-        metavar="synthetic|coins|cells|DIR|clips|davis:DIR",
+        metavar="synthetic|photos|coins|cells|composites:DIR|DIR|clips|davis:DIR",
         help="images or videos to measure on; repeat the option for more data sets (default: synthetic)",
     )
     parser.add_argument(
@@ -132,7 +132,7 @@ def _datasets(args: argparse.Namespace) -> list[Dataset]:
             files = ", ".join(dataset.unused[:5]) + (", ..." if len(dataset.unused) > 5 else "")
             _options.say(
                 args,
-                f"{dataset.name}: {len(dataset.unused)} file(s) without a partner left out: {files}",
+                f"{dataset.name}: {len(dataset.unused)} file(s) without a partner or a package left out: {files}",
             )
     return datasets
 

@@ -1,7 +1,9 @@
-"""Images whose objects are known: generated scenes, photographs from scikit-image, or a folder of your own."""
+"""Images whose objects are known: generated scenes, photographs of Python packages, or a folder of your own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from .samples import Dataset, Sample
 SCENE_SIZE = 512
 """Side of a synthetic scene in pixels."""
 
+_COMPOSITES = "composites:"
 _DEFAULT_SCENES = 50
 _SCENES_PER_SEED = 10_000
 _GOLDEN_RATIO = 0.6180339887  # its multiples modulo 1 are spread evenly over 0..1 for every range of numbers
@@ -25,10 +28,12 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
     """Open a data set without loading its images.
 
     Args:
-        name: "synthetic" (generated scenes that are never used for training), "coins" (24 coins in one photograph),
-            "cells" (one cell in one micrograph), or a folder of images with label masks, see folder.open_folder.
-        count: maximum number of images. None takes 50 synthetic scenes, or all images of another data set.
-        seed: selects the synthetic scenes, or the ``count`` images of a folder. At least 0.
+        name: "synthetic" (generated scenes that are never used for training), "composites:FOLDER" (scenes of cut-outs
+            and photographs that are never used for training, from a folder of scripts/collect_materials.py), "photos"
+            (see photos.open_photos), "coins" (24 coins in one photograph), "cells" (one cell in one micrograph), or a
+            folder of images with label masks, see folder.open_folder.
+        count: maximum number of images. None takes 50 generated scenes, or all images of another data set.
+        seed: selects the generated scenes, or the ``count`` images of a folder. At least 0.
 
     Raises:
         ConfigurationError: there is no such data set or folder, the count is below 1, or the seed is negative.
@@ -38,7 +43,15 @@ def open_dataset(name: str, count: int | None = None, seed: int = 0) -> Dataset:
     if seed < 0 or (count is not None and count < 1):
         raise ConfigurationError("the seed must be at least 0 and the count at least 1")
     if name == "synthetic":
-        return _synthetic(_DEFAULT_SCENES if count is None else count, seed)
+        return _generated(
+            name, "generated scenes that were never used for training, exact labels", synthetic, count, seed
+        )
+    if name.startswith(_COMPOSITES):
+        return _composites(Path(name.removeprefix(_COMPOSITES)), count, seed)
+    if name == "photos":
+        from .photos import open_photos
+
+        return open_photos(count)
     if name == "coins":
         return Dataset(name, "scikit-image's photograph of 24 coins, labels by its watershed tutorial", (coins,))
     if name == "cells":
@@ -101,12 +114,29 @@ def cell() -> Sample:
     return Sample("cell", Image.fromarray(micrograph).convert("RGB"), labels)
 
 
-def _synthetic(count: int, seed: int) -> Dataset:
+def _composites(folder: Path, count: int | None, seed: int) -> Dataset:
+    """Open the held-out composites of a folder of materials."""
+    from ..scenes.composites import held_out_composite
+    from ..scenes.materials import Materials
+
+    materials = Materials(folder, held_out=True)
+
+    def draw(number: int) -> Sample:
+        scene = held_out_composite(materials, number, SCENE_SIZE)
+        return Sample(f"composite {number}", Image.fromarray(scene.image), scene.labels)
+
+    return _generated(
+        "composites", "cut-outs over photographs, neither used for training, exact labels", draw, count, seed
+    )
+
+
+def _generated(name: str, about: str, draw: Callable[[int], Sample], count: int | None, seed: int) -> Dataset:
+    """Return a data set of generated scenes, of which each seed has a range of its own."""
+    count = _DEFAULT_SCENES if count is None else count
     if count > _SCENES_PER_SEED:
-        raise ConfigurationError(f"a seed has {_SCENES_PER_SEED} synthetic scenes: give a count of at most that many")
+        raise ConfigurationError(f"a seed has {_SCENES_PER_SEED} generated scenes: give a count of at most that many")
     first = seed * _SCENES_PER_SEED
-    loaders = tuple((lambda number=number: synthetic(number)) for number in range(first, first + count))
-    return Dataset("synthetic", "generated scenes that were never used for training, exact labels", loaders)
+    return Dataset(name, about, tuple(partial(draw, number) for number in range(first, first + count)))
 
 
 def _scikit_image() -> tuple[Any, Any, Any, Any]:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from . import shapes, textures
 
+Surface = Callable[[NDArray[np.bool_]], textures.Image]
+
 _MIN_VISIBLE = 0.0003  # share of the image's area; a smaller visible region becomes background
 _MAX_OBJECTS = 250  # label maps are uint8
 
@@ -72,12 +74,13 @@ class Canvas:
             return None
         return slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
 
-    def put(self, mask: NDArray[np.bool_], surface: Callable[[NDArray[np.bool_]], textures.Image]) -> bool:
+    def put(self, mask: NDArray[np.bool_], surface: Surface | None) -> bool:
         """Draw an object on top of all others.
 
         Args:
             mask: bool (H, W), the object.
-            surface: takes the mask cropped to its bounding box (h, w), and returns the painted box (h, w, 3).
+            surface: takes the mask cropped to its bounding box (h, w), and returns the painted box (h, w, 3). None
+                only labels the object, whose pixels the caller has drawn.
 
         Returns:
             False if the object was not drawn because its mask is empty or the scene is full.
@@ -86,20 +89,22 @@ class Canvas:
         if bounds is None:
             return False
         inside = mask[bounds]
-        self.image[bounds][inside] = surface(inside)[inside]
+        if surface is not None:
+            self.image[bounds][inside] = surface(inside)[inside]
         self.count += 1
         self.labels[bounds][inside] = self.count
         self.parts[bounds][inside] = 0
         return True
 
-    def put_part(self, mask: NDArray[np.bool_], surface: Callable[[NDArray[np.bool_]], textures.Image]) -> None:
+    def put_part(self, mask: NDArray[np.bool_], surface: Surface | None) -> None:
         """Draw a part inside the visible region of the newest object; the arguments are those of `put`."""
         mask = mask & (self.labels == self.count)
         bounds = self._bounds(mask)
         if bounds is None or len(self.part_owner) >= _MAX_OBJECTS:
             return
         inside = mask[bounds]
-        self.image[bounds][inside] = surface(inside)[inside]
+        if surface is not None:
+            self.image[bounds][inside] = surface(inside)[inside]
         self.part_owner.append(self.count)
         self.parts[bounds][inside] = len(self.part_owner)
 

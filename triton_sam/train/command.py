@@ -24,7 +24,7 @@ from . import network
 from .dataset import SHARD_SIZE
 from .optimizer import OPTIMIZERS
 from .plot import plot_history
-from .source import SceneSource
+from .source import Composites, SceneSource
 from .stages import PROMPTS, parse_stages
 from .trainer import Settings, Trainer
 
@@ -36,6 +36,7 @@ examples:
   scripts/train_micro.py --out runs/micro                            # takes about 90 minutes on 2 CPU cores
   scripts/train_micro.py --out runs/micro --stages 128:500,256:500   # stages in steps: deterministic
   scripts/train_micro.py --out runs/micro --device cuda --bf16       # on a GPU; also resumes a run of a CPU
+  scripts/train_micro.py --out runs/micro --materials runs/materials # also on cut-outs over photographs
 
 Run the same command again to resume an interrupted run. The folder --out receives state.pt (for resuming),
 sam2.1_hiera_micro.pt (averaged weights in FP16, in the layout of the official checkpoints), curves.png and curves.json.
@@ -87,6 +88,17 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--shards", type=int, default=120, help="number of shards with scenes of every difficulty (default: 120)"
     )
+    options.add_argument(
+        "--materials", type=Path, metavar="FOLDER",
+        help="also train on composites of the cut-outs and photographs in a folder of scripts/collect_materials.py",
+    )  # fmt: skip
+    options.add_argument(
+        "--composite-shards", type=int, default=80, help="number of shards with composites (default: 80)"
+    )
+    options.add_argument(
+        "--composite-share", type=float, default=0.6,
+        help="share of the scenes of 512 px that are composites (default: %(default)s)",
+    )  # fmt: skip
     options.add_argument("--threads", type=int, default=0, help="number of CPU threads (default: all cores)")
     options.add_argument(
         "--share-cores", action="store_true",
@@ -127,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.easy_shards,
             options.shards,
             options.init is not None,
+            _composites(options),
         )
         try:
             _train(options, settings, source, should_stop)
@@ -189,6 +202,14 @@ def _settings(options: argparse.Namespace) -> Settings:
         stages, options.seed, options.optimizer, options.rate, device=_device(options.device), bf16=options.bf16
     )
     return settings if options.init is None else replace(settings, warm_up=50, hold=0.2)
+
+
+def _composites(options: argparse.Namespace) -> Composites | None:
+    if options.materials is None:
+        return None
+    if options.composite_shards < 1 or not 0 < options.composite_share <= 1:
+        raise ConfigurationError("--composite-shards must be at least 1, and --composite-share above 0 and at most 1")
+    return Composites(options.materials, options.composite_shards, options.composite_share)
 
 
 def _device(name: str) -> str:

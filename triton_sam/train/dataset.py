@@ -7,6 +7,7 @@ loads shards as they appear and uses each scene several times, with a different 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from .._common.files import atomic_path
 from .._common.npz import write_npz
 from ..errors import ConfigurationError
 from ..scenes.canvas import Scene
+from ..scenes.composites import generate_composite
+from ..scenes.materials import Materials
 from ..scenes.scenes import HELD_OUT_SEED, generate_scene
 
 SHARD_SIZE = 32
@@ -38,7 +41,23 @@ def training_seeds(first: int, count: int) -> range:
     return range(first, first + count)
 
 
-def write_shard(path: Path, first_seed: int, size: int, difficulty: tuple[float, float]) -> None:
+DrawScene = Callable[[int, int, float], Scene]
+"""A function (seed, side in pixels, difficulty) that returns a scene."""
+
+
+def composite_drawer(folder: Path) -> DrawScene:
+    """Return a function that draws composites from the materials of a folder that are not held out.
+
+    Raises:
+        ConfigurationError: the folder contains no such materials.
+    """
+    materials = Materials(folder)
+    return lambda seed, size, difficulty: generate_composite(materials, seed, size, difficulty)
+
+
+def write_shard(
+    path: Path, first_seed: int, size: int, difficulty: tuple[float, float], draw: DrawScene = generate_scene
+) -> None:
     """Draw `SHARD_SIZE` scenes and write them to a NumPy .npz file, atomically.
 
     Args:
@@ -46,6 +65,7 @@ def write_shard(path: Path, first_seed: int, size: int, difficulty: tuple[float,
         first_seed: seed of the first scene; the others have the seeds after it.
         size: side of the scenes in pixels.
         difficulty: range of difficulties, within 0..1, over which the scenes are spread evenly.
+        draw: draws a scene.
 
     Raises:
         ConfigurationError: a seed is negative or held out.
@@ -54,7 +74,7 @@ def write_shard(path: Path, first_seed: int, size: int, difficulty: tuple[float,
     scenes = []
     for seed in training_seeds(first_seed, SHARD_SIZE):
         share = (seed * 0.6180339887) % 1  # multiples of the golden ratio are spread evenly
-        scenes.append(generate_scene(seed, size, difficulty[0] + share * (difficulty[1] - difficulty[0])))
+        scenes.append(draw(seed, size, difficulty[0] + share * (difficulty[1] - difficulty[0])))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as partial, partial.open("wb") as stream:
         arrays = {
@@ -65,7 +85,14 @@ def write_shard(path: Path, first_seed: int, size: int, difficulty: tuple[float,
         write_npz(stream, arrays)
 
 
-def fill_cache(folder: Path, first_seed: int, shards: int, size: int, difficulty: tuple[float, float]) -> None:
+def fill_cache(
+    folder: Path,
+    first_seed: int,
+    shards: int,
+    size: int,
+    difficulty: tuple[float, float],
+    draw: DrawScene = generate_scene,
+) -> None:
     """Write the shards that a cache folder lacks. Sets this process to the lowest priority.
 
     Args:
@@ -74,6 +101,7 @@ def fill_cache(folder: Path, first_seed: int, shards: int, size: int, difficulty
         shards: number of shards.
         size: side of the scenes in pixels.
         difficulty: see write_shard.
+        draw: draws a scene.
     """
     os.nice(19)
     cv2.setNumThreads(1)
@@ -81,7 +109,7 @@ def fill_cache(folder: Path, first_seed: int, shards: int, size: int, difficulty
         seed = first_seed + number * SHARD_SIZE
         path = folder / f"{size}_{seed:08d}.npz"
         if not path.exists():
-            write_shard(path, seed, size, difficulty)
+            write_shard(path, seed, size, difficulty, draw)
 
 
 @dataclass(frozen=True)
@@ -92,11 +120,13 @@ class Example:
         image: uint8 (S, S, 3), RGB.
         labels: uint8 (S, S), the number of the object at each pixel, or 0 for the background.
         parts: uint8 (S, S), the number of the part at each pixel, or 0.
+        complete: False if the background, a photograph, may show objects without a number.
     """
 
     image: NDArray[np.uint8]
     labels: NDArray[np.uint8]
     parts: NDArray[np.uint8]
+    complete: bool = True
 
 
 class ScenePool:
@@ -105,13 +135,14 @@ class ScenePool:
     Args:
         folder: the cache folder.
         size: side of the scenes in pixels.
+        complete: see Example.
 
     Raises:
         ConfigurationError: the folder contains a shard of held-out scenes.
     """
 
-    def __init__(self, folder: Path, size: int) -> None:
-        self._folder, self._size = folder, size
+    def __init__(self, folder: Path, size: int, complete: bool = True) -> None:
+        self._folder, self._size, self._complete = folder, size, complete
         self._shards: dict[str, tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]] = {}
         self.refresh()
 
@@ -141,7 +172,7 @@ class ScenePool:
         scenes = SHARD_SIZE * len(names)
         shard, number = divmod(int(rng.integers(min(scenes, limit or scenes))), SHARD_SIZE)
         images, labels, parts = self._shards[names[shard]]
-        return Example(images[number], labels[number], parts[number])
+        return Example(images[number], labels[number], parts[number], self._complete)
 
 
 def example_from_scene(scene: Scene) -> Example:
@@ -166,13 +197,18 @@ def augment(
     crop = side if rng.random() < whole_share else int(side * min_crop ** rng.random())
     top, left = (int(n) for n in rng.integers(0, side - crop + 1, 2))
     window = (slice(top, top + crop), slice(left, left + crop))
-    cut = resize_example(Example(example.image[window], example.labels[window], example.parts[window]), size)
+    cut = resize_example(
+        Example(example.image[window], example.labels[window], example.parts[window], example.complete), size
+    )
     turns, flip = int(rng.integers(4)), rng.random() < 0.5
     image, labels, parts = (np.rot90(array, turns) for array in (cut.image, cut.labels, cut.parts))
     if flip:
         image, labels, parts = image[:, ::-1], labels[:, ::-1], parts[:, ::-1]
     return Example(
-        recolour(rng, np.asarray(image, np.uint8)), np.ascontiguousarray(labels), np.ascontiguousarray(parts)
+        recolour(rng, np.asarray(image, np.uint8)),
+        np.ascontiguousarray(labels),
+        np.ascontiguousarray(parts),
+        example.complete,
     )
 
 
@@ -190,7 +226,7 @@ def resize_example(example: Example, size: int) -> Example:
             (example.parts, cv2.INTER_NEAREST_EXACT),
         )
     )
-    return Example(image, labels, parts)
+    return Example(image, labels, parts, example.complete)
 
 
 def recolour(rng: np.random.Generator, image: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -158,7 +158,8 @@ class Trainer:
         prompts: list[ImagePrompts] = []
         while len(images) < view.images:
             example = self.draw(rng, view)
-            drawn = draw_prompts(rng, example, view.prompts, absent_share, boxes=view.prompts // 2)
+            share = absent_share if example.complete else 0.0
+            drawn = draw_prompts(rng, example, view.prompts, share, boxes=view.prompts // 2)
             if drawn is not None:
                 images.append(example.image)
                 labels.append(example.labels[CELL // 2 :: CELL, CELL // 2 :: CELL])

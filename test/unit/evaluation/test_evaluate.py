@@ -232,7 +232,7 @@ def test_the_command_measures_on_a_real_server(server, folder, tmp_path, capsys)
     arguments = ["evaluate", "--url", server.http_url, "--dataset", str(folder), "--count", "1", "--clicks", "2"]
     assert main([*arguments, "--box-jitter", "0.1", "--out", str(out), "--json"]) == 0
     printed = capsys.readouterr()
-    assert "1 file(s) without a partner left out: alone.png" in printed.err
+    assert "1 file(s) without a partner or a package left out: alone.png" in printed.err
     result = json.loads(printed.out)
     assert result == json.loads((out / "evaluation.json").read_text())
     (data,) = result["datasets"]

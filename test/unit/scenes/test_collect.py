@@ -1,0 +1,90 @@
+"""Collecting materials from unpacked packages: useful ones only, never those of the evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cv2")
+import cv2
+from support.materials import CLIPART, WALLPAPERS, draw_cutout, draw_photograph, write_packages
+
+from triton_sam.errors import ConfigurationError
+from triton_sam.scenes.collect import PHOTOGRAPH_SIDE, SOURCES, collect
+from triton_sam.scenes.materials import read_manifest
+
+
+def test_cutouts_and_photographs_are_collected_with_their_licence(tmp_path):
+    write_packages(tmp_path / "root")
+    materials = collect(tmp_path / "out", [tmp_path / "nowhere", tmp_path / "root"])
+    assert [material.kind for material in materials] == ["cutout"] * 4 + ["background"] * 3
+    assert read_manifest(tmp_path / "out") == materials
+    assert {material.licence for material in materials} == {"public domain", "GPL-2+, CC-BY-SA-4.0"}
+    assert all((tmp_path / "out" / material.file).is_file() for material in materials)
+
+
+def test_collecting_again_changes_nothing(tmp_path):
+    write_packages(tmp_path / "root")
+    first = collect(tmp_path / "out", [tmp_path / "root"])
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/*")}
+    assert collect(tmp_path / "out", [tmp_path / "root"]) == first
+    assert times == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/*")}
+
+
+def test_useless_files_are_left_out(tmp_path):
+    write_packages(tmp_path, 1, 1)
+    folder = tmp_path / CLIPART
+    cv2.imwrite(str(folder / "opaque.png"), np.full((90, 90, 3), 9, np.uint8))
+    cv2.imwrite(str(folder / "small.png"), draw_cutout(1, 30))
+    cv2.imwrite(str(folder / "long.png"), np.full((60, 600, 4), 255, np.uint8))
+    cv2.imwrite(str(folder / "empty.png"), np.zeros((90, 90, 4), np.uint8))
+    (folder / "damaged.png").write_bytes(b"no image")
+    (folder / "link.png").symlink_to(folder / "0.png")
+    (tmp_path / WALLPAPERS / "preview.png").write_bytes(b"too small for a photograph")
+    plain = np.random.default_rng(0).integers(100, 102, (600, 600, 3)).astype(np.uint8)
+    cv2.imwrite(str(tmp_path / WALLPAPERS / "plain.png"), plain)
+    assert (tmp_path / WALLPAPERS / "plain.png").stat().st_size > 100_000
+    assert [material.path for material in collect(tmp_path / "out", [tmp_path])] == ["0.png", "0.png"]
+
+
+def test_large_photographs_are_scaled_down(tmp_path):
+    write_packages(tmp_path, 1, 0)
+    large = np.kron(np.random.default_rng(0).integers(0, 256, (50, 100, 3)), np.ones((20, 20, 1)))
+    cv2.imwrite(str(tmp_path / WALLPAPERS / "large.jpg"), large.astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 95])
+    material = collect(tmp_path / "out", [tmp_path])[-1]
+    assert cv2.imread(str(tmp_path / "out" / material.file)).shape == (PHOTOGRAPH_SIDE // 2, PHOTOGRAPH_SIDE, 3)
+
+
+def test_forbidden_files_are_never_collected(tmp_path):
+    write_packages(tmp_path, 2, 2)
+    forbidden = hashlib.sha256((tmp_path / WALLPAPERS / "1.png").read_bytes()).hexdigest()
+    materials = collect(tmp_path / "out", [tmp_path], frozenset([forbidden]))
+    assert [material.path for material in materials if material.kind == "background"] == ["0.png"]
+
+
+def test_a_file_belongs_to_one_source(tmp_path):
+    """The folder of ukui-wallpapers contains those of other packages, which may be unpacked beside it."""
+    write_packages(tmp_path / "mate")
+    folder = tmp_path / "ukui/usr/share/backgrounds"
+    folder.mkdir(parents=True)
+    cv2.imwrite(str(folder / "own.png"), draw_photograph(9))
+    materials = collect(tmp_path / "out", [tmp_path / "mate", tmp_path / "ukui"])
+    assert len({material.sha256 for material in materials}) == len(materials) == 8
+    assert [material.path for material in materials if material.source == "ukui-wallpapers"] == ["own.png"]
+
+
+def test_the_limit_counts_the_files_of_one_package(tmp_path):
+    write_packages(tmp_path)
+    assert len(collect(tmp_path / "out", [tmp_path], limit=2)) == 4
+
+
+def test_without_any_package_the_error_names_them(tmp_path):
+    with pytest.raises(ConfigurationError, match="openclipart-png"):
+        collect(tmp_path / "out", [tmp_path])
+
+
+def test_every_source_names_its_licence():
+    assert all(source.licence and source.folders for source in SOURCES)
+    assert {source.kind for source in SOURCES} == {"cutout", "background"}

@@ -1,0 +1,102 @@
+"""Composites: the same for a seed, with exact masks, and from materials that are either held out or not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cv2")
+from support.materials import write_materials
+
+from triton_sam.errors import ConfigurationError
+from triton_sam.scenes.composites import generate_composite, held_out_composite
+from triton_sam.scenes.materials import MANIFEST, Materials
+
+SEEDS = range(16)
+
+
+@pytest.fixture(scope="module")
+def materials(tmp_path_factory):
+    return Materials(write_materials(tmp_path_factory.mktemp("materials")))
+
+
+def test_a_seed_always_gives_the_same_composite(materials):
+    for seed in SEEDS[:6]:
+        one, other = (generate_composite(materials, seed, 128) for _ in range(2))
+        assert np.array_equal(one.image, other.image)
+        assert np.array_equal(one.labels, other.labels)
+        assert np.array_equal(one.parts, other.parts)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_objects_are_disjoint_and_parts_lie_inside_their_object(materials, seed):
+    scene = generate_composite(materials, seed, 160, 0.8)
+    assert scene.image.shape == (160, 160, 3)
+    masks, parents = scene.masks, scene.parents
+    assert len(masks) == len(parents)
+    assert masks.any((1, 2)).all()
+    assert masks[parents < 0].sum(0).max(initial=0) <= 1
+    for mask, parent in zip(masks, parents, strict=True):
+        assert parent < 0 or not (mask & ~masks[parent]).any()
+
+
+def test_composites_have_objects_and_parts(materials):
+    drawn = [generate_composite(materials, seed, 256) for seed in SEEDS]
+    assert all(scene.labels.max() > 0 for scene in drawn)
+    assert sum(len(scene.part_parents) for scene in drawn) > 5
+
+
+def test_a_mask_is_where_the_image_changed(tmp_path, monkeypatch):
+    """Without the camera's noise, the image differs from the background at most of an object's pixels."""
+    from triton_sam.scenes import textures
+
+    monkeypatch.setattr(textures, "camera", lambda _rng, image, _difficulty: (image * 255).astype(np.uint8))
+    plain = Materials(write_materials(tmp_path))
+    monkeypatch.setattr(plain, "photograph", lambda _rng, shape: np.full((*shape, 3), 0, np.uint8))
+    seen = 0
+    for seed in SEEDS:
+        scene = generate_composite(plain, seed, 192, 0.2)
+        drawn = scene.image.max(2) > 0
+        objects = scene.labels > 0
+        if drawn.any() and objects.any():
+            seen += 1
+            assert (drawn & objects).sum() / objects.sum() > 0.6
+            assert (drawn & ~objects).sum() / (~objects).sum() < 0.2
+    assert seen > 5
+
+
+@pytest.mark.parametrize(("seed", "size", "difficulty"), [(-1, 128, 1.0), (0, 32, 1.0), (0, 128, 1.5)])
+def test_arguments_out_of_range_are_refused(materials, seed, size, difficulty):
+    with pytest.raises(ConfigurationError, match="composite"):
+        generate_composite(materials, seed, size, difficulty)
+
+
+def test_held_out_materials_and_others_are_never_mixed(tmp_path):
+    folder = write_materials(tmp_path, held_out=True)
+    with pytest.raises(ConfigurationError, match="contains no cutout"):
+        Materials(folder)
+    scene = held_out_composite(Materials(folder, held_out=True), 3, 128)
+    assert scene.labels.max() > 0
+
+
+def test_a_folder_without_a_manifest_names_the_script(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"scripts/collect_materials\.py"):
+        Materials(tmp_path)
+
+
+def test_a_manifest_of_another_version_is_refused(tmp_path):
+    write_materials(tmp_path)
+    content = json.loads((tmp_path / MANIFEST).read_text())
+    (tmp_path / MANIFEST).write_text(json.dumps({**content, "version": 99}))
+    with pytest.raises(ConfigurationError, match="version 99"):
+        Materials(tmp_path)
+
+
+def test_a_damaged_image_is_refused(tmp_path):
+    folder = write_materials(tmp_path)
+    for path in (folder / "cutouts").iterdir():
+        path.write_bytes(b"no image")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Materials(folder).cutout(np.random.default_rng(0))

@@ -221,6 +221,7 @@ def test_another_image_forgets_instances_and_examples(page, client, images):
     assert page.page.evaluate("tritonSam.words.examples.length") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_nothing_overlaps_and_fingers_hit(browser, running, client, images, viewport, theme):

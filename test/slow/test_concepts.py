@@ -20,6 +20,7 @@ from support.conditions import settled  # noqa: E402
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
 
 from triton_sam import PromptError, SAM2TritonClient, SpeculativeSAM2Client  # noqa: E402
+from triton_sam.cli import main  # noqa: E402
 from triton_sam.errors import ModelNotReadyError  # noqa: E402
 from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
@@ -140,6 +141,11 @@ def test_the_async_client_finds_the_same(server: LocalServer) -> None:
 def test_a_mistake_that_only_the_server_sees(client: SAM2TritonClient, arguments: dict, message: str) -> None:
     with pytest.raises(PromptError, match=message):
         client.find(**arguments, image=noise(8))
+
+
+def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["health", "--url", server.http_url, "--timeout", "200"]) == 0
+    assert "words of sam3: work" in capsys.readouterr().err
 
 
 def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> None:

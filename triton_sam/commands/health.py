@@ -1,8 +1,8 @@
 """Ask whether every model that a server serves works, by a real request to each.
 
 Triton before 26.04 reports a model as ready although its process was killed. So this command encodes a small image and
-clicks on it, with each model pair and with each session model. It exits with 0 if all of them answer in time, else
-with 1. A session model keeps one image more for it.
+clicks on it, with each model pair and with each session model, and searches a word where the server can. It exits with
+0 if all of them answer in time, else with 1. A session model keeps one image more for it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from ..client.base import EmbeddingsPlace
 from ..client.server_models import ServerModels, sort_models
 from ..client.sync import SamTritonClient
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
+from ..families import get_family
+from ..families.names import model_name
 from ..transport.triton import Transport
 from ..transport.url import parse_url
 from . import _options
@@ -47,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
             failed += not _works(args, family, variant, "client")
             if variant in models:
                 failed += not _works(args, family, variant, "server")
+                failed += not _finds(args, models, family, variant)
     return 1 if failed else 0
 
 
@@ -64,6 +67,27 @@ def _served(args: argparse.Namespace) -> ServerModels:
     return models
 
 
+def _finds(args: argparse.Namespace, models: ServerModels, family: str, variant: str) -> bool:
+    """Search a word in the image of _works(), if the server has the models for it; print the result."""
+    roles = get_family(family).concepts
+    if not roles or not all(model_name(variant, role) in models for role in roles):
+        return True
+    try:
+        with SamTritonClient(
+            args.url, family, model_name=variant, timeout=args.timeout, retries=0, **_options.access(args)
+        ) as client:
+            client.find("something", image=_image(0), threshold=1.0)
+    except SamError as error:
+        print(f"words of {variant}: {error}")
+        return False
+    _options.say(args, f"words of {variant}: work")
+    return True
+
+
+def _image(seed: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), np.uint8))
+
+
 def _works(args: argparse.Namespace, family: str, variant: str, place: EmbeddingsPlace) -> bool:
     """Encode an image and click on it; print the result."""
     subject = f"model pair {variant}" if place == "client" else f"session model {variant}"
@@ -79,8 +103,7 @@ def _works(args: argparse.Namespace, family: str, variant: str, place: Embedding
         ) as client:
             # The encoder gets a new image each time. The session model gets the same one, which its cache then has.
             seed = int.from_bytes(os.urandom(4), "big") if place == "client" else 0
-            pixels = np.random.default_rng(seed).integers(0, 256, (SIDE, SIDE, 3), np.uint8)
-            client.set_image(Image.fromarray(pixels))
+            client.set_image(_image(seed))
             client.predict([[SIDE // 2, SIDE // 2]], [1])
     except SamError as error:
         print(f"{subject}: {error}")

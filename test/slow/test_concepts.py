@@ -26,7 +26,7 @@ from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noq
 from triton_sam.families import get_family  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.verify.concept_transport import ConceptTransport  # noqa: E402
-from triton_sam.verify.concepts import format_table, verify_concepts  # noqa: E402
+from triton_sam.verify.concepts import LIMITS, format_table, verify_concepts  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PHOTO = Image.open(ROOT / "test/images/coffee.jpg").convert("RGB")
@@ -73,8 +73,8 @@ def test_instances_equal_the_official_detector(exported: FamilyExport, server: L
         SAM2TritonClient(server.grpc_url, "sam3", timeout=300) as grpc,
     ):
         rows = list(verify_concepts(reference, {"inside": inside, "http": http, "grpc": grpc}, PHOTO))
-    print(format_table(rows))
-    assert all(row.passes() for row in rows)
+    print(format_table(rows, LIMITS["fp32"]))
+    assert all(row.passes(LIMITS["fp32"]) for row in rows)
     assert all((row.official > 2) == (row.case != "no instance") for row in rows)
     assert len(rows) == 21
 

@@ -23,7 +23,7 @@ from ..repository.folder import models_to_load
 from . import _families, _options, _server
 
 if TYPE_CHECKING:
-    from ..verify.concepts import ConceptRow
+    from ..verify.concepts import ConceptRow, Limits
 
 SUFFIX = "-concepts"
 """`verify FAMILY-concepts` compares the instances that a family finds."""
@@ -37,7 +37,7 @@ def names() -> list[str]:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a row misses the thresholds."""
-    from ..verify.concepts import verify_concepts
+    from ..verify.concepts import LIMITS, verify_concepts
 
     args.family = args.family.removesuffix(SUFFIX)
     _check(args)
@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
         clients = dict(_clients(args, folder, files, stack))
         _options.say(args, f"comparing on {image} ...")
         rows = list(verify_concepts(reference, clients, opened))
-    print(_json(rows) if args.json else _report(rows))
-    return 0 if all(row.passes() for row in rows) else 1
+    limits = LIMITS[args.precision]
+    print(_json(rows, limits) if args.json else _report(rows, limits))
+    return 0 if all(row.passes(limits) for row in rows) else 1
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -66,10 +67,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigurationError("--seed is for --random: a checkpoint's weights are not random")
     if args.frames is not None or args.image_size is not None or args.points_per_side is not None:
         raise ConfigurationError("--frames, --image-size and --points-per-side are not for words")
-    if args.exported is not None or args.precision != "fp32":
-        raise ConfigurationError(
-            f"--exported and --precision are for prompts: `verify {args.family}{SUFFIX}` exports fp32 models"
-        )
+    if args.exported is not None:
+        raise ConfigurationError(f"--exported is for prompts: `verify {args.family}{SUFFIX}` exports by itself")
+    if args.precision == "int8":
+        raise ConfigurationError("an int8 export leaves the models for words in fp32: compare with --precision fp32")
     _server.check(args)
 
 
@@ -77,7 +78,15 @@ def _models(
     args: argparse.Namespace, model: str | None, seed: int | None, stack: contextlib.ExitStack
 ) -> tuple[Path, Mapping[str, Path]]:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
-    settings = Settings(folder, args.checkpoint, model, random_seed=seed, concepts=True, progress=not args.quiet)
+    settings = Settings(
+        folder,
+        args.checkpoint,
+        model,
+        random_seed=seed,
+        precision=args.precision,
+        concepts=True,
+        progress=not args.quiet,
+    )
     exported = registry.export(args.family, settings)
     shutil.copytree(bundled("model_repository") / args.family, folder / args.family)  # the session model searches
     return folder, exported.files
@@ -101,18 +110,16 @@ def _clients(
             yield f"served over {name}", stack.enter_context(client)
 
 
-def _report(rows: list[ConceptRow]) -> str:
-    from ..verify.concepts import IOU, TOLERANCE, format_table
+def _report(rows: list[ConceptRow], limits: Limits) -> str:
+    from ..verify.concepts import format_table
 
-    failed = sum(not row.passes() for row in rows)
+    failed = sum(not row.passes(limits) for row in rows)
     verdict = "all within" if not failed else f"{failed} of {len(rows)} outside"
-    limits = f"scores and boxes within {TOLERANCE:g}, IoU of masks > {IOU:g} or one pixel"
-    return f"{format_table(rows)}\n{verdict} the thresholds: {limits}"
+    words = f"scores and boxes within {limits.difference:g}, IoU of masks > {limits.iou:g} or one pixel"
+    return f"{format_table(rows, limits)}\n{verdict} the thresholds: {words}"
 
 
-def _json(rows: list[ConceptRow]) -> str:
-    from ..verify.concepts import IOU, TOLERANCE
-
-    listed = [{**asdict(row), "ok": row.passes()} for row in rows]
-    passed = all(row.passes() for row in rows)
-    return json.dumps({"threshold": {"difference": TOLERANCE, "iou": IOU}, "ok": passed, "rows": listed}, indent=1)
+def _json(rows: list[ConceptRow], limits: Limits) -> str:
+    listed = [{**asdict(row), "ok": row.passes(limits)} for row in rows]
+    passed = all(row.passes(limits) for row in rows)
+    return json.dumps({"threshold": asdict(limits), "ok": passed, "rows": listed}, indent=1)

@@ -14,10 +14,22 @@ from ..concepts.instances import Instance
 from ..concepts.query import THRESHOLD
 from ..export.reference import ConceptReference, FoundInstance
 
-TOLERANCE = 1e-4
-"""Largest difference of a score, and of a coordinate of a box as a share of the image's side."""
-IOU = 0.9999
-"""Smallest IoU of a mask with that of the official detector, unless a single pixel differs."""
+
+@dataclass(frozen=True)
+class Limits:
+    """The thresholds of one precision.
+
+    Args:
+        difference: largest difference of a score, and of a coordinate of a box as a share of the image's side.
+        iou: smallest IoU of a mask with that of the official detector, unless a single pixel differs.
+    """
+
+    difference: float
+    iou: float
+
+
+LIMITS = {"fp32": Limits(1e-4, 0.9999), "fp16": Limits(1e-3, 0.98)}
+"""The thresholds by precision. An int8 export leaves the models of concepts in fp32."""
 
 WORDS = ("cup", "a spoon on a saucer", "table")
 """The words of the cases. They fit the default image; with random weights, any words would do."""
@@ -49,10 +61,10 @@ class ConceptRow:
     iou: float
     pixels: int
 
-    def passes(self) -> bool:
+    def passes(self, limits: Limits) -> bool:
         """Return whether the instances are equal enough."""
-        masks = self.iou > IOU or self.pixels <= 1
-        return self.instances == self.official and self.score < TOLERANCE and self.box < TOLERANCE and masks
+        masks = self.iou > limits.iou or self.pixels <= 1
+        return self.instances == self.official and max(self.score, self.box) < limits.difference and masks
 
 
 def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[str, Any]]:
@@ -103,13 +115,13 @@ def verify_concepts(
             yield _compare(name, title, client.find(image=image, **arguments), expected, image.size)
 
 
-def format_table(rows: Sequence[ConceptRow]) -> str:
+def format_table(rows: Sequence[ConceptRow], limits: Limits) -> str:
     """Return the rows as aligned plain text. Each ends with a verdict: ok or FAIL."""
     lines = [("runner", "case", "instances", "official", "score", "box", "IoU", "")]
     for row in rows:
         counts = str(row.instances), str(row.official)
         values = f"{row.score:.1e}", f"{row.box:.1e}", f"{row.iou:.6f}"
-        lines.append((row.runner, row.case, *counts, *values, "ok" if row.passes() else "FAIL"))
+        lines.append((row.runner, row.case, *counts, *values, "ok" if row.passes(limits) else "FAIL"))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torchvision.ops import roi_align
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.sam3 import modeling_sam3
@@ -35,6 +36,7 @@ class ConceptEncoder(nn.Module):
         super().__init__()
         self.tracker, self.neck = tracker, detector.vision_encoder.neck
         self.first_layer = detector.detr_encoder.layers[0]
+        self.convolutions = detector.mask_decoder.pixel_decoder.conv_layers
         self.register_buffer("position", _position(detector), persistent=False)
 
     position: Tensor
@@ -47,8 +49,9 @@ class ConceptEncoder(nn.Module):
 
         Returns:
             The three outputs of Sam3Encoder, then concept_features.0 (B,256,288,288), .1 (B,256,144,144) and .2
-            (B,256,72,72), and concept_states (B,256,72,72): the coarsest map after the first self-attention of the
-            detector, which does not depend on the concept, and so is computed once for all of them.
+            (B,256,72,72), and concept_states (B,256,72,72). Two parts of the detector do not depend on the concept, and
+            so are computed here, once for all concepts: concept_features.0 and .1 are after their convolutions of the
+            mask decoder (see MaskHead), and concept_states is .2 after the first self-attention.
         """
         found = self.tracker.vision(pixel_values, return_dict=True)
         fine, middle, coarse = found.fpn_hidden_states[:3]
@@ -57,7 +60,8 @@ class ConceptEncoder(nn.Module):
         features: Any = self.neck(spatial)[0][:3]
         attended = self._attend(features[-1].flatten(2).transpose(1, 2))
         states = attended.transpose(1, 2).reshape(-1, attended.shape[-1], side, side)
-        return (*self.tracker.finish(fine, middle, coarse), *features, states)
+        maps = (self.convolutions[1](features[0]), self.convolutions[0](features[1]), features[2])
+        return (*self.tracker.finish(fine, middle, coarse), *maps, states)
 
     def _attend(self, states: Tensor) -> Tensor:
         """Apply the first self-attention of the detector; see the first part of Sam3DetrEncoderLayer.forward."""
@@ -237,8 +241,44 @@ def _position(detector: Any) -> Tensor:
     return found
 
 
+class UpsampledConvolution(nn.Module):
+    """Doubles a map by repeating pixels, and convolves it with 3x3 weights, in 16 of 36 multiplications.
+
+    The three taps along an axis meet only two pixels, because pixels are repeated. Which two depends on whether the
+    place is even or odd. So a 2x2 convolution with four times the channels computes all four kinds of places.
+
+    Args:
+        convolution: a Conv2d(C, C, 3, padding=1), whose bias is left out.
+    """
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        first, middle, last = convolution.weight.unbind(2)  # (C,C,3) each: the rows of taps
+        rows = (torch.stack([first, middle + last], 2), torch.stack([first + middle, last], 2))  # (C,C,2,3)
+        kinds = []
+        for taps in rows:
+            left, centre, right = taps.unbind(3)
+            kinds += [torch.stack([left, centre + right], 3), torch.stack([left + centre, right], 3)]
+        self.weight = nn.Parameter(torch.cat(kinds), requires_grad=False)  # (4C,C,2,2)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return (P,C,2h,2w) for (P,C,h,w)."""
+        height, width = image.shape[-2:]
+        kinds = functional.conv2d(image, self.weight, padding=1).chunk(4, dim=1)
+        placed = [
+            kinds[2 * row + column][:, :, row : row + height, column : column + width]
+            for row in range(2)
+            for column in range(2)
+        ]
+        lines = [torch.stack(placed[:2], dim=-1), torch.stack(placed[2:], dim=-1)]  # (P,C,h,w,2) each
+        return torch.stack(lines, dim=3).reshape(-1, image.shape[1], 2 * height, 2 * width)
+
+
 class MaskHead(nn.Module):
     """Makes the masks of chosen instances, as the second half of Sam3MaskDecoder.forward does.
+
+    Sam3PixelDecoder adds a map of the image to the doubled map of the step before, and convolves the sum. A convolution
+    is linear, so the part of the image's map is computed once, in ConceptEncoder.
 
     Args:
         detector: a transformers Sam3Model.
@@ -247,26 +287,25 @@ class MaskHead(nn.Module):
     def __init__(self, detector: Any) -> None:
         super().__init__()
         decoder = detector.mask_decoder
-        self.pixels, self.projection, self.embedder = (
-            decoder.pixel_decoder,
-            decoder.instance_projection,
-            decoder.mask_embedder,
-        )
+        pixels = decoder.pixel_decoder
+        self.steps = nn.ModuleList(UpsampledConvolution(each) for each in pixels.conv_layers[:2])
+        self.norms = pixels.norms[:2]
+        self.projection, self.embedder = decoder.instance_projection, decoder.mask_embedder
 
     def forward(self, fine: Tensor, middle: Tensor, mask_features: Tensor, mask_queries: Tensor) -> Tensor:
         """Make masks.
 
         Args:
-            fine: (1,256,288,288) from ConceptEncoder.
-            middle: (1,256,144,144) from ConceptEncoder.
+            fine: (1,256,288,288), concept_features.0 from ConceptEncoder.
+            middle: (1,256,144,144), concept_features.1 from ConceptEncoder.
             mask_features: (P,256,72,72) from Detector.
             mask_queries: (P,I,256), the rows of I instances from Detector.
 
         Returns:
             pred_masks (P,I,288,288) logits.
         """
-        prompts = mask_features.shape[0]
-        levels = [level.expand(prompts, -1, -1, -1) for level in (fine, middle)]
-        pixels = self.projection(self.pixels([*levels, mask_features]))
-        masks: Tensor = torch.einsum("bqc,bchw->bqhw", self.embedder(mask_queries), pixels)
+        pixels = mask_features
+        for step, norm, image in zip(self.steps, self.norms, (middle, fine), strict=True):
+            pixels = functional.relu(norm(step(pixels) + image))
+        masks: Tensor = torch.einsum("bqc,bchw->bqhw", self.embedder(mask_queries), self.projection(pixels))
         return masks

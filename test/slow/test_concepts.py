@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,24 @@ def test_the_async_client_finds_the_same(server: LocalServer) -> None:
 def test_a_mistake_that_only_the_server_sees(client: SAM2TritonClient, arguments: dict, message: str) -> None:
     with pytest.raises(PromptError, match=message):
         client.find(**arguments, image=noise(8))
+
+
+def test_annotate_finds_the_same(client: SAM2TritonClient, server: LocalServer, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in (1, 3):
+        Image.fromarray(noise(number)).save(tmp_path / "in" / f"{number}.png")
+    words = ["--with", "words", "--text", "a", "--text", "b", "--threshold", "0", "--max-instances", "1"]
+    command = ["annotate", str(tmp_path / "in"), *words, "--url", server.grpc_url, "--timeout", "200"]
+    assert main([*command, "--out", str(tmp_path / "out"), "-q"]) == 0
+    found = json.loads((tmp_path / "out/coco.json").read_text())
+    assert [(each["image_id"], each["category_id"]) for each in found["annotations"]] == [
+        (1, 1),
+        (1, 2),
+        (2, 1),
+        (2, 2),
+    ]
+    expected = client.find(["a", "b"], image=tmp_path / "in/3.png", threshold=0, limit=1)
+    assert [each["segmentation"] for each in found["annotations"][2:]] == [each.to_rle() for each in expected]
 
 
 def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[str]) -> None:

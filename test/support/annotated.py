@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from triton_sam.annotate import job
+from triton_sam.concepts.instances import Instance
 from triton_sam.errors import SamError
 from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment
@@ -91,6 +92,15 @@ class FakeClient:
 
     def encode(self, image: Any) -> Any:
         return image
+
+    def find(self, texts: list[str], *, image: Any, **parameters: Any) -> list[Instance]:
+        """Find two instances of each text but "nothing"."""
+        with self._servers.lock:
+            self._servers.requests[self.url] += 1
+            self._servers.prompts.append({"texts": texts, **parameters})
+        (mask,) = _masks({"box": [(2, 3, 12, 11)]})
+        found = [(index, place) for index, text in enumerate(texts) if text != "nothing" for place in range(2)]
+        return [Instance(mask, 0.9, None, index, place, label=texts[index]) for index, place in found]
 
     def segment(self, *, image: Any, logits: bool, **prompts: Any) -> list[Segment]:
         from triton_sam.errors import ServerBusyError

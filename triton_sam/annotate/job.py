@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from ..client.session_image import SessionImage
 from ..client.sync import SamTritonClient
+from ..concepts.query import check_parameters
 from ..errors import ConfigurationError, ModelNotReadyError
 from ..everything.parameters import parameters_of
 from ..families import get_family
@@ -20,11 +21,12 @@ from ..families.tables import DECODER, ENCODER
 from .prompts import Prompts
 from .reading import read_boxes, read_clicks, read_masks
 from .records import ImageRecord
-from .segmenting import all_objects, prompts_to_masks
+from .segmenting import all_objects, instances_of, prompts_to_masks
 from .sources import OBJECT, ImageItem, Skipped, read_source
 
-Task = Literal["boxes", "points", "masks", "everything"]
+Task = Literal["boxes", "points", "masks", "everything", "words"]
 EVERYTHING: Task = "everything"
+WORDS: Task = "words"
 Work = Callable[[SamTritonClient, ImageItem], ImageRecord]
 
 _FIXED_IMAGE = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)
@@ -38,16 +40,20 @@ class Inputs:
     Args:
         items: all images of the source.
         skipped: images and prompts that cannot be used.
-        prompts: the prompts; None for a search of all objects.
+        prompts: the prompts; None for a search of all objects or of words.
+        texts: the words to search, each of which is a category; empty for other tasks.
     """
 
     items: tuple[ImageItem, ...]
     skipped: tuple[Skipped, ...]
     prompts: Prompts | None
+    texts: tuple[str, ...] = ()
 
     @property
     def categories(self) -> dict[int, str]:
         """The names of categories by id."""
+        if self.texts:
+            return dict(enumerate(self.texts, 1))
         return OBJECT if self.prompts is None else self.prompts.categories
 
 
@@ -65,7 +71,8 @@ class Job:
         name: the variant of the model; None: the default one.
         urls: the servers; None stands for the default one.
         client: further arguments of SamTritonClient.
-        parameters: parameters of automatic masks that differ from the family's defaults.
+        parameters: parameters of automatic masks, or of a search for words, that differ from the defaults.
+        texts: the words to search.
     """
 
     source: str
@@ -78,21 +85,36 @@ class Job:
     urls: tuple[str | None, ...] = (None,)
     client: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Check the options that do not need a file.
 
         Raises:
             ConfigurationError: an option is out of range or does not fit the others.
+            PromptError: a text or a parameter of words is not valid.
         """
-        if self.task == EVERYTHING:
-            if self.prompts is not None:
-                raise ConfigurationError("--prompts is for --with boxes, points and masks")
+        if self.task in (EVERYTHING, WORDS) and self.prompts is not None:
+            raise ConfigurationError("--prompts is for --with boxes, points and masks")
+        if self.texts and self.task != WORDS:
+            raise ConfigurationError("--text is for --with words")
+        if self.task == WORDS:
+            self._check_words()
+        elif self.task == EVERYTHING:
             parameters_of(self.family, dict(self.parameters))
         elif self.parameters:
             raise ConfigurationError(f"--{next(iter(self.parameters)).replace('_', '-')} is for --with everything")
         if self.task == "masks" and not get_family(self.family).takes_mask:
             raise ConfigurationError(f"{self.family} takes no mask as a prompt: use another --model, or --with boxes")
+
+    def _check_words(self) -> None:
+        if not self.texts:
+            raise ConfigurationError('--with words needs --text, for example --text "traffic light"')
+        if not get_family(self.family).concepts:
+            raise ConfigurationError(f"{self.family} cannot find words: use another --model")
+        check_parameters(self.texts, None, None, self.parameters)
+        if len(set(self.texts)) < len(self.texts):
+            raise ConfigurationError("a --text is given twice: each is a category")
 
     def absolute(self) -> Job:
         """Return the job with absolute paths, for processes with another working directory."""
@@ -113,12 +135,14 @@ class Job:
             prompts = read_clicks(self.prompts, source)
         elif self.task == "masks":
             prompts = read_masks(self.prompts, source)
-        return Inputs(source.items, (*source.skipped, *(prompts.strays if prompts else ())), prompts)
+        return Inputs(source.items, (*source.skipped, *(prompts.strays if prompts else ())), prompts, self.texts)
 
     def work(self, inputs: Inputs) -> Work:
         """Return the function that annotates one image with a client."""
         if inputs.prompts is not None:
             return prompts_to_masks(inputs.prompts)
+        if inputs.texts:
+            return instances_of(inputs.texts, self.parameters)
         return all_objects(self.parameters, next(iter(OBJECT)))
 
     @contextlib.contextmanager
@@ -146,7 +170,7 @@ class Job:
             "with": self.task,
             "parameters": dict(self.parameters),
             "images": _digest(f"{item.id} {item.name} {item.size}" for item in inputs.items),
-            "prompts": _digest(self._prompt_files()) if self.task != EVERYTHING else None,
+            "prompts": _digest(self._prompt_files()) if self.task not in (EVERYTHING, WORDS) else None,
             "models": self._models(clients),
             "categories": inputs.categories,
         }
@@ -156,7 +180,8 @@ class Job:
 
         The id depends on the encoder's weights, so it shows that another model is served under the same version.
         """
-        names = [model_name(self.name or self.family, role) for role in (ENCODER, DECODER)]
+        roles = (ENCODER, DECODER, *(get_family(self.family).concepts if self.texts else ()))
+        names = [model_name(self.name or self.family, role) for role in roles]
         found = []
         for client in clients:
             models = client.models()

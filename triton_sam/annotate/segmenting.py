@@ -1,4 +1,4 @@
-"""Annotates one image with a client: each prompt becomes a mask, or a grid of clicks finds all objects."""
+"""Annotates one image with a client: prompts become masks, or all objects or the instances of words are found."""
 
 from __future__ import annotations
 
@@ -59,6 +59,19 @@ def all_objects(parameters: Mapping[str, Any], category: int) -> Callable[[SamTr
         size = checked_size(item)
         objects = client.everything(item.path, **parameters)
         return ImageRecord.of(item, size, objects, [category] * len(objects))
+
+    return work
+
+
+def instances_of(
+    texts: Sequence[str], parameters: Mapping[str, Any]
+) -> Callable[[SamTritonClient, ImageItem], ImageRecord]:
+    """Return the function that finds the instances of texts by client.find(); the categories are the texts, from 1."""
+
+    def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
+        size = checked_size(item)
+        found = client.find(list(texts), image=item.path, **parameters)
+        return ImageRecord.of(item, size, found, [each.object_index + 1 for each in found])
 
     return work
 

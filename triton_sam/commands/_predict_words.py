@@ -7,38 +7,30 @@ from typing import Any
 
 from ..client.concepts import FoundInstances
 from ..client.sync import SAM2TritonClient
-from ..concepts.query import MASK_THRESHOLD, THRESHOLD, check_parameters
+from ..concepts.query import MASK_THRESHOLD, check_parameters
 from ..errors import ConfigurationError, PromptError
-from ..families import FAMILIES
 from ..families.base import Size
-from . import _cleanup
+from . import _cleanup, _words_options
 from ._coordinates import box
 from ._predict_files import Source
 
 _CLICKS = ("point", "box", "mask_input", "logits")
-_DETAILS = ("threshold", "mask_threshold", "nms", "limit")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    group = parser.add_argument_group("every instance of a concept (SAM3, exported with --concepts)")
-    group.add_argument("--text", action="append", metavar="WORDS", help='for example "traffic light"; repeat for more')
+    group = _words_options.add_group(parser)
+    _words_options.add_texts(group)
     group.add_argument(
         "--example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of an instance; repeat for more"
     )
     group.add_argument(
         "--not-example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of something that is not meant"
     )
-    group.add_argument(
-        "--threshold", type=float, metavar="SCORE", help=f"lowest score of an instance (default: {THRESHOLD})"
-    )
+    _words_options.add_filters(group)
     group.add_argument(
         "--mask-threshold", type=float, metavar="P", help=f"lowest probability of a pixel (default: {MASK_THRESHOLD})"
     )
-    group.add_argument(
-        "--nms", type=float, metavar="IOU", help="drop an instance if its box overlaps a better one by more"
-    )
-    group.add_argument("--limit", type=int, metavar="N", help="at most so many instances of each text, the best ones")
 
 
 def are_wanted(args: argparse.Namespace) -> bool:
@@ -49,9 +41,9 @@ def are_wanted(args: argparse.Namespace) -> bool:
         PromptError: words come with clicks.
     """
     wanted = any((args.text, args.example, args.not_example))
-    given = [name for name in _DETAILS if getattr(args, name) is not None]
+    given = _details(args)
     if given and not wanted:
-        raise ConfigurationError(f"--{given[0].replace('_', '-')} is for --text and --example")
+        raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --text and --example")
     clicks = [name for name in _CLICKS if getattr(args, name)]
     if wanted and clicks:
         raise PromptError(f"--{clicks[0].replace('_', '-')} cannot be combined with --text and --example")
@@ -60,18 +52,6 @@ def are_wanted(args: argparse.Namespace) -> bool:
     if wanted and not _cleanup.from_options(args).changes_nothing:
         raise PromptError("the clean-up options are for clicks: leave them out with --text and --example")
     return wanted
-
-
-def choose_family(args: argparse.Namespace) -> str:
-    """Return the name of the family for words: the given one, else the first that can find them.
-
-    Raises:
-        ConfigurationError: the given family cannot.
-    """
-    able = [family.name for family in FAMILIES.values() if family.concepts]
-    if args.model is not None and args.model not in able:
-        raise ConfigurationError(f"{args.model} cannot find words: give --model {able[0]}, or leave it out")
-    return args.model or able[0]
 
 
 def check(args: argparse.Namespace, size: Size) -> None:
@@ -95,4 +75,5 @@ def _concept(args: argparse.Namespace) -> tuple[Any, Any, Any]:
 
 
 def _details(args: argparse.Namespace) -> dict[str, Any]:
-    return {name: value for name in _DETAILS if (value := getattr(args, name)) is not None}
+    masks = {} if args.mask_threshold is None else {"mask_threshold": args.mask_threshold}
+    return {**_words_options.filters(args), **masks}

@@ -1,10 +1,11 @@
-"""Annotate many images: boxes, points or rough masks become masks, or all objects are found.
+"""Annotate many images: boxes, points or rough masks become masks, or all objects or the instances of words are found.
 
 Examples:
   triton-sam annotate instances.json --with boxes --images photos --out masks --local
   triton-sam annotate photos --with boxes --prompts labels --class-names cat dog --format yolo --out masks
   triton-sam annotate photos --with points --prompts clicks.csv --out masks
   triton-sam annotate 'photos/**/*.jpg' --with everything --out objects --url host1:8000 --url host2:8000
+  triton-sam annotate photos --with words --text "traffic light" --text bus --out found
 
 The same command goes on after an interruption. docs/how-to/annotate.md describes the files.
 """
@@ -23,7 +24,7 @@ from tqdm import tqdm
 
 from .._common.signals import ends_by_interrupt
 from ..annotate.folder import Part, RunFolder, Shard
-from ..annotate.job import Inputs, Job, Task
+from ..annotate.job import WORDS, Inputs, Job, Task
 from ..annotate.ray_engine import annotate_with_ray, check_ray
 from ..annotate.records import ImageRecord
 from ..annotate.run import annotate
@@ -32,7 +33,8 @@ from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
-from . import _everything_options, _options, _server
+from ..families.sam2 import Sam2
+from . import _everything_options, _options, _server, _words_options
 
 THREADS, RAY = "threads", "ray"
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -82,7 +84,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--address", help="with --engine ray: address of a cluster (default: start Ray on this machine)"
     )
     _everything_options.add_parameters(parser)
+    words = _words_options.add_group(parser)
+    _words_options.add_texts(words)
+    _words_options.add_filters(words, limit="--max-instances")
     _options.add_client(parser, several_urls=True)
+    parser.set_defaults(model=None)  # _job() chooses it by the task
     _options.add_quiet(parser)
 
 
@@ -129,17 +135,21 @@ def _part(text: str) -> Part:
 
 
 def _job(args: argparse.Namespace) -> Job:
+    filters = _words_options.filters(args)
+    if filters and args.task != WORDS:
+        raise ConfigurationError("--threshold, --nms and --max-instances are for --with words")
     return Job(
         source=args.source,
         task=args.task,
         images=args.images,
         prompts=args.prompts,
         class_names=tuple(args.class_names),
-        family=args.model,
+        family=_words_options.family_for_words(args.model) if args.task == WORDS else args.model or Sam2.name,
         name=args.name,
         urls=tuple(args.url or (None,)),
         client={"timeout": args.timeout, **_options.access(args)},
-        parameters=_everything_options.parameters(args),
+        parameters={**_everything_options.parameters(args), **filters},
+        texts=tuple(args.text or ()),
     )
 
 

@@ -28,7 +28,7 @@ from ..inputs.prompts import check_prompts
 from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
-from . import _cleanup, _options, _predict_files, _predict_words, _server
+from . import _cleanup, _options, _predict_files, _predict_words, _server, _words_options
 from ._coordinates import box, point
 from ._predict_files import FILE_FORMATS, IMAGES, NUMPY, STREAM, Source, facts, target
 
@@ -90,7 +90,7 @@ class _Answer:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     words = _predict_words.are_wanted(args)
-    args.model = _predict_words.choose_family(args) if words else args.model or DEFAULT_FAMILY
+    args.model = _words_options.family_for_words(args.model) if words else args.model or DEFAULT_FAMILY
     _check_options(args, words)
     sources = _predict_files.read_sources(args.images)
     form = None if args.out is None else FILE_FORMATS[_predict_files.format_of(args.out, args.format)]

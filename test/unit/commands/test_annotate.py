@@ -14,6 +14,7 @@ from support.annotated import BOX, FakeServers, coco, files_of, servers, write_d
 from triton_sam.annotate.folder import SHARD_SIZE
 from triton_sam.cli import main
 from triton_sam.errors import ServerUnreachableError
+from triton_sam.families import get_family
 
 __all__ = ["servers"]
 
@@ -174,3 +175,55 @@ def test_label_images_open_with_pillow(servers: FakeServers, tmp_path: Path) -> 
     labels = np.asarray(Image.open(tmp_path / "out/labels/000.png.png"))
     assert (labels[3:11, 2:12] == 1).all()
     assert labels.sum() == 80
+
+
+def test_words_are_categories(servers: FakeServers, tmp_path: Path) -> None:
+    servers.versions = dict.fromkeys(model_names("sam3"), "1")
+    write_images(tmp_path / "in", 3)
+    words = ["--text", "bus", "--text", "nothing", "--text", "cat", "--threshold", "0.2", "--max-instances", "2"]
+    assert annotate(tmp_path / "in", tmp_path / "out", *words, task="words") == 0
+    found = documents(tmp_path / "out")
+    assert found["categories"] == [{"id": 1, "name": "bus"}, {"id": 2, "name": "nothing"}, {"id": 3, "name": "cat"}]
+    assert [each["category_id"] for each in found["annotations"]] == [1, 1, 3, 3] * 3
+    assert [each["bbox"] for each in found["annotations"]] == [BOX] * 12
+    assert servers.prompts[0] == {"texts": ["bus", "nothing", "cat"], "threshold": 0.2, "limit": 2}
+    assert annotate(tmp_path / "in", tmp_path / "out", *words, task="words") == 0
+    assert servers.requests.total() == 3
+    assert annotate(tmp_path / "in", tmp_path / "out", "--text", "bus", task="words") == 1  # other words, other folder
+
+
+def model_names(family: str) -> list[str]:
+    roles = get_family(family).models_for(video=False, concepts=True)
+    return [f"{family}_{role}" for role in roles]
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("words", [], "--with words needs --text"),
+        ("boxes", ["--text", "bus"], "--text is for --with words"),
+        ("boxes", ["--nms", "0.5"], "--threshold, --nms and --max-instances are for --with words"),
+        ("words", ["--text", "bus", "--text", "bus"], "a --text is given twice"),
+        ("words", ["--text", "bus", "--model", "sam2"], "sam2 cannot find words: give --model sam3"),
+        ("words", ["--text", "bus", "--max-instances", "0"], "limit must be at least 1"),
+        ("words", ["--text", "bus", "--prompts", "x.csv"], "--prompts is for --with boxes, points and masks"),
+        ("words", ["--text", "bus", "--points-per-side", "4"], "there is no parameter 'points_per_side'"),
+    ],
+    ids=lambda value: " ".join(value)[:24] if isinstance(value, list) else "",
+)
+def test_words_that_cannot_be_searched(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str], task, options, message
+) -> None:
+    write_images(tmp_path / "in", 1)
+    assert annotate(tmp_path / "in", tmp_path / "out", *options, task=task) == 1
+    assert message in capsys.readouterr().err
+    assert servers.requests.total() == 0
+
+
+def test_a_server_without_the_models_for_words(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers.versions = {"sam3_encoder": "1", "sam3_decoder": "1"}
+    write_images(tmp_path / "in", 1)
+    assert annotate(tmp_path / "in", tmp_path / "out", "--text", "bus", task="words") == 1
+    assert "does not have the model sam3_concept_encoder ready" in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""The options of a search for words that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..concepts.query import THRESHOLD
+from ..errors import ConfigurationError
+from ..families import FAMILIES
+
+_FILTERS = ("threshold", "nms", "limit")
+_LIMIT = "instances"
+"""The name of the limit among the arguments: some commands have another --limit."""
+
+
+def add_group(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add and return the group of these options."""
+    return parser.add_argument_group("every instance of a concept (SAM3, exported with --concepts)")
+
+
+def add_texts(group: argparse._ArgumentGroup) -> None:
+    """Add --text."""
+    group.add_argument("--text", action="append", metavar="WORDS", help='for example "traffic light"; repeat for more')
+
+
+def add_filters(group: argparse._ArgumentGroup, limit: str = "--limit") -> None:
+    """Add --threshold, --nms and the limit of instances under a name that the command chooses."""
+    group.add_argument(
+        "--threshold", type=float, metavar="SCORE", help=f"lowest score of an instance (default: {THRESHOLD})"
+    )
+    group.add_argument(
+        "--nms", type=float, metavar="IOU", help="drop an instance if its box overlaps a better one by more"
+    )
+    group.add_argument(
+        limit, dest=_LIMIT, type=int, metavar="N", help="at most so many instances of each text, the best ones"
+    )
+
+
+def filters(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the filters that the caller gave, by the names of check_query()."""
+    given = {"threshold": args.threshold, "nms": args.nms, "limit": getattr(args, _LIMIT)}
+    return {name: given[name] for name in _FILTERS if given[name] is not None}
+
+
+def family_for_words(given: str | None) -> str:
+    """Return the name of the family for words: the given one, else the first that can find them.
+
+    Raises:
+        ConfigurationError: the given family cannot.
+    """
+    able = [family.name for family in FAMILIES.values() if family.concepts]
+    if given is not None and given not in able:
+        raise ConfigurationError(f"{given} cannot find words: give --model {able[0]}, or leave it out")
+    return given or able[0]

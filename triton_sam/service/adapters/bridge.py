@@ -16,6 +16,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.responses import Response
 
+from ...concepts.instances import Instance
 from ...families.base import FloatArray, Size
 from ...masks.rle import rle_to_mask
 from ...masks.segment import Segment
@@ -23,6 +24,7 @@ from .. import answers
 from ..answers import JSON
 from ..bodies import kind_of
 from ..cancellation import CancellableRequests
+from ..concepts import FindRequest, check_pair, find
 from ..engine import Engine, Pair
 from ..everything.schemas import EverythingRequest
 from ..everything.search import Searches
@@ -193,6 +195,51 @@ class Bridge:
             for number, result in await self.engine.segment(embeddings, pair, prompt, write, multimask=multimask):
                 found[number].append(result)
         return found
+
+    async def instances(
+        self,
+        request: Request,
+        image: StoredImage,
+        pair: Pair,
+        texts: Sequence[str],
+        convert: Callable[[Instance], Result],
+        **filters: Any,
+    ) -> list[Result]:
+        """Return every instance of texts in a form of the adapter's: of the first text, the best first, then the next.
+
+        Args:
+            request: the request that they are for.
+            image: the image.
+            pair: models that find concepts.
+            texts: the texts.
+            convert: makes the result of one instance, in a thread.
+            filters: members of FindRequest; None stands for the default.
+
+        Raises:
+            Problem: 404, the models find no concepts; 422, a text or filter cannot be used; or a failure, as with
+                `/v1`.
+        """
+        check_pair(pair)
+        try:
+            asked = FindRequest(text=list(texts), **{name: each for name, each in filters.items() if each is not None})
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            raise Problem(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:MAX_FAULT]) from None
+        query = asked.to_query(image.size, image.size)
+        width, height = image.size
+
+        async def work() -> list[Result]:
+            found = await find(self.engine, pair, image, None, query)
+
+            async def fetch() -> list[Instance]:
+                return list(found)
+
+            def write(instances: Iterator[Instance]) -> list[Result]:
+                return [convert(each) for each in instances]
+
+            return await self.engine.budgets.workers.run(2 * width * height, fetch, write)
+
+        return await self._requests.run(request, work())
 
     async def embed(self, request: Request, image: StoredImage, pair: Pair) -> None:
         """Encode an image now, so that the first click is fast."""

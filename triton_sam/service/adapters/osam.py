@@ -12,6 +12,7 @@ from ...masks.segment import Segment, mask_to_png
 from ..adapter import Adapter
 from ..engine import Pair
 from ..problems import Problem
+from ..store import StoredImage
 from .bridge import Bridge, Lenient, Target, json_answer
 
 BACKGROUND, FOREGROUND, TOP_LEFT, BOTTOM_RIGHT = 0, 1, 2, 3
@@ -21,11 +22,14 @@ FAMILIES = {"sam": "sam1", "sam1": "sam1", "sam2": "sam2", "sam3": "sam3"}
 
 
 class Prompt(Lenient):
-    """Points with labels, the corners of a box among them, or texts."""
+    """Points with labels, the corners of a box among them, or texts with filters, whose defaults are osam's."""
 
     points: list[list[float]] | None = None
     point_labels: list[int] | None = None
     texts: list[str] | None = None
+    iou_threshold: float | None = 0.5
+    score_threshold: float | None = 0.1
+    max_annotations: int | None = 100
 
 
 class GenerateRequest(Lenient):
@@ -45,9 +49,10 @@ def router(bridge: Bridge) -> APIRouter:
         """Return the mask of an object. Without a prompt, it is the object in the middle of the image, as in osam."""
         asked = await bridge.read(request, GenerateRequest)
         pair = await _pair(bridge, asked.model)
-        if asked.prompt is not None and asked.prompt.texts and not asked.prompt.points:
-            raise Problem(422, f"{pair.name} does not take texts: send points")
         image = await bridge.image(asked.image)
+        if asked.prompt is not None and asked.prompt.texts and not asked.prompt.points:
+            annotations = await _instances(bridge, request, image, pair, asked.prompt)
+            return json_answer({"model": asked.model, "image_embedding": None, "annotations": annotations})
         width, height = image.size
         prompt = asked.prompt or Prompt(points=[[width / 2, height / 2]], point_labels=[FOREGROUND])
         found = await bridge.masks(request, image, pair, [target_of(prompt)], annotation)
@@ -84,10 +89,20 @@ def annotation(segment: Segment) -> dict[str, Any] | None:
     cropped = mask_to_png(segment.mask[y1:y2, x1:x2])
     return {
         "bounding_box": {"xmin": x1, "ymin": y1, "xmax": x2 - 1, "ymax": y2 - 1},
-        "text": None,
+        "text": segment.label or None,
         "score": segment.score,
         "mask": base64.b64encode(cropped).decode(),
     }
+
+
+async def _instances(
+    bridge: Bridge, request: Request, image: StoredImage, pair: Pair, prompt: Prompt
+) -> list[dict[str, Any]]:
+    """Return the annotations of all instances of the texts, at most ``max_annotations``, the best of all first."""
+    filters = {"nms": prompt.iou_threshold, "threshold": prompt.score_threshold, "limit": prompt.max_annotations}
+    found = await bridge.instances(request, image, pair, prompt.texts or (), annotation, **filters)
+    annotations = sorted((each for each in found if each is not None), key=lambda each: -each["score"])
+    return annotations[: prompt.max_annotations]
 
 
 async def _pair(bridge: Bridge, model: str) -> Pair:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
+from ...concepts.query import THRESHOLD
 from ...masks.polygons import mask_to_polygons
 from ...masks.segment import Segment
 from ..adapter import Adapter, header_token
@@ -23,12 +25,21 @@ FINENESS = 0.001
 """The share of its length by which an outline may be simplified, unless the slider says another one."""
 LEAST_TOLERANCE = 0.5
 BUTTONS = ("button_add_point", "button_remove_point", "button_add_rect", "button_clear", "button_finish_object")
-WIDGETS: tuple[tuple[str, int | None], ...] = (
+WIDGETS: tuple[tuple[str, float | None], ...] = (
     *((name, None) for name in BUTTONS),
     ("mask_fineness_slider", round(FINENESS * 10_000)),
     ("mask_fineness_value_label", None),
 )
 """The parts of X-AnyLabeling's window that a model with clicks needs."""
+
+
+WORD_WIDGETS: tuple[tuple[str, float | None], ...] = (
+    ("edit_text", None),
+    ("button_send", None),
+    ("input_conf", None),
+    ("edit_conf", THRESHOLD),
+)
+"""The further parts for a model that finds words."""
 
 
 class Mark(Lenient):
@@ -44,6 +55,8 @@ class Parameters(Lenient):
 
     marks: list[Mark] = Field(default_factory=list)
     text_prompt: str | None = None
+    conf_threshold: float | None = None
+    iou_threshold: float | None = None
     epsilon_factor: float = FINENESS
     show_boxes: bool = False
     show_masks: bool = True
@@ -87,13 +100,13 @@ def router(bridge: Bridge) -> APIRouter:
         body = await bridge.read(request, PredictRequest)
         pair = await bridge.pair(body.model)
         parameters = body.params
-        if parameters.text_prompt and not parameters.marks:
-            raise Problem(422, f"{pair.name} does not take texts: set points or a rectangle")
         if not math.isfinite(parameters.epsilon_factor) or not 0 <= parameters.epsilon_factor <= 1:
             raise Problem(422, "epsilon_factor must lie between 0 and 1")
         targets = targets_of(parameters.marks)
         shapes: list[dict[str, Any]] = []
-        if targets:
+        if parameters.text_prompt and not targets:
+            shapes = await _instances(bridge, request, pair, body)
+        elif targets:
             image = await bridge.image(body.image)
             found = await bridge.masks(
                 *(request, image, pair, targets),
@@ -107,6 +120,20 @@ def router(bridge: Bridge) -> APIRouter:
     return api
 
 
+async def _instances(bridge: Bridge, request: Request, pair: Pair, body: PredictRequest) -> list[dict[str, Any]]:
+    """Return the shapes of all instances of the words in the window's text field."""
+    parameters = body.params
+    texts = [each.strip() for each in re.split(r"[,.\n]", parameters.text_prompt or "") if each.strip()]
+    image = await bridge.image(body.image)
+    found = await bridge.instances(
+        *(request, image, pair, list(dict.fromkeys(texts))),
+        lambda segment: shapes_of(segment, parameters, segment.label),
+        threshold=parameters.conf_threshold,
+        nms=parameters.iou_threshold,
+    )
+    return [shape for of_instance in found for shape in of_instance]
+
+
 def targets_of(marks: list[Mark]) -> list[Target]:
     """Return the objects that marks mean: each rectangle is one, with all points; points alone are one together."""
     points = [mark.data for mark in marks if mark.type == "point"]
@@ -117,29 +144,31 @@ def targets_of(marks: list[Mark]) -> list[Target]:
     return [Target(points, labels)] if points else []
 
 
-def shapes_of(segment: Segment, parameters: Parameters) -> list[dict[str, Any]]:
+def shapes_of(segment: Segment, parameters: Parameters, label: str = LABEL) -> list[dict[str, Any]]:
     """Return a mask as shapes: a closed polygon for each part, and a rectangle if the caller wants it."""
     score = min(1.0, max(0.0, segment.score))
     shapes = []
     if parameters.show_masks:
         for ring in _outlines(segment, parameters.epsilon_factor):
             points = np.reshape(ring, (-1, 2)).tolist()
-            shapes.append({"label": LABEL, "shape_type": "polygon", "points": [*points, points[0]], "score": score})
+            shapes.append({"label": label, "shape_type": "polygon", "points": [*points, points[0]], "score": score})
     if parameters.show_boxes and segment.box is not None:
         x1, y1, x2, y2 = map(float, segment.box)
         corners = [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
-        shapes.append({"label": LABEL, "shape_type": "rectangle", "points": corners, "score": score})
+        shapes.append({"label": label, "shape_type": "rectangle", "points": corners, "score": score})
     return shapes
 
 
 def described(pair: Pair) -> dict[str, Any]:
     """Return the description of a model that X-AnyLabeling builds its window from."""
+    widgets = (*WORD_WIDGETS, *WIDGETS) if pair.finds_concepts else WIDGETS
     return {
         "display_name": f"triton_sam: {pair.name}",
-        "widgets": [{"name": name, "value": value} for name, value in WIDGETS],
+        "widgets": [{"name": name, "value": value} for name, value in widgets],
         "params": {"epsilon_factor": FINENESS, "show_boxes": False, "show_masks": True, "multimask_output": False},
         "capabilities": {},
-        "batch_processing_mode": None,  # without clicks there is nothing to segment
+        # Without clicks there is nothing to segment, but words can be searched in many images.
+        "batch_processing_mode": "text_prompt" if pair.finds_concepts else None,
     }
 
 

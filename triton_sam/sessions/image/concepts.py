@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,6 +56,29 @@ class ConceptModels(Encoder, Protocol):
         """Run the detector or the mask head on tensors of encode() and on arrays."""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A request with everything that its calls need.
+
+    Args:
+        query: the concepts.
+        ids: tokens (P,T) of their texts.
+        mask: (P,T): 1 for a token, 0 for padding.
+        image: feature maps of the image to search.
+        shown: those of the image that the example boxes belong to.
+        reply: counts.
+        stopped: whether nobody waits for the answer any more.
+    """
+
+    query: Query
+    ids: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.int64]
+    image: HeldImage
+    shown: HeldImage
+    reply: Reply
+    stopped: Callable[[], bool]
+
+
 class ConceptSearch:
     """Answers requests for all instances of concepts, from any number of threads.
 
@@ -72,7 +96,6 @@ class ConceptSearch:
         images: ImageStore,
         turn: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._family = family
         self._models = models
         self._images = images
         self._turn = turn
@@ -94,89 +117,77 @@ class ConceptSearch:
         if others:
             raise InputError(f"{contract.FIND} cannot be combined with {min(others)}: send it with an image alone")
         query = read_query(read_bytes(tensors, contract.FIND) or b"")
-        prompts = self._models.tokens(query.prompts)  # a wrong text costs no encode
+        ids, mask = self._models.tokens(query.prompts)  # before the encode, which a wrong text must not cost
         image = self._find(tensors, contract.IMAGE, contract.IMAGE_ID, reply)
         shown = image
         if contract.EXAMPLE_IMAGE in tensors:
             shown = self._find(tensors, "", contract.EXAMPLE_IMAGE, reply)
         query.check_inside(shown.image_size)
         with reply.timed("find"):
-            objects = list(self._objects(query, prompts, image, shown, reply, stopped))
+            objects = list(self._objects(_Asked(query, ids, mask, image, shown, reply, stopped)))
         reply.counts["finds"] += 1
         reply.counts["find_seconds"] += reply.seconds["find"]
-        result = {"objects": objects, "image_id": self._plain_id(image.image_id), "image_size": list(image.image_size)}
-        return {**write_image(self._plain(image)), **write_result(result, reply.seconds)}
+        plain = HeldImage(image.image_id.partition("+")[0], image.image_size, {}, 0)
+        result = {"objects": objects, "image_id": plain.image_id, "image_size": list(plain.image_size)}
+        return {**write_image(plain), **write_result(result, reply.seconds)}
 
-    def _objects(
-        self,
-        query: Query,
-        prompts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
-        image: HeldImage,
-        shown: HeldImage,
-        reply: Reply,
-        stopped: Callable[[], bool],
-    ) -> Iterator[dict[str, Any]]:
-        ids, mask = prompts
-        features = self._text_features(ids, mask, reply)
-        boxes, labels = query.normalised(shown.image_size), query.box_labels
-        *levels, coarse, states = self._maps
-        held = {states: image.tensors[states], EXAMPLE_FEATURES: shown.tensors[coarse]}
-        for start in range(0, len(ids), self._models.prompts_at_a_time):
+    def _objects(self, asked: _Asked) -> Iterator[dict[str, Any]]:
+        """Yield the records of all instances. Texts without an instance cost no masks."""
+        features = self._text_features(asked)
+        for start in range(0, len(asked.ids), self._models.prompts_at_a_time):
             part = slice(start, start + self._models.prompts_at_a_time)
-            count = len(ids[part])
-            inputs: Tensors = {
-                "text_features": features[part],
-                "attention_mask": mask[part],
-                "input_boxes": np.repeat(boxes[None], count, axis=0),
-                "input_boxes_labels": np.repeat(labels[None], count, axis=0),
-            }
-            found = self._call(DETECTOR, held, inputs, image, reply, stopped)
+            found = self._detect(asked, features, part)
             scores = scores_of(found)
-            for row in range(count):
-                chosen = choose(scores[row], found["pred_boxes"][row], query)
-                if not len(chosen):
-                    continue
-                inputs = {
-                    "mask_features": found["mask_features"][row : row + 1],
-                    "mask_queries": np.ascontiguousarray(found["mask_queries"][row : row + 1, chosen]),
-                }
-                fine = {name: image.tensors[name] for name in levels}
-                logits = self._call(MASK_HEAD, fine, inputs, image, reply, stopped)["pred_masks"][0]
-                for place, each in zip(chosen.tolist(), logits, strict=True):
-                    full = full_size_mask(each, image.image_size, query.mask_threshold)
-                    yield {
-                        "text": query.labels()[start + row],
-                        "text_index": start + row,
-                        "score": float(scores[row, place]),
-                        "box": to_pixels(found["pred_boxes"][row, place], image.image_size),
-                        "segmentation": mask_to_rle(full),
-                    }
+            for row in range(len(scores)):
+                chosen = choose(scores[row], found["pred_boxes"][row], asked.query)
+                if len(chosen):
+                    logits = self._masks(asked, found, row, chosen)
+                    for place, each in zip(chosen.tolist(), logits, strict=True):
+                        score, box = float(scores[row, place]), found["pred_boxes"][row, place]
+                        yield _record(asked, start + row, score, box, each)
 
-    def _call(
-        self,
-        role: str,
-        held: Mapping[str, Any],
-        inputs: Tensors,
-        image: HeldImage,
-        reply: Reply,
-        stopped: Callable[[], bool],
-    ) -> Mapping[str, FloatArray]:
+    def _detect(self, asked: _Asked, features: FloatArray, part: slice) -> Mapping[str, FloatArray]:
+        """Return the detector's outputs for some of the concepts."""
+        boxes, labels = asked.query.normalised(asked.shown.image_size), asked.query.box_labels
+        *_, coarse, states = self._maps
+        held = {states: asked.image.tensors[states], EXAMPLE_FEATURES: asked.shown.tensors[coarse]}
+        count = len(asked.ids[part])
+        inputs: Tensors = {
+            "text_features": features[part],
+            "attention_mask": asked.mask[part],
+            "input_boxes": np.repeat(boxes[None], count, axis=0),
+            "input_boxes_labels": np.repeat(labels[None], count, axis=0),
+        }
+        return self._call(DETECTOR, held, inputs, asked)
+
+    def _masks(
+        self, asked: _Asked, found: Mapping[str, FloatArray], row: int, chosen: npt.NDArray[np.intp]
+    ) -> FloatArray:
+        """Return the logits (I,h,w) of chosen instances of one concept."""
+        fine = {name: asked.image.tensors[name] for name in self._maps[:2]}
+        inputs: Tensors = {
+            "mask_features": found["mask_features"][row : row + 1],
+            "mask_queries": np.ascontiguousarray(found["mask_queries"][row : row + 1, chosen]),
+        }
+        logits: FloatArray = self._call(MASK_HEAD, fine, inputs, asked)["pred_masks"][0]
+        return logits
+
+    def _call(self, role: str, held: Mapping[str, Any], inputs: Tensors, asked: _Asked) -> Mapping[str, FloatArray]:
         with self._turn():
-            if stopped():
+            if asked.stopped():
                 raise JobCancelledError
-            return self._images.with_room(role, lambda: self._models.run(role, held, inputs), reply, image.nbytes)
+            keep = asked.image.nbytes
+            return self._images.with_room(role, lambda: self._models.run(role, held, inputs), asked.reply, keep)
 
-    def _text_features(
-        self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64], reply: Reply
-    ) -> npt.NDArray[np.float32]:
-        """Return the features of texts (P,T,C). Those of the last texts are kept, whatever their images were."""
-        keys = [row.tobytes() for row in ids]
+    def _text_features(self, asked: _Asked) -> npt.NDArray[np.float32]:
+        """Return the features of the texts (P,T,C). Those of the last texts are kept, whatever their images were."""
+        keys = [row.tobytes() for row in asked.ids]
         with self._lock:
             held = {key: self._texts.get(key) for key in keys}
         absent = [index for index, key in enumerate(keys) if held[key] is None]
-        reply.counts["text_encodes"] += len(absent)
+        asked.reply.counts["text_encodes"] += len(absent)
         if absent:
-            found = self._models.encode_text(ids[absent], mask[absent])
+            found = self._models.encode_text(asked.ids[absent], asked.mask[absent])
             with self._lock:
                 for index, features in zip(absent, found, strict=True):
                     held[keys[index]] = kept = np.array(features)
@@ -223,9 +234,14 @@ class ConceptSearch:
         """Return the key of feature maps in the cache."""
         return f"{image_id}+{self._models.identity()}"
 
-    @staticmethod
-    def _plain_id(key: str) -> str:
-        return key.partition("+")[0]
 
-    def _plain(self, image: HeldImage) -> HeldImage:
-        return HeldImage(self._plain_id(image.image_id), image.image_size, {}, 0)
+def _record(asked: _Asked, index: int, score: float, box: FloatArray, logits: FloatArray) -> dict[str, Any]:
+    """Return an instance with its full-size mask, for the answer."""
+    size = asked.image.image_size
+    return {
+        "text": asked.query.labels()[index],
+        "text_index": index,
+        "score": score,
+        "box": to_pixels(box, size),
+        "segmentation": mask_to_rle(full_size_mask(logits, size, asked.query.mask_threshold)),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -160,6 +161,23 @@ def test_annotate_finds_the_same(client: SAM2TritonClient, server: LocalServer, 
     ]
     expected = client.find(["a", "b"], image=tmp_path / "in/3.png", threshold=0, limit=1)
     assert [each["segmentation"] for each in found["annotations"][2:]] == [each.to_rle() for each in expected]
+
+
+def test_the_service_finds_the_same(client: SAM2TritonClient, server: LocalServer) -> None:
+    pytest.importorskip("fastapi")
+    from support.running_service import running_service
+
+    buffer = io.BytesIO()
+    Image.fromarray(noise(10)).save(buffer, "PNG")
+    with running_service(server.grpc_url) as service:
+        models = {each["name"]: each for each in service.http.get("/v1/models").json()["models"]}
+        assert models["sam3"]["finds_concepts"]
+        image = service.upload(buffer.getvalue(), model="sam3")["id"]
+        body = {"text": ["a", "b"], "threshold": 0, "limit": 1, "model": "sam3"}
+        answer = service.http.post(f"/v1/images/{image}/find", json=body, timeout=200)
+        assert answer.status_code == 200, answer.text
+    expected = client.find(["a", "b"], image=buffer.getvalue(), threshold=0, limit=1)
+    assert [each["rle"] for each in answer.json()["objects"]] == [each.to_rle() for each in expected]
 
 
 def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[str]) -> None:

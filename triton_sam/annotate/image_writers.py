@@ -10,12 +10,16 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from ..errors import InputError
 from ..masks.formats import TOLERANCE, multi_polygon
 from ..masks.label_map import LabelMap, label_map_by_area, label_map_png
 from ..masks.polygons import mask_to_polygons
 from ..masks.rle import BoolArray
 from ._writing import Categories, Records, class_numbers, with_stems, write_file
 from .records import ImageRecord
+
+DAVIS_OBJECTS = 254
+"""The most objects of an image of DAVIS, whose pixels have 8 bits: 0 is the background, and 255 means unknown."""
 
 
 def write_yolo(folder: Path, records: Records, categories: Categories) -> None:
@@ -105,6 +109,19 @@ def write_labels(folder: Path, records: Records, _: Categories) -> None:
     """Write a PNG for each image below `labels`: pixels hold the number of their object, from 1; small objects win."""
     for record in records():
         write_file(folder, f"labels/{record.name}.png", label_map_png(_label_map(record)))
+
+
+def write_davis(folder: Path, records: Records, _: Categories) -> None:
+    """Write a PNG with the palette of DAVIS for each image below `davis/Annotations`; small objects win.
+
+    The frames of a video have the names VIDEO/00000 and so on, which is the layout of DAVIS.
+    """
+    for stem, record in with_stems(records):
+        if len(record.objects) > DAVIS_OBJECTS:
+            raise InputError(
+                f"{record.name} has {len(record.objects)} objects, and DAVIS holds {DAVIS_OBJECTS}: use --format labels"
+            )
+        write_file(folder, f"davis/Annotations/{stem}.png", label_map_png(_label_map(record)))
 
 
 def _with_masks(record: ImageRecord) -> Iterator[tuple[dict[str, Any], BoolArray]]:

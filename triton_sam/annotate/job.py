@@ -18,6 +18,7 @@ from ..everything.parameters import parameters_of
 from ..families import get_family
 from ..families.names import model_name
 from ..families.tables import DECODER, ENCODER
+from .places import is_remote, place_of, remote_bytes
 from .prompts import Prompts
 from .reading import read_boxes, read_clicks, read_masks
 from .records import ImageRecord
@@ -65,6 +66,7 @@ class Job:
         source: see sources.read_source().
         task: where masks come from.
         images: see sources.read_source().
+        every: see sources.read_source().
         prompts: the file or folder with the prompts; None: the source.
         class_names: names of YOLO's classes, from class 0.
         family: the model family.
@@ -86,6 +88,7 @@ class Job:
     client: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
+    every: int = 1
 
     def check(self) -> None:
         """Check the options that do not need a file.
@@ -119,7 +122,7 @@ class Job:
     def absolute(self) -> Job:
         """Return the job with absolute paths, for processes with another working directory."""
         images, prompts = (None if path is None else path.absolute() for path in (self.images, self.prompts))
-        return replace(self, source=str(Path(self.source).absolute()), images=images, prompts=prompts)
+        return replace(self, source=str(place_of(self.source).absolute()), images=images, prompts=prompts)
 
     def read(self) -> Inputs:
         """Read the names of the images and the prompts.
@@ -127,7 +130,7 @@ class Job:
         Raises:
             InputError: the source or the prompts are missing or damaged.
         """
-        source = read_source(self.source, self.images)
+        source = read_source(self.source, self.images, self.every)
         prompts = None
         if self.task == "boxes":
             prompts = read_boxes(self.prompts, source, self.class_names)
@@ -196,7 +199,10 @@ class Job:
         return found[0]
 
     def _prompt_files(self) -> Iterator[str]:
-        path = self.prompts or Path(self.source)
+        path = self.prompts or place_of(self.source)
+        if is_remote(path):
+            yield f"{path.name} {hashlib.sha256(remote_bytes(path)).hexdigest()}"
+            return
         files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
         for file in files:
             yield f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}"

@@ -10,7 +10,7 @@ import numpy as np
 from ..client.sync import SamTritonClient
 from ..errors import ImageError
 from ..families.base import Family, Size
-from ..inputs.images import open_image
+from ..inputs.images import ImageSource, open_image
 from .prompts import Prompt, Prompts
 from .records import ImageRecord
 from .sources import ImageItem
@@ -23,11 +23,11 @@ def prompts_to_masks(prompts: Prompts) -> Callable[[SamTritonClient, ImageItem],
     """Return the function that turns the prompts of an image into masks. The masks are those of client.segment()."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        size = checked_size(item)
+        content, size = opened(item)
         kept, skipped = prompts.of(item, size)
         if not kept:
             return ImageRecord.of(item, size, [], [], skipped)
-        image = client.encode(item.path)
+        image = client.encode(content)
         objects: list[dict[str, Any]] = []
         for part in parts(kept):
             segments = client.segment(**together(part, client.family), image=image, logits=False)
@@ -56,8 +56,8 @@ def all_objects(parameters: Mapping[str, Any], category: int) -> Callable[[SamTr
     """Return the function that finds all objects of an image by client.everything(); all get one category."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        size = checked_size(item)
-        objects = client.everything(item.path, **parameters)
+        content, size = opened(item)
+        objects = client.everything(content, **parameters)
         return ImageRecord.of(item, size, objects, [category] * len(objects))
 
     return work
@@ -69,22 +69,24 @@ def instances_of(
     """Return the function that finds the instances of texts by client.find(); the categories are the texts, from 1."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        size = checked_size(item)
-        found = client.find(list(texts), image=item.path, **parameters)
+        content, size = opened(item)
+        found = client.find(list(texts), image=content, **parameters)
         return ImageRecord.of(item, size, found, [each.object_index + 1 for each in found])
 
     return work
 
 
-def checked_size(item: ImageItem) -> Size:
-    """Open an image and return its width and height in pixels.
+def opened(item: ImageItem) -> tuple[ImageSource, Size]:
+    """Return an image as a path or as bytes, and its width and height in pixels.
 
     Raises:
-        ImageError: the image cannot be used, or has another size than the source says.
+        InputError: the image cannot be used, or has another size than the source says.
+        DownloadError: the storage of the image cannot be reached.
     """
-    size = open_image(item.path).size
+    content = item.content()
+    size = open_image(content).size
     if item.size is not None and item.size != size:
         raise ImageError(
             f"the file has {size[0]} x {size[1]} pixels, and the source says {item.size[0]} x {item.size[1]}"
         )
-    return size
+    return content, size

@@ -1,16 +1,28 @@
-"""The images of a run: a file, a folder, a glob pattern, a list in a text file, or a COCO data set."""
+"""The images of a run: a file, a folder, a glob pattern, a list in a text file, a COCO data set, or a video."""
 
 from __future__ import annotations
 
 import glob
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..families.base import Size
+from ..inputs.images import ImageSource
+from ..inputs.video import open_frames
+from .places import (
+    VIDEO_SUFFIXES,
+    FramePlace,
+    content_of,
+    files_below,
+    files_matching,
+    is_remote,
+    place_of,
+    remote_bytes,
+)
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
 """The suffixes of image files that a folder is searched for, in lower case."""
@@ -40,14 +52,23 @@ class ImageItem:
     Args:
         id: number of the image in the results.
         name: name in the results: the path relative to its folder, with "/" between the parts.
-        path: the file.
+        path: the file, which may lie at a URL, or the frame of a video.
         size: width and height that the source says; None if it says none.
     """
 
     id: int
     name: str
-    path: Path
+    path: Path | FramePlace
     size: Size | None = None
+
+    def content(self) -> ImageSource:
+        """Return the path of a local image, or the bytes of another one.
+
+        Raises:
+            InputError: the image is not there, or cannot be decoded.
+            DownloadError: the storage of the image cannot be reached.
+        """
+        return content_of(self.path)
 
 
 @dataclass(frozen=True)
@@ -67,46 +88,86 @@ class Source:
     coco: dict[str, Any] | None = None
 
 
-def read_source(source: str, images: Path | None = None) -> Source:
+def read_source(source: str, images: Path | None = None, every: int = 1) -> Source:
     """Find the images of a source.
 
     Args:
         source: a folder, which is searched with its subfolders; a glob pattern, in which ``**`` stands for folders; a
-            text file (.txt) with one path on each line; a COCO data set (.json); or one image file.
+            text file (.txt) with one path on each line; a COCO data set (.json); one image file; or one video file,
+            whose frames are images with the names VIDEO/00000.png and so on. All but the video may lie at a URL.
         images: the folder that the paths of a list or of a COCO data set start from; None: the folder of that file.
+        every: use every n-th image or frame only, from the first one on.
 
     Raises:
         InputError: the source does not exist, names no image, or is damaged.
+        MissingDependencyError: the source needs a package that is not installed.
+        DownloadError: the storage of the source cannot be reached.
     """
-    path = Path(source)
-    if path.is_dir():
-        paths = [each for each in path.rglob("*") if each.suffix.lower() in SUFFIXES and each.is_file()]
-        found = _of_paths((each.relative_to(path).as_posix(), each) for each in sorted(paths))
-    elif path.suffix.lower() == ".json":
-        found = _of_coco(path, images or path.parent)
-    elif path.suffix.lower() == ".txt":
-        root = images or path.parent
-        names = (line.strip() for line in read_text(path).splitlines())
-        found = _of_paths((name, root / name) for name in names if name and not name.startswith("#"))
-    elif path.is_file():
-        found = _of_paths([(path.name, path)])
-    else:
-        root = _fixed_part(path)
-        matches = sorted(Path(match) for match in glob.glob(source, recursive=True))  # noqa: PTH207 - any folder
-        found = _of_paths((each.relative_to(root).as_posix(), each) for each in matches if each.is_file())
+    found = _find(source, place_of(source), images)
     if not found.items:
         why = f": {found.skipped[0].image}: {found.skipped[0].why}" if found.skipped else ""
-        raise InputError(f"{source}: there is no image{why}. Give a folder, a pattern, a list (.txt) or COCO (.json)")
-    return found
+        raise InputError(
+            f"{source}: there is no image{why}. Give a folder, a pattern, a list (.txt), COCO (.json) or a video"
+        )
+    return replace(found, items=found.items[::every])
+
+
+def _find(source: str, path: Path, images: Path | None) -> Source:
+    suffix = path.suffix.lower()
+    if not is_remote(path) and path.is_dir():
+        return _of_images(files_below(path))
+    if suffix == ".json":
+        return _of_coco(path, images or path.parent)
+    if suffix == ".txt":
+        root = images or path.parent
+        names = (line.strip() for line in read_text(path).splitlines())
+        return _of_paths((name, root / name) for name in names if name and not name.startswith("#"))
+    if suffix in VIDEO_SUFFIXES:
+        return _of_video(path)
+    if is_remote(path):
+        return _of_remote(path)
+    if path.is_file():
+        return _of_paths([(path.name, path)])
+    root = _fixed_part(path)
+    matches = sorted(Path(match) for match in glob.glob(source, recursive=True))  # noqa: PTH207 - any folder
+    return _of_paths((each.relative_to(root).as_posix(), each) for each in matches if each.is_file())
+
+
+def _of_images(files: Iterable[tuple[str, Path]]) -> Source:
+    return _of_paths((name, path) for name, path in files if path.suffix.lower() in SUFFIXES)
+
+
+def _of_remote(path: Path) -> Source:
+    """Find the images of a URL: with a star it is a pattern, with the suffix of an image one file, else a folder."""
+    if "*" in str(path):
+        root = _fixed_part(path)
+        return _of_paths(files_matching(root, str(path)[len(str(root)) :].lstrip("/")))
+    if path.suffix.lower() in SUFFIXES:
+        return _of_paths([(path.name, path)])
+    return _of_images(files_below(path))
 
 
 def _fixed_part(pattern: Path) -> Path:
-    parts: list[str] = []
-    for part in pattern.parts[:-1]:
-        if glob.has_magic(part):
-            break
-        parts.append(part)
-    return Path(*parts)
+    """Return the folder before the first part of a pattern that may name several files."""
+    root = pattern.parent
+    while glob.has_magic(str(root)):
+        root = root.parent
+    return root
+
+
+def _of_video(path: Path) -> Source:
+    """Name the frames of a video.
+
+    Raises:
+        InputError: the video lies at a URL.
+        VideoError: it is missing, damaged or not a video.
+        MissingDependencyError: PyAV is not installed.
+    """
+    if is_remote(path):
+        raise InputError(f"{path}: a video is read from this machine only, because reading goes back: copy it first")
+    frames = open_frames(path)
+    places = ((f"{path.stem}/{index:05d}.png", FramePlace(frames, index)) for index in range(frames.num_frames or 0))
+    return Source(tuple(ImageItem(index, name, place, frames.size) for index, (name, place) in enumerate(places, 1)))
 
 
 def _of_paths(paths: Iterable[tuple[str, Path]]) -> Source:
@@ -117,11 +178,13 @@ def _checked(items: Iterable[ImageItem], source: dict[str, Any]) -> Source:
     """Drop images that are missing or named twice."""
     kept, skipped = [], []
     names: set[str] = set()
-    paths: set[Path] = set()
+    paths: set[Path | FramePlace] = set()
     ids: set[int] = set()
     for item in items:
-        place = item.path.resolve()
-        if not item.path.is_file():
+        local = item.path if isinstance(item.path, Path) else None
+        place = local.resolve() if local else item.path
+        # Whether a remote file is there shows when it is read: asking for each would take long.
+        if local and not local.is_file():
             skipped.append(Skipped(item.name, "image", "there is no such file"))
         elif place in paths or item.name in names or item.id in ids:
             skipped.append(Skipped(item.name, "image", "the source names this image or its id twice"))
@@ -180,6 +243,6 @@ def read_text(path: Path) -> str:
         InputError: the file cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return remote_bytes(path).decode() if is_remote(path) else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error

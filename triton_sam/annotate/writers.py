@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ._writing import Categories, Records
 from .coco_writer import write_coco, write_coco_polygons
-from .image_writers import write_geojson, write_labelme, write_labels, write_voc, write_yolo
+from .image_writers import write_davis, write_geojson, write_labelme, write_labels, write_voc, write_yolo
 from .parquet_writer import check_pyarrow, write_parquet
 
 _POLYGONS = "polygons"
@@ -56,6 +56,7 @@ _ROWS = (
     Writer("labelme", "LabelMe: a JSON file for each image", write_labelme, _POLYGONS),
     Writer("geojson", "GeoJSON for each image, in pixels, with holes", write_geojson, _POLYGONS),
     Writer("labels", "a PNG for each image, pixels hold the number of their object", write_labels),
+    Writer("davis", "DAVIS: a PNG with its palette for each image or frame", write_davis),
     Writer("parquet", "one table with a row for each object, masks as RLE", write_parquet, _PYARROW),
 )
 WRITERS: dict[str, Writer] = {writer.name: writer for writer in _ROWS}

@@ -25,10 +25,11 @@ from tqdm import tqdm
 from .._common.signals import ends_by_interrupt
 from ..annotate.folder import Part, RunFolder, Shard
 from ..annotate.job import WORDS, Inputs, Job, Task
+from ..annotate.places import place_of
 from ..annotate.ray_engine import annotate_with_ray, check_ray
 from ..annotate.records import ImageRecord
 from ..annotate.run import annotate
-from ..annotate.segmenting import checked_size
+from ..annotate.segmenting import opened
 from ..annotate.sources import ImageItem
 from ..annotate.writers import WRITERS
 from ..client.sync import SamTritonClient
@@ -43,7 +44,9 @@ TASKS: tuple[Task, ...] = get_args(Task)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "source", metavar="SOURCE", help="folder, pattern, list (.txt), COCO data set (.json), or image"
+        "source",
+        metavar="SOURCE",
+        help="folder, pattern, list (.txt), COCO data set (.json), image or video; all but videos may be URLs",
     )
     parser.add_argument("--with", dest="task", choices=TASKS, required=True, help="where masks come from")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
@@ -54,7 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="COCO file with boxes or masks (default: the source), folder of YOLO's files, or CSV or JSON with points",
     )
     parser.add_argument("--class-names", nargs="+", default=[], metavar="NAME", help="YOLO's classes, from class 0")
-    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images of a list or a COCO data set")
+    parser.add_argument("--images", metavar="DIR", help="folder or URL of the images of a list or a COCO data set")
+    parser.add_argument(
+        "--every", type=int, default=1, metavar="N", help="only every N-th image, or frame of a video (default: 1)"
+    )
     parser.add_argument(
         "--format",
         dest="formats",
@@ -141,7 +147,8 @@ def _job(args: argparse.Namespace) -> Job:
     return Job(
         source=args.source,
         task=args.task,
-        images=args.images,
+        images=place_of(args.images) if args.images else None,
+        every=args.every,
         prompts=args.prompts,
         class_names=tuple(args.class_names),
         family=_words_options.family_for_words(args.model) if args.task == WORDS else args.model or Sam2.name,
@@ -160,7 +167,7 @@ def _check(args: argparse.Namespace, job: Job) -> None:
         ConfigurationError: an option is out of range or does not fit the others.
         MissingDependencyError: a format needs a package that is not installed.
     """
-    for name in ("limit", "threads", "actors"):
+    for name in ("limit", "threads", "actors", "every"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} must be at least 1, not {value}")
@@ -221,7 +228,7 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
     found, errors, objects = list(inputs.skipped), 0, 0
     for item in items:
         try:
-            size = checked_size(item)
+            _, size = opened(item)
         except InputError as error:
             errors += 1
             print(json.dumps({"image": item.name, "error": str(error)}))

@@ -128,6 +128,16 @@ def test_label_images_hold_the_numbers_of_objects(tmp_path: Path) -> None:
         assert empty.size == SIZE
 
 
+def test_davis_has_its_palette_and_no_more_objects_than_it_holds(tmp_path: Path) -> None:
+    with Image.open(write("davis", tmp_path) / "davis/Annotations/a/one.png") as image:
+        assert image.mode == "P"
+        assert image.getpalette()[:9] == [0, 0, 0, 128, 0, 0, 0, 128, 0]
+        np.testing.assert_array_equal(np.asarray(image), np.where(SMALL, 2, np.where(LARGE, 1, 0)))
+    many = ImageRecord.of(ImageItem(1, "x.png", Path("x.png")), SIZE, [Segment(SMALL, 0.5, None)] * 255, [3] * 255)
+    with pytest.raises(InputError, match="255 objects, and DAVIS holds 254"):
+        write("davis", tmp_path, [many])
+
+
 def test_parquet_has_a_row_for_each_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr("triton_sam.annotate.parquet_writer.ROWS_AT_ONCE", 2)
@@ -150,7 +160,7 @@ def test_every_format_writes_a_run_without_objects(name: str, tmp_path: Path) ->
     write(name, tmp_path, [record(1, "one.jpg")])
 
 
-@pytest.mark.parametrize("name", ["yolo", "voc", "labelme", "geojson"])
+@pytest.mark.parametrize("name", ["yolo", "voc", "labelme", "geojson", "davis"])
 def test_two_images_never_share_a_file(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="same file one"):
         write(name, tmp_path, [record(1, "one.jpg"), record(2, "one.png")])

@@ -46,6 +46,7 @@ from .masks.segment import Segment
 if TYPE_CHECKING:
     from .client.mask_generator import SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
     from .client.video import AsyncSAM2VideoClient, SAM2VideoClient
+    from .client.video.words import find_in_video
     from .download.images import fetch_image
     from .masks.video_segment import VideoSegment
 
@@ -87,6 +88,7 @@ __all__ = [
     "VideoSegment",
     "__version__",
     "fetch_image",
+    "find_in_video",
     "queue_multiple_requests",
     "wait_for_latest_result",
 ]
@@ -98,6 +100,7 @@ _LAZY = {
     "SamAutomaticMaskGenerator": "client.mask_generator",
     "VideoSegment": "masks.video_segment",
     "fetch_image": "download.images",
+    "find_in_video": "client.video.words",
 }
 """Public names whose modules are imported when a program first uses them."""
 

@@ -20,9 +20,17 @@ pytest.importorskip("onnxruntime")
 from PIL import Image  # noqa: E402
 from support.conditions import settled  # noqa: E402
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
+from support.video_export import write_video_models  # noqa: E402
 
-from triton_sam import PromptError, SAM2TritonClient, SpeculativeSAM2Client  # noqa: E402
+from triton_sam import (  # noqa: E402
+    PromptError,
+    SAM2TritonClient,
+    SAM2VideoClient,
+    SpeculativeSAM2Client,
+    find_in_video,
+)
 from triton_sam.cli import main  # noqa: E402
+from triton_sam.concepts.association import without_doubles  # noqa: E402
 from triton_sam.errors import ModelNotReadyError  # noqa: E402
 from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
@@ -43,8 +51,9 @@ def exported() -> FamilyExport:
 @pytest.fixture(scope="module")
 def server(exported: FamilyExport) -> Iterator[LocalServer]:
     shutil.copytree(ROOT / "model_repository/sam3", exported.repository / "sam3", dirs_exist_ok=True)
+    write_video_models(exported.repository)
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with LocalServer(exported.repository, models=["sam3"], **ports) as running:
+    with LocalServer(exported.repository, models=["sam3", "sam2_video"], **ports) as running:
         yield running
 
 
@@ -178,6 +187,32 @@ def test_the_service_finds_the_same(client: SAM2TritonClient, server: LocalServe
         assert answer.status_code == 200, answer.text
     expected = client.find(["a", "b"], image=buffer.getvalue(), threshold=0, limit=1)
     assert [each["rle"] for each in answer.json()["objects"]] == [each.to_rle() for each in expected]
+
+
+def test_track_finds_the_objects_of_a_video(client: SAM2TritonClient, server: LocalServer, tmp_path: Path) -> None:
+    """Weights are random, so each searched frame may have new objects; the masks must be those of both models."""
+    (tmp_path / "clip").mkdir()
+    for index in range(3):
+        Image.fromarray(np.roll(noise(11), 3 * index, axis=1)).save(tmp_path / f"clip/{index}.png")
+    parameters = {"threshold": 0, "limit": 2}
+    with SAM2VideoClient(server.grpc_url, timeout=200) as tracker:
+        objects = find_in_video(client, tracker, tmp_path / "clip", "a", every=2, new_threshold=0, **parameters)
+        expected = without_doubles(client.find("a", image=tmp_path / "clip/0.png", **parameters))
+        first = [each for each in objects if each.frame == 0]
+        assert [each.mask.tobytes() for each in first] == [each.mask.tobytes() for each in expected]
+        assert first
+        with tracker.open(tmp_path / "clip") as video:
+            for each in objects:
+                video.add(each.frame, each.object_id, mask=each.mask)
+            tracked = {(index, id_): segment for index, found in video.propagate() for id_, segment in found.items()}
+    options = ["--text", "a", "--text-every", "2", "--threshold", "0", "--new-threshold", "0", "--limit", "2"]
+    command = ["track", str(tmp_path / "clip"), *options, "--url", server.grpc_url, "--timeout", "200"]
+    assert main([*command, "--format", "rle", "--out", str(tmp_path / "out"), "-q"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out/masks.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 * len(objects)
+    assert {(row["frame"], row["object_id"]): row["rle"]["counts"] for row in rows} == {
+        key: segment.to_rle()["counts"] for key, segment in tracked.items()
+    }
 
 
 def test_the_health_of_words(server: LocalServer, capsys: pytest.CaptureFixture[str]) -> None:

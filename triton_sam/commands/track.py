@@ -4,6 +4,7 @@ Examples:
   triton-sam track clip.mp4 --local --point 0:210,350 --out clip_masks
   triton-sam track clip.mp4 --object 1 --point 0:210,350 --negative-point 0:200,300 --object 2 --box 12:40,60,180,220 \\
       --format png --format coco --out clip_masks
+  triton-sam track street.mp4 --text bus --text-every 30 --out street_masks
   triton-sam track 0 --box 0:100,80,400,460 --format rle --out camera_masks        # camera 0, until Ctrl-C
   ffmpeg -i rtsp://... -f mjpeg - | triton-sam track - --point 0:320,240 --out stream_masks
 
@@ -22,12 +23,13 @@ from typing import Any
 from tqdm import tqdm
 
 from .._common.signals import ends_by_interrupt
+from ..client.video.words import chosen_frames
 from ..errors import ConfigurationError, PromptError, SamError
 from ..tracks.folder import TrackFolder
 from ..tracks.formats import TRACK_FORMATS, TrackedVideo
 from ..tracks.overlay_video import encoder_name
 from ..tracks.prompts import ObjectPrompt
-from . import _options, _server, _track_prompts, _video
+from . import _options, _server, _track_prompts, _track_words, _video
 
 DEFAULT_FORMATS = ("png", "overlay")
 
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "video", help="video file, folder of images, number of a camera, URL, or - for a video on standard input"
     )
     _track_prompts.add_prompts(parser)
+    _track_words.add_options(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the results")
     parser.add_argument(
         "--format",
@@ -83,12 +86,14 @@ class Plan:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    prompts = _track_prompts.collected(args)
+    prompts = [] if _track_words.are_wanted(args) else _track_prompts.collected(args)
     formats = args.format or list(DEFAULT_FORMATS)
     if any(TRACK_FORMATS[name].needs_images for name in formats):
         encoder_name()  # without PyAV, say so before the work
     source = _video.open_input(args.video, args.quality)
-    with contextlib.closing(source.frames), ends_by_interrupt():
+    with contextlib.closing(source.frames), ends_by_interrupt(), contextlib.ExitStack() as stack:
+        if not prompts:
+            prompts = _by_words(args, source, stack)
         plan = make_plan(args, prompts, source.frames.num_frames)
         parameters = _parameters(args, prompts, source)
         folder = TrackFolder(args.out, parameters, formats, sorted({prompt.object_id for prompt in prompts}))
@@ -105,10 +110,29 @@ def run(args: argparse.Namespace) -> int:
             )
             for path in folder.finish(finished):
                 _options.say(args, f"wrote {path}")
-    _print_objects(folder)
+    _print_objects(folder, _track_words.texts(args.out) if args.text else {})
     if stop is not None:
         raise stop
     return 0
+
+
+def _by_words(args: argparse.Namespace, source: _video.VideoInput, stack: contextlib.ExitStack) -> list[ObjectPrompt]:
+    """Return the prompts that words find, or that an earlier run has found.
+
+    A local server that the search starts serves the tracking too, until the stack ends.
+    """
+    low, high = args.range or (None, None)
+    start = -(-(low or 0) // max(args.every, 1)) * args.every
+    chosen_frames(source.frames.num_frames, args.text_every, start, high, args.every)  # before a server starts
+    before = _track_words.found_before(args, source)
+    if before is not None:
+        return before
+    urls = stack.enter_context(_server.server_urls(args))
+    if args.local:
+        args.local, args.url = False, urls[0]
+    access = _options.access(args)
+    with _video.make_client(urls[0], args.variant, args.timeout, access) as tracker:
+        return _track_words.search(args, source, start, high, urls[0], tracker)
 
 
 def make_plan(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], num_frames: int | None) -> Plan:
@@ -211,12 +235,13 @@ def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], sourc
     }
 
 
-def _print_objects(folder: TrackFolder) -> None:
+def _print_objects(folder: TrackFolder, texts: dict[int, str]) -> None:
     groups = list(folder.records.values())
     for place, first in enumerate(groups[0] if groups else ()):
         visible = [group[place] for group in groups if group[place].area]
         score = sum(record.score for record in visible) / max(len(visible), 1)
-        print(f"object {first.object_id}: in {len(visible)} of {len(groups)} frames, mean score {score:.3f}")
+        name = f" ({texts[first.object_id]})" if first.object_id in texts else ""
+        print(f"object {first.object_id}{name}: in {len(visible)} of {len(groups)} frames, mean score {score:.3f}")
 
 
 def _range(text: str) -> tuple[int | None, int | None]:

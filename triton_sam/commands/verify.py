@@ -62,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a row misses the thresholds."""
+    if args.family not in verify_concepts.names():
+        verify_concepts.refuse_options(args)
     if args.family in verify_video.names():
         return verify_video.run(args)
     if args.family in verify_everything.names():

@@ -35,6 +35,18 @@ def names() -> list[str]:
     return [f"{name}{SUFFIX}" for name, family in FAMILIES.items() if family.concepts]
 
 
+def refuse_options(args: argparse.Namespace) -> None:
+    """Refuse the options of families that only the comparison of words has.
+
+    Raises:
+        ConfigurationError: such an option is given.
+    """
+    flags = [option.flag for family in FAMILIES.values() for option in family.options if not option.replaces_size]
+    for flag in flags:
+        if getattr(args, flag.lstrip("-").replace("-", "_"), None) is not None:
+            raise ConfigurationError(f"{flag} is for words: {', '.join(names())}")
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a row misses the thresholds."""
     from ..verify.concepts import LIMITS, verify_concepts
@@ -47,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     seed = (args.seed or 0) if args.random else None
     with contextlib.ExitStack() as stack:
         folder, files = _models(args, model, seed, stack)
-        reference = registry.concept_reference(args.family, args.checkpoint, model, seed)
+        options = _families.exporter_options(args, "verify")
+        reference = registry.concept_reference(args.family, args.checkpoint, model, seed, options)
         clients = dict(_clients(args, folder, files, stack))
         _options.say(args, f"comparing on {image} ...")
         rows = list(verify_concepts(reference, clients, opened))
@@ -86,6 +99,7 @@ def _models(
         precision=args.precision,
         concepts=True,
         progress=not args.quiet,
+        options=_families.exporter_options(args, "verify"),
     )
     exported = registry.export(args.family, settings)
     shutil.copytree(bundled("model_repository") / args.family, folder / args.family)  # the session model searches

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -115,16 +115,24 @@ def everything_reference(
 
 
 def concept_reference(
-    family: str, checkpoint: Path | None, model: str | None, random_seed: int | None
+    family: str,
+    checkpoint: Path | None,
+    model: str | None,
+    random_seed: int | None,
+    options: Mapping[str, Any] | None = None,
 ) -> ConceptReference:
     """Build the official detector of concepts of a family, with the same weights as export(). See reference().
+
+    ``options`` are those of Settings.options.
 
     Raises:
         SamError: see Exporter.load() and Exporter.concept_reference().
     """
     chosen = exporter(family)
     built = chosen.load(checkpoint, model, image_size=chosen.family.image_size, random_seed=random_seed)
-    settings = Settings(Path(), checkpoint=checkpoint, model=model, random_seed=random_seed, concepts=True)
+    settings = Settings(
+        Path(), checkpoint=checkpoint, model=model, random_seed=random_seed, concepts=True, options=options or {}
+    )
     return chosen.concept_reference(built, settings)
 
 

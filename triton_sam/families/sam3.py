@@ -90,6 +90,13 @@ class Sam3(Family):
             "meta: add it to the coarsest feature map, as Meta's own code does",
             choices=("published", "meta"),
         ),
+        Option(
+            "--text-encoder",
+            "with --concepts: folder with a checkpoint of SAM3-LiteText, whose small text encoder replaces SAM3's own; "
+            "lite: random weights, beside --random",
+            commands=("export", "verify"),
+            metavar="FOLDER",
+        ),
     )
     exporter: ClassVar[str] = "triton_sam.export.sam3.recipe:EXPORTER"
     export_script: ClassVar[str] = "scripts/export_sam3_to_onnx.py"

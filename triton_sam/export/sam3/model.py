@@ -70,7 +70,8 @@ def load_model(
     if (checkpoint is None) == (random_seed is None):
         raise ConfigurationError("give either a checkpoint or the seed of random weights")
     if checkpoint is not None:
-        return _load(Path(checkpoint), Sam3TrackerModel).requires_grad_(False)
+        tracker: torch.nn.Module = load_official(Path(checkpoint), Sam3TrackerModel)
+        return tracker.requires_grad_(False)
     # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(random_seed or 0)
@@ -95,7 +96,7 @@ def add_detector(
         CheckpointError: the checkpoint has no detector, or it is damaged.
     """
     if checkpoint is not None:
-        detector: Any = _load(Path(checkpoint), Sam3Model)
+        detector: Any = load_official(Path(checkpoint), Sam3Model)
     else:
         official: Any = Sam3Model
         with torch.random.fork_rng(devices=[]):
@@ -156,7 +157,16 @@ def checkpoint_folder(checkpoint: Path) -> Path:
     return folder
 
 
-def _load(checkpoint: Path, official: Any) -> torch.nn.Module:
+def load_official(checkpoint: Path, official: Any) -> Any:
+    """Return a model of a class of transformers with the weights of a checkpoint.
+
+    Args:
+        checkpoint: see checkpoint_folder().
+        official: the class.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, damaged or incomplete.
+    """
     folder = checkpoint_folder(checkpoint)
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)

@@ -39,7 +39,8 @@ class Sam3Exporter(Exporter):
     Names, shapes and ranges are those of onnx-community/sam3-tracker-ONNX. The name of the model's configuration is a
     size, "full" or "reduced", and only random weights use it. The option ``no_memory`` says what happens to
     no_memory_embedding: "published" leaves it out, as transformers and the published ONNX files do; "meta" adds it to
-    the coarsest feature map, as Meta's own code does.
+    the coarsest feature map, as Meta's own code does. The option ``text_encoder`` replaces the text encoder of concepts
+    by that of SAM3-LiteText (see lite_text.check_choice()).
     """
 
     name = "sam3"
@@ -54,6 +55,10 @@ class Sam3Exporter(Exporter):
             raise ConfigurationError(f"no_memory has no value {_placement(settings)!r}: choose one of {known}")
         if settings.checkpoint is not None:
             settings = replace(settings, checkpoint=checkpoint_folder(settings.checkpoint))
+        if choice := _text_encoder(settings):
+            from .lite_text import check_choice
+
+            check_choice(choice, is_random=settings.checkpoint is None, concepts=settings.concepts)
         return super().prepare(settings)
 
     def load(
@@ -74,10 +79,18 @@ class Sam3Exporter(Exporter):
     def add_concepts(self, model: Any, settings: Settings) -> None:
         """See Exporter.add_concepts."""
         add_detector(model, settings.checkpoint, settings.model, random_seed=settings.random_seed)
+        if choice := _text_encoder(settings):
+            from .lite_text import replace_text_encoder
+
+            replace_text_encoder(model.concepts, choice, settings.model, settings.random_seed)
 
     def concept_reference(self, model: Any, settings: Settings) -> Sam3ConceptReference:
         """See Exporter.concept_reference."""
         self.add_concepts(model, settings)
+        if _text_encoder(settings):
+            from .lite_text import official_model
+
+            return Sam3ConceptReference(official_model(model.concepts), settings.checkpoint)
         return Sam3ConceptReference(model.concepts, settings.checkpoint)
 
     def companions(self, role: str, settings: Settings) -> Mapping[str, str]:
@@ -95,7 +108,8 @@ class Sam3Exporter(Exporter):
 
     def metadata(self, settings: Settings) -> Mapping[str, str]:
         """See Exporter.metadata."""
-        return {"triton_sam.no_memory_embedding": _placement(settings)}
+        lite = {"triton_sam.text_encoder": Path(choice).name} if (choice := _text_encoder(settings)) else {}
+        return {"triton_sam.no_memory_embedding": _placement(settings), **lite}
 
     def build(self, model: str) -> torch.nn.Module:
         """See Exporter.build."""
@@ -108,6 +122,11 @@ class Sam3Exporter(Exporter):
 
 def _placement(settings: Settings) -> str:
     return str(settings.options.get("no_memory") or NO_MEMORY_PLACEMENTS[0])
+
+
+def _text_encoder(settings: Settings) -> str:
+    """Return the checked or unchecked value of --text-encoder; empty for SAM3's own."""
+    return str(settings.options.get("text_encoder") or "")
 
 
 def trace(model: Any, spec: ModelSpec, add_no_memory: bool = False) -> onnx.ModelProto:

@@ -1,0 +1,181 @@
+"""The options of `track` that find objects by words, and the folder that keeps what was found."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from .._common.files import atomic_path, atomic_write
+from ..concepts.association import NEW_THRESHOLD, THRESHOLD
+from ..concepts.query import check_parameters
+from ..errors import ConfigurationError, PromptError
+from ..tracks.prompts import ObjectPrompt
+from . import _options, _words_options
+from ._video import VideoInput
+
+FOUND = "found"
+"""Folder of the masks of the objects that words found, with found.json."""
+_FILE = "found.json"
+_ONLY_WITH_TEXT = {"text_every": "--text-every", "threshold": "--threshold", "new_threshold": "--new-threshold"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    group = parser.add_argument_group(
+        "objects by words",
+        "SAM3, exported with --concepts, finds the objects, and the models for videos track them. Not for streams.",
+    )
+    _words_options.add_texts(group)
+    group.add_argument(
+        "--text-every",
+        type=int,
+        metavar="N",
+        help="search every N frames, for objects that come later (default: the first frame alone)",
+    )
+    group.add_argument(
+        "--threshold", type=float, metavar="SCORE", help=f"lowest score of an instance (default: {THRESHOLD})"
+    )
+    group.add_argument(
+        "--new-threshold",
+        type=float,
+        metavar="SCORE",
+        help=f"lowest score of a new object beside tracked ones (default: {NEW_THRESHOLD})",
+    )
+    group.add_argument("--limit", type=int, metavar="N", help="at most so many instances of each text in a frame")
+
+
+def are_wanted(args: argparse.Namespace) -> bool:
+    """Whether words find the objects.
+
+    Raises:
+        ConfigurationError: an option has no effect.
+        PromptError: words come with other prompts, or a text or number is not valid.
+    """
+    if not args.text:
+        given = [flag for name, flag in (*_ONLY_WITH_TEXT.items(), ("limit", "--limit")) if _is_given(args, name)]
+        if given:
+            raise ConfigurationError(f"{given[0]} is for --text")
+        return False
+    if args.prompts or args.prompt_file is not None:
+        raise PromptError("give --text or prompts of objects, not both")
+    if args.reverse:
+        raise ConfigurationError("words are searched from the first frame on: leave --reverse out")
+    check_parameters(args.text, None, None, _details(args))
+    return True
+
+
+def make_finder(url: str | None, timeout: float, access: dict[str, Any]) -> Any:
+    """Return a client that finds words. Tests replace this function."""
+    from ..client.sync import SAM2TritonClient
+
+    return SAM2TritonClient(url, _words_options.family_for_words(None), timeout=timeout, **access)
+
+
+def found_before(args: argparse.Namespace, source: VideoInput) -> list[ObjectPrompt] | None:
+    """Return the prompts that an earlier run with the same parameters found; None without one.
+
+    Raises:
+        ConfigurationError: the folder has objects of another search.
+    """
+    path = args.out / FOUND / _FILE
+    if args.overwrite or not path.exists():
+        return None
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        before, rows = document["parameters"], document["objects"]
+        prompts = [ObjectPrompt(row["object_id"], row["frame"], mask=path.with_name(row["mask"])) for row in rows]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ConfigurationError(f"{path} is not from `triton-sam track --text`: give another --out") from error
+    if before != _parameters(args, source):
+        raise ConfigurationError(
+            f"{args.out} has the results of another --text or of other options: "
+            "give another --out, or --overwrite to start again"
+        )
+    return prompts
+
+
+def search(
+    args: argparse.Namespace, source: VideoInput, start: int, stop: int | None, url: str | None, tracker: Any
+) -> list[ObjectPrompt]:
+    """Find the objects of a video, and keep them in the folder of the command.
+
+    Args:
+        args: the arguments of the command.
+        source: the video.
+        start: the first frame.
+        stop: the frame after the last one; None: the end.
+        url: the server.
+        tracker: a client of videos.
+
+    Raises:
+        PromptError: nothing was found.
+        SamError: see find_in_video().
+    """
+    from ..client.video.words import find_in_video
+
+    new = {} if args.new_threshold is None else {"new_threshold": args.new_threshold}
+    numbers = {"every": args.text_every, "start": start, "stop": stop, "step": args.every, "quality": args.quality}
+    with make_finder(url, args.timeout, _options.access(args)) as finder:
+        objects = find_in_video(
+            finder,
+            tracker,
+            args.video,
+            args.text,
+            on_search=lambda frame, count: _options.say(args, f"searched frame {frame}: {count} objects so far"),
+            **numbers,
+            **new,
+            **_details(args),
+        )
+    if not objects:
+        raise PromptError(
+            f"{source.name} shows no {' or '.join(args.text)} in the searched frames: "
+            "lower --threshold, or search more frames with --text-every"
+        )
+    return _keep(args, source, objects)
+
+
+def texts(folder: Path) -> dict[int, str]:
+    """Return the text of each object that words found, by id; empty without such a search."""
+    path = folder / FOUND / _FILE
+    if not path.exists():
+        return {}
+    return {row["object_id"]: row["text"] for row in json.loads(path.read_text(encoding="utf-8"))["objects"]}
+
+
+def _keep(args: argparse.Namespace, source: VideoInput, objects: Sequence[Any]) -> list[ObjectPrompt]:
+    folder = args.out / FOUND
+    args.out.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    rows, prompts = [], []
+    for each in objects:
+        path = folder / f"{each.object_id}.png"
+        with atomic_path(path) as temporary:
+            Image.fromarray(each.mask.astype(np.uint8) * 255).save(temporary, format="PNG")
+        facts = {"object_id": each.object_id, "frame": each.frame, "text": each.text, "score": each.score}
+        rows.append({**facts, "box": list(each.box), "mask": path.name})
+        prompts.append(ObjectPrompt(each.object_id, each.frame, mask=path))
+    document = {"parameters": _parameters(args, source), "objects": rows}
+    atomic_write(folder / _FILE, json.dumps(document, indent=1).encode())
+    return prompts
+
+
+def _parameters(args: argparse.Namespace, source: VideoInput) -> dict[str, Any]:
+    names = ("text", "text_every", "threshold", "new_threshold", "limit", "range", "every", "quality", "variant")
+    given: dict[str, Any] = json.loads(json.dumps({name: getattr(args, name) for name in names}))
+    return {"video": json.loads(json.dumps(source.identity)), **given}
+
+
+def _details(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the numbers that the caller gave, by their names in find_in_video()."""
+    names = ("threshold", "limit")
+    return {name: getattr(args, name) for name in names if _is_given(args, name)}
+
+
+def _is_given(args: argparse.Namespace, name: str) -> bool:
+    return getattr(args, name) is not None

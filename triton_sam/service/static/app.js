@@ -5,6 +5,7 @@ import { kept } from "./choices.js";
 import { connectControls } from "./controls.js";
 import { connectEditing } from "./editing.js";
 import { Everything } from "./everything.js";
+import { connectHandTools } from "./hand-tools.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
 import { askToken, check, hintFor, setState, warn } from "./notices.js";
@@ -30,7 +31,10 @@ let models = [];
 let preview = null; // {path}
 let serviceIsUp = false;
 
-const paint = (context) => paintScene(context, { scene, masks, everything, preview, settings, stage });
+const paint = (context) => {
+  paintScene(context, { scene, masks, everything, preview, settings, stage });
+  handTools.paint(context);
+};
 const stage = new Stage($("stage"), $("canvas"), paint);
 const video = new Video({ stage, settings, show, warn, problem: videoProblem });
 const everything = new Everything({
@@ -268,11 +272,17 @@ function show() {
   video.update();
   everything.update();
   words.update();
+  handTools.update();
   stage.redraw();
   pictures.shelf.noteSoon();
   offerLabels(pictures.shelf.labels);
 }
 
+const handTools = connectHandTools({
+  ...forImages,
+  ...{ stage, everything, actions, change, warn },
+  currentImage: () => pictures.image,
+});
 connectEditing({
   get scene() {
     return scene;

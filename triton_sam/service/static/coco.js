@@ -1,5 +1,6 @@
 // Reads COCO files: masks as run lengths, compressed or not, or as polygons.
 
+import { fillRings, spansOfBitmap } from "./bitmap.js";
 import { runsOf } from "./rle.js";
 import { measure, spansOf, toRle } from "./spans.js";
 
@@ -55,32 +56,8 @@ function spansOfRuns(runs) {
 }
 
 /** Return the pixels whose centre lies in any of the polygons [x, y, x, y, ...], as spans in each column. */
-function spansOfPolygons(polygons, [height, width]) {
-  const inside = new Uint8Array(width * height); // column by column
-  for (const polygon of polygons) {
-    for (let column = 0; column < width; column++) {
-      const cuts = cutsOf(polygon, column + 0.5);
-      for (let i = 0; i + 1 < cuts.length; i += 2) {
-        const [top, bottom] = [cuts[i], cuts[i + 1]].map((y) => Math.min(height, Math.max(0, Math.ceil(y - 0.5))));
-        inside.fill(1, column * height + top, column * height + bottom);
-      }
-    }
-  }
-  const spans = [];
-  for (let at = 0; at < inside.length; at++) {
-    if (inside[at] !== (at ? inside[at - 1] : 0)) spans.push(at);
-  }
-  if (spans.length % 2) spans.push(inside.length);
-  return Int32Array.from(spans);
-}
-
-/** Return where a vertical line cuts the sides of a polygon, from top to bottom. */
-function cutsOf(polygon, x) {
-  const cuts = [];
-  for (let i = 0; i < polygon.length; i += 2) {
-    const [x1, y1] = [polygon[i], polygon[i + 1]];
-    const [x2, y2] = [polygon[(i + 2) % polygon.length], polygon[(i + 3) % polygon.length]];
-    if (x1 <= x !== x2 <= x) cuts.push(y1 + ((x - x1) / (x2 - x1)) * (y2 - y1));
-  }
-  return cuts.sort((a, b) => a - b);
+function spansOfPolygons(polygons, size) {
+  const inside = new Uint8Array(size[0] * size[1]);
+  for (const polygon of polygons) fillRings(inside, size, [polygon]);
+  return spansOfBitmap(inside);
 }

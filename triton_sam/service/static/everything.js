@@ -301,6 +301,11 @@ export class Everything {
     return item;
   }
 
+  /** Return a new item for a mask that the user made; a search never shows it. {rle, area, bbox, score, kind}. */
+  addEdited(object) {
+    return this.#add({ ...object, points: [], isMerged: true }); // a merged one is open only if the scene says so
+  }
+
   #at(point) {
     const hit = this.items.filter((item) => contains(item.spans, item.rle, point));
     return hit.reduce((best, item) => (best && best.area <= item.area ? best : item), null);

@@ -55,6 +55,7 @@ function newRow(object, actions) {
 
   const swatch = document.createElement("span");
   swatch.className = "swatch";
+  swatch.style.touchAction = "none"; // it is dragged to another place of the list, see hand-tools.js
   const name = document.createElement("input");
   name.type = "text";
   name.maxLength = 60;

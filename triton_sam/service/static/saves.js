@@ -22,8 +22,12 @@ export async function saveOverlay(image, picture, objects, masks, opacity) {
 
 /** Save one object as PNG, cropped to its box and transparent outside its mask. */
 export async function saveCutout(image, picture, object, masks) {
-  const { rle } = await fullMask(image, object, masks, "rle");
-  save(await cutoutOf(image, picture, rle), `${image.stem}-${fileName(object.name)}-cutout.png`);
+  save(await cutout(image, picture, object, masks), `${image.stem}-${fileName(object.name)}-cutout.png`);
+}
+
+/** Return one object as PNG, cropped to its box and transparent outside its mask. */
+export async function cutout(image, picture, object, masks) {
+  return cutoutOf(image, picture, (await fullMask(image, object, masks, "rle")).rle);
 }
 
 /** Save all objects as COCO annotations with compressed RLE and one category for each label. */

@@ -101,6 +101,21 @@ export class Scene {
     return object;
   }
 
+  /** Add a copy of an object behind it, and make it the active one. Call it inside change(). */
+  duplicate(object) {
+    const copy = this.begin();
+    const { id, color } = copy;
+    Object.assign(copy, structuredClone(object), { id, color, name: `${object.name} copy`.slice(0, 60), visible: true });
+    this.move(id, this.objects.indexOf(object) + 1);
+  }
+
+  /** Move an object to a place of the list. Later objects lie on top. Call it inside change(). */
+  move(id, place) {
+    const object = this.objects.find((each) => each.id === id);
+    this.objects.splice(this.objects.indexOf(object), 1);
+    this.objects.splice(place, 0, object);
+  }
+
   remove(id) {
     this.objects = this.objects.filter((object) => object.id !== id);
     if (this.activeId === id) this.activeId = this.objects.at(-1)?.id ?? null;

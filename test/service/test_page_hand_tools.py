@@ -1,0 +1,150 @@
+"""Masks that are changed by hand: brush, eraser, objects that are joined, copied, coloured and sorted."""
+
+import json
+
+import numpy as np
+import pytest
+
+from triton_sam.masks.rle import rle_to_mask
+
+pytest.importorskip("playwright.sync_api")
+pytest.importorskip("fastapi")
+
+KINDS = "tritonSam.scene.objects.map((object) => tritonSam.resultOf(object)?.found?.kind ?? null)"
+NAMES = "tritonSam.scene.objects.map((object) => object.name)"
+WRITTEN = 300
+"""ms; the page writes changes after 100 ms."""
+
+
+@pytest.fixture
+def two_objects(shapes):
+    shapes.page.uncheck("#hover")
+    shapes.click(200, 180)
+    shapes.settled()
+    shapes.page.keyboard.press("n")
+    shapes.click(620, 420)
+    shapes.settled()
+    return shapes
+
+
+def masks_of(page):
+    """The masks of the objects, by name, from the page's COCO download."""
+    coco = json.loads(page.download("#save-coco")[1])
+    return {each["name"]: rle_to_mask(each["segmentation"]).astype(bool) for each in coco["annotations"]}
+
+
+def drag(page, start, end):
+    page.page.mouse.move(*page.at(*start))
+    page.page.mouse.down()
+    page.page.mouse.move(*page.at(*end), steps=5)
+    page.page.mouse.up()
+
+
+def edited(page, index):
+    page.wait(f"{KINDS}[{index}] === 'edited'")
+
+
+def capsule(shape, start, end, radius):
+    """The pixels whose centre lies within a radius of a line."""
+    y, x = np.mgrid[: shape[0], : shape[1]] + 0.5
+    (x1, y1), (x2, y2) = start, end
+    along = ((x - x1) * (x2 - x1) + (y - y1) * (y2 - y1)) / ((x2 - x1) ** 2 + (y2 - y1) ** 2)
+    along = along.clip(0, 1)
+    return np.hypot(x - x1 - along * (x2 - x1), y - y1 - along * (y2 - y1)) <= radius
+
+
+def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
+    page = two_objects
+    before = masks_of(page)
+    page.page.keyboard.press("p")
+    size = page.page.evaluate("Number(document.getElementById('brush-size').value)")
+    page.page.keyboard.press("]")
+    larger = page.page.evaluate("Number(document.getElementById('brush-size').value)")
+    assert larger > size
+    drag(page, (100, 560), (300, 560))
+    edited(page, 1)
+    after = masks_of(page)
+    scale = (page.at(800, 0)[0] - page.at(0, 0)[0]) / 800
+    line = capsule(before["Object 2"].shape, (100, 560), (300, 560), larger / 2 / scale)
+    assert np.count_nonzero(after["Object 2"] ^ (before["Object 2"] | line)) < 40  # a pixel at the rim
+    assert np.array_equal(after["Object 1"], before["Object 1"])
+    page.page.keyboard.press("x")
+    drag(page, (80, 560), (320, 560))
+    page.wait(f"tritonSam.resultOf(tritonSam.scene.active).found.area !== {np.count_nonzero(after['Object 2'])}")
+    erased = masks_of(page)["Object 2"]
+    assert np.array_equal(erased, before["Object 2"] & ~capsule(erased.shape, (80, 560), (320, 560), larger / 2 / scale))
+    page.page.keyboard.press("Control+z")  # each stroke is one step
+    assert np.array_equal(masks_of(page)["Object 2"], after["Object 2"])
+    page.page.keyboard.press("Control+z")
+    assert np.array_equal(masks_of(page)["Object 2"], before["Object 2"])
+    page.page.keyboard.press("Control+Shift+z")
+    page.page.wait_for_timeout(WRITTEN)
+    page.page.reload()
+    page.opened("shapes.jpg")
+    page.settled()
+    assert np.array_equal(masks_of(page)["Object 2"], after["Object 2"])
+
+
+def test_the_brush_begins_an_object_and_the_eraser_leaves_something(shapes):
+    page = shapes
+    page.page.keyboard.press("p")
+    drag(page, (100, 500), (150, 500))
+    edited(page, 0)
+    page.page.fill("#brush-size", "400")
+    page.page.keyboard.press("x")
+    drag(page, (100, 500), (150, 500))
+    page.wait("document.getElementById('banner').textContent.includes('nothing would be left')")
+    assert len(masks_of(page)) == 1
+
+
+def test_objects_are_joined_and_subtracted(two_objects):
+    page = two_objects
+    masks = masks_of(page)
+    page.page.click("#edit-duplicate")
+    page.settled()
+    assert page.page.evaluate(NAMES) == ["Object 1", "Object 2", "Object 2 copy"]
+    page.page.locator(".facts").nth(0).click()
+    page.page.select_option("#edit-other", label="Object 2")
+    page.page.click("#edit-merge")
+    edited(page, 0)
+    assert page.page.evaluate(NAMES) == ["Object 1", "Object 2 copy"]
+    both = masks["Object 1"] | masks["Object 2"]
+    assert np.array_equal(masks_of(page)["Object 1"], both)
+    page.page.click("#edit-subtract")
+    page.wait("tritonSam.resultOf(tritonSam.scene.active).found.area < " + str(np.count_nonzero(both)))
+    now = masks_of(page)
+    assert np.array_equal(now["Object 1"], masks["Object 1"] & ~masks["Object 2"])
+    assert np.array_equal(now["Object 2 copy"], masks["Object 2"])
+    page.page.click("#undo")
+    assert np.array_equal(masks_of(page)["Object 1"], both)
+
+
+def test_objects_are_sorted_and_coloured(two_objects):
+    page = two_objects
+    page.page.keyboard.press("Alt+ArrowUp")
+    assert page.page.evaluate(NAMES) == ["Object 2", "Object 1"]
+    page.page.locator(".object .swatch").nth(0).drag_to(page.page.locator(".object .facts").nth(1))
+    page.wait(f"{NAMES}.join() === 'Object 1,Object 2'")
+    page.page.fill("#edit-color", "#123456")
+    assert page.page.evaluate("tritonSam.scene.active.color") == "#123456"
+    page.page.click("#undo")
+    page.page.click("#undo")
+    assert page.page.evaluate(NAMES) == ["Object 2", "Object 1"]
+
+
+def test_an_object_is_copied_to_the_clipboard(two_objects):
+    page = two_objects
+    page.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.page.click("#copy-rle")
+    page.wait("document.getElementById('edit-info').textContent.includes('RLE')")
+    copied = json.loads(page.page.evaluate("navigator.clipboard.readText()"))
+    expected = masks_of(page)["Object 2"]
+    assert np.array_equal(rle_to_mask(copied["segmentation"]).astype(bool), expected)
+    page.page.click("#copy-cutout")
+    page.wait("document.getElementById('edit-info').textContent.includes('cut-out')")
+    size = page.page.evaluate(
+        """(async () => { const [item] = await navigator.clipboard.read();
+        const image = await createImageBitmap(await item.getType("image/png")); return [image.width, image.height]; })()"""
+    )
+    rows, columns = np.nonzero(expected)
+    assert size == [np.ptp(columns) + 1, np.ptp(rows) + 1]

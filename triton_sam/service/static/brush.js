@@ -1,0 +1,109 @@
+// Brush and eraser: strokes change the mask of the active object at full size, one step for undo each.
+
+import { stroke } from "./bitmap.js";
+
+const STEP = 1.25;
+const SIZES = [2, 400]; // pixels of the screen
+const COARSE = 2; // pixels of the screen between two points of a stroke
+
+export class Brush {
+  size = 24; // diameter in pixels of the screen, at any zoom
+  #edits;
+  #stage;
+  #scene;
+  #points = [];
+  #radius = 0;
+  #target = null;
+  #at = null; // where the mouse is
+  #queue = Promise.resolve();
+
+  constructor(edits, stage, scene) {
+    [this.#edits, this.#stage, this.#scene] = [edits, stage, scene];
+  }
+
+  get #isEraser() {
+    return this.#stage.tool === "erase";
+  }
+
+  resize(by) {
+    this.size = Math.round(Math.min(SIZES[1], Math.max(SIZES[0], by > 0 ? this.size * STEP + 1 : this.size / STEP)));
+    this.#stage.redraw();
+  }
+
+  /** The keys [ and ] change the size. */
+  key(key) {
+    if (key !== "[" && key !== "]") return false;
+    this.resize(key === "]" ? 1 : -1);
+    document.getElementById("brush-size").value = this.size;
+    return true;
+  }
+
+  down(point) {
+    if (this.#isEraser && !this.#edits.active) return;
+    this.#target = this.#edits.active;
+    this.#radius = this.size / 2 / this.#stage.scale;
+    this.#points = [point];
+    this.hover(point);
+  }
+
+  move(point) {
+    const last = this.#points.at(-1);
+    const isFar = last && Math.hypot(point.x - last.x, point.y - last.y) * this.#stage.scale >= COARSE;
+    if (isFar) this.#points.push(point);
+    this.hover(point);
+  }
+
+  /** Change the mask. A stroke that is drawn while an earlier one waits for its mask comes after it. */
+  up() {
+    const [points, radius, value] = [this.#points, this.#radius, this.#isEraser ? 0 : 1];
+    const id = this.#target?.id;
+    this.#points = [];
+    if (!points.length) return;
+    const before = this.#scene.activeId;
+    this.#queue = this.#queue.then(() =>
+      this.#edits.attempt(async () => {
+        const wanted = id ?? (this.#scene.activeId !== before ? this.#scene.activeId : null);
+        const target = this.#scene.objects.find((object) => object.id === wanted) ?? null;
+        if (id && !target) return; // the user has deleted it
+        const inside = await this.#edits.bitmapOf(target);
+        points.forEach((point, i) => stroke(inside, this.#edits.size, points[Math.max(0, i - 1)], point, radius, value));
+        this.#edits.give(target, inside);
+      }),
+    );
+  }
+
+  hover(point) {
+    this.#at = point;
+    this.#stage.redraw();
+  }
+
+  abort() {
+    this.#points = [];
+    this.hover(null);
+  }
+
+  /** Draw the stroke, and a ring of the size of the brush. */
+  paint(context, unit) {
+    context.save();
+    context.lineCap = context.lineJoin = "round";
+    if (this.#points.length) {
+      context.globalAlpha = 0.6;
+      context.strokeStyle = this.#isEraser ? "#fff" : (this.#target?.color ?? "#1e90ff");
+      context.lineWidth = 2 * this.#radius;
+      context.beginPath();
+      for (const { x, y } of [this.#points[0], ...this.#points]) context.lineTo(x, y);
+      context.stroke();
+    }
+    if (this.#at) {
+      context.globalAlpha = 1;
+      for (const [width, color] of [[3, "rgb(0 0 0 / 60%)"], [1.5, "#fff"]]) {
+        context.lineWidth = width * unit;
+        context.strokeStyle = color;
+        context.beginPath();
+        context.arc(this.#at.x, this.#at.y, (this.size / 2) * unit, 0, 2 * Math.PI);
+        context.stroke();
+      }
+    }
+    context.restore();
+  }
+}

@@ -1,0 +1,157 @@
+// Changes of masks by hand, at full size: objects are copied, joined and subtracted, and tools give objects new masks.
+
+import { bitmapOf, spansOfBitmap } from "./bitmap.js";
+import { fullMask } from "./full-masks.js";
+import { cutout } from "./saves.js";
+import { classOf, isBlank } from "./scene.js";
+import { measure, spansOf, toRle } from "./spans.js";
+
+const CHANGED = "the objects have changed meanwhile; try again";
+
+export class Edits {
+  #page;
+
+  /** page: {scene, masks, everything, stage, change, warn, currentImage()} of images */
+  constructor(page) {
+    this.#page = page;
+  }
+
+  get image() {
+    return this.#page.currentImage();
+  }
+
+  /** The size of the open image, [height, width]. */
+  get size() {
+    return [this.image.height, this.image.width];
+  }
+
+  /** The active object, if it has a mask and is shown. */
+  get active() {
+    const { scene, masks } = this.#page;
+    return this.image && scene.active?.visible && masks.hasMask(scene.active) ? scene.active : null;
+  }
+
+  /** Objects that can be joined with the active one. */
+  get others() {
+    return this.#page.masks.shown.filter((object) => object !== this.active);
+  }
+
+  /** Return the mask of an object as bitmap; of an object without a mask, an empty one. */
+  async bitmapOf(object) {
+    const size = this.size;
+    if (!object || !this.#page.masks.hasMask(object)) return new Uint8Array(size[0] * size[1]);
+    return bitmapOf(spansOf((await this.#maskOf(object)).rle), size);
+  }
+
+  /** Change the masks of objects by ``act``; it may wait for full-size masks, and the banner shows why it failed. */
+  async attempt(act) {
+    try {
+      await act();
+    } catch (problem) {
+      this.#page.warn(`The mask was not changed: ${problem.message}`);
+    }
+  }
+
+  /**
+   * Give an object a mask instead of its prompt, in one step for undo.
+   *
+   * object: null begins a new one. more: a further change of the scene in the same step.
+   */
+  give(object, inside, more = () => {}) {
+    const { scene, everything, change } = this.#page;
+    if (object && !scene.objects.includes(object)) throw new Error(CHANGED);
+    const spans = spansOfBitmap(inside);
+    const facts = measure(spans, this.size);
+    if (!facts.area) throw new Error("nothing would be left; delete the object instead");
+    const item = everything.addEdited({ rle: toRle(spans, this.size), ...facts, score: 1, kind: "edited" });
+    change(() => {
+      const target = object ?? (isBlank(scene.active) ? scene.active : scene.begin());
+      Object.assign(target, { points: [], box: null, choice: null, found: item.id });
+      more(scene);
+    });
+    return item;
+  }
+
+  duplicate() {
+    const { scene, change } = this.#page;
+    if (this.image && scene.active) change(() => scene.duplicate(scene.active));
+  }
+
+  /** Join objects with the active one, which takes their place. */
+  merge(others) {
+    return this.#combine(others, 1, (scene) => others.forEach((other) => scene.remove(other.id)));
+  }
+
+  /** Take the pixels of other objects out of the active one. The others stay. */
+  subtract(others) {
+    return this.#combine(others, 0);
+  }
+
+  /** Move the active object up or down in the list. */
+  reorder(by) {
+    const { scene } = this.#page;
+    const place = scene.objects.indexOf(scene.active) + by;
+    if (this.image && scene.active && place >= 0 && place < scene.objects.length) this.move(scene.activeId, place);
+  }
+
+  move(id, place) {
+    const { scene, change } = this.#page;
+    if (scene.objects.findIndex((object) => object.id === id) !== place) change(() => scene.move(id, place));
+  }
+
+  recolor(color) {
+    const { scene, change } = this.#page;
+    if (this.image && scene.active && scene.active.color !== color) change(() => (scene.active.color = color));
+  }
+
+  /** Copy the cut-out of the active object as PNG. */
+  async copyCutout() {
+    const { active, image } = this;
+    if (!active) return;
+    const png = cutout(image, this.#page.stage.picture, active, this.#page.masks);
+    await this.#copy({ "image/png": png }, "The cut-out is in the clipboard.");
+  }
+
+  /** Copy the active object as JSON: name, label, and its mask as COCO RLE. */
+  async copyRle() {
+    const { active, image } = this;
+    if (!active) return;
+    const json = this.#maskOf(active).then(({ rle, bbox, area, score }) => {
+      const facts = { file_name: image.name, name: active.name, label: classOf(active), area, bbox, score };
+      return new Blob([JSON.stringify({ ...facts, segmentation: rle })], { type: "text/plain" });
+    });
+    await this.#copy({ "text/plain": json }, "The mask is in the clipboard, as RLE in JSON.");
+  }
+
+  async #copy(item, done) {
+    try {
+      if (!navigator.clipboard?.write) throw new Error("browsers allow it only over HTTPS or on localhost");
+      await navigator.clipboard.write([new ClipboardItem(item)]);
+      document.getElementById("edit-info").textContent = done;
+    } catch (problem) {
+      this.#page.warn(`Nothing was copied: ${problem.message}`);
+    }
+  }
+
+  async #combine(others, value, more) {
+    const { active } = this;
+    if (!active || !others.length) return;
+    await this.attempt(async () => {
+      const inside = await this.bitmapOf(active);
+      for (const other of others) {
+        const taken = await this.bitmapOf(other);
+        if (!this.#page.scene.objects.includes(other)) throw new Error(CHANGED);
+        for (let at = 0; at < inside.length; at++) if (taken[at]) inside[at] = value;
+      }
+      this.give(active, inside, more);
+    });
+  }
+
+  async #maskOf(object) {
+    const image = this.image;
+    const before = JSON.stringify(object);
+    const mask = await fullMask(image, object, this.#page.masks, "rle");
+    if (this.image?.id !== image.id || JSON.stringify(object) !== before) throw new Error(CHANGED);
+    return mask;
+  }
+}

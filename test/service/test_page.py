@@ -28,6 +28,15 @@ SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
 """The clean-up of the page, CLEANUP in static/masks.js."""
 
 
+def test_the_page_says_that_the_model_is_the_demo_model(page):
+    assert page.page.inner_text("#demo") == "demo model, official weights: triton-sam setup"
+    assert page.page.inner_text("#model") == "sam2 (demo)"
+    page.page.route("**/v1/models", lambda route: route.fulfill(json={"models": [{"name": "sam2", "demo": False}]}))
+    page.page.reload()
+    page.ready()
+    assert page.page.is_hidden("#demo")
+
+
 def test_a_click_gives_a_mask_and_undo_takes_it_back(shapes):
     bare = shapes.pixel(20, 580)
     shapes.click(200, 180)

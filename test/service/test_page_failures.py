@@ -88,7 +88,7 @@ def test_another_model_answers_after_a_switch(browser, images, tmp_path):
         page = Page(context.new_page())
         page.page.goto(service.url)
         page.ready()
-        assert page.page.locator("#model option").all_inner_texts() == ["sam2", "twin"]
+        assert page.page.locator("#model option").all_inner_texts() == ["sam2 (demo)", "twin (demo)"]
         page.open(images / "shapes.jpg")
         page.click(200, 180)
         page.settled()

@@ -229,7 +229,7 @@ async function loadModels() {
     return;
   }
   const select = $("model");
-  select.replaceChildren(...models.map((model) => new Option(model.name, model.name)));
+  select.replaceChildren(...models.map((model) => new Option(model.demo ? `${model.name} (demo)` : model.name, model.name)));
   const names = models.map((model) => model.name);
   if (!names.includes(settings.model)) settings.model = models.find((model) => model.default)?.name ?? names[0];
   select.value = settings.model;
@@ -257,6 +257,7 @@ function videoProblem(problem) {
 
 function show() {
   const image = pictures.image;
+  $("demo").hidden = !chosenModel()?.demo;
   showObjects($("objects"), scene, masks, actions, image && { picture: stage.picture, size: image });
   check("[data-multi]", (button) => (button.dataset.multi === "1") === masks.optionsOf?.(scene.active ?? scene).multimask);
   showButtons(scene, masks, image, video.isOpen);

@@ -97,3 +97,48 @@ def test_the_documents_send_requests_and_copy_them(page, service, images):
     look = opened("get", "/v1/images/{image_id}/preview")  # a form that was opened later knows it, too
     look.get_by_role("button", name="Send").click()
     look.locator(".answer img").wait_for()
+
+
+def test_the_keyboard_alone_segments_an_object(shapes):
+    keys = shapes.page.keyboard
+    for _ in range(40):
+        if shapes.page.evaluate("document.activeElement.id") == "canvas":
+            break
+        keys.press("Tab")
+    keys.press("Enter")
+    assert "Arrow keys move it" in shapes.page.inner_text("#said")
+    scale = shapes.page.evaluate("tritonSam.screenOf(1, 0)[0] - tritonSam.screenOf(0, 0)[0]")
+    for _ in range(8):
+        keys.press("ArrowLeft")
+    keys.press("ArrowUp")
+    keys.press("Shift+ArrowUp")
+    shapes.page.wait_for_selector(f"#said:text-is('{round(400 - 80 / scale)}, {round(300 - 11 / scale)}')")
+    keys.press("Enter")
+    shapes.settled()
+    point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
+    assert (point["x"], point["y"], point["label"]) == pytest.approx((400 - 80 / scale, 300 - 11 / scale, 1), abs=0.01)
+    shapes.page.wait_for_selector("#said:has-text('Object 1: 1 point · score')")
+    keys.press("ArrowDown")
+    keys.press("Shift+Enter")
+    assert shapes.page.evaluate("tritonSam.scene.active.points.map(({ label }) => label)") == [1, 0]
+    keys.press("b")
+    keys.press("Enter")
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        keys.press(key)
+    keys.press("Enter")
+    box = shapes.page.evaluate("tritonSam.scene.active.box")
+    assert [box[2] - box[0], box[3] - box[1]] == pytest.approx([20 / scale, 10 / scale], abs=0.02)
+    keys.press("Escape")
+    keys.press("a")
+    keys.press("Enter")  # a new cursor, in the middle
+    keys.press("Enter")
+    assert shapes.page.evaluate("tritonSam.scene.active.points.at(-1)") == {"x": 400, "y": 300, "label": 1}
+
+
+def test_a_message_can_be_closed(page, tmp_path):
+    text = tmp_path / "text.png"
+    text.write_text("no image")
+    page.page.set_input_files("#file", text)
+    page.page.click("#banner-close")
+    assert page.page.is_hidden("#banner")
+    page.faults.clear()  # the browser reports the 415

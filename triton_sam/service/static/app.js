@@ -4,10 +4,11 @@ import { actionsOf } from "./actions.js";
 import { kept } from "./choices.js";
 import { connectControls } from "./controls.js";
 import { connectEditing } from "./editing.js";
+import { Cursor } from "./cursor.js";
 import { Everything } from "./everything.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
-import { askToken, check, hintFor, setState, warn } from "./notices.js";
+import { askToken, check, hintFor, say, setState, warn } from "./notices.js";
 import { outline } from "./outline.js";
 import { paintScene } from "./paint.js";
 import { offerLabels, showButtons, showObjects } from "./panel.js";
@@ -30,8 +31,9 @@ let models = [];
 let preview = null; // {path}
 let serviceIsUp = false;
 
-const paint = (context) => paintScene(context, { scene, masks, everything, preview, settings, stage });
+const paint = (context) => paintScene(context, { scene, masks, everything, preview, settings, stage, cursor });
 const stage = new Stage($("stage"), $("canvas"), paint);
+const cursor = new Cursor({ stage, canvas: $("canvas"), takesClicks: () => takesClicks() && !everything.takesClicks, endHover });
 const video = new Video({ stage, settings, show, warn, problem: videoProblem });
 const everything = new Everything({
   ...forImages,
@@ -97,7 +99,8 @@ for (const source of [forImages.masks, video.masks]) {
     const total = performance.now() - detail.time;
     stats.clicks.push({ total, ms: detail.ms });
     $("click-info").textContent = `last click: ${Math.round(total)} ms`;
-    $("service-info").textContent = `service ${Math.round(detail.ms)} ms`;
+    $("service-info").textContent = `service: ${Math.round(detail.ms)} ms`;
+    setTimeout(() => say(`${scene.active?.name}: ${activeFacts()}`)); // the list shows them next
   });
 }
 video.masks.addEventListener("failed", ({ detail }) => videoProblem(detail));
@@ -251,6 +254,10 @@ function videoProblem(problem) {
   if (problem.status === 401) void askToken().then(() => masks.refresh());
   else if (problem.code === "unknown_video") void pictures.reupload();
   else warn(problem.message);
+}
+
+function activeFacts() {
+  return document.querySelector('.object[aria-current="true"] .facts')?.textContent ?? "";
 }
 
 // --- showing ---------------------------------------------------------------------------------------------------------

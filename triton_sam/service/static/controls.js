@@ -49,6 +49,7 @@ export function connectControls(page) {
   $("zoom-out").addEventListener("click", () => actions.zoom(0.8));
   $("zoom-fit").addEventListener("click", actions.fit);
   $("new-object").addEventListener("click", actions.newObject);
+  $("banner-close").addEventListener("click", () => page.warn(""));
   $("theme").addEventListener("click", toggleTheme);
   $("keys").addEventListener("click", actions.help);
   $("model").addEventListener("change", () => {

@@ -63,7 +63,7 @@ def test_axe_has_no_serious_finding_in_the_documents(themed, axe, service):
     page = themed.page
     page.goto(f"{service.url}/docs")
     page.wait_for_selector("details")
-    for details in page.query_selector_all("details"):
+    for details in page.query_selector_all("details")[:6]:  # all have the same parts
         details.evaluate("(each) => { each.open = true; each.querySelector('.tries button:nth-child(2)')?.click(); }")
     page.evaluate(axe)
     assert page.evaluate(GRAVE) == []

@@ -21,7 +21,7 @@ import { Words } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const live = new Live();
-const settings = { model: null, multimask: false, cleanup: true, opacity: 0.5, hover: true, ...kept() };
+const settings = { model: null, multimask: false, cleanup: true, cleanupArea: 32, opacity: 0.5, hover: true, ...kept() };
 const forImages = { scene: new Scene() };
 forImages.scene.multimask = settings.multimask;
 forImages.masks = new Masks(forImages.scene, live, settings);
@@ -264,6 +264,7 @@ function activeFacts() {
 
 function show() {
   const image = pictures.image;
+  $("cleanup-area").disabled = !settings.cleanup;
   $("demo").hidden = !chosenModel()?.demo;
   showObjects($("objects"), scene, masks, actions, image && { picture: stage.picture, size: image });
   check("[data-multi]", (button) => (button.dataset.multi === "1") === masks.optionsOf?.(scene.active ?? scene).multimask);
@@ -306,6 +307,7 @@ connectControls({
 
 $("stage").classList.add("is-empty");
 $("cleanup").checked = settings.cleanup;
+$("cleanup-area").value = $("cleanup-value").textContent = settings.cleanupArea;
 show();
 await loadModels();
 await pictures.start();

@@ -60,7 +60,7 @@ def test_without_a_file_it_prints_a_table_and_a_hint(predict, images, expected):
 
 
 def test_the_demo_model_is_named_once_on_standard_error(predict, pictures, server):
-    """The command finds the repository of a server that this user runs here; --json and --quiet are silent."""
+    """The server tells it by both protocols; --json and --quiet are silent."""
     line = "the masks come from the weights of the demo model; `triton-sam setup sam2` fetches official weights\n"
     images = (pictures / "shapes.jpg", pictures / "coffee.jpg")
     for url in (server.http_url, server.grpc_url):

@@ -25,7 +25,16 @@ NARROW = {"width": 390, "height": 844}
 DECODERS_DIFFER = 3
 """Levels of 255 by which Chromium and Pillow may differ when they decode the same JPEG."""
 SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
-"""The clean-up of the page, CLEANUP in static/masks.js."""
+"""The clean-up of the page while nobody moves its slider, see cleanupOf() in static/masks.js."""
+
+
+def test_the_page_says_that_the_model_is_the_demo_model(page):
+    assert page.page.inner_text("#demo") == "demo model, official weights: triton-sam setup"
+    assert page.page.inner_text("#model") == "sam2 (demo)"
+    page.page.route("**/v1/models", lambda route: route.fulfill(json={"models": [{"name": "sam2", "demo": False}]}))
+    page.page.reload()
+    page.ready()
+    assert page.page.is_hidden("#demo")
 
 
 def test_a_click_gives_a_mask_and_undo_takes_it_back(shapes):
@@ -227,6 +236,27 @@ def test_the_clean_up_can_be_switched_off(shapes, service_triton, images):
         shapes.settled()
         content = shapes.download("#save-mask")[1]
         np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) == 255, wanted)
+
+
+def test_the_clean_up_has_a_slider(shapes, service_triton, images):
+    shapes.page.fill("#cleanup-area", "0")
+    shapes.click(20, 580)
+    shapes.settled()
+    point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
+    with SAM2TritonClient(service_triton.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        wanted = []
+        for area in (0, 256):
+            cleanup = Cleanup(max_hole_area=area, max_sprinkle_area=area, keep_clicked=True)
+            wanted.append(client.segment([[point["x"], point["y"]]], [1], cleanup=cleanup)[0].mask)
+    assert (wanted[0] != wanted[1]).any()
+    for area, mask in zip(("0", "256"), wanted, strict=True):
+        shapes.page.fill("#cleanup-area", area)
+        shapes.settled()
+        content = shapes.download("#save-mask")[1]
+        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) == 255, mask)
+    shapes.page.uncheck("#cleanup")
+    assert shapes.page.is_disabled("#cleanup-area")
 
 
 def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shapes, service, service_triton):

@@ -24,6 +24,11 @@ def test_a_token_is_asked_for(browser, service_triton):
         page = Page(context.new_page())
         page.page.goto(guarded.url)
         page.page.wait_for_selector("#token-dialog[open]")
+        assert page.page.is_hidden("#token-problem")
+        page.page.fill("#token", "open poppy")
+        page.page.keyboard.press("Enter")
+        page.page.wait_for_selector("#token-problem:not([hidden])")
+        assert "does not accept this token" in page.page.inner_text("#token-dialog[open]")
         page.page.fill("#token", " open sesame ")
         page.page.keyboard.press("Enter")
         page.ready()
@@ -88,7 +93,7 @@ def test_another_model_answers_after_a_switch(browser, images, tmp_path):
         page = Page(context.new_page())
         page.page.goto(service.url)
         page.ready()
-        assert page.page.locator("#model option").all_inner_texts() == ["sam2", "twin"]
+        assert page.page.locator("#model option").all_inner_texts() == ["sam2 (demo)", "twin (demo)"]
         page.open(images / "shapes.jpg")
         page.click(200, 180)
         page.settled()

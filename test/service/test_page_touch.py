@@ -11,6 +11,29 @@ SMALL_TARGETS = """[...document.querySelectorAll("button, select, input:not([typ
 }).filter(([, width, height]) => width && (width < 44 || height < 44))"""
 
 
+SHARE = """(() => {
+  const [[left, top], [right, bottom]] = [tritonSam.screenOf(0, 0), tritonSam.screenOf(800, 600)];
+  return (right - left) * (bottom - top) / (innerWidth * innerHeight);
+})()"""
+
+
+@pytest.mark.parametrize(
+    ("size", "share"), [((1280, 800), 0.5), ((820, 600), 0.35), ((844, 390), 0.4), ((390, 844), 0.24)]
+)
+def test_the_image_has_a_large_part_of_the_screen(browser, service, images, size, share):
+    """The shares are those of an image of 4 : 3; across a phone of 390 x 844, it has 0.35 at most."""
+    from support.running_browser import Page
+
+    context = browser.new_context(viewport={"width": size[0], "height": size[1]})
+    page = Page(context.new_page())
+    page.page.goto(service.url)
+    page.ready()
+    page.open(images / "shapes.jpg")
+    assert page.page.evaluate(SHARE) > share
+    assert page.faults == []
+    context.close()
+
+
 @pytest.mark.parametrize("size", [(390, 844), (844, 390)], ids=["upright", "on its side"])
 def test_targets_are_large_enough_for_a_finger(browser, service, images, size):
     from support.running_browser import Page
@@ -27,6 +50,10 @@ def test_targets_are_large_enough_for_a_finger(browser, service, images, size):
     page.page.touchscreen.tap(*page.at(200, 180))
     page.settled()
     assert page.page.evaluate(SMALL_TARGETS) == []
+    for dialog in ("keys-dialog", "token-dialog"):
+        page.page.evaluate("(id) => document.getElementById(id).showModal()", dialog)
+        assert page.page.evaluate(SMALL_TARGETS) == []
+        page.page.keyboard.press("Escape")
     assert page.page.locator(".object input").nth(0).bounding_box()["width"] >= 60
     assert page.page.evaluate("document.documentElement.scrollWidth") == size[0]
     assert page.faults == []

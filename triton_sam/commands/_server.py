@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigurationError
-from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, has_demo_weights
-from ..transport.url import parse_url
+from ..errors import ConfigurationError, SamError
+from ..repository.folder import FETCH_OFFICIAL_WEIGHTS
 from . import _options
 
 if TYPE_CHECKING:
+    from ..client.sync import SAM2TritonClient
     from ..local_server import LocalServer
 
 
@@ -34,22 +34,20 @@ def check(args: argparse.Namespace) -> None:
     find_wheel()
 
 
-def say_if_demo_model(args: argparse.Namespace, urls: Sequence[str | None]) -> None:
+def say_if_demo_model(args: argparse.Namespace, client: SAM2TritonClient) -> None:
     """Say on stderr, unless --quiet is given, that a command's masks come from the weights of the demo model.
 
-    Triton does not tell from which checkpoint a model was made. So this command knows it of servers alone that this
-    user runs on this machine with triton-sam.
+    The configuration of a model tells it, so this also works with a server on another machine.
 
     Args:
         args: arguments of a command with --model and --name.
-        urls: the URLs of its server; None is the default one.
+        client: the client that has made the masks.
     """
-    from ..local_server.control import find_server
-
-    url = parse_url(urls[0])
-    server = find_server(url.port) if url.is_local else None
-    if server is not None and has_demo_weights(server.repository, args.name or args.model):
-        _options.say(args, f"the masks come from the weights of the demo model; {FETCH_OFFICIAL_WEIGHTS}")
+    if getattr(args, "quiet", False):
+        return
+    with contextlib.suppress(SamError):  # there are masks, so a server that does not list its models is no failure
+        if (args.name or args.model) in client.models().demo:
+            _options.say(args, f"the masks come from the weights of the demo model; {FETCH_OFFICIAL_WEIGHTS}")
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         answers = [_find(args, client, each) if words else _ask(args, client, each, prompt) for each in sources]
         if not args.json:
-            _server.say_if_demo_model(args, urls)
+            _server.say_if_demo_model(args, client)
     whole = words or args.all_candidates
     chosen = [(each.source, each.segments if whole else best_of(each.segments)) for each in answers]
     written = [] if form is None else _predict_files.write(args.out, form, chosen)

@@ -12,8 +12,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from .._common.extras import missing
 from ..errors import RepositoryError
+from ..families.sam2 import Sam2
 from ..families.tables import Tensor
-from .names import CONFIG_NAME, check_name
+from .names import CHECKPOINT_KEY, CONFIG_NAME, check_name
 
 if TYPE_CHECKING:
     import onnx
@@ -56,7 +57,7 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
 
     Dimensions equal the graph's, -1 where it has a symbol: NVIDIA's ONNX Runtime backend refuses anything else. An
     input with a default in the graph is optional. The text depends on the signature alone, so that exporting again
-    leaves a committed file as it is.
+    leaves a committed file as it is; but the demo model says what it is, because Triton tells clients no metadata.
 
     Args:
         model: the graph, or the path of its file.
@@ -68,7 +69,9 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
         MissingDependencyError: the onnx package is missing.
     """
     check_name(name)
-    graph = (_load(model) if isinstance(model, Path) else model).graph
+    proto = _load(model) if isinstance(model, Path) else model
+    graph = proto.graph
+    metadata = {item.key: item.value for item in proto.metadata_props}
     defaults = {item.name for item in graph.initializer}
     inputs = [_tensor(value, value.name in defaults) for value in graph.input]
     lines = [
@@ -86,10 +89,20 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
         "# One run when an instance starts, so that the first click does not wait for GPU kernels. `triton-sam serve`",
         "# leaves it out on a CPU, where it would only make the start longer.",
         f'model_warmup [{{ name: "zeros", batch_size: 1, inputs {_warm_up(inputs)} }}]',
+        *_demo_lines(metadata.get("triton_sam.checkpoint")),
     ]
     text = "\n".join(lines) + "\n"
     parse_config(text)
     return text
+
+
+def _demo_lines(checkpoint: str | None) -> list[str]:
+    if checkpoint != Sam2.built_in:
+        return []
+    return [
+        "# The small model that comes with the project: clients say so to their users.",
+        f'parameters {{ key: "{CHECKPOINT_KEY}" value {{ string_value: "{checkpoint}" }} }}',
+    ]
 
 
 def parse_config(text: str) -> Any:

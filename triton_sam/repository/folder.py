@@ -57,18 +57,6 @@ def is_demo_model(metadata: Mapping[str, str]) -> bool:
     return metadata.get("triton_sam.checkpoint") == BUILT_IN_CHECKPOINT
 
 
-def has_demo_weights(repository: Path, variant: str) -> bool:
-    """Return whether the newest version of a variant's encoder has the weights of the small default model.
-
-    The answer for an alias, and for a folder that cannot be read, is False.
-    """
-    folder = repository / pair_names(variant)[0]
-    try:
-        return folder.is_dir() and is_demo_model(_inspect(folder).metadata)
-    except OSError:
-        return False
-
-
 def models_to_load(repository: Path, variant: str) -> list[str]:
     """Return the models that a local server has to load for a variant.
 

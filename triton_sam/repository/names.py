@@ -10,6 +10,8 @@ from ..families import pair_names
 __all__ = ["CONFIG_NAME", "NAME", "check_name", "pair_names"]
 
 CONFIG_NAME = "config.pbtxt"
+CHECKPOINT_KEY = "checkpoint"
+"""The parameter of config.pbtxt by which a model says over the network that it has the weights of the demo model."""
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..client.server_models import sort_models
+from ..client.server_models import ServerModels, sort_models
 from ..client.session_image import SessionImage
 from ..client.speculative import SpeculativeSAM2Client
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
@@ -49,6 +49,7 @@ class Pair:
         keeps_images: whether it has a session model, so that a click carries an id instead of 17 MB.
         tracks_videos: whether it has a video model.
         finds_concepts: whether it has a session model, and all models that find words and examples.
+        is_demo: whether it has the weights of the demo model.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Pair:
     keeps_images: bool
     tracks_videos: bool = False
     finds_concepts: bool = False
+    is_demo: bool = False
 
     @property
     def finds_everything(self) -> bool:
@@ -124,7 +126,7 @@ class Engine:
             ca_certs=settings.ca_certs,
         )
         self._versions: dict[str, str] = {}
-        self._variants: dict[str, tuple[str, ...]] = {}
+        self._models = ServerModels({}, {}, frozenset())
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -348,7 +350,7 @@ class Engine:
         """Ask Triton (blocks); raises a SamError when it is gone or has no pair ready."""
         versions = self._control.ready_models()
         if versions != self._versions:  # configurations are read only when something changed
-            self._variants = sort_models(versions, self._control.model_config).variants
+            self._models = sort_models(versions, self._control.model_config)
             self._versions = dict(versions)
         pairs = {
             name: Pair(
@@ -356,9 +358,10 @@ class Engine:
                 keeps_images=name in versions,
                 tracks_videos=video_model(get_family(family), name) in versions,
                 finds_concepts=_finds_concepts(get_family(family), name, versions),
+                is_demo=name in self._models.demo,
             )
             for family in FAMILIES
-            for name in self._variants.get(family, ())
+            for name in self._models.variants.get(family, ())
             if model_name(name, ENCODER) in versions
         }
         if not pairs:

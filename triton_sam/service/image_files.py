@@ -12,6 +12,8 @@ from .problems import Problem
 
 MEGA = 1_000_000
 PREVIEW_SIDE = 4096
+HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
+"""The brands of HEIF files (ISO/IEC 23008-12), which stand behind `ftyp`; phones write them."""
 
 
 def check_image(content: bytes, max_megapixels: float) -> Size:
@@ -31,6 +33,11 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
+        if content[4:8] == b"ftyp" and content[8:12] in HEIC:
+            raise Problem(
+                415,
+                "HEIC images are not read: save it as JPEG (on an iPhone: Settings, Camera, Formats, Most Compatible)",
+            ) from None
         raise Problem(415, f"the image is none of {', '.join(FORMATS)}, or damaged") from None
     if width * height > max_megapixels * MEGA:
         raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are taken")

@@ -59,6 +59,7 @@ class Model(BaseModel):
     tracks_videos: bool = Field(description="Whether Triton serves the video model, which `/v1/videos` needs.")
     finds_everything: bool = Field(description="Whether `/v1/images/{id}/everything` works with this model.")
     finds_concepts: bool = Field(description="Whether `/v1/images/{id}/find` works with this model.")
+    demo: bool = Field(description="Whether the model has the weights of the demo model, which are not Meta's.")
 
 
 class Models(BaseModel):

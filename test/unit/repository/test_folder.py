@@ -10,7 +10,7 @@ from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, RepositoryError
 from triton_sam.families.sam2 import Sam2
 from triton_sam.repository.config import config_for, parse_config
-from triton_sam.repository.folder import default_repository, has_demo_weights, list_models, weights_in
+from triton_sam.repository.folder import default_repository, list_models, weights_in
 from triton_sam.repository.names import check_name
 from triton_sam.repository.onnx_header import read_metadata
 from triton_sam.repository.selection import read_repository, select_models
@@ -101,21 +101,6 @@ def test_default_repository_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert default_repository().resolve() == tmp_path / "model_repository"
     monkeypatch.setenv("TRITON_SAM_REPOSITORY", "elsewhere")
     assert default_repository() == Path("elsewhere")
-
-
-def test_the_newest_version_tells_whether_a_variant_has_demo_weights(tmp_path: Path) -> None:
-    def write(version: int, checkpoint: str) -> None:
-        folder = tmp_path / "sam2_encoder" / str(version)
-        folder.mkdir(parents=True)
-        (folder / "model.onnx").write_bytes(onnx_bytes({"triton_sam.checkpoint": checkpoint}))
-
-    assert not has_demo_weights(tmp_path, "sam2")  # there is no such model
-    write(1, Sam2.built_in)
-    assert has_demo_weights(tmp_path, "sam2")
-    write(2, "sam2.1_hiera_large")
-    assert not has_demo_weights(tmp_path, "sam2")
-    (tmp_path / "sam2_encoder" / "2" / "model.onnx").write_bytes(b"no graph")
-    assert not has_demo_weights(tmp_path, "sam2")
 
 
 def test_list_of_the_committed_repository() -> None:

@@ -194,6 +194,7 @@ def describe(pair: Pair, is_default: bool) -> Model:
         tracks_videos=pair.tracks_videos,
         finds_everything=pair.finds_everything,
         finds_concepts=pair.finds_concepts,
+        demo=pair.is_demo,
     )
 
 

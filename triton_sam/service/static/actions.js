@@ -75,6 +75,12 @@ export function actionsOf(page) {
     cleanup(on) {
       settings.cleanup = on;
       keep(settings);
+      show();
+      void page.masks.refresh();
+    },
+    cleanupArea(area) {
+      settings.cleanupArea = area;
+      keep(settings);
       void page.masks.refresh();
     },
     toggleMultimask: () => actions.multimask(!(page.scene.active ?? page.scene).multimask),

@@ -4,11 +4,12 @@ import { actionsOf } from "./actions.js";
 import { kept } from "./choices.js";
 import { connectControls } from "./controls.js";
 import { connectEditing } from "./editing.js";
+import { Cursor } from "./cursor.js";
 import { Everything } from "./everything.js";
 import { connectHandTools } from "./hand-tools.js";
 import { Live } from "./live.js";
 import { Masks } from "./masks.js";
-import { askToken, check, hintFor, setState, warn } from "./notices.js";
+import { askToken, check, hintFor, say, setState, warn } from "./notices.js";
 import { outline } from "./outline.js";
 import { paintScene } from "./paint.js";
 import { offerLabels, showButtons, showObjects } from "./panel.js";
@@ -21,7 +22,7 @@ import { Words } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const live = new Live();
-const settings = { model: null, multimask: false, cleanup: true, opacity: 0.5, hover: true, ...kept() };
+const settings = { model: null, multimask: false, cleanup: true, cleanupArea: 32, opacity: 0.5, hover: true, ...kept() };
 const forImages = { scene: new Scene() };
 forImages.scene.multimask = settings.multimask;
 forImages.masks = new Masks(forImages.scene, live, settings);
@@ -32,10 +33,11 @@ let preview = null; // {path}
 let serviceIsUp = false;
 
 const paint = (context) => {
-  paintScene(context, { scene, masks, everything, preview, settings, stage });
+  paintScene(context, { scene, masks, everything, preview, settings, stage, cursor });
   handTools.paint(context);
 };
 const stage = new Stage($("stage"), $("canvas"), paint);
+const cursor = new Cursor({ stage, canvas: $("canvas"), takesClicks: () => takesClicks() && !everything.takesClicks, endHover });
 const video = new Video({ stage, settings, show, warn, problem: videoProblem });
 const everything = new Everything({
   ...forImages,
@@ -101,7 +103,8 @@ for (const source of [forImages.masks, video.masks]) {
     const total = performance.now() - detail.time;
     stats.clicks.push({ total, ms: detail.ms });
     $("click-info").textContent = `last click: ${Math.round(total)} ms`;
-    $("service-info").textContent = `service ${Math.round(detail.ms)} ms`;
+    $("service-info").textContent = `service: ${Math.round(detail.ms)} ms`;
+    setTimeout(() => say(`${scene.active?.name}: ${activeFacts()}`)); // the list shows them next
   });
 }
 video.masks.addEventListener("failed", ({ detail }) => videoProblem(detail));
@@ -233,7 +236,7 @@ async function loadModels() {
     return;
   }
   const select = $("model");
-  select.replaceChildren(...models.map((model) => new Option(model.name, model.name)));
+  select.replaceChildren(...models.map((model) => new Option(model.demo ? `${model.name} (demo)` : model.name, model.name)));
   const names = models.map((model) => model.name);
   if (!names.includes(settings.model)) settings.model = models.find((model) => model.default)?.name ?? names[0];
   select.value = settings.model;
@@ -257,10 +260,16 @@ function videoProblem(problem) {
   else warn(problem.message);
 }
 
+function activeFacts() {
+  return document.querySelector('.object[aria-current="true"] .facts')?.textContent ?? "";
+}
+
 // --- showing ---------------------------------------------------------------------------------------------------------
 
 function show() {
   const image = pictures.image;
+  $("cleanup-area").disabled = !settings.cleanup;
+  $("demo").hidden = !chosenModel()?.demo;
   showObjects($("objects"), scene, masks, actions, image && { picture: stage.picture, size: image });
   check("[data-multi]", (button) => (button.dataset.multi === "1") === masks.optionsOf?.(scene.active ?? scene).multimask);
   showButtons(scene, masks, image, video.isOpen);
@@ -308,6 +317,7 @@ connectControls({
 
 $("stage").classList.add("is-empty");
 $("cleanup").checked = settings.cleanup;
+$("cleanup-area").value = $("cleanup-value").textContent = settings.cleanupArea;
 show();
 await loadModels();
 await pictures.start();

@@ -27,7 +27,8 @@ export function connectControls(page) {
   $("open").addEventListener("click", actions.open);
   $("choose").addEventListener("click", actions.open);
   $("choose-folder").addEventListener("click", actions.openFolder);
-  for (const input of [$("file"), $("folder"), $("coco")]) {
+  $("camera").addEventListener("click", () => $("photo").click());
+  for (const input of [$("file"), $("folder"), $("coco"), $("photo")]) {
     input.addEventListener("change", () => {
       void page.open([...input.files]);
       input.value = "";
@@ -49,6 +50,7 @@ export function connectControls(page) {
   $("zoom-out").addEventListener("click", () => actions.zoom(0.8));
   $("zoom-fit").addEventListener("click", actions.fit);
   $("new-object").addEventListener("click", actions.newObject);
+  $("banner-close").addEventListener("click", () => page.warn(""));
   $("theme").addEventListener("click", toggleTheme);
   $("keys").addEventListener("click", actions.help);
   $("model").addEventListener("change", () => {
@@ -67,6 +69,8 @@ export function connectControls(page) {
     if (!settings.hover) page.endHover();
   });
   $("cleanup").addEventListener("change", () => actions.cleanup($("cleanup").checked));
+  $("cleanup-area").addEventListener("input", () => ($("cleanup-value").textContent = $("cleanup-area").value));
+  $("cleanup-area").addEventListener("change", () => actions.cleanupArea(Number($("cleanup-area").value)));
   $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks)));
   $("save-coco").addEventListener("click", () => saving(() => saveCoco(page.currentImage(), masks.shown, masks, settings)));
   for (const button of document.querySelectorAll("[data-save]")) {

@@ -1,13 +1,10 @@
 // Shows /openapi.json: every operation with its parameters, a curl line, and its answers.
 // It uses no library and loads nothing from other sites.
 
-const place = document.getElementById("document");
+import { copyButton, make, tryForm } from "./docs-try.js";
+import { rememberToken, token } from "./rest.js";
 
-function make(tag, options = {}, ...children) {
-  const element = Object.assign(document.createElement(tag), options);
-  element.append(...children.filter((child) => child !== null));
-  return element;
-}
+const place = document.getElementById("document");
 
 /** Return the parts of a text; those between backquotes become `code` elements. */
 function prose(text) {
@@ -75,7 +72,8 @@ function operation(api, path, verb, what) {
     inside.append(make("h3", { textContent: "Parameters" }), table(api, what.parameters));
   }
   if (content) inside.append(make("h3", { textContent: kind }), table(api, fields(api, content.schema)));
-  inside.append(make("h3", { textContent: "Try" }), make("pre", { textContent: curl(api, verb, path, kind, content?.schema) }));
+  const line = curl(api, verb, path, kind, content?.schema);
+  inside.append(make("h3", { textContent: "Try" }), make("pre", { tabIndex: 0, textContent: line }), tries(api, path, verb, what, line));
   const answers = Object.entries(what.responses).map(([status, answer]) => ({
     name: status,
     schema: { type: Object.keys(answer.content ?? {}).join(", ") || "no body" },
@@ -90,11 +88,39 @@ function operation(api, path, verb, what) {
     inside);
 }
 
+/** Return the buttons below the curl line. A WebSocket (101) can be opened by no form. */
+function tries(api, path, verb, what, line) {
+  const row = make("div", { className: "tries" }, copyButton(line));
+  if (what.responses["101"]) return row;
+  const button = make("button", { type: "button", className: "button", textContent: "Try it here" });
+  button.addEventListener("click", () => button.replaceWith(form()));
+  row.append(button);
+  return row;
+
+  function form() {
+    const [kind, content] = Object.entries(what.requestBody?.content ?? {})[0] ?? [];
+    const schema = content && resolve(api, content.schema);
+    const parts = kind?.includes("form") ? fields(api, content.schema) : [];
+    return tryForm({
+      ...{ verb, path, kind, parameters: what.parameters, example: schema?.examples?.[0] ?? {} },
+      fields: parts.map(({ name, schema: part, required }) => ({ name, required, isFile: typeOf(api, part).includes("file") })),
+    });
+  }
+}
+
+/** Return a field for the token, which the forms send. */
+function tokenField() {
+  const field = make("input", { type: "password", autocomplete: "off", value: token() ?? "" });
+  field.addEventListener("input", () => rememberToken(field.value));
+  return make("label", { className: "field" }, "Token", field);
+}
+
 async function show() {
   const api = await (await fetch("/openapi.json")).json();
   place.replaceChildren(
     make("h1", { textContent: `${api.info.title} ${api.info.version}` }),
     ...api.info.description.trim().split("\n\n").map((text) => make("p", {}, ...prose(text))),
+    ...(api.components?.securitySchemes ? [tokenField()] : []),
   );
   const tags = new Map();
   for (const [path, verbs] of Object.entries(api.paths)) {

@@ -3,8 +3,10 @@
 import { measureLogits, outline } from "./outline.js";
 import { hasPrompt, promptOf } from "./scene.js";
 
-/** The clean-up while its switch is on; docs/reference/rest.md says the meaning of each member. */
-const CLEANUP = { max_hole_area: 32, max_sprinkle_area: 32, keep_clicked: true };
+/** Return the clean-up while its switch is on; docs/reference/rest.md says the meaning of each member. */
+function cleanupOf(area) {
+  return { max_hole_area: area, max_sprinkle_area: area, keep_clicked: true };
+}
 
 export class Masks extends EventTarget {
   #results = new Map(); // kept, so that undo needs no request
@@ -78,8 +80,8 @@ export class Masks extends EventTarget {
 
   /** The options of a request for masks, for the service. */
   get options() {
-    const { model, multimask, cleanup } = this.#settings;
-    return { model, multimask, cleanup: cleanup ? CLEANUP : null };
+    const { model, multimask, cleanup, cleanupArea } = this.#settings;
+    return { model, multimask, cleanup: cleanup ? cleanupOf(cleanupArea) : null };
   }
 
   /** The options of a request for the masks of an object. */

@@ -1,11 +1,12 @@
 // Everything that the page says beside the image: state, banner, progress, the question for the token, chosen buttons.
 
-import { rememberToken } from "./rest.js";
+import { rememberToken, token } from "./rest.js";
 
 const $ = (id) => document.getElementById(id);
 
 export function askToken() {
   const dialog = $("token-dialog");
+  $("token-problem").hidden = !token(); // there is one, so the service has refused it
   if (!dialog.open) dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => (rememberToken($("token").value), resolve()), { once: true });
@@ -23,8 +24,13 @@ export function busy(text) {
 }
 
 export function warn(text) {
-  $("banner").textContent = text;
+  $("banner").firstElementChild.textContent = text;
   $("banner").hidden = !text;
+}
+
+/** Let a screen reader say a text that people with eyes see elsewhere on the page. */
+export function say(text) {
+  $("said").textContent = text;
 }
 
 export function check(selector, isOn) {

@@ -3,8 +3,8 @@
 const GOOD = "#28b450";
 const BAD = "#e13237";
 
-/** Draw all masks and prompts, found objects, the preview under the mouse, and the box that is being dragged. */
-export function paintScene(context, { scene, masks, everything, preview, settings, stage }) {
+/** Draw all masks and prompts, found objects, the preview under the mouse, the keyboard's cursor, and the box that is being dragged. */
+export function paintScene(context, { scene, masks, everything, preview, settings, stage, cursor }) {
   const unit = 1 / stage.scale;
   everything.paint(context, unit);
   for (const object of scene.objects) {
@@ -17,6 +17,25 @@ export function paintScene(context, { scene, masks, everything, preview, setting
   paintPrompts(context, scene.objects, active, unit);
   if (stage.moving) paintPoint(context, stage.moving, unit);
   if (stage.box) paintBox(context, stage.box, color, unit, true);
+  if (cursor?.corner) paintBox(context, [cursor.corner.x, cursor.corner.y, cursor.place.x, cursor.place.y], color, unit, true);
+  if (cursor?.place) paintCursor(context, cursor.place, unit);
+}
+
+/** Draw the keyboard's cursor: a cross that can be seen on any ground. */
+function paintCursor(context, { x, y }, unit) {
+  context.save();
+  context.lineCap = "round";
+  for (const [width, style] of [[6, "#000"], [2.5, "#fff"]]) {
+    context.lineWidth = width * unit;
+    context.strokeStyle = style;
+    context.beginPath();
+    for (const [right, down] of [[1, 0], [-1, 0], [0, 1], [0, -1]]) {
+      context.moveTo(x + 5 * right * unit, y + 5 * down * unit);
+      context.lineTo(x + 17 * right * unit, y + 17 * down * unit);
+    }
+    context.stroke();
+  }
+  context.restore();
 }
 
 /** Fill and outline one mask. ``unit`` is the number of image pixels for one screen pixel. */

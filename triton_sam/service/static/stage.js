@@ -2,6 +2,7 @@
 
 const DRAG_PIXELS = 8; // of the screen; a shorter move is a click, because hands and pens tremble
 const SMALLEST_BOX = 8; // pixels of the screen for each side
+const EDGE = 4; // pixels of the screen between the keyboard's cursor and the edge
 const MAX_ZOOM = 32;
 const WHEEL = 0.0016;
 
@@ -109,6 +110,16 @@ export class Stage extends EventTarget {
   screenOf(x, y) {
     const frame = this.#canvas.getBoundingClientRect();
     return [frame.x + this.#view.x + x * this.#view.scale, frame.y + this.#view.y + y * this.#view.scale];
+  }
+
+  /** Move the view if a pixel of the image lies outside it or at its edge. */
+  reveal({ x, y }) {
+    const { width, height } = this.#frame.getBoundingClientRect();
+    const inside = (at, side) => Math.min(side - EDGE, Math.max(EDGE, at)) - at;
+    const by = [inside(this.#view.x + x * this.#view.scale, width), inside(this.#view.y + y * this.#view.scale, height)];
+    this.#view = { ...this.#view, x: this.#view.x + by[0], y: this.#view.y + by[1] };
+    if (by[0] || by[1]) this.#fitted = false;
+    this.redraw();
   }
 
   holdSpace(held) {

@@ -1,0 +1,96 @@
+// A cursor for the keyboard: Enter begins it, the arrow keys move it, and Enter sets a point or the corner of a box.
+
+import { say } from "./notices.js";
+
+const STEP = 10; // pixels of the screen; with Shift it is one
+const TOOLS = ["add", "cut", "box"];
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const SPEECH_PAUSE = 400; // ms: a screen reader says where the cursor stops, and not each step
+
+export class Cursor {
+  /** {x, y} in pixels of the image; null while there is no cursor. */
+  place = null;
+  /** The first corner of a box, {x, y}. */
+  corner = null;
+  #page;
+  #saying = null;
+
+  /** page: {stage, canvas, takesClicks(), endHover()} */
+  constructor(page) {
+    this.#page = page;
+    addEventListener("keydown", (event) => this.#press(event), true); // before the shortcuts, which use arrows, too
+    page.canvas.addEventListener("pointerdown", () => this.end());
+    page.canvas.addEventListener("blur", () => this.end());
+  }
+
+  end() {
+    if (!this.place) return false;
+    this.place = this.corner = null;
+    this.#page.endHover();
+    this.#page.stage.redraw();
+    return true;
+  }
+
+  #press(event) {
+    const { canvas } = this.#page;
+    if (document.querySelector("dialog[open]") || ![canvas, document.body].includes(event.target)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!this.#handle(event)) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }
+
+  #handle(event) {
+    const { stage, takesClicks } = this.#page;
+    if (event.key === "Enter" && takesClicks() && TOOLS.includes(stage.tool)) return this.place ? this.#set(event) : this.#begin();
+    if (!this.place) return false;
+    if (event.key === "Escape") return this.end();
+    return Boolean(ARROWS[event.key]) && this.#move(ARROWS[event.key], event.shiftKey ? 1 : STEP, event.timeStamp);
+  }
+
+  #begin() {
+    const { stage, canvas } = this.#page;
+    const { width, height } = stage.size;
+    canvas.focus();
+    this.place = { x: width / 2, y: height / 2 };
+    stage.reveal(this.place);
+    say(`Cursor in the middle of the image, ${width} by ${height} pixels. Arrow keys move it, Enter sets a point, Escape ends.`);
+    return true;
+  }
+
+  #move([right, down], step, time) {
+    const { stage } = this.#page;
+    const limit = (value, high) => Math.min(high, Math.max(0, value));
+    this.place = {
+      x: limit(this.place.x + (right * step) / stage.scale, stage.size.width),
+      y: limit(this.place.y + (down * step) / stage.scale, stage.size.height),
+    };
+    stage.reveal(this.place);
+    if (stage.tool !== "box") this.#tell("hover", { ...this.place, label: stage.tool === "cut" ? 0 : 1, time });
+    clearTimeout(this.#saying);
+    this.#saying = setTimeout(() => this.place && say(`${Math.round(this.place.x)}, ${Math.round(this.place.y)}`), SPEECH_PAUSE);
+    return true;
+  }
+
+  #set(event) {
+    const { stage } = this.#page;
+    const time = event.timeStamp;
+    if (stage.tool !== "box") {
+      this.#tell("point", { ...this.place, label: (stage.tool === "cut") !== event.shiftKey ? 0 : 1, time });
+    } else if (!this.corner) {
+      this.corner = this.place;
+      say("First corner of the box.");
+    } else {
+      const [a, b] = [this.corner, this.place];
+      const box = [Math.min(a.x, b.x), Math.min(a.y, b.y), Math.max(a.x, b.x), Math.max(a.y, b.y)];
+      this.corner = null;
+      if (box[2] - box[0] >= 1 && box[3] - box[1] >= 1) this.#tell("box", { box, time });
+    }
+    stage.redraw();
+    return true;
+  }
+
+  #tell(type, detail) {
+    this.#page.stage.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}

@@ -18,6 +18,7 @@ from triton_sam.integrations.napari.events import Ended, Found, Masks, Preview, 
 from triton_sam.integrations.napari.prompts import Prompt
 from triton_sam.integrations.napari.requests import Requests
 from triton_sam.integrations.napari.sources import Source
+from triton_sam.masks.segment import Segment
 
 SEARCH = {"points_per_side": 4, "pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}
 CLICK = Prompt(((210.0, 350.0),), (1,))
@@ -157,10 +158,26 @@ def test_errors_are_lines_for_the_user(clients, photo) -> None:
         models_at("localhost:9")
 
 
+def test_words_become_new_objects(clients, photo, monkeypatch) -> None:
+    masks = [np.zeros(photo.shape[:2], bool) for _ in range(3)]
+    masks[0][10:20, 30:50] = masks[2][5:9, 5:9] = True  # the second one is empty
+    asked = []
+
+    async def find(texts, *, image, threshold):
+        asked.append((texts, image.shape, threshold))
+        return [Segment(mask, 0.9, None) for mask in masks]
+
+    monkeypatch.setattr(clients.clicks, "find_async", find)
+    with plugin(clients, Source([photo], rgb=True)) as running:
+        running.requests.find((), ["dog", "cat"], 0.4)
+        patches = running.next(Found).patches
+        assert [(each.row, each.column, each.mask.shape) for each in patches] == [(10, 30, (10, 20)), (5, 5, (4, 4))]
+        assert running.next(Ended).text == "2 instances found"
+    assert asked == [(["dog", "cat"], photo.shape, 0.4)]
+
+
 class FakeVideo:
     """Each object is a disc that moves to the right."""
-
-    object_places: dict
 
     def __init__(self) -> None:
         self.added, self.passes = [], []

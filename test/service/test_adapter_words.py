@@ -1,7 +1,8 @@
-"""Words through the adapters of osam and X-AnyLabeling, with a client that finds drawn shapes."""
+"""Words through the adapters, with a client that finds drawn shapes."""
 
 import base64
 import io
+import json
 
 import numpy as np
 import pytest
@@ -10,13 +11,20 @@ from PIL import Image
 pytest.importorskip("fastapi")
 from support.fake_everything import shapes
 from support.fake_words import NOTHING, SCORES, service_with_words
+from support.tools import brushed
 
 from triton_sam.masks import mask_to_box
+from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service.adapters.registry import ADAPTERS
+
+COUNT = min(len(shapes()), len(SCORES))
+CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"><Label value="Dog"/>
+<Label value="cat"/></BrushLabels><TextArea name="words" toName="image"/></View>"""
 
 
 @pytest.fixture(scope="module")
 def running():
-    with service_with_words(adapters=("osam", "x-anylabeling")) as running:
+    with service_with_words(adapters=tuple(ADAPTERS), cvat_words=("dog", NOTHING)) as running:
         yield running
 
 
@@ -109,3 +117,110 @@ def posted_models(http):
     answer = http.get("/x-anylabeling/v1/models")
     assert answer.status_code == 200
     return answer.json()["data"]
+
+
+def test_roboflow_finds_words_and_examples(http, running, image64):
+    prompts = [
+        {"type": "text", "text": "dog"},
+        {"type": "text", "text": NOTHING},
+        {"type": "text", "text": "cat", "output_prob_thresh": 0.7},
+        {"type": "visual", "boxes": [{"x": 10, "y": 20, "width": 30, "height": 40}], "box_labels": [True]},
+        {"text": "dog", "boxes": [{"x0": 1, "y0": 2, "x1": 800, "y1": 600}], "box_labels": [0]},
+    ]
+    body = {"image": {"type": "base64", "value": image64}, "prompts": prompts, "format": "rle"}
+    results = posted(http, "/sam3/concept_segment", {**body, "output_prob_thresh": 0.5})["prompt_results"]
+    confidences = [[each["confidence"] for each in result["predictions"]] for result in results]
+    above = [score for score in SCORES[:COUNT] if score > 0.5]
+    assert confidences == [above, [], list(SCORES[:2]), above, []]
+    assert np.array_equal(rle_to_mask(results[0]["predictions"][0]["masks"]), shapes()[0])
+    assert results[3]["echo"] == {"prompt_index": 3, "type": "visual", "text": None, "num_boxes": 1}
+    searches = [query for query, _, _ in running[1].asked]
+    assert [query.texts for query in searches] == [("dog", NOTHING), ("cat",), (), ("dog",)]
+    assert searches[2].boxes.tolist() == [[10, 20, 40, 60]]
+    assert (searches[3].boxes.tolist(), searches[3].box_labels.tolist()) == ([[1, 2, 800, 600]], [0])
+
+
+def test_roboflow_keeps_the_best_of_all_prompts(http, image64):
+    prompts = [{"text": "dog", "output_prob_thresh": 0.7}, {"text": "cat"}]
+    body = {"image": {"value": image64}, "prompts": prompts, "nms_iou_threshold": 0.9, "output_prob_thresh": 0}
+    first, second = posted(http, "/sam3/concept_segment", body)["prompt_results"]
+    assert [each["confidence"] for each in first["predictions"]] == list(SCORES[:2])
+    assert [each["confidence"] for each in second["predictions"]] == list(SCORES[2:COUNT])
+    assert all(each["format"] == "polygon" for each in second["predictions"])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        ([], "prompts"),
+        ([{"type": "text"}], "a text, boxes, or both"),
+        ([{"boxes": [{"x": 1}]}], "x, y, width and height"),
+        ([{"text": "dog", "boxes": [{"x": 1, "y": 1, "width": 9, "height": 9}], "box_labels": [1, 1]}], "box_labels"),
+        ([{"text": "dog", "boxes": [{"x": 5000, "y": 1, "width": 9, "height": 9}]}], "lies outside"),
+        ([{"text": "dog", "output_prob_thresh": 7}], "threshold"),
+    ],
+    ids=["none", "empty", "box", "labels", "outside", "threshold"],
+)
+def test_roboflow_prompts_that_cannot_be_searched(http, running, image64, prompts, words):
+    answer = http.post("/sam3/concept_segment", json={"image": {"value": image64}, "prompts": prompts})
+    assert answer.status_code == 422
+    assert words in answer.json()["message"]
+    assert running[1].asked == []
+
+
+def test_qupath_finds_words_and_examples(http, running, image64):
+    body = {"type": "sam3", "b64img": image64, "text_prompt": "dog", "confidence_threshold": 0.7}
+    found = posted(http, "/sam/sam3/", {**body, "positive_bboxes": [[1, 2, 3, 4]], "negative_bboxes": None})
+    assert [each["properties"]["quality"] for each in found] == list(SCORES[:2])
+    assert [each["properties"]["object_idx"] for each in found] == [0, 1]
+    assert {each["geometry"]["type"] for each in found} <= {"Polygon", "MultiPolygon"}
+    (query, *_) = running[1].asked[0]
+    assert (query.texts, query.boxes.tolist(), query.threshold) == (("dog",), [[1, 2, 4, 6]], 0.7)
+    answer = http.post("/sam/sam3/", json={"b64img": image64, "text_prompt": None})
+    assert (answer.status_code, answer.json()["detail"]) == (422, "send a text_prompt, positive_bboxes, or both")
+
+
+def test_cvat_lists_a_detector_with_the_words_as_labels(http, running, image64):
+    functions = http.get("/api/functions").json()
+    name = "triton-sam-sam3-words"
+    assert [each for each in functions if each.endswith("-words")] == [name]
+    labels = json.loads(functions[name]["metadata"]["annotations"]["spec"])
+    assert [each["name"] for each in labels] == ["dog", NOTHING]
+    headers = {"x-nuclio-function-name": name}
+    body = {"image": image64, "threshold": 0.7}
+    answer = http.post("/api/function_invocations", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert [(each["label"], float(each["confidence"])) for each in found] == [("dog", score) for score in SCORES[:2]]
+    *bits, x1, y1, x2, y2 = found[0]["mask"]
+    assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), shapes()[0][y1 : y2 + 1, x1 : x2 + 1])
+    assert running[1].asked[0][0].texts == ("dog", NOTHING)
+
+
+def task(image64, number=1):
+    return {"id": number, "data": {"image": f"data:image/jpeg;base64,{image64}"}}
+
+
+def test_label_studio_finds_the_words_of_a_text_area(http, running, image64):
+    region = {"type": "textarea", "value": {"text": ["dog, zebra"]}}
+    body = {"tasks": [task(image64)], "label_config": CONFIG, "params": {"context": {"result": [region]}}}
+    answer = posted(http, "/label-studio/predict", body)
+    results = answer["results"][0]["result"]
+    expected = [score for score in SCORES[:COUNT] if score > 0.3]
+    assert [each["value"]["brushlabels"] for each in results] == [["Dog"]] * len(expected) + [[]] * len(expected)
+    assert [each["score"] for each in results] == expected * 2
+    assert np.array_equal(brushed(results[0]), shapes()[0])
+    assert "sam3" in answer["model_version"]
+    assert running[1].asked[0][0].texts == ("dog", "zebra")
+
+
+def test_label_studio_finds_its_labels_in_tasks_without_a_click(http, running, image64):
+    body = {"tasks": [task(image64), task(image64, 2)], "label_config": CONFIG, "params": {}}
+    predictions = posted(http, "/label-studio/predict", body)["results"]
+    assert len(predictions) == 2
+    names = [each["value"]["brushlabels"][0] for each in predictions[0]["result"]]
+    assert names == sorted(names, key=["Dog", "cat"].index)
+    assert set(names) == {"Dog", "cat"}
+    assert [query.texts for query, _, _ in running[1].asked] == [("Dog", "cat")] * 2
+    without = CONFIG.replace('<Label value="Dog"/>', "").replace('<Label value="cat"/>', "")
+    assert posted(http, "/label-studio/predict", {**body, "label_config": without})["results"] == []

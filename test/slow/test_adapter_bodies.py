@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 pytest.importorskip("fastapi")
+from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import base64_of
 
@@ -129,29 +130,94 @@ def cases(image: str):
     }
 
 
+def cases_of_words(image: str):
+    """Return the path, the headers and the bodies of each adapter that finds words."""
+    images = st.sampled_from([*[image] * 8, "", "%"])
+    texts = mostly(st.sampled_from(["dog", "cat", "nothing", "a\nb, c", " "]))
+    labels = st.one_of(st.none(), st.lists(st.one_of(st.booleans(), st.integers(-1, 2)), max_size=3))
+    sizes = {"x": NUMBERS, "y": NUMBERS, "width": NUMBERS, "height": NUMBERS}
+    corners = {"x0": NUMBERS, "y0": NUMBERS, "x1": NUMBERS, "y1": NUMBERS}
+    box = st.one_of(st.fixed_dictionaries(sizes), st.fixed_dictionaries(corners))
+    prompt = st.fixed_dictionaries(
+        {"text": texts},
+        optional={"boxes": st.lists(box, max_size=2), "box_labels": labels, "output_prob_thresh": NUMBERS},
+    )
+    regions = st.fixed_dictionaries({"type": st.just("textarea"), "value": members(text=st.lists(texts, max_size=3))})
+    boxes = st.one_of(st.none(), st.lists(st.lists(NUMBERS, min_size=3, max_size=4), max_size=2))
+    return {
+        "qupath": (
+            "/sam/sam3/",
+            {},
+            members(
+                b64img=images,
+                text_prompt=texts,
+                positive_bboxes=boxes,
+                negative_bboxes=boxes,
+                confidence_threshold=st.one_of(st.just(0.5), NUMBERS),
+            ),
+        ),
+        "roboflow": (
+            "/sam3/concept_segment",
+            {},
+            members(
+                image=members(value=images),
+                prompts=st.lists(prompt, max_size=3),
+                output_prob_thresh=st.one_of(st.none(), st.just(0.5), NUMBERS),
+                nms_iou_threshold=st.one_of(st.none(), st.just(0.5), NUMBERS),
+                format=st.sampled_from(["rle", "polygon", "x"]),
+            ),
+        ),
+        "cvat": (
+            "/api/function_invocations",
+            {"x-nuclio-function-name": "triton-sam-sam3-words"},
+            members(image=images, threshold=st.one_of(st.just(0.94), st.just(0.99), st.floats())),
+        ),
+        "label-studio": (
+            "/label-studio/predict",
+            {},
+            members(
+                tasks=st.just([{"id": 1, "data": {"image": f"data:image/jpeg;base64,{image}"}}]),
+                label_config=st.sampled_from([CONFIG, "<View/>", "<"]),
+                params=members(context=members(result=st.lists(regions, max_size=3))),
+            ),
+        ),
+    }
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", list(ADAPTERS))
 def test_made_up_bodies(service_triton, images, name):
-    path, headers, bodies = cases(base64_of((images / "shapes.jpg").read_bytes()))[name]
-    statuses = []
     with running_service(service_triton.grpc_url, adapters=(name,)) as running:
+        ask_often(running, *cases(base64_of((images / "shapes.jpg").read_bytes()))[name])
 
-        @hypothesis.given(body=bodies)
-        @hypothesis.settings(
-            max_examples=BODIES,
-            deadline=None,
-            database=None,
-            derandomize=True,
-            suppress_health_check=list(hypothesis.HealthCheck),
-        )
-        def ask(body):
-            content = json.dumps(body)
-            answer = running.http.post(path, content=content, headers={"content-type": "application/json", **headers})
-            statuses.append(answer.status_code)
-            assert answer.status_code < 500, f"{answer.status_code} {answer.text[:300]} to {content[:600]}"
-            assert "problem+json" not in answer.headers["content-type"]
 
-        ask()
-        assert len(statuses) >= BODIES // 2
-        assert {200, 422} <= set(statuses)
-        assert running.http.get("/health").status_code == 200
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["qupath", "roboflow", "cvat", "label-studio"])
+def test_made_up_words(images, name):
+    with service_with_words(adapters=(name,), cvat_words=("dog",)) as (running, _):
+        ask_often(running, *cases_of_words(base64_of((images / "shapes.jpg").read_bytes()))[name])
+
+
+def ask_often(running, path, headers, bodies):
+    """Send bodies; the service answers each in the form of the tool, and goes on."""
+    statuses = []
+
+    @hypothesis.given(body=bodies)
+    @hypothesis.settings(
+        max_examples=BODIES,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    def ask(body):
+        content = json.dumps(body)
+        answer = running.http.post(path, content=content, headers={"content-type": "application/json", **headers})
+        statuses.append(answer.status_code)
+        assert answer.status_code < 500, f"{answer.status_code} {answer.text[:300]} to {content[:600]}"
+        assert "problem+json" not in answer.headers["content-type"]
+
+    ask()
+    assert len(statuses) >= BODIES // 2
+    assert {200, 422} <= set(statuses)
+    assert running.http.get("/health").status_code == 200

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
+from support.fake_everything import shapes
+from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import BOX, CLICK
 
@@ -45,6 +47,16 @@ except HTTPCallErrorError as error:
 print(json.dumps({"masks": [each["masks"] for each in answer["predictions"]], "fault": fault}))
 """
 
+CONCEPTS = """
+import json, sys
+from inference_sdk import InferenceHTTPClient
+
+url, image = json.loads(sys.argv[1])
+prompts = [{"type": "text", "text": "dog"}, {"type": "text", "text": "cat", "output_prob_thresh": 0.9}]
+client = InferenceHTTPClient(api_url=url)
+print(json.dumps(client.sam3_concept_segment(image, prompts=prompts, output_prob_thresh=0.7, format="rle")))
+"""
+
 LABEL_STUDIO = """
 import base64, json, sys
 import requests
@@ -73,12 +85,14 @@ from types import SimpleNamespace
 
 url, image, site, click, box, checkout = json.loads(sys.argv[1])
 sys.path += [checkout, site]  # behind the tool's own packages
+import numpy as np
 from PIL import Image
 
 from cvat_sdk.auto_annotation import BadFunctionError
 from cvat_sdk.masks import decode_mask
 from triton_sam.errors import ConfigurationError
 from triton_sam.integrations import cvat
+from triton_sam.masks.segment import Segment
 
 frame = Image.open(image)
 interactor = cvat.create(kind="interactor", url=url)
@@ -95,11 +109,32 @@ found = finder.detect(context, frame)
 context.conv_mask_to_poly = True
 polygons = finder.detect(context, frame)
 faults = []
-for options in ({"kind": "tracker"}, {"kind": "interactor", "points_per_side": 4}):
+for options in ({"kind": "tracker"}, {"kind": "interactor", "points_per_side": 4}, {"kind": "words", "words": " , "}):
     try:
         cvat.create(url=url, **options)
     except ConfigurationError as error:
         faults.append(str(error))
+
+
+class Words:
+    # It finds a square for the second word.
+
+    def find(self, words, image, **options):
+        self.asked = [words, options]
+        mask = np.zeros((600, 800), bool)
+        mask[100:300, 200:500] = True
+        return [Segment(mask, 0.9, None, 1), Segment(np.zeros((600, 800), bool), 0.8, None, 0)]
+
+
+words = cvat.Words(Words(), " dog, cat,dog", limit=3)
+context = SimpleNamespace(conf_threshold=0.6, conv_mask_to_poly=False, frame_name="shapes.jpg")
+[shape] = words.detect(context, frame)
+square = decode_mask(shape.points, image_width=800, image_height=600)
+assert square[100:300, 200:500].all() and square.sum() == 200 * 300
+assert (shape.label_id, [label.name for label in words.spec.labels]) == (1, ["dog", "cat"])
+assert words._client.asked == [["dog", "cat"], {"limit": 3, "threshold": 0.6}]
+context.conv_mask_to_poly = True
+assert [str(each.type) for each in words.detect(context, frame)] == ["polygon"]
 print(json.dumps({
     "labels": [label.name for label in finder.spec.labels],
     "columns": [mask.T.ravel().nonzero()[0].tolist() for mask in masks],
@@ -157,6 +192,15 @@ def test_inference_sdk(python, guarded, client, images):
 
 
 @pytest.mark.timeout(900)
+def test_inference_sdk_finds_words(python, images):
+    with service_with_words(adapters=("roboflow",)) as (service, _):
+        answer = run(python, CONCEPTS, service.url, str(images / "shapes.jpg"))
+    dogs, cats = [result["predictions"] for result in answer["prompt_results"]]
+    assert [[each["confidence"] for each in found] for found in (dogs, cats)] == [[0.95, 0.8], [0.95]]
+    assert np.array_equal(rle_to_mask(dogs[0]["masks"]), shapes()[0])
+
+
+@pytest.mark.timeout(900)
 def test_label_studio_sdk(python, guarded, client, images):
     answer = run(python, LABEL_STUDIO, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
     mask = np.zeros(800 * 600, bool)
@@ -183,4 +227,4 @@ def test_functions_of_cvat_sdk(python, service_triton, client, images):
     assert answer["labels"] == ["object"]
     assert answer["found"] == [len(found), ["mask"]]
     assert answer["polygons"] == [sum(len(each.to_polygons()) for each in found), ["polygon"]]
-    assert len(answer["faults"]) == 2
+    assert len(answer["faults"]) == 3

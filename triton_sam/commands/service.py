@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import os
 
+from ..concepts.query import MAX_TEXTS
+from ..errors import ConfigurationError
 from ..transport.url import URL_VARIABLE
 from . import _options
 
@@ -163,11 +165,28 @@ def _add_adapters(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--adapters", action="store_true", help="speak the protocols of all of them")
     parser.add_argument(
+        "--cvat-words",
+        metavar="WORDS",
+        help="words that CVAT's detectors find, with commas between them: they become the labels (needs SAM3)",
+    )
+    parser.add_argument(
         "--label-studio-url",
         metavar="URL",
         help="address of the Label Studio whose images the service may fetch; it sends the token in "
         "$LABEL_STUDIO_API_KEY (default: $LABEL_STUDIO_URL, else none)",
     )
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    """Return the words of an option, without those that come twice: labels of CVAT are unique.
+
+    Raises:
+        ConfigurationError: there are more than one search takes.
+    """
+    words = tuple(dict.fromkeys(word for each in (text or "").split(",") if (word := each.strip())))
+    if len(words) > MAX_TEXTS:
+        raise ConfigurationError(f"--cvat-words takes up to {MAX_TEXTS} words, not {len(words)}")
+    return words
 
 
 def _add_quota(parser: argparse.ArgumentParser) -> None:
@@ -230,6 +249,7 @@ def run(args: argparse.Namespace) -> int:
         search_seconds=args.search_seconds,
         log_format=args.log_format,
         adapters=TOOLS if args.adapters else tuple(args.adapter),
+        cvat_words=_words(args.cvat_words),
         label_studio_url=args.label_studio_url or os.environ.get("LABEL_STUDIO_URL") or None,
         label_studio_token=os.environ.get("LABEL_STUDIO_API_KEY") or None,
     )

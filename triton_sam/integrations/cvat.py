@@ -11,8 +11,9 @@ from typing import Any
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, MissingDependencyError
 from ..inputs.embeddings import ImageEmbeddings
+from ..masks.segment import Segment
 
-EVERYTHING, INTERACTOR = "everything", "interactor"
+EVERYTHING, INTERACTOR, WORDS = "everything", "interactor", "words"
 LABEL = "object"
 
 
@@ -22,19 +23,22 @@ def create(
     """Return a function of CVAT.
 
     Args:
-        kind: "everything", which annotates all objects of an image, or "interactor", which answers clicks and boxes.
+        kind: "everything", which annotates all objects of an image, "words", which annotates every instance of words,
+            or "interactor", which answers clicks and boxes.
         url: URL of Triton; None: $TRITON_URL, or else localhost:8000.
         model: family of the models.
         name: name of the model pair, if it is not that of the family.
-        parameters: with "everything", the parameters of client.everything(), for example points_per_side.
+        parameters: with "everything", the parameters of client.everything(), for example points_per_side. With
+            "words", ``words``, which have commas between them, and the parameters of client.find(). ``model`` must then
+            be a family that finds words: "sam3".
 
     Raises:
         ConfigurationError: there is no such kind, or it takes no parameters.
         MissingDependencyError: cvat-sdk is not installed.
     """
-    makers: dict[str, Callable[..., Any]] = {EVERYTHING: Everything, INTERACTOR: Interactor}
+    makers: dict[str, Callable[..., Any]] = {EVERYTHING: Everything, WORDS: Words, INTERACTOR: Interactor}
     if kind not in makers:
-        raise ConfigurationError(f"there is no kind {kind!r}: choose {' or '.join(makers)}")
+        raise ConfigurationError(f"there is no kind {kind!r}: choose {', '.join(makers)}")
     try:
         import cvat_sdk.auto_annotation  # noqa: F401 - the functions need it
     except ImportError as error:
@@ -69,14 +73,46 @@ class Everything:
         Raises:
             ServerError: see triton_sam.errors.
         """
-        from cvat_sdk import auto_annotation
-        from cvat_sdk.masks import encode_mask
-
         threshold = {} if context.conf_threshold is None else {"pred_iou_thresh": context.conf_threshold}
         found = self._client.everything(image, **{**self._parameters, **threshold})
-        if context.conv_mask_to_poly:
-            return [auto_annotation.polygon(0, ring) for each in found for ring in each.to_polygons()]
-        return [auto_annotation.mask(0, encode_mask(each.mask)) for each in found if each.box is not None]
+        return [shape for each in found for shape in _shapes(each, 0, context.conv_mask_to_poly)]
+
+
+class Words:
+    """A detection function: every instance of words, each word under a label of its own.
+
+    Args:
+        client: asks Triton; its family must find words.
+        words: the words, with commas between them.
+        parameters: of client.find().
+
+    Raises:
+        ConfigurationError: there are no words.
+    """
+
+    def __init__(self, client: SamTritonClient, words: str = "", **parameters: Any) -> None:
+        from cvat_sdk import auto_annotation
+
+        self._client, self._parameters = client, parameters
+        self._words = list(dict.fromkeys(word for each in words.split(",") if (word := each.strip())))
+        if not self._words:
+            raise ConfigurationError("say which words to find, for example -p words=str:dog,cat")
+        labels = [auto_annotation.label_spec(word, number, type="any") for number, word in enumerate(self._words)]
+        self.spec = auto_annotation.DetectionFunctionSpec(labels=labels)
+
+    def detect(self, context: Any, image: Any) -> list[Any]:
+        """Return the instances as masks, or as polygons if CVAT asks for polygons.
+
+        Args:
+            context: a DetectionFunctionContext; its ``conf_threshold`` is the least score of an instance.
+            image: the frame, a Pillow image.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        threshold = {} if context.conf_threshold is None else {"threshold": context.conf_threshold}
+        found = self._client.find(self._words, image=image, **{**self._parameters, **threshold})
+        return [shape for each in found for shape in _shapes(each, each.object_index, context.conv_mask_to_poly)]
 
 
 class Interactor:
@@ -130,3 +166,13 @@ class Interactor:
                 type="mask", points=encode_mask(segment.mask), attributes=[confidence]
             )
         ]
+
+
+def _shapes(segment: Segment, label: int, as_polygons: bool) -> list[Any]:
+    """Return a mask as a shape of CVAT, or its outlines as several; nothing if it is empty."""
+    from cvat_sdk import auto_annotation
+    from cvat_sdk.masks import encode_mask
+
+    if as_polygons:
+        return [auto_annotation.polygon(label, ring) for ring in segment.to_polygons()]
+    return [auto_annotation.mask(label, encode_mask(segment.mask))] if segment.box is not None else []

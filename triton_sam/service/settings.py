@@ -78,6 +78,7 @@ class Settings:
         static_max_age: seconds that a browser may keep the files of the page without asking.
         log_format: form of the log: "json" or "text".
         adapters: names of other tools whose protocols the service speaks, see triton_sam/service/adapters.
+        cvat_words: words of the detectors for CVAT, which become their labels.
         label_studio_url: address of the Label Studio whose tasks name their images by path.
         label_studio_token: access token of that Label Studio.
 
@@ -119,6 +120,7 @@ class Settings:
     static_max_age: int = 0
     log_format: str = "json"
     adapters: tuple[str, ...] = ()
+    cvat_words: tuple[str, ...] = ()
     label_studio_url: str | None = None
     label_studio_token: str | None = field(default=None, repr=False)
 

@@ -142,6 +142,19 @@ class Bridge:
             return next((each for each in fitting if each.name.endswith(f"_{size}")), pair)
         return pair
 
+    async def words_pair(self, family: str | None = None) -> Pair:
+        """Return a pair that finds words: that of a family, or the first one.
+
+        Raises:
+            Problem: 404, there is none; the detail says how to serve one. 503, Triton is gone.
+        """
+        pair = await self.pair(family)
+        able = [each for each in self.pairs.values() if each.finds_concepts and family in (None, each.family.name)]
+        if not pair.finds_concepts and able:
+            return able[0]
+        check_pair(pair)
+        return pair
+
     async def masks(
         self,
         request: Request,
@@ -211,7 +224,7 @@ class Bridge:
             request: the request that they are for.
             image: the image.
             pair: models that find concepts.
-            texts: the texts.
+            texts: the texts; none of them: the concept of ``boxes``.
             convert: makes the result of one instance, in a thread.
             filters: members of FindRequest; None stands for the default.
 
@@ -221,7 +234,9 @@ class Bridge:
         """
         check_pair(pair)
         try:
-            asked = FindRequest(text=list(texts), **{name: each for name, each in filters.items() if each is not None})
+            asked = FindRequest(
+                text=list(texts) or None, **{name: each for name, each in filters.items() if each is not None}
+            )
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             raise Problem(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:MAX_FAULT]) from None

@@ -6,6 +6,7 @@ CVAT needs no change but the host and port of nuclio, and the way "dashboard" to
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from .nuclio_masks import box_bits, interactor_json
 
 PREFIX = "triton-sam-"
 INTERACTOR, DETECTOR = "interactor", "detector"
-SUFFIX = "-everything"
-"""Ends the names of functions that find everything."""
+SUFFIX, WORDS = "-everything", "-words"
+"""End the names of functions that find everything, or words."""
 LABEL = "object"
 HELP = (
     "Click on an object: the left button adds a point inside of it, the right button one outside. A box around it is "
@@ -54,12 +55,14 @@ class Invocation(Lenient):
 def router(bridge: Bridge) -> APIRouter:
     """Return the routes."""
     api = APIRouter(prefix="/api", tags=["CVAT (nuclio)"])
+    words = bridge.engine.settings.cvat_words
 
     @api.get("/functions", summary="Functions for CVAT")
     async def functions() -> dict[str, Any]:
         """List an interactor for each model, and a detector for each that finds everything."""
         await bridge.pair(None)
-        return {each["metadata"]["name"]: each for pair in bridge.pairs.values() for each in functions_of(pair)}
+        found = [each for pair in bridge.pairs.values() for each in functions_of(pair, words)]
+        return {each["metadata"]["name"]: each for each in found}
 
     @api.get("/functions/{name}", summary="A function for CVAT")
     async def function(name: str) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/function_invocations", summary="Call a function for CVAT")
     async def invoke(request: Request, x_nuclio_function_name: str = Header(max_length=200)) -> Response:
-        """Return the mask of an object, or all objects."""
+        """Return the mask of an object, all objects, or all instances of words."""
         name = x_nuclio_function_name
         await function(name)
         body = await bridge.read(request, Invocation)
@@ -80,6 +83,13 @@ def router(bridge: Bridge) -> APIRouter:
         if name.endswith(SUFFIX):
             options = {"pred_iou_thresh": body.threshold} if body.threshold else {}
             found = await bridge.everything(request, image, pair, options, detection)
+            return json_answer([each for each in found if each is not None])
+        if name.endswith(WORDS):
+            found = await bridge.instances(
+                *(request, image, pair, words),
+                lambda each: detection(each, each.label),
+                threshold=body.threshold or None,
+            )
             return json_answer([each for each in found if each is not None])
         target = body.target()
         if target.is_empty:
@@ -90,26 +100,35 @@ def router(bridge: Bridge) -> APIRouter:
     return api
 
 
-def functions_of(pair: Pair) -> list[dict[str, Any]]:
-    """Return the functions of a model in the form of nuclio."""
+def functions_of(pair: Pair, words: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the functions of a model in the form of nuclio. ``words`` are the labels of a detector by words."""
     name = _function_name(pair.name)
     interactor = {"min_pos_points": "1", "min_neg_points": "0", "startswith_box_optional": "true", "help_message": HELP}
     found = [_function(name, INTERACTOR, f"triton_sam: {pair.name}", f"Clicks on objects, by {pair.name}", interactor)]
     if pair.finds_everything:
-        spec = {"spec": json.dumps([{"id": 1, "name": LABEL, "type": "mask", "attributes": []}])}
         text = f"Finds all objects without words, by {pair.name}"
-        found.append(_function(f"{name}{SUFFIX}", DETECTOR, f"triton_sam: everything, {pair.name}", text, spec))
+        found.append(
+            _function(f"{name}{SUFFIX}", DETECTOR, f"triton_sam: everything, {pair.name}", text, _spec([LABEL]))
+        )
+    if pair.finds_concepts and words:
+        text = f"Finds {', '.join(words)}, by {pair.name}"[:500]
+        found.append(_function(f"{name}{WORDS}", DETECTOR, f"triton_sam: words, {pair.name}", text, _spec(words)))
     return found
 
 
-def detection(segment: Segment) -> dict[str, Any] | None:
+def _spec(labels: Sequence[str]) -> dict[str, str]:
+    known = [{"id": number, "name": name, "type": "mask", "attributes": []} for number, name in enumerate(labels, 1)]
+    return {"spec": json.dumps(known)}
+
+
+def detection(segment: Segment, label: str = LABEL) -> dict[str, Any] | None:
     """Return an object as a detector answers it. None: the mask is empty."""
     rings = mask_to_polygons(segment.mask)
     if not rings:
         return None
     return {
         "confidence": str(round(segment.score, 5)),
-        "label": LABEL,
+        "label": label,
         "type": "mask",
         "points": np.round(rings[0], 2).tolist(),
         "mask": box_bits(segment),
@@ -131,7 +150,7 @@ def _function_name(model: str) -> str:
 
 
 def _pair_of(bridge: Bridge, function: str) -> str:
-    name = function.removesuffix(SUFFIX)
+    name = function.removesuffix(SUFFIX).removesuffix(WORDS)
     return next(pair for pair in bridge.pairs if _function_name(pair) == name)
 
 

@@ -16,12 +16,14 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
+from ...concepts.query import MAX_TEXTS
 from ...families.base import Size
 from ...masks.polygons import mask_to_polygons
 from ...masks.segment import Segment
 from ..adapter import Adapter, basic_password
 from ..engine import Pair
 from ..problems import Problem
+from ..store import StoredImage
 from .bridge import Bridge, Lenient, Target, json_answer
 from .brush_rle import encode_brush
 from .task_images import TaskImages
@@ -29,7 +31,7 @@ from .task_images import TaskImages
 BRUSH, POLYGON = "brushlabels", "polygonlabels"
 CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 """The tags of a labelling setup that can hold a mask, the preferred one first, with the type of their results."""
-KEYPOINT, RECTANGLE = "keypointlabels", "rectanglelabels"
+KEYPOINT, RECTANGLE, TEXT = "keypointlabels", "rectanglelabels", "textarea"
 MAX_CONFIG = 1 << 20
 
 
@@ -77,12 +79,18 @@ class Control:
         image: name of the image's tag.
         kind: type of its results.
         key: the member of the task's data with the address of the image.
+        labels: its labels.
     """
 
     name: str
     image: str
     kind: str
     key: str
+    labels: tuple[str, ...] = ()
+
+    def label(self, word: str) -> str | None:
+        """Return the label that a word means; None if the setup has no such label."""
+        return next((each for each in self.labels if each.casefold() == word.casefold()), None)
 
 
 @dataclass(frozen=True)
@@ -93,11 +101,61 @@ class Asked:
     label: str | None
 
 
+class _Tool:
+    """The answers to calls for predictions."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        settings = bridge.engine.settings
+        self._images = TaskImages(bridge, settings.label_studio_url, settings.label_studio_token)
+
+    async def predict(self, request: Request, body: PredictRequest) -> Response:
+        regions = body.params.context.result if body.params is not None and body.params.context is not None else []
+        words = words_of(regions)
+        if not body.tasks:
+            return json_answer({"results": []})
+        if words or not regions:
+            return await self._find(request, body, words)
+        control = control_of(body.label_config)
+        pair = await self._bridge.pair(None)
+        image = await self._image(body.tasks[0], control)
+        asked = asked_of(regions, image.size)
+        found = await self._bridge.masks(
+            *(request, image, pair, [each.target for each in asked]),
+            lambda segment: result_of(segment, control, asked[segment.object_index].label),
+        )
+        results = [each for candidates in found for each in candidates if each is not None]
+        return json_answer({"results": [prediction_of(results, pair)], "model_version": version_of(pair)})
+
+    async def _find(self, request: Request, body: PredictRequest, words: list[str]) -> Response:
+        """Return all instances of words in each task; without words, those of the labels of the setup."""
+        if not words and not any(pair.finds_concepts for pair in self._bridge.pairs.values()):
+            return json_answer({"results": []})  # nobody has asked for words, so nothing is wrong
+        control = control_of(body.label_config)
+        texts = words or list(control.labels)[:MAX_TEXTS]
+        if not texts:
+            return json_answer({"results": []})
+        pair = await self._bridge.words_pair()
+        predictions = []
+        for task in body.tasks:
+            image = await self._image(task, control)
+            found = await self._bridge.instances(
+                *(request, image, pair, texts), lambda each: result_of(each, control, control.label(each.label))
+            )
+            predictions.append(prediction_of([each for each in found if each is not None], pair))
+        return json_answer({"results": predictions, "model_version": version_of(pair)})
+
+    async def _image(self, task: Task, control: Control) -> StoredImage:
+        address = task.data.get(control.key)
+        if not isinstance(address, str):
+            raise Problem(422, f"the task has no image in `{control.key}`")
+        return await self._images.image(address, task.id)
+
+
 def router(bridge: Bridge) -> APIRouter:
     """Return the routes."""
     api = APIRouter(prefix="/label-studio", tags=["Label Studio"])
-    settings = bridge.engine.settings
-    images = TaskImages(bridge, settings.label_studio_url, settings.label_studio_token)
+    tool = _Tool(bridge)
 
     @api.get("", summary="Health for Label Studio")
     @api.get("/health", summary="Health for Label Studio")
@@ -122,28 +180,30 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/predict", summary="Segment for Label Studio")
     async def predict(request: Request) -> Response:
-        """Return the mask of the object that the user has clicked or boxed; nothing without a click."""
-        body = await bridge.read(request, PredictRequest)
-        regions = body.params.context.result if body.params is not None and body.params.context is not None else []
-        if not regions or not body.tasks:
-            return json_answer({"results": []})
-        control, task = control_of(body.label_config), body.tasks[0]
-        address = task.data.get(control.key)
-        if not isinstance(address, str):
-            raise Problem(422, f"the task has no image in `{control.key}`")
-        pair = await bridge.pair(None)
-        image = await images.image(address, task.id)
-        asked = asked_of(regions, image.size)
-        found = await bridge.masks(
-            *(request, image, pair, [each.target for each in asked]),
-            lambda segment: result_of(segment, control, asked[segment.object_index].label),
-        )
-        results = [each for candidates in found for each in candidates if each is not None]
-        score = float(np.mean([each["score"] for each in results])) if results else 0.0
-        prediction = {"result": results, "score": score, "model_version": version_of(pair)}
-        return json_answer({"results": [prediction], "model_version": version_of(pair)})
+        """Return the mask of the object that the user has clicked or boxed, or all instances of words.
+
+        Words are those of a text area. Without a click and without words, they are the labels of the setup.
+        """
+        return await tool.predict(request, await bridge.read(request, PredictRequest))
 
     return api
+
+
+def prediction_of(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:
+    """Return the regions of a task as a prediction."""
+    score = float(np.mean([each["score"] for each in results])) if results else 0.0
+    return {"result": results, "score": score, "model_version": version_of(pair)}
+
+
+def words_of(regions: list[Region]) -> list[str]:
+    """Return the words of a text area, with commas or lines between them."""
+    found = []
+    for each in regions:
+        texts = each.value.get("text") if each.type == TEXT else None
+        for text in texts if isinstance(texts, list) else [texts]:
+            if isinstance(text, str):
+                found += [word.strip() for word in text.replace("\n", ",").split(",")]
+    return [word for word in found if word][:MAX_TEXTS]
 
 
 def control_of(config: str) -> Control:
@@ -160,9 +220,9 @@ def control_of(config: str) -> Control:
         for element in tree.iter(tag):
             image = next((each for each in tree.iter("Image") if each.get("name") == element.get("toName")), None)
             if image is not None:
-                return Control(
-                    element.get("name", ""), image.get("name", ""), kind, image.get("value", "").removeprefix("$")
-                )
+                labels = tuple(each.get("value", "") for each in element.iter("Label") if each.get("value"))
+                key = image.get("value", "").removeprefix("$")
+                return Control(element.get("name", ""), image.get("name", ""), kind, key, labels)
     raise Problem(422, f"the labelling setup needs {' or '.join(CONTROLS)} with toName of an Image")
 
 

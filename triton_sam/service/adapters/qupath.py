@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import Field
 
 from ...annotate.prompts import mask_logits
+from ...concepts.query import MAX_EXAMPLES
 from ...errors import ImageError
 from ...families.base import FloatArray
 from ...inputs.images import open_image
@@ -49,6 +51,32 @@ class SamBody(Lenient):
     point_labels: list[int] | None = None
     b64mask: str | None = None
     multimask_output: bool = False
+
+
+class Sam3Body(Lenient):
+    """Words and examples; boxes are x, y, width and height."""
+
+    type: str = Field(default="sam3", max_length=32)
+    b64img: str
+    text_prompt: str | None = None
+    positive_bboxes: list[list[float]] | None = Field(default=None, max_length=MAX_EXAMPLES)
+    negative_bboxes: list[list[float]] | None = Field(default=None, max_length=MAX_EXAMPLES)
+    confidence_threshold: float = 0.5
+
+    def filters(self) -> dict[str, Any]:
+        """Return the members of a FindRequest except for the text.
+
+        Raises:
+            Problem: 422, there are neither words nor boxes, or a box does not have four numbers.
+        """
+        shown, hidden = self.positive_bboxes or [], self.negative_bboxes or []
+        if not self.text_prompt and not shown and not hidden:
+            raise Problem(422, "send a text_prompt, positive_bboxes, or both")
+        if any(len(box) != 4 for box in (*shown, *hidden)):
+            raise Problem(422, "a box is x, y, width, height")
+        boxes = [[x, y, x + width, y + height] for x, y, width, height in (*shown, *hidden)]
+        labels = [1] * len(shown) + [0] * len(hidden)
+        return {"threshold": self.confidence_threshold, **({"boxes": boxes, "box_labels": labels} if boxes else {})}
 
 
 class AutoMaskBody(Lenient):
@@ -105,6 +133,20 @@ def router(bridge: Bridge) -> APIRouter:
         image = await bridge.image(body.b64img, "b64img")
         found = await bridge.everything(
             *(request, image, pair, body.options()), lambda segment: feature(segment, segment.object_index, pair.name)
+        )
+        return json_answer([each for each in found if each is not None])
+
+    @api.post("/sam3/", summary="Find words for QuPath")
+    async def sam3(request: Request) -> Response:
+        """Return a feature of GeoJSON for each instance of words and examples. Each request stands for itself."""
+        body = await bridge.read(request, Sam3Body)
+        filters = body.filters()
+        pair = await bridge.words_pair("sam3")
+        image = await bridge.image(body.b64img, "b64img")
+        texts = [body.text_prompt] if body.text_prompt else []
+        numbers = itertools.count()
+        found = await bridge.instances(
+            *(request, image, pair, texts), lambda each: feature(each, next(numbers), pair.name), **filters
         )
         return json_answer([each for each in found if each is not None])
 

@@ -23,6 +23,7 @@ from ..middleware import CALLER
 from ..problems import Problem
 from ..store import StoredImage
 from .bridge import Bridge, Lenient, Target, json_answer
+from .roboflow_concepts import ConceptRequest, find_concepts
 
 SIZES = {
     "hiera_tiny": "tiny",
@@ -113,6 +114,13 @@ class SegmentRequest(Lenient):
         return value or []
 
 
+class ConceptSegmentRequest(ConceptRequest):
+    """Words and examples to find."""
+
+    image: ImageValue | None = None
+    image_id: str | None = Field(default=None, max_length=256)
+
+
 class _Ids:
     """The ids that callers have given to their images. Each caller has names of its own."""
 
@@ -147,9 +155,7 @@ class _Tool:
     async def segment(self, request: Request, family: str) -> Response:
         started = time.monotonic()
         body = await self._bridge.read(request, SegmentRequest)
-        form = FORMATS.get(body.format)
-        if form is None:
-            raise Problem(422, f"there is no format {body.format[:40]!r} here: choose one of {', '.join(FORMATS)}")
+        form = _form(body.format)
         targets = [prompt.target() for prompt in body.prompts]
         if not targets or any(target.is_empty for target in targets):
             raise Problem(422, "each prompt needs points, a box, or both, and there must be at least one prompt")
@@ -161,10 +167,20 @@ class _Tool:
         best = [max(candidates, key=lambda each: each["confidence"]) for candidates in found]
         return json_answer({"predictions": best, "time": time.monotonic() - started})
 
+    async def find(self, request: Request) -> Response:
+        started = time.monotonic()
+        body = await self._bridge.read(request, ConceptSegmentRequest)
+        form = _form(body.format)
+        image = await self._image(request, body)
+        results = await find_concepts(self._bridge, request, image, body, lambda each: prediction(each, form))
+        return json_answer({"prompt_results": results, "time": time.monotonic() - started})
+
     async def _pair(self, family: str, body: EmbedRequest | SegmentRequest) -> Pair:
         return await self._bridge.pair(family, SIZES.get(body.sam2_version_id or "", ""))
 
-    async def _image(self, request: Request, body: EmbedRequest | SegmentRequest) -> StoredImage:
+    async def _image(
+        self, request: Request, body: EmbedRequest | SegmentRequest | ConceptSegmentRequest
+    ) -> StoredImage:
         caller = str(request.scope.get(CALLER))
         if body.image is None:
             known = self._ids.find(caller, body.image_id) if body.image_id else None
@@ -204,6 +220,11 @@ def router(bridge: Bridge) -> APIRouter:
         """Return the best mask of each object."""
         return await tool.segment(request, "sam3")
 
+    @api.post("/sam3/concept_segment", summary="Find words for Roboflow, SAM3")
+    async def find_sam3(request: Request) -> Response:
+        """Return every instance of words and examples."""
+        return await tool.find(request)
+
     return api
 
 
@@ -211,6 +232,12 @@ def prediction(segment: Segment, form: str) -> dict[str, Any]:
     """Return a mask as a prediction: RLE, or polygons through the centres of its outer pixels."""
     masks = segment.to_rle() if form == RLE else pixel_polygons(segment.mask)
     return {"masks": masks, "confidence": segment.score, "format": form}
+
+
+def _form(name: str) -> str:
+    if name not in FORMATS:
+        raise Problem(422, f"there is no format {name[:40]!r} here: choose one of {', '.join(FORMATS)}")
+    return FORMATS[name]
 
 
 def pixel_polygons(mask: BoolArray) -> list[list[list[int]]]:

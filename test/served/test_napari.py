@@ -1,0 +1,244 @@
+"""Requests of the plugin of napari to a real Triton, without napari and Qt."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from support import clip
+
+from triton_sam import SAM2TritonClient, SAM2VideoClient
+from triton_sam.errors import ServerUnreachableError
+from triton_sam.integrations.napari.clients import Clients, Model, models_at
+from triton_sam.integrations.napari.events import Ended, Found, Masks, Preview, Progress
+from triton_sam.integrations.napari.prompts import Prompt
+from triton_sam.integrations.napari.requests import Requests
+from triton_sam.integrations.napari.sources import Source
+from triton_sam.masks.segment import Segment
+
+SEARCH = {"points_per_side": 4, "pred_iou_thresh": 0.3, "stability_score_thresh": 0.5}
+CLICK = Prompt(((210.0, 350.0),), (1,))
+
+
+class Plugin:
+    """Requests for one layer, and the events that they tell."""
+
+    def __init__(self, clients, source) -> None:
+        self.events: queue.Queue = queue.Queue()
+        self.source = source
+        self.requests = Requests(clients, source, self.events.put)
+
+    def next(self, *kinds):
+        """Return the next event of one of these types, and skip others."""
+        while not isinstance(event := self.events.get(timeout=120), kinds):
+            assert not isinstance(event, Ended), event
+        return event
+
+    def whole(self, plane, patch):
+        mask = np.zeros(self.source.size[::-1], bool)
+        mask[patch.place] = patch.mask
+        return mask
+
+
+@contextlib.contextmanager
+def plugin(clients, source):
+    running = Plugin(clients, source)
+    try:
+        yield running
+    finally:
+        running.requests.close()
+
+
+@pytest.fixture(scope="module")
+def photo(images):
+    return np.asarray(Image.open(images / "shapes.jpg").convert("RGB"))
+
+
+@pytest.fixture(scope="module")
+def clients(service_triton):
+    (model,) = models_at(service_triton.grpc_url)
+    assert model == Model("sam2", "sam2")
+    clients = Clients(service_triton.grpc_url, model)
+    yield clients
+    clients.close()
+
+
+@pytest.fixture(scope="module")
+def official(service_triton):
+    """The client that masks are compared with."""
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        yield client
+
+
+def test_masks_in_a_stack_equal_those_of_the_client(clients, official, photo) -> None:
+    stack = np.stack([photo, photo[::-1]])
+    boxed = Prompt(box=(100.0, 100.0, 400.0, 400.0))
+    with plugin(clients, Source([stack], rgb=True)) as running:
+        running.requests.prepare((1,))
+        running.requests.segment((0,), 1, CLICK)
+        running.requests.segment((1,), 2, boxed)
+        found = {each.plane: each.patches for each in (running.next(Masks), running.next(Masks))}
+        for plane, number, prompt in (((0,), 1, CLICK), ((1,), 2, boxed)):
+            (expected,) = official.segment(**prompt.arguments(), image=official.encode(stack[plane]))
+            assert (running.whole(plane, found[plane][number]) == expected.mask).all()
+        running.requests.forget((0,), 1)
+        assert running.next(Masks).patches == {1: None}
+
+
+def test_of_many_positions_of_the_mouse_few_are_sent(clients, photo) -> None:
+    with plugin(clients, Source([photo], rgb=True)) as running:
+        running.requests.segment((), 1, CLICK)
+        running.next(Masks)
+        before = clients.clicks.requests_sent
+        for x in range(200):
+            running.requests.preview((), Prompt(((100.0 + x, 200.0),), (1,)))
+        preview = running.next(Preview)
+        assert preview.plane == ()
+        assert clients.clicks.requests_sent - before < 100
+        running.requests.leave()
+        running.requests.segment((), 1, CLICK)
+        assert running.whole((), running.next(Masks).patches[1]).any()
+
+
+def test_everything_with_progress_and_cancel(clients, official, photo) -> None:
+    with plugin(clients, Source([photo], rgb=True)) as running:
+        running.requests.everything((), **SEARCH)
+        running.requests.everything((), **SEARCH)
+        assert running.events.get(timeout=60) == Ended("one job at a time: cancel the other one first", is_job=False)
+        assert running.next(Progress).total == 16
+        patches = running.next(Found).patches
+        expected = official.everything(photo, **SEARCH)
+        assert len(patches) == len(expected) > 0
+        assert all((running.whole((), one) == other.mask).all() for one, other in zip(patches, expected, strict=True))
+        assert running.next(Ended).text == f"{len(patches)} objects found"
+        running.requests.everything((), points_per_side=32)
+        running.next(Progress)
+        running.requests.cancel()
+        while (event := running.events.get(timeout=60)) != Ended("cancelled"):
+            assert isinstance(event, Progress)
+
+
+def test_a_large_image_is_asked_part_by_part(clients, photo) -> None:
+    whole = np.full((1200, 5000, 3), 40, np.uint8)
+    whole[300 : 300 + photo.shape[0], 3000 : 3000 + photo.shape[1]] = photo
+    x, y = 3000 + CLICK.points[0][0], 300 + CLICK.points[0][1]
+    with plugin(clients, Source([whole, whole[::2, ::2]], rgb=True)) as running:
+        running.requests.segment((), 1, Prompt(((x, y),), (1,)))
+        patch = running.next(Masks).patches[1]
+        mask = running.whole((), patch)
+        assert mask[int(y), int(x)]
+        assert not mask[:, :1900].any()
+        running.requests.find((), ["dog"], 0.3)
+        assert "crop the layer" in running.events.get(timeout=60).text
+        running.requests.everything((), tile=1200, points_per_side=2)
+        assert running.next(Progress).total > 3
+        running.requests.cancel()
+        while (event := running.events.get(timeout=60)) != Ended("cancelled"):
+            assert isinstance(event, Progress)
+
+
+def test_errors_are_lines_for_the_user(clients, photo) -> None:
+    with plugin(clients, Source([photo], rgb=True)) as running:
+        running.requests.find((), ["dog"], 0.3)
+        assert "words" in running.next(Ended).text
+        running.requests.track({((), 1): CLICK}, (), 0)
+        assert "single image" in running.next(Ended).text
+        running.requests.everything((), points_per_side=-1)
+        assert "points_per_side" in running.next(Ended).text
+    with plugin(clients, Source([np.zeros((9, 9, 3), np.int64)], rgb=True)) as running:
+        running.requests.segment((), 1, CLICK)
+        assert running.events.get(timeout=60) == Ended(
+            "colours of the type int64 cannot be sent: convert the layer to uint8", is_job=False
+        )
+    with pytest.raises(ServerUnreachableError):
+        models_at("localhost:9")
+
+
+def test_words_become_new_objects(clients, photo, monkeypatch) -> None:
+    masks = [np.zeros(photo.shape[:2], bool) for _ in range(3)]
+    masks[0][10:20, 30:50] = masks[2][5:9, 5:9] = True  # the second one is empty
+    asked = []
+
+    async def find(texts, *, image, threshold):
+        asked.append((texts, image.shape, threshold))
+        return [Segment(mask, 0.9, None) for mask in masks]
+
+    monkeypatch.setattr(clients.clicks, "find_async", find)
+    with plugin(clients, Source([photo], rgb=True)) as running:
+        running.requests.find((), ["dog", "cat"], 0.4)
+        patches = running.next(Found).patches
+        assert [(each.row, each.column, each.mask.shape) for each in patches] == [(10, 30, (10, 20)), (5, 5, (4, 4))]
+        assert running.next(Ended).text == "2 instances found"
+    assert asked == [(["dog", "cat"], photo.shape, 0.4)]
+
+
+class FakeVideo:
+    """Each object is a disc that moves to the right."""
+
+    def __init__(self) -> None:
+        self.added, self.passes = [], []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        return
+
+    def open(self, frames):
+        self.frames = frames
+        return self
+
+    def add(self, frame, number, points, labels, box) -> None:
+        self.added.append((frame, number, points, box))
+
+    def propagate(self, start, reverse, logits):
+        self.passes.append((start, reverse))
+        for frame in range(start, -1, -1) if reverse else range(start, len(self.frames)):
+            yield frame, {1: SimpleNamespace(mask=clip.disc(frame))}
+
+
+def test_objects_are_followed_in_both_directions(clients, monkeypatch) -> None:
+    stack = np.zeros((2, 5, *clip.disc(0).shape), np.uint8)
+    video = FakeVideo()
+    monkeypatch.setattr(clients, "video", lambda: video)
+    with plugin(clients, Source([stack], limits=(0, 255))) as running:
+        running.requests.track({((1, 3), 1): CLICK, ((0, 3), 2): CLICK}, (1, 0), 1)
+        seen = {}
+        while not isinstance(event := running.events.get(timeout=60), Ended):
+            if isinstance(event, Masks):
+                seen[event.plane] = running.whole(event.plane, event.patches[1])
+        assert event == Ended("5 planes done")
+        assert (video.added, video.passes) == ([(3, 1, [(210.0, 350.0)], None)], [(3, False), (3, True)])
+        assert sorted(seen) == [(1, index) for index in range(5)]
+        assert all((mask == clip.disc(index)).all() for (_, index), mask in seen.items())
+        running.requests.track({((0, 3), 2): CLICK}, (1, 0), 1)
+        assert "in one of the planes first" in running.next(Ended).text
+
+
+@pytest.mark.export
+@pytest.mark.slow  # the export of the models takes most of a minute
+def test_a_stack_is_followed_as_the_video_client_does_it(video_server) -> None:
+    frames = np.stack([np.asarray(clip.image(index).convert("RGB")) for index in range(6)])
+    x, y = clip.START
+    point = Prompt(((x + 2.0 * clip.STEP, float(y)),), (1,))
+    model = Model("sam2", "sam2")
+    with SAM2VideoClient(video_server.grpc_url) as client, client.open(frames) as video:
+        video.add(2, 7, [list(point.points[0])], [1])
+        expected = {frame: found[7].mask for frame, found in video.propagate(start=2)}
+        expected.update((frame, found[7].mask) for frame, found in video.propagate(start=2, reverse=True))
+    clients = Clients(video_server.grpc_url, model)
+    with contextlib.closing(clients), plugin(clients, Source([frames], rgb=True)) as running:
+        running.requests.track({((2,), 7): point}, (0,), 0)
+        shown = {}
+        while not isinstance(event := running.events.get(timeout=120), Ended):
+            if isinstance(event, Masks):
+                shown[event.plane[0]] = event.patches[7]
+        assert event == Ended("6 planes done")
+        assert sorted(shown) == sorted(expected) == list(range(6))
+        for frame, patch in shown.items():
+            mask = np.zeros_like(expected[frame]) if patch is None else running.whole((), patch)
+            assert (mask == expected[frame]).all()

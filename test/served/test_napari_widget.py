@@ -1,0 +1,228 @@
+"""The plugin of napari with napari's own layers and a real Triton, and in a real window where Xvfb can be started.
+
+It needs an environment with `pip install -e ".[local,napari]" "napari[pyqt6]"`, and is skipped in others.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("napari")
+pytest.importorskip("qtpy")
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+
+from triton_sam import SAM2TritonClient
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of napari's packages are not ours
+CLICKS = [(225, 450), (560, 180)]
+BOX = [(285, 525), (285, 745), (530, 745), (530, 525)]
+
+
+class User:
+    """Does what a person does in the window.
+
+    Args:
+        viewer: napari's viewer, or its model.
+        widget: the plugin.
+        url: address of Triton.
+    """
+
+    def __init__(self, viewer, widget, url: str) -> None:
+        from qtpy.QtWidgets import QApplication
+
+        self.app = QApplication.instance()
+        self.viewer, self.widget, self.panel = viewer, widget, widget.panel
+        self.panel.address.setText(url)
+
+    def wait(self, condition) -> None:
+        end = time.monotonic() + 60
+        while not condition():
+            self.app.processEvents()
+            time.sleep(0.01)
+            assert time.monotonic() < end, self.panel.status.text()
+
+    def begin(self) -> None:
+        self.panel.connect_button.click()
+        self.wait(lambda: self.panel.models.count() == 1)
+        self.panel.start.click()
+        assert self.widget.layers is not None, self.panel.status.text()
+        self.layers = self.widget.layers
+
+    def labels(self):
+        return self.layers.objects.layer.data
+
+    def click(self, x: float, y: float, plane=()) -> None:
+        """Add a point, and wait until its object is shown."""
+        number = self.panel.number.value()
+        before = self.labels().copy()
+        self.layers.points.add([[*plane, y, x]])
+        self.wait(lambda: np.any(self.labels() != before))
+        assert (self.labels()[plane] == number).any()
+
+    def move(self, *position) -> None:
+        for callback in self.viewer.mouse_move_callbacks:
+            callback(self.viewer, SimpleNamespace(position=position))
+
+
+@pytest.fixture(scope="module")
+def photo(images: Path):
+    return np.asarray(Image.open(images / "shapes.jpg").convert("RGB"))
+
+
+@pytest.fixture(scope="module")
+def application():
+    from qtpy.QtWidgets import QApplication
+
+    return QApplication.instance() or QApplication([])
+
+
+@pytest.fixture
+def open_layer(application, service_triton):
+    from napari.components import ViewerModel
+
+    from triton_sam.integrations.napari.widget import SegmentWidget
+
+    opened = []
+
+    def open_it(*arguments, **options):
+        viewer = ViewerModel()
+        viewer.add_image(*arguments, name="image", **options)
+        widget = SegmentWidget(viewer)
+        opened.append(widget)
+        user = User(viewer, widget, service_triton.grpc_url)
+        user.begin()
+        return user
+
+    yield open_it
+    for each in opened:
+        each.close_session()
+
+
+def test_clicks_boxes_and_preview(open_layer, photo, service_triton) -> None:
+    user = open_layer(photo, scale=(0.5, 0.5), translate=(10, 20))
+    for x, y in CLICKS:
+        user.click(x, y)
+        user.panel.next.click()
+    assert user.panel.number.value() == 3
+    user.layers.boxes.add_rectangles([BOX])
+    user.wait(lambda: np.any(user.labels() == 3))
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        client.set_image(photo)
+        masks = [client.segment([each])[0].mask for each in CLICKS]
+        masks.append(client.segment(box=[525, 285, 745, 530])[0].mask)
+    expected = np.zeros(photo.shape[:2], np.uint16)
+    for number, mask in enumerate(masks, 1):
+        expected[mask] = number
+    assert (user.labels() == expected).all()
+    assert np.allclose(user.layers.objects.layer.extent.world, user.viewer.layers["image"].extent.world)
+
+    user.move(10 + 500 * 0.5, 20 + 150 * 0.5)
+    user.wait(lambda: len(user.layers.preview.data) > 0)
+    user.move(-50, -50)
+    assert len(user.layers.preview.data) == 0
+
+    user.panel.number.setValue(1)
+    user.panel.label.setCurrentIndex(1)
+    user.click(60, 60)  # outside of object 1
+    assert user.layers.points.features["label"].tolist() == [1, 1, 0]
+    user.layers.points.selected_data = {1}
+    user.layers.points.remove_selected()
+    user.wait(lambda: not np.any(user.labels() == 2))
+
+
+def test_everything_and_what_cannot_be_done(open_layer, photo) -> None:
+    user = open_layer(photo)
+    user.panel.points_per_side.setValue(4)
+    user.panel.quality.setValue(0.3)
+    user.panel.stability.setValue(0.5)
+    user.panel.everything.click()
+    user.wait(lambda: "objects found" in user.panel.status.text())
+    assert user.panel.status.text() == f"{user.labels().max()} objects found"
+    user.panel.find.click()
+    assert "enter words" in user.panel.status.text()
+    user.panel.words.setText("dog, cat")
+    user.panel.find.click()
+    user.wait(lambda: "SAM3" in user.panel.status.text() or "words" in user.panel.status.text())
+    assert not user.panel.track.isEnabled()  # there is no stack
+    user.viewer.layers.remove("image")
+    assert user.widget.layers is None
+    assert [each.name for each in user.viewer.layers] == ["image: objects"]
+
+
+def test_planes_of_a_stack(open_layer, photo) -> None:
+    grey = photo.mean(axis=2).astype(np.uint16) * 100
+    user = open_layer(np.stack([grey, grey[::-1], grey]), contrast_limits=(0, 25500))
+    user.viewer.dims.set_point(0, 1)
+    user.click(210, photo.shape[0] - 350, plane=(1,))
+    assert [bool(plane.any()) for plane in user.labels()] == [False, True, False]
+    assert user.panel.track.isEnabled()
+    user.viewer.dims.ndisplay = 3
+    user.panel.everything.click()
+    assert "show the last two axes" in user.panel.status.text()
+
+
+def test_a_pyramid_with_outlines_instead_of_labels(open_layer, photo, monkeypatch) -> None:
+    from triton_sam.integrations.napari import layers
+
+    monkeypatch.setattr(layers, "MAX_LABELS", 1000)
+    whole = np.full((1200, 5000, 3), 40, np.uint8)
+    whole[300 : 300 + photo.shape[0], 3000 : 3000 + photo.shape[1]] = photo
+    user = open_layer([whole, whole[::2, ::2]], multiscale=True)
+    shapes = user.layers.objects.layer
+    user.layers.points.add([[300 + 350, 3000 + 210]])
+    user.wait(lambda: len(shapes.data) > 0)
+    assert set(shapes.features["object"]) == {1}
+    assert all((ring[:, 1] > 1900).all() for ring in shapes.data)
+
+
+@pytest.mark.skipif(shutil.which("xvfb-run") is None, reason="xvfb-run is missing")
+def test_a_real_window(service_triton, tmp_path: Path) -> None:
+    shot = tmp_path / "window.png"
+    command = [*("xvfb-run", "-a", "-s", "-screen 0 1600x1000x24"), sys.executable, __file__, service_triton.grpc_url]
+    environment = {**os.environ, "QT_QPA_PLATFORM": "xcb"}
+    done = subprocess.run([*command, shot], env=environment, timeout=200, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with Image.open(shot) as window:
+        colours = window.convert("RGB").getcolors(1 << 22)
+    assert len(colours) > 1000  # the image and masks, not a blank canvas
+
+
+def _window(url: str, shot: str) -> None:
+    """Open napari as a person does, click, and keep a screenshot."""
+    import napari
+
+    viewer = napari.Viewer(show=True)
+    viewer.window._qt_window.resize(1400, 900)
+    photo = Path(__file__).parent.parent / "images" / "shapes.jpg"
+    viewer.add_image(np.asarray(Image.open(photo).convert("RGB")), name="shapes")
+    _, widget = viewer.window.add_plugin_dock_widget("triton-sam", "Segment Anything (Triton)")
+    user = User(viewer, widget, url)
+    user.begin()
+    for x, y in CLICKS:
+        user.click(x, y)
+        user.panel.next.click()
+    user.layers.boxes.add_rectangles([BOX])
+    user.wait(lambda: np.any(user.labels() == 3))
+    user.panel.next.click()
+    user.move(200, 200)
+    user.wait(lambda: len(user.layers.preview.data) > 0)
+    viewer.reset_view()
+    end = time.monotonic() + 1
+    user.wait(lambda: time.monotonic() > end)
+    Image.fromarray(viewer.screenshot(canvas_only=False, flash=False)).save(shot)
+    widget.close_session()
+    viewer.close()
+
+
+if __name__ == "__main__":
+    _window(*sys.argv[1:])

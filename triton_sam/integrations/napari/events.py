@@ -1,0 +1,58 @@
+"""What the requests of the plugin tell, from their own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .board import Patch
+from .sources import Plane
+
+
+@dataclass(frozen=True, eq=False)
+class Preview:
+    """The mask that a click under the mouse would give; None if there is none."""
+
+    plane: Plane
+    patch: Patch | None
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """The masks of objects in a plane, by number; None for an empty mask."""
+
+    plane: Plane
+    patches: dict[int, Patch | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """New objects of a plane, which have no numbers yet."""
+
+    plane: Plane
+    patches: list[Patch]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How much of a job is done."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a job, or of a click that failed.
+
+    Args:
+        text: one line for the user.
+        is_job: whether it is the end of a job.
+    """
+
+    text: str
+    is_job: bool = True
+
+
+Event = Preview | Masks | Found | Progress | Ended
+Tell = Callable[[Event], None]

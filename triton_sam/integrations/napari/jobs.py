@@ -1,0 +1,103 @@
+"""The long jobs of the plugin that block: tiles of large images, and objects that are followed through a stack."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from ...errors import PromptError
+from ...tiles import LargeImageClient, LargeObject
+from ...tiles.pyramid import Window
+from .board import Patch, patch_of
+from .events import Masks, Progress, Tell
+from .prompts import Key, Prompt
+from .sources import Frames
+
+
+class Stopped(Exception):  # noqa: N818 - it is no error: the user has cancelled
+    """The user has cancelled the job."""
+
+
+def stopping_progress(tell: Tell, stop: threading.Event) -> Callable[[Any], None]:
+    """Return a function that tells the progress of a search, and raises Stopped after a cancellation."""
+
+    def told(step: Any) -> None:
+        if stop.is_set():
+            raise Stopped
+        tell(Progress(step.done, step.total))
+
+    return told
+
+
+def everything_in_tiles(
+    client: LargeImageClient, parameters: Mapping[str, Any], tell: Tell, stop: threading.Event
+) -> list[Patch]:
+    """Find all objects of a large image, tile by tile.
+
+    Raises:
+        Stopped: the user has cancelled; the search ends after the tile that it was at.
+    """
+
+    def told(done: int, total: int) -> None:
+        if stop.is_set():
+            raise Stopped
+        tell(Progress(done, total))
+
+    return [one for each in client.everything(progress=told, **parameters) if (one := large_patch(each)) is not None]
+
+
+def large_patch(found: LargeObject) -> Patch | None:
+    """Return an object of a large image in pixels of its largest level; None if its mask is empty."""
+    if found.box is None:
+        return None
+    x1, y1 = (int(np.floor(value)) for value in found.box[:2])
+    x2, y2 = (int(np.ceil(value)) for value in found.box[2:])
+    blank = np.broadcast_to(np.uint8(0), (y2 - y1, x2 - x1, 3))
+    return Patch(found.within(Window(blank, (x1, y1, x2, y2))), y1, x1)
+
+
+def follow(
+    connect: Callable[[], AbstractContextManager[Any]],
+    frames: Frames,
+    prompts: Mapping[Key, Prompt],
+    tell: Tell,
+    stop: threading.Event,
+) -> int:
+    """Follow objects through the planes of a stack, and tell their masks.
+
+    Args:
+        connect: returns a video client.
+        frames: the planes.
+        prompts: what is known of the objects. Prompts of planes that are not among the frames do not count.
+        tell: is called with the masks of each plane.
+        stop: ends the job after the plane that it is at.
+
+    Returns:
+        The number of planes that were done.
+
+    Raises:
+        PromptError: there is no prompt in any of the planes.
+        ServerError: see triton_sam.errors.
+    """
+    shown = {(plane[frames.axis], number): prompt for (plane, number), prompt in prompts.items() if frames.shows(plane)}
+    placed = [(frame, number, shown[frame, number]) for frame, number in sorted(shown)]
+    if not placed:
+        raise PromptError("set a point or a box in one of the planes first")
+    done, first = 0, placed[0][0]
+    total = len(frames) + (1 if first else 0)
+    with connect() as client, client.open(frames) as video:
+        for frame, number, prompt in placed:
+            video.add(frame, number, list(prompt.points) or None, list(prompt.labels) or None, prompt.box)
+        for reverse in (False, True) if first else (False,):
+            for frame, segments in video.propagate(start=first, reverse=reverse, logits=False):
+                if stop.is_set():
+                    raise Stopped
+                patches = {number: patch_of(segment.mask) for number, segment in segments.items()}
+                tell(Masks(frames.plane(frame), patches))
+                done += 1
+                tell(Progress(done, total))
+    return len(frames)

@@ -1,0 +1,178 @@
+"""The layers of the plugin: points and boxes of the user, the preview, and the objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...masks.polygons import trace_polygons
+from .board import HIGHEST, Board, Patch
+from .prompts import Key, Prompt, collect
+from .sources import Plane, Source
+
+MAX_LABELS = 1 << 28
+"""Layers with more pixels get outlines instead of labels, which would need more than 500 MB."""
+POINT_COLORS = ["#ff3b30", "#34c759"]
+"""Outside and inside."""
+
+
+def source_of(layer: Any) -> Source:
+    """Return an image layer of napari.
+
+    Raises:
+        ImageError: its values cannot be sent.
+    """
+    levels = list(layer.data) if layer.multiscale else [layer.data]
+    is_plain = layer.rgb or np.dtype(levels[0].dtype) == bool
+    if is_plain:
+        return Source(levels, layer.rgb)
+    low, high = layer.contrast_limits
+    return Source(levels, layer.rgb, (float(low), float(high)))
+
+
+class Layers:
+    """Adds the layers of one image to a viewer, with its scale and place.
+
+    Args:
+        viewer: the viewer.
+        image: the image layer.
+        source: the same layer.
+    """
+
+    def __init__(self, viewer: Any, image: Any, source: Source) -> None:
+        self._viewer, self._source = viewer, source
+        place = {name: getattr(image, name) for name in ("scale", "translate", "rotate", "shear", "affine")}
+        ndim, shape = len(source.stack) + 2, (*source.stack, *source.size[::-1])
+        name = image.name
+        self.objects: Objects
+        if np.prod(shape, dtype=np.int64) <= MAX_LABELS:
+            labels = viewer.add_labels(np.zeros(shape, np.uint16), name=f"{name}: objects", **place)
+            self.objects = Labels(labels)
+        else:
+            self.objects = Outlines(viewer.add_shapes(ndim=ndim, name=f"{name}: objects", opacity=0.5, **place))
+        self.preview = viewer.add_shapes(
+            ndim=ndim, name=f"{name}: preview", edge_color="yellow", face_color="#ffff0033", edge_width=1, **place
+        )
+        self.preview.editable = False
+        self.boxes = viewer.add_shapes(
+            ndim=ndim, name=f"{name}: boxes", edge_color="yellow", face_color="transparent", edge_width=2, **place
+        )
+        self.boxes.features = {"object": np.empty(0, int)}
+        self.points = viewer.add_points(
+            ndim=ndim,
+            name=f"{name}: points",
+            features={"object": np.empty(0, int), "label": np.empty(0, int)},
+            size=max(4, max(source.size) // 80),
+            **place,
+        )
+        self.choose(1, 1)
+        self.points.mode = "add"
+
+    def all(self) -> list[Any]:
+        """Return the layers of napari."""
+        return [self.objects.layer, self.preview, self.boxes, self.points]
+
+    def choose(self, number: int, label: int) -> None:
+        """Let new points and boxes belong to an object; label 1 is inside, 0 outside."""
+        self.points.selected_data = set()
+        self.points.feature_defaults = {"object": number, "label": label}
+        self.points.current_face_color = POINT_COLORS[label]
+        self.boxes.selected_data = set()
+        self.boxes.feature_defaults = {"object": number}
+
+    def prompts(self) -> dict[Key, Prompt]:
+        """Return the points and boxes of all objects."""
+        points, boxes = self.points, self.boxes
+        rectangles = [number for number, kind in enumerate(boxes.shape_type) if kind == "rectangle"]
+        numbers = boxes.features["object"].to_numpy()[rectangles]
+        return collect(points.data, points.features, [boxes.data[each] for each in rectangles], {"object": numbers})
+
+    def show_preview(self, plane: Plane, patch: Patch | None) -> None:
+        """Show the outline of a mask; None hides it."""
+        rings = [] if patch is None else outlines(plane, patch)
+        self.preview.data = []
+        if rings:
+            self.preview.add_polygons(rings)
+
+    def remove(self) -> None:
+        """Remove points, boxes and preview from the viewer. The objects stay."""
+        for each in (self.preview, self.boxes, self.points):
+            if each in self._viewer.layers:
+                self._viewer.layers.remove(each)
+
+
+class Labels:
+    """The objects as a layer of labels.
+
+    Args:
+        layer: the layer of napari.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self._board = Board(layer.data)
+
+    def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
+        """Show objects, in place of their earlier masks."""
+        for number, patch in patches.items():
+            self._board.put(plane, number, patch)
+        self.layer.refresh()
+
+    def add(self, plane: Plane, patches: list[Patch]) -> None:
+        """Show new objects under free numbers."""
+        self._board.add(plane, patches)
+        self.layer.refresh()
+
+    def free_number(self) -> int:
+        """Return the first free number."""
+        return min(self._board.free_number(), HIGHEST)
+
+
+class Outlines:
+    """The objects of a very large image as polygons, without their holes.
+
+    Args:
+        layer: the layer of napari.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+        self._rings: dict[Key, list[Any]] = {}
+
+    def put(self, plane: Plane, patches: dict[int, Patch | None]) -> None:
+        """Show objects, in place of their earlier masks."""
+        for number, patch in patches.items():
+            self._rings.pop((plane, number), None)
+            if patch is not None:
+                self._rings[plane, number] = outlines(plane, patch)
+        self._show()
+
+    def add(self, plane: Plane, patches: list[Patch]) -> None:
+        """Show new objects under free numbers."""
+        for number, patch in enumerate(patches, self.free_number()):
+            self._rings[plane, number] = outlines(plane, patch)
+        self._show()
+
+    def free_number(self) -> int:
+        """Return the first free number."""
+        return max((number for _, number in self._rings), default=0) + 1
+
+    def _show(self) -> None:
+        rings = [(number, ring) for (_, number), each in self._rings.items() for ring in each]
+        self.layer.data = []
+        if rings:
+            self.layer.add_polygons([ring for _, ring in rings])
+            self.layer.features = {"object": [number for number, _ in rings]}
+
+
+Objects = Labels | Outlines
+
+
+def outlines(plane: Plane, patch: Patch) -> list[Any]:
+    """Return the outlines of a mask as polygons of napari, each (N,D): indexes of the stack, row, column."""
+    found = []
+    for polygon in trace_polygons(patch.mask):
+        columns, rows = (polygon.exterior + np.array([patch.column, patch.row]) - 0.5).T  # of centres of pixels
+        found.append(np.column_stack([*(np.full(len(rows), index) for index in plane), rows, columns]))
+    return found

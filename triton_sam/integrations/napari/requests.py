@@ -1,0 +1,259 @@
+"""Asks the server for previews, masks, and long jobs, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ...errors import SamError
+from ...inputs.embeddings import ImageEmbeddings
+from ...masks.resize import full_size_logits
+from ...tiles import LargeImageClient
+from .board import Patch, patch_of
+from .clients import Clients
+from .events import Ended, Found, Masks, Preview, Tell
+from .jobs import Stopped, everything_in_tiles, follow, large_patch, stopping_progress
+from .prompts import Key, Prompt
+from .sources import Plane, Source
+
+KEPT = 32
+"""The most planes whose embeddings are kept."""
+PREVIEW = "preview"
+
+
+class Requests:
+    """Asks for the masks of one layer. No method waits, and any thread may call them.
+
+    Of the positions of the mouse only the newest counts, and so does the newest prompt of each object. There is one job
+    at a time.
+
+    Args:
+        clients: send the requests.
+        source: the layer.
+        tell: is called with each event, in threads of this object.
+    """
+
+    def __init__(self, clients: Clients, source: Source, tell: Tell) -> None:
+        self._clients, self._source, self._tell = clients, source, tell
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="triton-sam-napari", daemon=True)
+        self._thread.start()
+        self._counter = itertools.count()
+        self._newest: dict[str, int] = {}
+        self._planes: OrderedDict[Plane, asyncio.Task[ImageEmbeddings]] = OrderedDict()
+        self._large: dict[Plane, LargeImageClient] = {}
+        self._turns: dict[bool, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._job: asyncio.Task[None] | None = None
+        self._stop = threading.Event()
+
+    def prepare(self, plane: Plane) -> None:
+        """Encode a plane now, so that the first click is fast. Large planes are encoded part by part."""
+        if not self._source.is_large:
+            self._call(lambda: self._start(self._prepare(plane)))
+
+    def preview(self, plane: Plane, prompt: Prompt) -> None:
+        """Ask for the mask under the mouse."""
+        self._call(lambda: self._start(self._preview(plane, prompt, self._ticket(PREVIEW))))
+
+    def leave(self) -> None:
+        """Ask for no mask under the mouse any more."""
+        self._call(lambda: self._ticket(PREVIEW))
+
+    def segment(self, plane: Plane, number: int, prompt: Prompt) -> None:
+        """Ask for the mask of an object."""
+        lane = _lane(plane, number)
+        self._call(lambda: self._start(self._segment(plane, number, prompt, self._ticket(lane))))
+
+    def forget(self, plane: Plane, number: int) -> None:
+        """Remove the mask of an object whose prompts have gone."""
+
+        def work() -> None:
+            self._ticket(_lane(plane, number))
+            self._tell(Masks(plane, {number: None}))
+
+        self._call(work)
+
+    def everything(self, plane: Plane, **parameters: Any) -> None:
+        """Find all objects of a plane; see SamTritonClient.everything() for the parameters."""
+        self._call(lambda: self._start_job(self._everything(plane, parameters)))
+
+    def find(self, plane: Plane, texts: list[str], threshold: float) -> None:
+        """Find every instance of words in a plane."""
+        self._call(lambda: self._start_job(self._find(plane, texts, threshold)))
+
+    def track(self, prompts: Mapping[Key, Prompt], plane: Plane, axis: int) -> None:
+        """Follow objects along an axis of the stack, from the first plane with a prompt in both directions."""
+        self._call(lambda: self._start_job(self._track(dict(prompts), plane, axis)))
+
+    def cancel(self) -> None:
+        """End the job. What it has found stays."""
+
+        def work() -> None:
+            self._stop.set()
+            if self._job is not None and not self._source.is_large:
+                self._job.cancel()
+
+        self._call(work)
+
+    def close(self) -> None:
+        """End all work. The clients stay open."""
+        self._stop.set()
+
+        async def end() -> None:
+            tasks = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._loop.shutdown_default_executor()
+            self._loop.stop()
+
+        self._call(lambda: self._loop.create_task(end()))
+        self._thread.join()
+        self._loop.close()
+
+    def _call(self, work: Callable[[], Any]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(work)
+
+    def _ticket(self, lane: str) -> tuple[str, int]:
+        """Make all earlier requests of a lane stale."""
+        self._newest[lane] = number = next(self._counter)
+        return lane, number
+
+    def _is_stale(self, ticket: tuple[str, int]) -> bool:
+        return self._newest[ticket[0]] != ticket[1]
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._clicked)
+        return task
+
+    def _clicked(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._tell(Ended(_line(error), is_job=False))
+
+    def _start_job(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._job is not None:
+            work.close()
+            self._tell(Ended("one job at a time: cancel the other one first", is_job=False))
+            return
+        self._stop = threading.Event()
+        self._job = self._loop.create_task(work)
+        self._job.add_done_callback(self._job_ended)
+
+    def _job_ended(self, task: asyncio.Task[None]) -> None:
+        self._job = None
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or isinstance(error, Stopped):
+            self._tell(Ended("cancelled"))
+        elif error is not None:
+            self._tell(Ended(_line(error)))
+
+    async def _prepare(self, plane: Plane) -> None:
+        await self._encoded(plane)
+
+    async def _encoded(self, plane: Plane) -> ImageEmbeddings:
+        """Return the embeddings of a plane. Calls that come meanwhile share the request."""
+        if plane not in self._planes:
+            self._planes[plane] = self._loop.create_task(self._encode(plane))
+        self._planes.move_to_end(plane)
+        while len(self._planes) > KEPT:
+            self._planes.popitem(last=False)
+        task = self._planes[plane]
+        await asyncio.wait([task])
+        if task.cancelled() or task.exception() is not None:
+            self._planes.pop(plane, None)  # the next click tries again
+        return task.result()
+
+    async def _encode(self, plane: Plane) -> ImageEmbeddings:
+        return await self._clients.clicks.encode_async(await asyncio.to_thread(self._source.pixels, plane))
+
+    async def _preview(self, plane: Plane, prompt: Prompt, ticket: tuple[str, int]) -> None:
+        patch = await self._patch(plane, prompt, ticket)
+        if not self._is_stale(ticket):
+            self._tell(Preview(plane, patch))
+
+    async def _segment(self, plane: Plane, number: int, prompt: Prompt, ticket: tuple[str, int]) -> None:
+        patch = await self._patch(plane, prompt, ticket)
+        if not self._is_stale(ticket):
+            self._tell(Masks(plane, {number: patch}))
+
+    async def _patch(self, plane: Plane, prompt: Prompt, ticket: tuple[str, int]) -> Patch | None:
+        arguments = prompt.within(self._source.size).arguments()
+        if self._source.is_large:
+            return await self._large_patch(plane, arguments, ticket)
+        image = await self._encoded(plane)
+        if self._is_stale(ticket):
+            return None
+        clicks = self._clients.clicks
+        _, task = await clicks.predict_async(session_id=ticket[0], image=image, **arguments)
+        logits, _ = await task
+        return await asyncio.to_thread(self._full_size, logits[0, 0])
+
+    def _full_size(self, logits: Any) -> Patch | None:
+        return patch_of(np.asarray(full_size_logits(logits, self._source.size, self._clients.clicks.family) > 0))
+
+    async def _large_patch(self, plane: Plane, arguments: dict[str, Any], ticket: tuple[str, int]) -> Patch | None:
+        """Ask for a mask of a large plane. Clicks wait for each other, and so do positions of the mouse."""
+        async with self._turns.setdefault(ticket[0] == PREVIEW, asyncio.Lock()):
+            if self._is_stale(ticket):
+                return None
+            client = self._large_client(plane)
+            (found,) = await asyncio.to_thread(lambda: client.segment(**arguments))
+            return await asyncio.to_thread(large_patch, found)
+
+    def _large_client(self, plane: Plane) -> LargeImageClient:
+        if plane not in self._large:
+            self._large[plane] = LargeImageClient(self._clients.calls, self._source.large(plane))
+        return self._large[plane]
+
+    async def _everything(self, plane: Plane, parameters: dict[str, Any]) -> None:
+        stop = self._stop
+        reason = ""
+        if self._source.is_large:
+            client = self._large_client(plane)
+            work = (client, parameters, self._tell, stop)
+            patches = await asyncio.to_thread(everything_in_tiles, *work)
+        else:
+            image = Image.fromarray(await asyncio.to_thread(self._source.pixels, plane))
+            told = stopping_progress(self._tell, stop)
+            found = await self._clients.clicks.everything_async(image, progress=told, **parameters)
+            patches = await asyncio.to_thread(lambda: [one for each in found if (one := patch_of(each.mask))])
+            reason = f": {found.reason}" if not patches else ""
+        self._tell(Found(plane, patches))
+        self._tell(Ended(f"{len(patches)} objects found{reason}"))
+
+    async def _find(self, plane: Plane, texts: list[str], threshold: float) -> None:
+        if self._source.is_large:
+            raise SamError("words are searched in images of up to 4096 pixels a side: crop the layer")
+        pixels = await asyncio.to_thread(self._source.pixels, plane)
+        found = await self._clients.clicks.find_async(texts, image=pixels, threshold=threshold)
+        patches = await asyncio.to_thread(lambda: [one for each in found if (one := patch_of(each.mask))])
+        self._tell(Found(plane, patches))
+        self._tell(Ended(f"{len(patches)} instances found"))
+
+    async def _track(self, prompts: dict[Key, Prompt], plane: Plane, axis: int) -> None:
+        if self._source.is_large:
+            raise SamError("objects are followed in planes of up to 4096 pixels a side: crop the layer")
+        frames = self._source.frames(plane, axis)
+        count = await asyncio.to_thread(follow, self._clients.video, frames, prompts, self._tell, self._stop)
+        self._tell(Ended(f"{count} planes done"))
+
+
+def _lane(plane: Plane, number: int) -> str:
+    return f"{plane} {number}"
+
+
+def _line(error: BaseException) -> str:
+    """Return one line about an error. A library that reads a layer may raise errors of any kind, also without words."""
+    return str(error) if isinstance(error, SamError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,136 @@
+"""Planes of a napari layer as RGB images: single images, stacks, time series, and pyramids of large images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from ...errors import ImageError
+from ...families.base import Size
+from ...tiles import LargeImage
+from ...tiles.pyramid import Level
+
+Bytes = npt.NDArray[np.uint8]
+Plane = tuple[int, ...]
+"""The place of a plane in a stack: one index for each axis before the last two. An image has one plane, ()."""
+
+LARGE = 4096
+"""Images with a longer side are read part by part."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """An image layer.
+
+    Args:
+        levels: the arrays of a pyramid, the largest first; a single one otherwise. Each is (...,H,W), or (...,H,W,3|4)
+            with ``rgb``. Only the parts that are needed are read, so they may be arrays of dask or zarr.
+        rgb: whether the last axis holds colours.
+        limits: the values that are shown black and white; None for colours of 8 bits.
+
+    Raises:
+        ImageError: the arrays are no images.
+    """
+
+    levels: Sequence[Any]
+    rgb: bool = False
+    limits: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.shape) - (3 if self.rgb else 2) < 0:
+            raise ImageError(f"an image layer needs at least two axes, not {self.shape}")
+        if self.rgb and self.shape[-1] not in (3, 4):
+            raise ImageError(f"colours need 3 or 4 channels, not {self.shape[-1]}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the largest array."""
+        return tuple(self.levels[0].shape)
+
+    @property
+    def stack(self) -> tuple[int, ...]:
+        """The lengths of the axes before the last two."""
+        return self.shape[: -3 if self.rgb else -2]
+
+    @property
+    def size(self) -> Size:
+        """Width and height of a plane in pixels."""
+        height, width = self.shape[len(self.stack) : len(self.stack) + 2]
+        return int(width), int(height)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether planes are read part by part."""
+        return max(self.size) > LARGE
+
+    def pixels(self, plane: Plane) -> Bytes:
+        """Return a plane as uint8 (H,W,3)."""
+        return self._rgb(np.asarray(self.levels[0][plane]))
+
+    def large(self, plane: Plane) -> LargeImage:
+        """Return a plane as a large image."""
+        return LargeImage("the layer", [self._level(array, plane) for array in self.levels])
+
+    def frames(self, plane: Plane, axis: int) -> Frames:
+        """Return the planes along an axis as the frames of a video.
+
+        Args:
+            plane: the indexes of the other axes; that of ``axis`` does not count.
+            axis: number of the axis, from 0.
+
+        Raises:
+            ImageError: there is no such axis.
+        """
+        if not 0 <= axis < len(self.stack):
+            raise ImageError("objects are followed along an axis of a stack: this layer is a single image")
+        return Frames(self, plane, axis)
+
+    def _level(self, array: Any, plane: Plane) -> Level:
+        height, width = array.shape[len(plane) : len(plane) + 2]
+
+        def read(x1: int, y1: int, x2: int, y2: int) -> Bytes:
+            return self._rgb(np.asarray(array[(*plane, slice(y1, y2), slice(x1, x2))]))
+
+        return Level((int(width), int(height)), read)
+
+    def _rgb(self, values: npt.NDArray[Any]) -> Bytes:
+        if values.dtype == bool:
+            values = values.astype(np.uint8) * 255
+        elif self.limits is not None:
+            low, high = self.limits
+            scaled = (values.astype(np.float32) - low) * (255 / max(high - low, 1e-30))
+            values = np.clip(np.nan_to_num(scaled), 0, 255).round().astype(np.uint8)
+        elif values.dtype.kind == "f":  # napari shows colours of floating point from 0 to 1
+            values = np.clip(np.nan_to_num(values) * 255, 0, 255).round().astype(np.uint8)
+        elif values.dtype != np.uint8:
+            raise ImageError(f"colours of the type {values.dtype} cannot be sent: convert the layer to uint8")
+        colours = values[..., :3] if self.rgb else np.repeat(values[..., None], 3, axis=-1)
+        return np.ascontiguousarray(colours)
+
+
+class Frames(Sequence[Image.Image]):
+    """The planes along an axis of a stack, each read when it is asked for."""
+
+    def __init__(self, source: Source, plane: Plane, axis: int) -> None:
+        self._source, self._plane, self.axis = source, plane, axis
+
+    def __len__(self) -> int:
+        return self._source.stack[self.axis]
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return Image.fromarray(self._source.pixels(self.plane(index)))
+
+    def plane(self, index: int) -> Plane:
+        """Return the plane of a frame."""
+        return (*self._plane[: self.axis], int(index), *self._plane[self.axis + 1 :])
+
+    def shows(self, plane: Plane) -> bool:
+        """Whether a plane is one of the frames."""
+        return 0 <= plane[self.axis] < len(self) and self.plane(plane[self.axis]) == plane

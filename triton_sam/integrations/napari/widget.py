@@ -1,0 +1,278 @@
+"""The window of the plugin in napari: it turns what the user does into requests, and shows what comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from napari.layers import Image
+from qtpy.QtCore import Signal
+from qtpy.QtWidgets import QScrollArea, QVBoxLayout, QWidget
+
+from ...errors import SamError
+from .clients import Clients, Model, models_at
+from .events import Ended, Event, Found, Masks, Preview, Progress
+from .layers import Layers, source_of
+from .panel import LABELS, Panel
+from .prompts import Key, Prompt, differences
+from .requests import Requests
+from .sources import Plane, Source
+
+HELP = "Click on an object, or draw a box around it in the layer of boxes."
+
+
+class SegmentWidget(QWidget):
+    """The plugin.
+
+    Args:
+        napari_viewer: the viewer, which napari hands over.
+        connect: makes the clients of a model pair at an address.
+        list_models: returns the model pairs at an address.
+    """
+
+    told = Signal(object)
+    """Events of the requests, which come from other threads."""
+    listed = Signal(object)
+    """The models of a server, or the error of the attempt."""
+
+    def __init__(
+        self,
+        napari_viewer: Any,
+        connect: Callable[[str | None, Model], Clients] = Clients,
+        list_models: Callable[[str | None], list[Model]] = models_at,
+    ) -> None:
+        super().__init__()
+        self.viewer, self._connect, self._list_models = napari_viewer, connect, list_models
+        self.panel = Panel()
+        self._area = QScrollArea()
+        self._area.setWidgetResizable(True)
+        self._area.setWidget(self.panel)
+        QVBoxLayout(self).addWidget(self._area)
+        self.requests: Requests | None = None
+        self.layers: Layers | None = None
+        self._clients: Clients | None = None
+        self._image: Any = None
+        self._source: Source | None = None
+        self._prompts: dict[Key, Prompt] = {}
+        self._bind()
+        self._list_images()
+        self._enable()
+
+    def close_session(self) -> None:
+        """End all requests, and remove the points, boxes and the preview. The objects stay."""
+        requests, clients, layers = self.requests, self._clients, self.layers
+        self.requests = self._clients = self.layers = None
+        if requests is not None:
+            requests.close()
+        if clients is not None:
+            clients.close()
+        if layers is not None:
+            layers.remove()
+        self._prompts = {}
+        self._enable()
+
+    def showEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
+        """Make room for all controls: only now they have the sizes that napari's style gives them."""
+        super().showEvent(event)
+        room = self._area.verticalScrollBar().sizeHint().width() + 2 * self._area.frameWidth()
+        self._area.setMinimumWidth(self.panel.minimumSizeHint().width() + room)
+
+    def closeEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
+        """End all requests with the window."""
+        self.close_session()
+        super().closeEvent(event)
+
+    def _bind(self) -> None:
+        panel = self.panel
+        self.told.connect(self._show)
+        self.listed.connect(self._show_models)
+        actions = {
+            panel.connect_button: self._ask_models,
+            panel.start: self._begin,
+            panel.next: self._next,
+            panel.everything: self._everything,
+            panel.find: self._find,
+            panel.track: self._track,
+            panel.cancel: self._cancel,
+        }
+        for button, action in actions.items():
+            button.clicked.connect(action)
+        panel.number.valueChanged.connect(self._choose)
+        panel.label.currentIndexChanged.connect(self._choose)
+        self.viewer.mouse_move_callbacks.append(self._moved)
+        self.viewer.layers.events.inserted.connect(self._list_images)
+        self.viewer.layers.events.removed.connect(self._removed)
+
+    def _list_images(self, _: Any = None) -> None:
+        names = [each.name for each in self.viewer.layers if isinstance(each, Image)]
+        chosen = self.panel.images.currentText()
+        self.panel.images.clear()
+        self.panel.images.addItems(names)
+        self.panel.images.setCurrentText(chosen)
+
+    def _removed(self, event: Any) -> None:
+        self._list_images()
+        if self.layers is not None and event.value in [self._image, *self.layers.all()]:
+            self.close_session()
+
+    def _ask_models(self) -> None:
+        self._say("connecting ...")
+        address = self.panel.address.text().strip() or None
+
+        def work() -> None:
+            try:
+                self.listed.emit(self._list_models(address))
+            except SamError as error:
+                self.listed.emit(error)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def _show_models(self, found: list[Model] | SamError) -> None:
+        self.panel.models.clear()
+        if isinstance(found, SamError):
+            self._say(str(found))
+        else:
+            for each in found:
+                self.panel.models.addItem(each.name, each)
+            self._say("Choose a layer, and press the button below it.")
+        self._enable()
+
+    def _begin(self) -> None:
+        name, model = self.panel.images.currentText(), self.panel.models.currentData()
+        if name not in self.viewer.layers:
+            self._say("open an image first")
+            return
+        self.close_session()
+        self._image = self.viewer.layers[name]
+        try:
+            self._source = source = source_of(self._image)
+            self._clients = clients = self._connect(self.panel.address.text().strip() or None, model)
+        except SamError as error:
+            self._say(str(error))
+            return
+        self.requests = Requests(clients, source, self.told.emit)
+        self.layers = layers = Layers(self.viewer, self._image, source)
+        for each in (layers.points, layers.boxes):
+            each.events.data.connect(self._changed)
+            each.bind_key("n", lambda _: self._next(), overwrite=True)
+            each.bind_key("t", lambda _: self._toggle(), overwrite=True)
+        self.panel.axis.clear()
+        self.panel.axis.addItems([f"axis {number}" for number in range(len(source.stack))])
+        self.panel.axis.setCurrentIndex(len(source.stack) - 1)
+        self._choose()
+        self._enable()
+        self._say(HELP)
+        if (plane := self._plane()) is not None:
+            self.requests.prepare(plane)
+
+    def _enable(self) -> None:
+        is_open = self.requests is not None
+        self.panel.start.setEnabled(self.panel.models.count() > 0)
+        self.panel.clicks.setEnabled(is_open)
+        self.panel.jobs.setEnabled(is_open)
+        self.panel.track.setEnabled(is_open and self.panel.axis.count() > 0)
+        self.panel.cancel.setEnabled(False)
+
+    def _choose(self, _: Any = None) -> None:
+        if self.layers is not None:
+            self.layers.choose(self.panel.number.value(), self.panel.chosen_label())
+
+    def _next(self) -> None:
+        if self.layers is not None:
+            highest = max((number for _, number in self._prompts), default=0)
+            self.panel.number.setValue(max(self.layers.objects.free_number(), highest + 1))
+            self.panel.label.setCurrentIndex(0)
+
+    def _toggle(self) -> None:
+        self.panel.label.setCurrentIndex(1 - self.panel.label.currentIndex() % len(LABELS))
+
+    def _changed(self, _: Any = None) -> None:
+        """Ask for the objects whose points or boxes differ from those that the service knows."""
+        if self.layers is None or self.requests is None:
+            return
+        after = self.layers.prompts()
+        changed, gone = differences(self._prompts, after)
+        self._prompts = after
+        self.requests.leave()
+        self.layers.show_preview((), None)
+        for (plane, number), prompt in changed.items():
+            self.requests.segment(plane, number, prompt)
+        for plane, number in gone:
+            self.requests.forget(plane, number)
+
+    def _moved(self, _: Any, event: Any) -> None:
+        if self.layers is None or self.requests is None or self._source is None:
+            return
+        plane = self._plane()
+        row, column = map(float, self._image.world_to_data(event.position)[-2:])
+        if not self.panel.hover.isChecked() or plane is None or not self._is_inside(row, column):
+            self.requests.leave()
+            self.layers.show_preview((), None)
+            return
+        known = self._prompts.get((plane, self.panel.number.value()), Prompt())
+        self.requests.preview(plane, known.with_point(column, row, self.panel.chosen_label()))
+
+    def _is_inside(self, row: float, column: float) -> bool:
+        width, height = self._source.size if self._source is not None else (0, 0)
+        return -0.5 <= row <= height - 0.5 and -0.5 <= column <= width - 0.5
+
+    def _plane(self) -> Plane | None:
+        """Return the plane that is shown; None if the viewer shows no plane of the last two axes."""
+        dims, source = self.viewer.dims, self._source
+        if source is None or tuple(dims.displayed) != (dims.ndim - 2, dims.ndim - 1):
+            self._say("show the last two axes in 2D, because the masks are of these planes")
+            return None
+        place = np.round(self._image.world_to_data(dims.point)[: len(source.stack)]).astype(int)
+        return tuple(int(value) for value in np.clip(place, 0, np.array(source.stack, int) - 1))
+
+    def _everything(self) -> None:
+        self._job(lambda requests, plane: requests.everything(plane, **self.panel.parameters()))
+
+    def _find(self) -> None:
+        texts = self.panel.texts()
+        if not texts:
+            self._say("enter words to find, with commas between them")
+            return
+        self._job(lambda requests, plane: requests.find(plane, texts, self.panel.threshold.value()))
+
+    def _track(self) -> None:
+        axis = self.panel.axis.currentIndex()
+        self._job(lambda requests, plane: requests.track(self._prompts, plane, axis))
+
+    def _job(self, start: Callable[[Requests, Plane], None]) -> None:
+        plane = self._plane()
+        if self.requests is None or plane is None:
+            return
+        self.panel.progress.setRange(0, 0)  # busy, until the first progress comes
+        self.panel.cancel.setEnabled(True)
+        self._say("working ...")
+        start(self.requests, plane)
+
+    def _cancel(self) -> None:
+        if self.requests is not None:
+            self.requests.cancel()
+
+    def _show(self, event: Event) -> None:
+        layers = self.layers
+        if layers is None:  # it was on its way when the session ended
+            return
+        if isinstance(event, Preview):
+            layers.show_preview(event.plane, event.patch)
+        elif isinstance(event, Masks):
+            layers.objects.put(event.plane, event.patches)
+        elif isinstance(event, Found):
+            layers.objects.add(event.plane, event.patches)
+        elif isinstance(event, Progress):
+            self.panel.progress.setRange(0, event.total)
+            self.panel.progress.setValue(event.done)
+        elif isinstance(event, Ended):
+            self._say(event.text)
+            if event.is_job:
+                self.panel.progress.setRange(0, 1)
+                self.panel.progress.reset()
+                self.panel.cancel.setEnabled(False)
+
+    def _say(self, text: str) -> None:
+        self.panel.status.setText(text)

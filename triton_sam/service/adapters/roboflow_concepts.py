@@ -1,0 +1,171 @@
+"""Words and examples through Roboflow's `/sam3/concept_segment`.
+
+Reference: inference/core/entities/requests/sam3.py and inference/models/sam3 of https://github.com/roboflow/inference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import Request
+from pydantic import Field
+
+from ...concepts.instances import Instance
+from ...concepts.query import MAX_EXAMPLES, MAX_TEXTS
+from ...masks.rle import BoolArray
+from ..answers import MAX_MASK_PIXELS
+from ..problems import Problem
+from ..store import StoredImage
+from .bridge import Bridge, Lenient
+
+MOST = 200
+"""The most instances of a prompt: as many as SAM3 proposes."""
+
+
+class ExampleBox(Lenient):
+    """A box in pixels: its top left corner and size, or two corners. Unlike those of SAM2, x and y are a corner."""
+
+    x: float | None = None
+    y: float | None = None
+    width: float | None = None
+    height: float | None = None
+    x0: float | None = None
+    y0: float | None = None
+    x1: float | None = None
+    y1: float | None = None
+
+    def corners(self) -> list[float]:
+        """Return x1, y1, x2, y2.
+
+        Raises:
+            Problem: 422, numbers are missing.
+        """
+        if None not in (self.x0, self.y0, self.x1, self.y1):
+            return [float(each or 0) for each in (self.x0, self.y0, self.x1, self.y1)]
+        if None in (self.x, self.y, self.width, self.height):
+            raise Problem(422, "a box needs x, y, width and height, or x0, y0, x1 and y1")
+        x, y, width, height = (float(each or 0) for each in (self.x, self.y, self.width, self.height))
+        return [x, y, x + width, y + height]
+
+
+class Concept(Lenient):
+    """A concept: words, example boxes, or both."""
+
+    type: str | None = Field(default=None, max_length=32)
+    text: str | None = None
+    output_prob_thresh: float | None = None
+    boxes: list[ExampleBox] | None = Field(default=None, max_length=MAX_EXAMPLES)
+    box_labels: list[int] | None = Field(default=None, max_length=MAX_EXAMPLES)
+
+    def filters(self, default: float | None) -> dict[str, Any]:
+        """Return the members of a FindRequest except for the text.
+
+        Raises:
+            Problem: 422, there are neither words nor boxes.
+        """
+        if not self.text and not self.boxes:
+            raise Problem(422, "each prompt needs a text, boxes, or both")
+        threshold = default if self.output_prob_thresh is None else self.output_prob_thresh
+        if not self.boxes:
+            return {"threshold": threshold}
+        labels = [int(each != 0) for each in self.box_labels] if self.box_labels is not None else None
+        return {"threshold": threshold, "boxes": [each.corners() for each in self.boxes], "box_labels": labels}
+
+    def echo(self, number: int) -> dict[str, Any]:
+        """Return what an answer repeats of it."""
+        kind = self.type or ("visual" if self.boxes else "text")
+        return {"prompt_index": number, "type": kind, "text": self.text, "num_boxes": len(self.boxes or ())}
+
+
+class ConceptRequest(Lenient):
+    """A call, apart from its image."""
+
+    prompts: list[Concept] = Field(min_length=1, max_length=MAX_TEXTS)
+    output_prob_thresh: float | None = 0.5
+    nms_iou_threshold: float | None = Field(default=None, ge=0, le=1)
+    format: str = Field(default="polygon", max_length=32)
+
+
+Found = tuple[int, Instance]
+"""The number of a prompt, and one of its instances."""
+
+
+async def find_concepts(
+    bridge: Bridge, request: Request, image: StoredImage, asked: ConceptRequest, write: Callable[[Instance], Any]
+) -> list[dict[str, Any]]:
+    """Return the results of all prompts, each with its predictions, the best first.
+
+    Args:
+        bridge: finds the instances. Prompts of words with the same threshold are one search.
+        request: the request that they are for.
+        image: the image.
+        asked: the prompts.
+        write: makes a prediction of an instance.
+
+    Raises:
+        Problem: as Bridge.instances() does.
+    """
+    pair = await bridge.words_pair("sam3")
+    width, height = image.size
+    limit = min(MOST, MAX_MASK_PIXELS // (width * height * len(asked.prompts)))  # so that all masks fit the memory
+    if limit < 1:
+        raise Problem(422, f"{len(asked.prompts)} prompts are too many for {width} x {height} pixels: send fewer")
+    found: list[Found] = []
+    for numbers in _together(asked.prompts, asked.output_prob_thresh):
+        prompts = [asked.prompts[number] for number in numbers]
+        texts = [each.text for each in prompts if each.text]
+        filters = prompts[0].filters(asked.output_prob_thresh)
+        instances = await bridge.instances(request, image, pair, texts, lambda each: each, limit=limit, **filters)
+        found += [(numbers[each.object_index], each) for each in instances]
+    if asked.nms_iou_threshold is not None:
+        found = _best_of_all(found, asked.nms_iou_threshold)
+
+    async def fetch() -> list[Found]:
+        return found
+
+    def convert(each: Iterator[Found]) -> list[tuple[int, Any]]:
+        return [(number, write(instance)) for number, instance in each]
+
+    written = await bridge.engine.budgets.workers.run(2 * width * height, fetch, convert)
+    return [
+        {
+            "prompt_index": number,
+            "echo": prompt.echo(number),
+            "predictions": [each for owner, each in written if owner == number],
+        }
+        for number, prompt in enumerate(asked.prompts)
+    ]
+
+
+def _together(prompts: Sequence[Concept], default: float | None) -> list[list[int]]:
+    """Return the numbers of prompts in groups that one search can answer: words alone, with the same threshold."""
+    groups: dict[Any, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        filters = prompt.filters(default)
+        key = ("boxes", number) if prompt.boxes else ("words", filters["threshold"])
+        groups.setdefault(key, []).append(number)
+    return list(groups.values())
+
+
+def _best_of_all(found: list[Found], threshold: float) -> list[Found]:
+    """Drop instances whose mask has a higher IoU with one of a better score, also one of another prompt."""
+    kept: list[Found] = []
+    for number, each in sorted(found, key=lambda one: -one[1].score):
+        if all(_iou(each, other) <= threshold for _, other in kept):
+            kept.append((number, each))
+    return kept
+
+
+def _iou(one: Instance, other: Instance) -> float:
+    """Return the IoU of two masks; boxes that do not touch need no look at the pixels."""
+    if one.box is None or other.box is None:
+        return 0.0
+    left, top = max(one.box[0], other.box[0]), max(one.box[1], other.box[1])
+    right, bottom = min(one.box[2], other.box[2]), min(one.box[3], other.box[3])
+    if left >= right or top >= bottom:
+        return 0.0
+    part: BoolArray = one.mask[top:bottom, left:right] & other.mask[top:bottom, left:right]
+    shared = int(np.count_nonzero(part))
+    return shared / (one.area + other.area - shared)

@@ -26,7 +26,8 @@ from ..client.everything import Progress, find_everything
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.search import FoundObject, Step
+from ..everything.parts import FoundObject
+from ..everything.search import Step
 from ..inputs.images import open_image
 from ..masks.coco import coco_document, corner_and_size
 from ..masks.drawing import overlay_objects

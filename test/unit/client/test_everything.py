@@ -9,7 +9,7 @@ from support.found_masks import found_mask
 
 from triton_sam.client.everything import find_everything
 from triton_sam.errors import ConfigurationError
-from triton_sam.everything import filters, search
+from triton_sam.everything import filters, parts
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
@@ -63,14 +63,14 @@ def test_boxes_exactly_at_the_threshold_are_treated_as_by_torchvision(threshold)
 
 
 def test_scores_exactly_at_a_threshold_are_treated_as_by_torch(monkeypatch):
-    monkeypatch.setattr(search, "full_size_logits", lambda logits, *_: logits)
+    monkeypatch.setattr(parts, "full_size_logits", lambda logits, *_: logits)
     low = np.zeros((4, 5), np.float32)
     low.ravel()[:19] = 2  # 19 of 20 pixels are stable: 0.95, the default threshold
     for score, kept in [(0.9, True), (float(np.float32(0.8)), False)]:  # torch.tensor([0.8]) > 0.8 is False
         chosen = Parameters(1, mask_threshold=-0.5)
-        clicks = search.Clicks(None, (0, 0, 5, 4), (5, 4), get_family("sam2"), chosen, Found())
-        clicks._consider(low, score, (1.0, 1.0))
-        assert bool(clicks.masks) is kept
+        part, seen = parts.Part(None, np.zeros((0, 2)), (0, 0, 5, 4), (5, 4), chosen), parts.Seen()
+        parts._consider(part, get_family("sam2"), seen, low, score, (1.0, 1.0))
+        assert bool(seen.masks) is kept
 
 
 def test_stability_and_boxes_equal_the_official_ones():
@@ -103,6 +103,9 @@ class Discs:
 
     def encode(self, image):
         return image.size
+
+    def see_part(self, part):
+        return None
 
     def predict(self, points, labels, box=None, mask_input=None, multimask_output=False, image=None):
         assert labels.shape == points.shape[:2]

@@ -24,6 +24,7 @@ IMAGE = np.zeros((48, 64, 3), np.uint8)
 ALL = {"pred_iou_thresh": 0, "stability_score_thresh": 0}
 SMALL = {"points_per_side": 2, "multimask_output": False, **ALL}
 UNKNOWN = InferenceError("[400] unexpected inference input 'everything' for model 'sam2'")
+UNKNOWN_PART = InferenceError("[400] unexpected inference input 'everything_part' for model 'sam2'")
 
 
 def two_objects() -> Found:
@@ -99,6 +100,8 @@ def older(error: Any):
     def answer(request):
         if "everything" in request.inputs:
             return error
+        if "everything_part" in request.inputs:
+            return UNKNOWN_PART
         if request.model == "sam2":
             return (
                 clicked(objects=len(request.inputs["point_coords"])) if "point_coords" in request.inputs else uploaded()

@@ -13,7 +13,8 @@ from support.found_masks import found_mask
 from triton_sam.cli import main
 from triton_sam.commands import everything
 from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.search import Found, FoundMask, Step
+from triton_sam.everything.parts import FoundMask
+from triton_sam.everything.search import Found, Step
 from triton_sam.masks.rle import rle_to_mask
 
 SIZE = (80, 60)

@@ -86,6 +86,7 @@ class TritonPythonModel:
         jobs = bls.number(parameters, "max_jobs", contract.DEFAULT_MAX_JOBS)
         self._job_kinds = {
             contract.EVERYTHING: _Job(bls.Pool("everything", jobs, jobs), self._model.find_everything),
+            contract.EVERYTHING_PART: _Job(bls.Pool("part", jobs, pending), self._model.find_part),
             contract.FIND: _Job(bls.Pool("find", threads, pending), self._model.find_concepts),
         }
         self._stops = threading.Event()

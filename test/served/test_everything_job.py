@@ -189,6 +189,16 @@ def test_too_many_jobs_are_refused_at_once_and_clicks_are_right_beside_them(serv
     assert len(refused) == 1
 
 
+def test_without_thresholds_those_hold_that_fit_the_demo_model(service_triton, photo):
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        found = client.everything(photo, points_per_side=4)
+        parts = client.everything(photo, points_per_side=4, progress=lambda step: None)
+        official = client.everything(photo, points_per_side=4, pred_iou_thresh=0.8, stability_score_thresh=0.95)
+    assert found
+    assert [record(each) for each in parts] == [record(each) for each in found]
+    assert len(official) < len(found)
+
+
 def test_a_wrong_job_is_one_clear_error(triton, photo):
     with pytest.raises(InferenceError, match="BAD_REQUEST: there is no parameter 'points'"):
         find(triton, photo, points=3)

@@ -122,8 +122,12 @@ def _part_to_json(part: Part) -> bytes:
 
 
 def _members(parameters: Parameters) -> dict[str, Any]:
-    """Return all parameters, also those with their defaults, so that the defaults of the server do not matter."""
-    given = {each.name: getattr(parameters, each.name) for each in fields(parameters) if each.name != "point_grids"}
+    """Return all parameters, also those with their defaults, so that the defaults of the server do not matter.
+
+    The exceptions are thresholds that the caller has not given: the server knows those that fit the model.
+    """
+    others = {"point_grids", "left_open", *parameters.left_open}
+    given = {each.name: getattr(parameters, each.name) for each in fields(parameters) if each.name not in others}
     if parameters.points_per_side is None:
         del given["points_per_side"]
     given["cleanup"] = parameters.cleanup.to_json()

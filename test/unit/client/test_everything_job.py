@@ -50,7 +50,8 @@ def test_one_request_brings_all_objects():
     sent = json.loads(request.inputs["everything"][0])
     assert sent["points_per_side"] == 3
     assert sent["pred_iou_thresh"] == 0.5
-    assert sent["stability_score_thresh"] == 0.95  # the defaults of this side hold
+    assert sent["box_nms_thresh"] == 0.7  # the defaults of this side hold
+    assert "stability_score_thresh" not in sent  # but the server knows the threshold that fits the model
 
 
 def test_the_async_client_sends_the_same_request():

@@ -77,7 +77,11 @@ class Networks(Protocol):
         """Return logits (P,C,h,w) and scores (P,C)."""
 
 
-def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str) -> tuple[bytes, Parameters]:
+Thresholds = Mapping[str, float]
+"""The thresholds that hold where a request names none, see triton_sam.everything.thresholds."""
+
+
+def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: Thresholds) -> tuple[bytes, Parameters]:
     """Read the request for a job; return the image file and the parameters.
 
     Raises:
@@ -89,7 +93,7 @@ def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str) -> tuple[byte
     if contract.IMAGE not in tensors:
         raise InputError(f"{contract.EVERYTHING} needs the image itself in the same request")
     given = read_object(tensors, contract.EVERYTHING, '{"points_per_side": 16}')
-    return _bytes(tensors[contract.IMAGE]), read_parameters(given, family)
+    return _bytes(tensors[contract.IMAGE]), read_parameters(given, family, thresholds)
 
 
 def read_object(tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str) -> dict[str, Any]:
@@ -107,7 +111,7 @@ def read_object(tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str
     return given
 
 
-def read_parameters(given: dict[str, Any], family: str) -> Parameters:
+def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) -> Parameters:
     """Return the parameters of a request.
 
     Raises:
@@ -120,7 +124,7 @@ def read_parameters(given: dict[str, Any], family: str) -> Parameters:
             raise InputError('cleanup must be an object such as {"max_hole_area": 10}')
         given["cleanup"] = Cleanup.from_json(given["cleanup"])
     try:
-        return parameters_of(family, given)
+        return parameters_of(family, {**thresholds, **given})
     except ConfigurationError as error:
         raise InputError(str(error)) from error
 

@@ -21,7 +21,7 @@ from ...everything.parts import Part
 from ...families.base import Size
 from ...wire import contract
 from ..cache import HeldImage
-from .everything import read_object, read_parameters
+from .everything import Thresholds, read_object, read_parameters
 from .requests import SessionRequest, read_bytes
 
 _COMPANIONS = {contract.IMAGE, contract.IMAGE_ID, contract.EVERYTHING_PART}
@@ -62,7 +62,7 @@ class PartRequest:
         return Part(image, self.points, crop, self.whole or image.image_size, self.parameters)
 
 
-def read_part(tensors: Mapping[str, npt.NDArray[Any]], family: str) -> PartRequest:
+def read_part(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: Thresholds) -> PartRequest:
     """Read a request.
 
     Raises:
@@ -87,7 +87,8 @@ def read_part(tensors: Mapping[str, npt.NDArray[Any]], family: str) -> PartReque
         raise InputError("crop and image_size belong together")
     if crop is not None:
         _check_crop(crop, whole)
-    return PartRequest(named, _points(given.get("points")), read_parameters(parameters, family), crop, whole)
+    chosen = read_parameters(parameters, family, thresholds)
+    return PartRequest(named, _points(given.get("points")), chosen, crop, whole)
 
 
 def _check_crop(crop: Box, whole: Size) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,6 +52,7 @@ class SessionModel:
         metrics: receives the metrics.
         identity: text that identifies the encoder and its weights, on which the embeddings depend besides the image.
         concepts: calls the models of concepts; None if the family has none.
+        thresholds: of searches for all objects that name none; without any, those of the family's official generator.
     """
 
     def __init__(
@@ -61,11 +63,13 @@ class SessionModel:
         metrics: Metrics,
         identity: str,
         concepts: ConceptModels | None = None,
+        thresholds: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.cache = cache
         self._pair = pair
         self._models = models
         self._metrics = metrics
+        self._thresholds = thresholds
         self._turns = Turns()
         self._images = ImageStore(models, cache, self._prepare, pair.family.embeddings, identity)
         self._concepts = None
@@ -97,7 +101,7 @@ class SessionModel:
         """
 
         def work(reply: Reply) -> Tensors:
-            content, parameters = read_job(tensors, self._pair.family.name)
+            content, parameters = read_job(tensors, self._pair.family.name, self._thresholds)
             networks = self._job_networks(reply, stopped)
             return write_found(find_everything(content, parameters, self._pair.family, networks, stopped))
 
@@ -115,7 +119,7 @@ class SessionModel:
         """
 
         def work(reply: Reply) -> Tensors:
-            asked = read_part(tensors, self._pair.family.name)
+            asked = read_part(tensors, self._pair.family.name, self._thresholds)
             image = self._find(asked.image, reply)
             seen = see_part(asked.part(image), self._pair.family, self._job_networks(reply, stopped))
             return {**write_image(image), **write_seen(seen)}

@@ -21,14 +21,11 @@ from ..families.base import Family, FloatArray, Size
 from ..masks.cleanup import remove_small_regions
 from ..masks.rle import BoolArray
 from .filters import Box, crop_boxes, last_pixels, suppressed
+from .lattice import Lattice
 from .parameters import Parameters
 from .parts import Decode, FoundMask, FoundObject, Part, Seen, see
 
 _POINTS_PER_REQUEST = 8
-_STRIDES = (4, 2, 1)
-"""The adaptive mode tries every fourth point in both directions first, then every second, then all others."""
-_LARGEST_COVER = 0.2
-"""In the adaptive mode, a mask with a larger share of its crop hides no points: it may be a background with objects."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +142,9 @@ def search_in_parts(image: Image.Image, parameters: Parameters) -> SearchInParts
         part = image if len(crops) == 1 else image.crop(crop)
         encoded = yield Encode(part)
         clicks = Clicks(encoded, crop, image.size, parameters, found)
-        for points in clicks.chunks(parameters.grid(layer) * np.array(part.size)):
+        for points, left_out in clicks.chunks(parameters.grid(layer) * np.array(part.size)):
             yield from clicks.click(points)
-            done += len(points)
+            done += len(points) + left_out
             yield Step(done, total, clicks, found)
         kept = clicks.kept()
         found.dropped["box_nms_thresh"] += len(clicks.masks) - len(kept)
@@ -174,23 +171,32 @@ class Clicks:
         self._image, self._crop, self._whole = image, crop, whole
         self._parameters, self._found = parameters, found
         self._size = (crop[2] - crop[0], crop[3] - crop[1])
-        self._covered = np.zeros(self._size[::-1], np.bool_)
+        self._lattice: Lattice | None = None
+        self._indices: dict[tuple[float, float], int] = {}
 
     def kept(self) -> list[FoundMask]:
         """Return the masks that remain of those whose boxes overlap."""
         boxes, scores = [each.box for each in self.masks], [each.score for each in self.masks]
         return [self.masks[index] for index in suppressed(boxes, scores, self._parameters.box_nms_thresh)]
 
-    def chunks(self, points: FloatArray) -> Iterator[FloatArray]:
-        """Yield the points (N,2) in pixels of the crop, a few at a time, in the order in which they are tried."""
-        for part in _passes(points, self._parameters.adaptive):
-            for start in range(0, len(part), _POINTS_PER_REQUEST):
-                yield part[start : start + _POINTS_PER_REQUEST]
+    def chunks(self, points: FloatArray) -> Iterator[tuple[FloatArray, int]]:
+        """Yield the points (N,2) in pixels of the crop, a few at a time, and how many others are left out."""
+        is_square = math.isqrt(len(points)) ** 2 == len(points)
+        if not (self._parameters.adaptive and is_square):
+            for start in range(0, len(points), _POINTS_PER_REQUEST):
+                yield points[start : start + _POINTS_PER_REQUEST], 0
+            return
+        self._lattice = Lattice(points, self._size)
+        self._indices = {(float(x), float(y)): index for index, (x, y) in enumerate(points)}
+        left_out = len(points)
+        for chosen in self._lattice.passes():
+            left_out -= len(chosen)
+            for start in range(0, len(chosen), _POINTS_PER_REQUEST):
+                yield points[chosen[start : start + _POINTS_PER_REQUEST]], 0
+        yield points[:0], left_out
 
     def click(self, points: FloatArray) -> Generator[Part, Seen, None]:
         """Click on points (N,2), and keep the masks that pass the filters."""
-        if self._parameters.adaptive:
-            points = points[[not self._covered[int(y), int(x)] for x, y in points]]
         if not len(points):
             return
         seen = yield Part(self._image, points, self._crop, self._whole, self._parameters)
@@ -198,14 +204,10 @@ class Clicks:
         self._found.candidates += seen.candidates
         self._found.dropped += seen.dropped
         self.masks += seen.masks
-        if self._parameters.adaptive:
-            for each in seen.masks:
-                self._cover(each)
-
-    def _cover(self, found: FoundMask) -> None:
-        mask = np.unpackbits(found.bits, count=self._covered.size).reshape(self._covered.shape).view(np.bool_)
-        if np.count_nonzero(mask) <= _LARGEST_COVER * mask.size:
-            self._covered |= mask
+        if self._lattice is not None:
+            for x, y in points:
+                place = float(x), float(y)
+                self._lattice.put(self._indices[place], [each for each in seen.masks if each.point == place])
 
 
 def _suppress_crops(found: Found, threshold: float) -> None:
@@ -239,20 +241,6 @@ def _with_mask(found: FoundMask, mask: BoolArray) -> FoundMask:
     left, top, right, bottom = found.crop
     part = mask[top:bottom, left:right]
     return dataclasses.replace(found, bits=np.packbits(part), box=last_pixels(part))
-
-
-def _passes(points: FloatArray, adaptive: bool) -> Iterator[FloatArray]:
-    """Yield the points, or in the adaptive mode the coarse grid first and then the finer ones."""
-    side = math.isqrt(len(points))
-    if not adaptive or side * side != len(points):
-        yield points
-        return
-    rows, columns = np.divmod(np.arange(len(points)), side)
-    done = np.zeros(len(points), np.bool_)
-    for stride in _STRIDES:
-        chosen = (rows % stride == stride // 2) & (columns % stride == stride // 2) & ~done
-        done |= chosen
-        yield points[chosen]
 
 
 def _area(box: Box) -> int:

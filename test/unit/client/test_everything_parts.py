@@ -91,6 +91,19 @@ def test_parts_find_the_same_as_one_request(more):
     assert steps[-1].done == steps[-1].total
 
 
+@pytest.mark.parametrize("layers", [0, 1])
+@pytest.mark.parametrize("size", [(1, 1), (20_000, 20), (20, 20_000)])
+def test_images_of_odd_sizes_are_searched_in_parts(size, layers):
+    with SAM2TritonClient(transport=FakeTransport(Server())) as client:
+        image, chosen = (
+            np.zeros((size[1], size[0], 3), np.uint8),
+            {**LOW, "points_per_side": 1, "crop_n_layers": layers},
+        )
+        found = client.everything(image, progress=lambda step: None, **chosen)
+        assert summary(found) == summary(client.everything(image, **chosen))
+    assert all(each.mask.shape == size[::-1] for each in found)
+
+
 @pytest.mark.parametrize("kind", [SpeculativeSAM2Client, AsyncSAM2TritonClient])
 def test_the_async_clients_search_in_parts(kind):
     server, steps = Server(), []

@@ -9,7 +9,7 @@ import pytest
 from support.conditions import settled
 
 from triton_sam import ConfigurationError, ImageError, SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.everything.search import FoundObject
+from triton_sam.everything.parts import FoundObject
 from triton_sam.transport.triton import Transport
 from triton_sam.transport.url import parse_url
 

@@ -63,11 +63,14 @@ def record(each) -> tuple:
     ],
     ids=["grid", "refined", "crops"],
 )
-def test_a_job_finds_the_same_as_clicks(service_triton, triton, photo, more):
+def test_a_job_finds_the_same_as_parts_and_clicks(service_triton, triton, photo, more):
     answer = find(triton, photo, **{**LOW, **more})["objects"]
     with SAM2TritonClient(service_triton.grpc_url) as client:
         found = client.everything(photo, progress=lambda step: None, **{**LOW, **more})
+        client.see_part = lambda part: None  # as with an older server
+        clicked = client.everything(photo, progress=lambda step: None, **{**LOW, **more})
     assert found
+    assert [record(each) for each in clicked] == [record(each) for each in found]
     assert [
         (
             each["segmentation"]["counts"],
@@ -81,7 +84,7 @@ def test_a_job_finds_the_same_as_clicks(service_triton, triton, photo, more):
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_both_clients_send_one_request_that_finds_the_same_as_clicks(service_triton, triton, photo, protocol):
+def test_both_clients_send_one_request_that_finds_the_same_as_parts(service_triton, triton, photo, protocol):
     def requests() -> int:
         return int(triton.statistics("sam2")["inference_count"])
 
@@ -93,7 +96,7 @@ def test_both_clients_send_one_request_that_finds_the_same_as_clicks(service_tri
 
     steps: list = []
     with SAM2TritonClient(url) as client:
-        clicked = client.everything(photo, progress=steps.append, **LOW)
+        in_parts = client.everything(photo, progress=steps.append, **LOW)
         before = settled(requests)
         found = client.everything(photo, **LOW)
         others = asyncio.run(search())
@@ -101,8 +104,8 @@ def test_both_clients_send_one_request_that_finds_the_same_as_clicks(service_tri
     assert found
     assert steps
     for answers in (found, others):
-        assert [record(each) for each in answers] == [record(each) for each in clicked]
-        assert [(each.box, each.crop_box) for each in answers] == [(each.box, each.crop_box) for each in clicked]
+        assert [record(each) for each in answers] == [record(each) for each in in_parts]
+        assert [(each.box, each.crop_box) for each in answers] == [(each.box, each.crop_box) for each in in_parts]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -115,13 +118,14 @@ def test_an_older_session_model_is_recognized(service_triton, photo, protocol):
     assert UNKNOWN_INPUT.replace("everything", "later") in str(caught.value)
 
 
-def test_a_cancelled_task_ends_the_job(service_triton, triton, photo):
+@pytest.mark.parametrize("progress", [None, lambda step: None], ids=["one request", "parts"])
+def test_a_cancelled_task_ends_the_job(service_triton, triton, photo, progress):
     def decodes() -> int:
         return int(triton.statistics("sam2_decoder")["inference_count"])
 
     async def search():
         async with SpeculativeSAM2Client(service_triton.grpc_url) as client:
-            task = asyncio.create_task(client.everything_async(photo, **LONG))
+            task = asyncio.create_task(client.everything_async(photo, progress=progress, **LONG))
             await asyncio.to_thread(wait_until, lambda: decodes() >= before + 3)
             seen = await asyncio.to_thread(decodes)
             task.cancel()
@@ -183,6 +187,16 @@ def test_too_many_jobs_are_refused_at_once_and_clicks_are_right_beside_them(serv
         each.join(60)
     assert [answer["decodes"] for answer in answers] == [81, 81]
     assert len(refused) == 1
+
+
+def test_without_thresholds_those_hold_that_fit_the_demo_model(service_triton, photo):
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        found = client.everything(photo, points_per_side=4)
+        parts = client.everything(photo, points_per_side=4, progress=lambda step: None)
+        official = client.everything(photo, points_per_side=4, pred_iou_thresh=0.8, stability_score_thresh=0.95)
+    assert found
+    assert [record(each) for each in parts] == [record(each) for each in found]
+    assert len(official) < len(found)
 
 
 def test_a_wrong_job_is_one_clear_error(triton, photo):

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triton_sam.everything.filters import last_pixels
-from triton_sam.everything.search import FoundMask
+from triton_sam.everything.parts import FoundMask
 
 
 def found_mask(

@@ -34,7 +34,7 @@ from ..wire import contract
 
 FAMILY = "sam2"
 OFFICIAL = "official generator"
-ALONE, BESIDE = "alone", "beside a search"
+ALONE, BESIDE, BESIDE_PARTS = "alone", "beside a search", "beside a search in parts"
 _PATIENCE = 3600.0  # seconds for one request; the session model answers at the end of the search
 _PAUSE = 0.1  # seconds between two clicks of a person
 
@@ -65,7 +65,7 @@ class ClickSpeed:
     """The time of a click, from the request until its mask is there.
 
     Args:
-        situation: ALONE or BESIDE.
+        situation: ALONE, BESIDE or BESIDE_PARTS.
         clicks: number of clicks.
         median: median of their times, seconds.
         p95: 95th percentile of their times, seconds.
@@ -77,8 +77,8 @@ class ClickSpeed:
     p95: float
 
 
-class Clicks:
-    """Sends the clicks of a search to the server.
+class Parts:
+    """Asks the session model for the parts of a search, as clients do that show progress.
 
     Args:
         client: the client.
@@ -155,7 +155,7 @@ def measure_searches(
 
 
 def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -> list[ClickSpeed]:
-    """Measure the clicks of one user without and with another user's search inside the session model.
+    """Measure the clicks of one user without and with another user's search inside the session model, of both kinds.
 
     Args:
         server: a running server with the built-in model.
@@ -166,26 +166,18 @@ def measure_clicks(server: LocalServer, image: Path, clicks: int, points: int) -
     Raises:
         ServerError: a click or the search failed.
     """
-    with SAM2TritonClient(server.grpc_url) as client, contextlib.closing(SessionJob(server.grpc_url)) as job:
+    with (
+        SAM2TritonClient(server.grpc_url) as client,
+        contextlib.closing(SessionJob(server.grpc_url)) as job,
+        SAM2TritonClient(server.grpc_url, timeout=_PATIENCE) as other,
+    ):
         width, height = client.set_image(image).image_size
         places = np.random.default_rng(0).uniform(0.1, 0.9, (clicks, 2)) * (width, height)
         _click_times(client, places[:5])
         alone = _click_times(client, places)
-        over = threading.Event()
-
-        def search() -> None:
-            while not over.is_set():
-                job.generate(image, points_per_side=points)
-
-        with ThreadPoolExecutor(1) as pool:
-            searching = pool.submit(search)
-            try:
-                time.sleep(1)  # until the search decodes
-                beside = _click_times(client, places)
-            finally:
-                over.set()
-            searching.result()  # clicks beside a search that failed were alone
-    return [_click_speed(ALONE, alone), _click_speed(BESIDE, beside)]
+        beside = _times_beside(client, places, lambda: job.generate(image, points_per_side=points))
+        in_parts = _times_beside(client, places, lambda: Parts(other).generate(image, points_per_side=points))
+    return [_click_speed(ALONE, alone), _click_speed(BESIDE, beside), _click_speed(BESIDE_PARTS, in_parts)]
 
 
 def format_searches(speeds: Sequence[SearchSpeed]) -> str:
@@ -217,9 +209,28 @@ def _runners(server: LocalServer, stack: contextlib.ExitStack) -> dict[str, Gene
     return {
         OFFICIAL: registry.everything_reference(FAMILY, checkpoint, None, None),
         "client, in process": ClientGenerator(in_process),
-        "clicks, gRPC": Clicks(served),
+        "session model in parts, gRPC": Parts(served),
         "session model, gRPC": stack.enter_context(contextlib.closing(SessionJob(server.grpc_url))),
     }
+
+
+def _times_beside(client: SAM2TritonClient, places: npt.NDArray[Any], search: Callable[[], object]) -> list[float]:
+    """Return the times of clicks while a search runs again and again."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.is_set():
+            search()
+
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(repeat)
+        try:
+            time.sleep(1)  # until the search decodes
+            seconds = _click_times(client, places)
+        finally:
+            over.set()
+        searching.result()  # clicks beside a search that failed were alone
+    return seconds
 
 
 def _click_times(client: SAM2TritonClient, places: npt.NDArray[Any]) -> list[float]:

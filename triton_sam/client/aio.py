@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..everything.parts import Part, Seen
 from ..everything.search import FoundObjects, Step
 from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource, plain_source
+from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
@@ -23,7 +24,7 @@ from .base import EmbeddingsPlace
 from .concepts import FoundInstances
 from .dispatched import DispatchedCore
 from .drivers import at_once
-from .everything import Queued, told_everything_async
+from .everything import Queued
 from .flows import ask, predict
 from .lanes import Lanes
 from .spellings import also_spelled
@@ -142,19 +143,21 @@ class AsyncSamTritonClient(DispatchedCore):
         return await asyncio.to_thread(click.segments, outputs)
 
     async def everything(
-        self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
+        self,
+        image: ImageSource | ImageEmbeddings | None = None,
+        *,
+        progress: Callable[[Step], None] | None = None,
+        **parameters: Any,
     ) -> FoundObjects:
         """Segment all objects of an image by a grid of clicks, see SAM2TritonClient.everything().
 
         Cancelling the task ends the search, and cancels its request at Triton.
         """
-        from ..everything.parameters import parameters_of
+        return await self._search(_SearchCalls(self), image, progress, parameters)
 
-        chosen = parameters_of(self.family.name, parameters)
-        image = await asyncio.to_thread(plain_source, image)  # an open file can be read only once
-        found = None if progress else await self._carry(self._jobs.find_everything(image, chosen))
-        found = found or await told_everything_async(_SearchCalls(self), image, chosen, progress)
-        return await asyncio.to_thread(FoundObjects, found)
+    async def see_part(self, part: Part) -> Seen | None:
+        """Let the server find the objects under some points of a search for everything; None if it cannot."""
+        return await self._carry(self._jobs.see_part(part))
 
     async def find(
         self,
@@ -195,6 +198,9 @@ class _SearchCalls:
 
     async def encode_async(self, image: ImageSource) -> ImageEmbeddings:
         return await self._client.encode(image)
+
+    async def see_part_async(self, part: Part) -> Seen | None:
+        return await self._client.see_part(part)
 
     async def predict_async(
         self,

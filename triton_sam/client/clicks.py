@@ -25,10 +25,31 @@ from ..masks.segment import Segment
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Prediction, Request
-from .session_image import SessionImage, text
+from .session_image import RemoteImage, SessionImage, text
 
 FULL_SIZE = FORMATS["rle"]
 """The clients ask a session model for full-size masks in this format because it takes the fewest bytes."""
+
+
+def with_image(request: Request, remote: RemoteImage, error: InferenceError) -> tuple[Request, ...]:
+    """Return the requests to send when the server has lost the image of a request: the same one with the image itself.
+
+    Usually this is one request. If a proxy distributes requests over two servers in turn, one server can receive every
+    id and the other every image, so that each click misses. After repeated misses this function therefore returns the
+    request twice, so that both servers receive the image. It does so only at every doubling of the misses, because a
+    cache that is too small causes repeated misses, too.
+
+    Raises:
+        SamError: the error has another cause than a lost image; it is converted to its specific type.
+    """
+    meant = contract.read_error(error)
+    if not isinstance(meant, UnknownImageError):
+        raise meant from (None if meant is error else error)
+    remote.misses += 1
+    inputs = {name: array for name, array in request.inputs.items() if name != contract.IMAGE_ID}
+    again = replace(request, inputs={contract.IMAGE: text(remote.content), **inputs})
+    takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # a power of two: 2, 4, 8, ...
+    return (again, again) if takes_turns else (again,)
 
 
 @dataclass(eq=False)
@@ -137,23 +158,10 @@ class SessionClick(Click):
     def again(self, error: InferenceError) -> tuple[Request, ...]:
         """Return the requests to send when the server has lost the image: the same prompt with the image itself.
 
-        Usually this is one request. If a proxy distributes requests over two servers in turn, one server can receive
-        every id and the other every image, so that each click misses. After repeated misses this method therefore
-        returns the request twice, so that both servers receive the image. It does so only at every doubling of the
-        misses, because a cache that is too small causes repeated misses, too.
-
         Raises:
             SamError: the error has another cause than a lost image; it is converted to its specific type.
         """
-        meant = contract.read_error(error)
-        if not isinstance(meant, UnknownImageError):
-            raise meant from (None if meant is error else error)
-        remote = self.image.remote
-        remote.misses += 1
-        inputs = {name: array for name, array in self.request.inputs.items() if name != contract.IMAGE_ID}
-        request = replace(self.request, inputs={contract.IMAGE: text(remote.content), **inputs})
-        takes_turns = remote.misses > 1 and remote.misses & (remote.misses - 1) == 0  # a power of two: 2, 4, 8, ...
-        return (request, request) if takes_turns else (request,)
+        return with_image(self.request, self.image.remote, error)
 
     def segments(self, outputs: Tensors) -> list[Segment]:
         """Read the answer. Without logits, it holds encoded full-size masks that the server has made."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..concepts.query import check_parameters
 from ..inputs.embeddings import ImageEmbeddings
@@ -20,6 +20,10 @@ from .dispatcher import Dispatcher, Work
 from .drivers import RunStep, carry, carry_async
 from .flows import Flow
 from .lanes import Lanes
+
+if TYPE_CHECKING:
+    from ..everything.search import FoundObjects
+    from .everything import AsyncSearchClient, Progress
 
 Value = TypeVar("Value")
 
@@ -74,6 +78,24 @@ class DispatchedCore(ClientCore):
         """Find instances of a concept (text, boxes, labels of the boxes), see SAM2TritonClient.find()."""
         query, chosen = check_parameters(*concept, parameters), current(image, self._embeddings)
         return await self._carry(self._concepts.find(query, chosen, example, self._encode_here))
+
+    async def _search(
+        self, calls: AsyncSearchClient, image: Any, progress: Progress | None, given: Mapping[str, Any]
+    ) -> FoundObjects:
+        """Find all objects, see SAM2TritonClient.everything(); ``calls`` are those of this client."""
+        from ..everything.parameters import parameters_of
+        from ..everything.search import FoundObjects
+        from .everything import is_at_hand, to_search, told_everything_async
+
+        chosen = parameters_of(self.family.name, given)
+        source, embeddings = await asyncio.to_thread(to_search, image, self._embeddings, chosen)
+        if embeddings is not None:
+            self._pair.check_origin(embeddings)
+        found = None
+        if progress is None and is_at_hand(embeddings):
+            found = await self._carry(self._jobs.find_everything(source, chosen))
+        found = found or await told_everything_async(calls, source, chosen, progress, embeddings)
+        return await asyncio.to_thread(FoundObjects, found)
 
     def _encode_here(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image and wait for its embeddings, for an image that the server keeps."""

@@ -1,4 +1,4 @@
-"""The search for all objects in one request: the session model searches, and sends the objects alone."""
+"""The search for all objects by the session model: in one request, or in parts, which tell the progress."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ import numpy as np
 
 from ..errors import InferenceError, ModelNotReadyError, ServerTimeoutError
 from ..everything.parameters import Parameters
-from ..everything.search import Found, FoundMask
+from ..everything.parts import FoundMask, Part, Seen
+from ..everything.search import Found
 from ..inputs.images import ImageSource, image_bytes
 from ..masks.rle import rle_to_mask
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Request
+from .clicks import with_image
 from .flows import Flow
-from .session_image import text
+from .session_image import SessionImage, text
 
 UNKNOWN_INPUT = f"unexpected inference input '{contract.EVERYTHING}'"
 """Part of Triton's own error message for a session model from before this input existed."""
+UNKNOWN_PART = f"unexpected inference input '{contract.EVERYTHING_PART}'"
+"""The same for parts of a search."""
 
 
 class JobFlows:
-    """The flow of a search in one request. It remembers when the server turns out to offer none.
+    """The flows of a search in one request and in parts. They remember what the server turns out not to offer.
 
     Args:
         pair: the models.
@@ -35,7 +39,7 @@ class JobFlows:
 
     def __init__(self, pair: ModelPair, *, is_used: bool) -> None:
         self._pair = pair
-        self._is_used = is_used
+        self._is_used = self._takes_parts = is_used
 
     def find_everything(self, source: ImageSource, parameters: Parameters) -> Flow[Found | None]:
         """Let the server search for all objects.
@@ -65,6 +69,38 @@ class JobFlows:
             raise meant from (None if meant is error else error)
         return _read(outputs, self._pair.session_model)
 
+    def see_part(self, part: Part) -> Flow[Seen | None]:
+        """Let the server find the objects under some points.
+
+        Returns:
+            The objects; None if the client has to decode and filter by itself: the embeddings are here, or the server
+            has no session model or an older one.
+
+        Raises:
+            ServerError: the request failed.
+        """
+        image = part.image
+        if not self._takes_parts or not isinstance(image, SessionImage):
+            return None
+        inputs = {
+            contract.IMAGE_ID: text(image.remote.image_id.encode()),
+            contract.EVERYTHING_PART: text(_part_to_json(part)),
+        }
+        request = Request(self._pair.session_model, inputs, (contract.RESULT_JSON, contract.IMAGE_ID))
+        try:
+            outputs = yield request
+        except InferenceError as error:
+            if UNKNOWN_PART in str(error):
+                self._takes_parts = False
+                return None
+            for again in with_image(request, image.remote, error):
+                outputs = yield again
+        else:
+            image.remote.misses = 0
+        image.keep_id(outputs)
+        found = _read(outputs, self._pair.session_model)
+        return Seen(found.masks, found.decodes, found.candidates, found.dropped)
+
 
 def _can_be_sent(parameters: Parameters) -> bool:
     """Whether a session model takes the parameters: it has a limit of points, and takes no point_grids."""
@@ -75,10 +111,27 @@ def _can_be_sent(parameters: Parameters) -> bool:
 
 
 def _to_json(parameters: Parameters) -> bytes:
-    """Return all parameters, also those with their defaults, so that the defaults of the server do not matter."""
-    given = {each.name: getattr(parameters, each.name) for each in fields(parameters) if each.name != "point_grids"}
+    return json.dumps(_members(parameters), default=np.generic.item).encode()
+
+
+def _part_to_json(part: Part) -> bytes:
+    request: dict[str, Any] = {"points": part.points.tolist(), "parameters": _members(part.parameters)}
+    if part.crop != (0, 0, *part.whole):
+        request |= {"crop": list(part.crop), "image_size": list(part.whole)}
+    return json.dumps(request, default=np.generic.item).encode()
+
+
+def _members(parameters: Parameters) -> dict[str, Any]:
+    """Return all parameters, also those with their defaults, so that the defaults of the server do not matter.
+
+    The exceptions are thresholds that the caller has not given: the server knows those that fit the model.
+    """
+    others = {"point_grids", "left_open", *parameters.left_open}
+    given = {each.name: getattr(parameters, each.name) for each in fields(parameters) if each.name not in others}
+    if parameters.points_per_side is None:
+        del given["points_per_side"]
     given["cleanup"] = parameters.cleanup.to_json()
-    return json.dumps(given, default=np.generic.item).encode()
+    return given
 
 
 def _read(outputs: Tensors, model: str) -> Found:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..errors import ConfigurationError
 from ..everything.filters import last_pixels
 from ..everything.parameters import Parameters
-from ..everything.search import FoundObject
+from ..everything.parts import FoundObject
 from ..inputs.images import ImageSource
 from ..masks.cleanup import Cleanup
 

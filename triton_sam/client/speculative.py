@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..everything.parts import Part, Seen
 from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource, plain_source
+from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
@@ -206,17 +207,18 @@ class SpeculativeSAM2Client(DispatchedCore):
         return click.each_segment(await asyncio.wrap_future(work.future))
 
     async def everything_async(
-        self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
+        self,
+        image: ImageSource | ImageEmbeddings | None = None,
+        *,
+        progress: Callable[[Step], None] | None = None,
+        **parameters: Any,
     ) -> FoundObjects:
         """Segment all objects, see SAM2TritonClient.everything(). Cancelling the task cancels the request at Triton."""
-        from ..everything.parameters import parameters_of
-        from .everything import told_everything_async
+        return await self._search(self, image, progress, parameters)
 
-        chosen = parameters_of(self.family.name, parameters)
-        image = await asyncio.to_thread(plain_source, image)
-        found = None if progress else await self._carry(self._jobs.find_everything(image, chosen))
-        found = found or await told_everything_async(self, image, chosen, progress)
-        return await asyncio.to_thread(FoundObjects, found)
+    async def see_part_async(self, part: Part) -> Seen | None:
+        """Let the server find the objects under some points of a search for everything; None if it cannot."""
+        return await self._carry(self._jobs.see_part(part))
 
     async def find_async(
         self,

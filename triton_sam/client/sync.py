@@ -9,10 +9,11 @@ from typing import Any
 
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
+from ..everything.parts import Part, Seen
 from ..everything.search import FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
-from ..inputs.images import ImageSource, plain_source
+from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
@@ -190,17 +191,23 @@ class SamTritonClient(ClientCore):
         return click.segments(self._ask(click))
 
     def everything(
-        self, image: ImageSource, *, progress: Callable[[Step], None] | None = None, **parameters: Any
+        self,
+        image: ImageSource | ImageEmbeddings | None = None,
+        *,
+        progress: Callable[[Step], None] | None = None,
+        **parameters: Any,
     ) -> FoundObjects:
         """Segment all objects of an image by a grid of clicks.
 
-        Without ``progress``, the server searches and sends the objects alone, in the answer to one request, if its
-        session model offers it, the client does not keep the embeddings, and the answer comes within the timeout.
-        Otherwise, and with ``progress``, the client sends the clicks. The objects are the same. An interrupted search
-        on the server ends before its next decode over gRPC; over HTTP, Triton does not notice it.
+        Without ``progress``, the server searches and sends the objects in the answer to one request, if its session
+        model offers it, the client does not keep the embeddings, and the answer comes within the timeout. Otherwise,
+        and with ``progress``, the client asks for the objects under a few points at a time, and the server still
+        decodes and filters. A client that keeps the embeddings, or speaks to an older server, filters by itself. The
+        objects are the same. An interrupted search ends before its next decode over gRPC; over HTTP, Triton does not
+        notice it.
 
         Args:
-            image: see encode().
+            image: see encode(); or an image that encode() returned. None for the current image.
             progress: is called after each request; ``step.done`` of ``step.total`` points are done. An exception that
                 it raises ends the search.
             parameters: fields of triton_sam.everything.parameters.Parameters, with the defaults of the family's
@@ -212,20 +219,32 @@ class SamTritonClient(ClientCore):
 
         Raises:
             ConfigurationError: a parameter is out of range.
+            NoImageError: there is no image.
             ImageError: the image cannot be used.
             ServerBusyError: the server has as many searches as it allows.
             ServerError: see triton_sam.errors.
         """
         from ..everything.parameters import parameters_of
-        from .everything import find_everything
+        from .everything import find_everything, is_at_hand, to_search
 
         chosen = parameters_of(self.family.name, parameters)
-        image = plain_source(image)  # an open file can be read only once
+        source, embeddings = to_search(image, self._embeddings, chosen)
+        if embeddings is not None:
+            self._pair.check_origin(embeddings)
         found = None
-        if progress is None:
+        if progress is None and is_at_hand(embeddings):
             with self._transport.one_call():
-                found = carry(self._jobs.find_everything(image, chosen), self._send)
-        return FoundObjects(found or find_everything(self, image, chosen, progress))
+                found = carry(self._jobs.find_everything(source, chosen), self._send)
+        return FoundObjects(found or find_everything(self, source, chosen, progress, embeddings))
+
+    def see_part(self, part: Part) -> Seen | None:
+        """Let the server find the objects under some points of a search for everything; None if it cannot.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        with self._transport.one_call():
+            return carry(self._jobs.see_part(part), self._send)
 
     def find(
         self,

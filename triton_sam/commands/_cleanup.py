@@ -7,8 +7,14 @@ import argparse
 from ..masks.cleanup import Cleanup
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a Cleanup. from_options() reads them."""
+def add_options(parser: argparse.ArgumentParser, *, of_prompts: bool = True) -> None:
+    """Add the options of a Cleanup. from_options() reads them.
+
+    Args:
+        parser: the parser of the command.
+        of_prompts: whether the command has prompts. A search for everything has no box to clip to, and an option of its
+            own for small regions, ``--min-mask-region-area``.
+    """
     group = parser.add_argument_group(
         "clean-up", "Without these options, masks equal those of the official predictor. The steps run in this order."
     )
@@ -26,22 +32,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="CELLS",
         help="drop parts of at most so many pixels of the small mask",
     )
-    group.add_argument("--clip-to-box", action="store_true", help="keep nothing outside of --box")
+    if of_prompts:
+        group.add_argument("--clip-to-box", action="store_true", help="keep nothing outside of --box")
     group.add_argument(
         "--smooth", type=float, default=0.0, metavar="PIXELS", help="smooth the outline over this radius"
     )
-    group.add_argument(
-        "--min-mask-region-area",
-        type=float,
-        default=0.0,
-        metavar="PIXELS",
-        help="fill holes and drop parts of fewer pixels of the image",
-    )
-    group.add_argument("--keep-clicked", action="store_true", help="keep only the parts that a foreground point hits")
+    if of_prompts:
+        group.add_argument(
+            "--min-mask-region-area",
+            type=float,
+            default=0.0,
+            metavar="PIXELS",
+            help="fill holes and drop parts of fewer pixels of the image",
+        )
+    hit = "a foreground point hits" if of_prompts else "the point of the grid hits"
+    group.add_argument("--keep-clicked", action="store_true", help=f"keep only the parts that {hit}")
 
 
-def from_options(args: argparse.Namespace) -> Cleanup:
-    """Return the clean-up that the options describe.
+def from_options(args: argparse.Namespace, *, of_prompts: bool = True) -> Cleanup:
+    """Return the clean-up that the options describe; ``of_prompts`` as for add_options().
 
     Raises:
         InputError: a number is out of range.
@@ -49,8 +58,8 @@ def from_options(args: argparse.Namespace) -> Cleanup:
     return Cleanup(
         max_hole_area=args.max_hole_area,
         max_sprinkle_area=args.max_sprinkle_area,
-        clip_to_box=args.clip_to_box,
+        clip_to_box=of_prompts and args.clip_to_box,
         smooth=args.smooth,
-        min_mask_region_area=args.min_mask_region_area,
+        min_mask_region_area=args.min_mask_region_area if of_prompts else 0.0,
         keep_clicked=args.keep_clicked,
     )

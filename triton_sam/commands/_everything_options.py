@@ -7,8 +7,18 @@ from typing import Any
 
 _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
     ("points_per_side", int, "N", "points along one side of the image (official default: 32)"),
-    ("pred_iou_thresh", float, "0..1", "keep masks with a higher predicted IoU (official default: 0.8, sam1 0.88)"),
-    ("stability_score_thresh", float, "0..1", "keep masks with this stability at least (official default: 0.95)"),
+    (
+        "pred_iou_thresh",
+        float,
+        "0..1",
+        "keep masks with a higher predicted IoU (official default: 0.8, sam1 0.88)",
+    ),
+    (
+        "stability_score_thresh",
+        float,
+        "0..1",
+        "keep masks with this stability at least (official default: 0.95)",
+    ),
     ("stability_score_offset", float, "LOGIT", "distance of the thresholds that the stability compares (default: 1)"),
     ("mask_threshold", float, "LOGIT", "logits above it are foreground (default: 0)"),
     ("box_nms_thresh", float, "0..1", "of two masks whose boxes have a higher IoU, drop one (default: 0.7)"),
@@ -21,13 +31,17 @@ _OPTIONS: tuple[tuple[str, type, str, str], ...] = (
 _SWITCHES = (
     ("use_m2m", True, "--use-m2m", "refine each mask once, with its logits as a prompt"),
     ("multimask_output", False, "--single-mask", "one candidate for each point instead of three"),
-    ("adaptive", True, "--adaptive", "a coarse grid first, then only points that no mask covers: fewer decodes"),
+    ("adaptive", True, "--adaptive", "a coarse grid first, then only points whose neighbours disagree: fewer decodes"),
 )
 
 
 def add_parameters(parser: argparse.ArgumentParser) -> None:
     """Add the parameters in a group of their own. Without an option, the default of the family holds."""
-    group = parser.add_argument_group("automatic masks", "The parameters of the official mask generators.")
+    group = parser.add_argument_group(
+        "automatic masks",
+        "The parameters of the official mask generators. Without --pred-iou-thresh and\n--stability-score-thresh, the "
+        "server takes those that fit its model, if it has any.",
+    )
     for name, kind, metavar, text in _OPTIONS:
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
     for name, value, flag, text in _SWITCHES:

@@ -26,12 +26,13 @@ from ..client.everything import Progress, find_everything
 from ..client.sync import SAM2TritonClient
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters, parameters_of
-from ..everything.search import FoundObject, Step
+from ..everything.parts import FoundObject
+from ..everything.search import Step
 from ..inputs.images import open_image
 from ..masks.coco import coco_document, corner_and_size
 from ..masks.drawing import overlay_objects
 from ..masks.label_map import label_map_of, label_map_png
-from . import _everything_options, _options, _server
+from . import _cleanup, _everything_options, _options, _server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="JSONL", help="write one line of JSON for each mask (default: standard output)"
     )
     _everything_options.add_parameters(parser)
+    _cleanup.add_options(parser, of_prompts=False)
     _options.add_client(parser)
     _options.add_quiet(parser)
 
@@ -56,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check_files(args)
-    parameters = parameters_of(args.model, _everything_options.parameters(args))
+    cleanup = _cleanup.from_options(args, of_prompts=False)
+    parameters = parameters_of(args.model, {**_everything_options.parameters(args), "cleanup": cleanup})
     for path in args.images:
         open_image(path)  # before a server starts, so that a wrong path is reported at once
     with (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._common.signals import ends_by_interrupt
+from ..everything.thresholds import NAMES
 from ..export import registry
 from ..export.settings import PRECISIONS, Settings
 from ..families import FAMILIES
@@ -59,6 +60,13 @@ def add_export_options(parser: argparse.ArgumentParser, families: Sequence[str])
         metavar="N",
         help="number of the version folder (default: 1, or 2 if folder 1 has the built-in small model)",
     )
+    for name in NAMES:
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=float,
+            metavar="0..1",
+            help="threshold of `triton-sam everything` that fits these weights (default: the official one)",
+        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
         half_storage=args.half_storage,
         video=bool(args.video),
         concepts=bool(args.concepts),
+        thresholds=_thresholds(args),
         version=args.version,
         progress=not args.quiet,
         options=_families.exporter_options(args, "export"),
@@ -84,6 +93,11 @@ def run(args: argparse.Namespace) -> int:
     for path in exported.files.values():
         print(path)
     return 0
+
+
+def _thresholds(args: argparse.Namespace) -> dict[str, float]:
+    given = {name: getattr(args, name) for name in NAMES}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def script(family: str, description: str) -> int:

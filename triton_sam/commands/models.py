@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from dataclasses import asdict
 
-from ..errors import ServerError
+from ..errors import ConfigurationError, ServerError
+from ..everything.thresholds import thresholds_of
+from ..families.tables import DECODER
 from ..repository.folder import RepositoryModel, is_demo_model, list_models
 from ..repository.selection import ModelFolder, read_repository, unloadable
 from ..transport.triton import Transport
@@ -50,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 **asdict(model),
                 "accelerated": _openvino.results(folder / model.name),
+                "everything": _thresholds(model) if model.role == DECODER else {},
                 "ensemble_of": _targets(folders.get(model.name)),
                 "left_out": reasons.get(model.name, ""),
             }
@@ -76,6 +80,13 @@ def _targets(folder: ModelFolder | None) -> list[str]:
     return sorted(folder.dependencies(())) if folder is not None and folder.is_ensemble else []
 
 
+def _thresholds(model: RepositoryModel) -> dict[str, float]:
+    """Return the thresholds of searches for all objects that fit a model, those in its metadata."""
+    with contextlib.suppress(ConfigurationError):
+        return thresholds_of(model.metadata)
+    return {}
+
+
 def _state(model: RepositoryModel, folder: ModelFolder | None, reason: str | None) -> str:
     if model.problem:
         return model.problem
@@ -85,6 +96,8 @@ def _state(model: RepositoryModel, folder: ModelFolder | None, reason: str | Non
     details = ", ".join(dict.fromkeys(fact for fact in facts if fact))
     if is_demo_model(model.metadata):
         details += ", demo model"
+    if model.role == DECODER and (thresholds := _thresholds(model)):
+        details += ", everything: " + ", ".join(f"{name} {value:g}" for name, value in thresholds.items())
     if targets := _targets(folder):
         details = f"{'alias' if len(targets) == 1 else 'ensemble'} of {', '.join(targets)}"
     return f"version {', '.join(map(str, model.versions))}" + (f" ({details})" if details else "")

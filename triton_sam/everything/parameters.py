@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..errors import ConfigurationError
 from ..families import get_family
 from ..masks.cleanup import Cleanup
+from .thresholds import NAMES
 
 MAX_POINTS_PER_SIDE = 256
 MAX_CROP_LAYERS = 3
@@ -46,7 +47,9 @@ class Parameters:
             segment_anything does it; 0 turns this off.
         cleanup: how each mask is cleaned before the filters. The min_mask_region_area of sam2's generator is
             ``Cleanup(max_hole_area=area, max_sprinkle_area=area)`` here.
-        adaptive: whether to try a coarse grid first, and then only points that no mask covers.
+        adaptive: whether to try a coarse grid first, and then only points whose neighbours disagree, see lattice.py.
+        left_open: names of thresholds that the caller has not given. A session model replaces them by those that fit
+            the model, see thresholds.py.
 
     Raises:
         ConfigurationError: both or none of points_per_side and point_grids are given, or a number is out of range.
@@ -68,6 +71,7 @@ class Parameters:
     min_mask_region_area: int = 0
     cleanup: Cleanup = _NO_CLEANUP
     adaptive: bool = False
+    left_open: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -121,17 +125,21 @@ class Parameters:
 def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
     """Return parameters with the defaults of a family's official generator; of a family without one, those of SAM2.
 
+    Args:
+        family: name of the family.
+        given: the parameters that the caller gives.
+
     Raises:
         ConfigurationError: there is no such parameter, it has a wrong type or is out of range, or the family cannot do
             it.
     """
-    names = [each.name for each in fields(Parameters)]
+    names = [each.name for each in fields(Parameters) if each.name != "left_open"]
     for name in given:
         if name not in names:
             raise ConfigurationError(f"there is no parameter {name!r}: the parameters are {', '.join(names)}")
     try:
         defaults = {"pred_iou_thresh": _PRED_IOU_THRESH[family]} if family in _PRED_IOU_THRESH else {}
-        parameters = Parameters(**{**defaults, **given})
+        parameters = Parameters(**{**defaults, **given}, left_open=frozenset(NAMES) - given.keys())
     except TypeError as error:
         raise ConfigurationError(f"a parameter has a wrong type: {error}") from None
     if parameters.use_m2m and not get_family(family).takes_mask:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from .. import __version__
 from .._common.extras import missing
 from .._common.progress import Progress
 from ..errors import ConfigurationError, ExportError
+from ..everything.thresholds import METADATA_KEY, thresholds_of
 from ..families.base import Family
 from ..families.tables import ENCODER, ModelSpec
 from ..repository.config import config_for
@@ -84,6 +86,8 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
         exporter.check(built, settings)
         model = _to_device(built, settings.device)
     metadata.update(_checkpoint_metadata(settings))
+    if thresholds := settings.thresholds or thresholds_of(metadata):
+        metadata[METADATA_KEY] = json.dumps(dict(thresholds))
     version = settings.version if settings.version is not None else _choose_version(family, settings, metadata)
     folders = {role: repository / family.model_name(role, settings.variant) for role in specs}
     try:

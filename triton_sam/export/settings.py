@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
+from ..everything.thresholds import check_thresholds
 from ..families import Family
 from ..repository.names import check_name
 
@@ -33,6 +34,8 @@ class Settings:
         half_storage: store the weights as FP16, which halves the files, and compute in FP32. Only with "fp32".
         video: also export the models that follow objects through a video, and write the video model, `<name>_video`.
         concepts: also export the models that find every instance of a concept, from words or example boxes.
+        thresholds: of the search for all objects, which fit these weights (see triton_sam.everything.thresholds); empty
+            for the official ones.
         version: number of the version folder. None: 1, or 2 if version 1 is the built-in model and this export has
             other weights.
         progress: report each step on stderr.
@@ -50,6 +53,7 @@ class Settings:
     half_storage: bool = False
     video: bool = False
     concepts: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
     version: int | None = None
     progress: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -83,6 +87,7 @@ def check_settings(settings: Settings, stride: int, options: tuple[str, ...] = (
         ConfigurationError: a setting is invalid.
     """
     check_name(settings.variant)
+    check_thresholds(settings.thresholds)
     if settings.side < stride or settings.side % stride:
         raise ConfigurationError(f"image size {settings.side}: it must be a positive multiple of {stride}")
     if settings.precision not in PRECISIONS:

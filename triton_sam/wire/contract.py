@@ -33,6 +33,7 @@ MULTIMASK_OUTPUT = "multimask_output"
 OUTPUT_FORMAT = "output_format"
 CLEANUP = "cleanup"
 EVERYTHING = "everything"
+EVERYTHING_PART = "everything_part"
 FIND = "find"
 EXAMPLE_IMAGE = "example_image"
 IMAGE_B64 = "image_b64"
@@ -144,6 +145,14 @@ def inputs(family: Family) -> tuple[WireTensor, ...]:
             True,
             'JSON such as {"points_per_side": 16}',
             "With an image and nothing else: a search for all objects, answered in result_json.",
+        ),
+        WireTensor(
+            EVERYTHING_PART,
+            "BYTES",
+            (1,),
+            True,
+            'JSON such as {"points": [[8, 8]], "parameters": {}}',
+            "With an image or its id: the objects under some points of such a search, for clients that show progress.",
         ),
         *(_concept_inputs() if family.concepts else ()),
         WireTensor(

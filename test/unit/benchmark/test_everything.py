@@ -15,7 +15,7 @@ from support.fake_transport import FakeTransport, text
 from support.found_masks import found_mask
 
 from triton_sam.benchmark import everything
-from triton_sam.benchmark.everything import ALONE, BESIDE, OFFICIAL, ClickSpeed, SearchSpeed, SessionJob
+from triton_sam.benchmark.everything import ALONE, BESIDE, BESIDE_PARTS, OFFICIAL, ClickSpeed, SearchSpeed, SessionJob
 from triton_sam.errors import ServerBusyError
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found
@@ -128,7 +128,7 @@ started = threading.Event()
 def clicks(monkeypatch):
     clients: list[FakeClient] = []
 
-    def client(url: str) -> FakeClient:
+    def client(url: str, timeout: float | None = None) -> FakeClient:
         clients.append(FakeClient(url))
         return clients[-1]
 
@@ -140,16 +140,17 @@ def clicks(monkeypatch):
     monkeypatch.setattr(FakeJob, "error", None)
     monkeypatch.setattr(everything, "SAM2TritonClient", client)
     monkeypatch.setattr(everything, "SessionJob", FakeJob)
+    monkeypatch.setattr(everything, "Parts", FakeJob)
     monkeypatch.setattr(everything, "time", SimpleNamespace(sleep=sleep, perf_counter=time.perf_counter))
     return clients
 
 
 def test_clicks_are_measured_alone_and_beside_a_search(clicks, image):
     speeds = everything.measure_clicks(SERVER, image, 8, 7)
-    assert [(one.situation, one.clicks) for one in speeds] == [(ALONE, 8), (BESIDE, 8)]
+    assert [(one.situation, one.clicks) for one in speeds] == [(ALONE, 8), (BESIDE, 8), (BESIDE_PARTS, 8)]
     assert all(0 <= one.median <= one.p95 for one in speeds)
-    (client,) = clicks
-    assert len(client.beside) == 5 + 8 + 8  # the first ones do not count
+    client, _ = clicks
+    assert len(client.beside) == 5 + 8 + 8 + 8  # the first ones do not count
     assert not any(client.beside[:13])
     assert started.is_set()
 
@@ -173,7 +174,7 @@ def test_the_request_to_the_session_model(image, monkeypatch):
     assert transport.is_closed
 
 
-def test_clicks_are_sent_one_by_one(monkeypatch):
+def test_parts_are_asked_for_one_by_one(monkeypatch):
     """The client itself would send one request."""
     asked: list = []
 
@@ -182,7 +183,7 @@ def test_clicks_are_sent_one_by_one(monkeypatch):
         return Found([found_mask(np.ones((4, 5), bool))])
 
     monkeypatch.setattr(everything, "find_everything", find)
-    assert len(everything.Clicks("client").generate("image.png", points_per_side=4)) == 1
+    assert len(everything.Parts("client").generate("image.png", points_per_side=4)) == 1
     assert asked == [("client", "image.png", Parameters(4))]
 
 

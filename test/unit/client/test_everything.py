@@ -9,7 +9,7 @@ from support.found_masks import found_mask
 
 from triton_sam.client.everything import find_everything
 from triton_sam.errors import ConfigurationError
-from triton_sam.everything import filters, search
+from triton_sam.everything import filters, parts
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
@@ -63,14 +63,14 @@ def test_boxes_exactly_at_the_threshold_are_treated_as_by_torchvision(threshold)
 
 
 def test_scores_exactly_at_a_threshold_are_treated_as_by_torch(monkeypatch):
-    monkeypatch.setattr(search, "full_size_logits", lambda logits, *_: logits)
+    monkeypatch.setattr(parts, "full_size_logits", lambda logits, *_: logits)
     low = np.zeros((4, 5), np.float32)
     low.ravel()[:19] = 2  # 19 of 20 pixels are stable: 0.95, the default threshold
     for score, kept in [(0.9, True), (float(np.float32(0.8)), False)]:  # torch.tensor([0.8]) > 0.8 is False
         chosen = Parameters(1, mask_threshold=-0.5)
-        clicks = search.Clicks(None, (0, 0, 5, 4), (5, 4), get_family("sam2"), chosen, Found())
-        clicks._consider(low, score, (1.0, 1.0))
-        assert bool(clicks.masks) is kept
+        part, seen = parts.Part(None, np.zeros((0, 2)), (0, 0, 5, 4), (5, 4), chosen), parts.Seen()
+        parts._consider(part, get_family("sam2"), seen, low, score, (1.0, 1.0))
+        assert bool(seen.masks) is kept
 
 
 def test_stability_and_boxes_equal_the_official_ones():
@@ -103,6 +103,9 @@ class Discs:
 
     def encode(self, image):
         return image.size
+
+    def see_part(self, part):
+        return None
 
     def predict(self, points, labels, box=None, mask_input=None, multimask_output=False, image=None):
         assert labels.shape == points.shape[:2]
@@ -145,13 +148,31 @@ def middle(each):
     return (x1 + x2) / 2, (y1 + y2) / 2
 
 
-def test_adaptive_spares_points_that_a_mask_covers():
+def test_adaptive_spares_points_whose_neighbours_agree():
     places = [(25, 25), (75, 25), (25, 75), (75, 75)]
-    client = Discs(places, radius=20)
-    found = find_everything(client, IMAGE, Parameters(16, adaptive=True))
-    full = find_everything(Discs(places, radius=20), IMAGE, Parameters(16))
+    client, steps = Discs(places, radius=20), []
+    found = find_everything(client, IMAGE, Parameters(32, adaptive=True), lambda step: steps.append(step.done))
+    full = find_everything(Discs(places, radius=20), IMAGE, Parameters(32))
     assert len(found.objects) == len(full.objects) == 4
-    assert client.clicks == found.decodes < full.decodes * 0.7
+    assert client.clicks == found.decodes < full.decodes * 0.6
+    assert steps == sorted(steps)
+    assert steps[-1] == 1024
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_adaptive_loses_nothing_in_small_grids(count):
+    chosen = Parameters(count, pred_iou_thresh=0, stability_score_thresh=0, adaptive=True)
+    full = find_everything(Discs(PLACES), IMAGE, Parameters(count, pred_iou_thresh=0, stability_score_thresh=0))
+    assert {each.box for each in find_everything(Discs(PLACES), IMAGE, chosen).masks} == {e.box for e in full.masks}
+
+
+def test_adaptive_finds_small_objects_that_one_point_hits():
+    """No neighbour of this point has a mask, so only the second pass, which tries every second point, finds it."""
+    grid = Parameters(16).grid(0) * 100
+    spot = grid[4 * 16 + 6]
+    found = find_everything(Discs([spot], radius=3), IMAGE, Parameters(16, adaptive=True))
+    assert [each.point for each in found.masks] == [tuple(spot)]
+    assert found.decodes < 100
 
 
 def test_an_empty_answer_names_the_filter():

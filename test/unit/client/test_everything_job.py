@@ -24,6 +24,7 @@ IMAGE = np.zeros((48, 64, 3), np.uint8)
 ALL = {"pred_iou_thresh": 0, "stability_score_thresh": 0}
 SMALL = {"points_per_side": 2, "multimask_output": False, **ALL}
 UNKNOWN = InferenceError("[400] unexpected inference input 'everything' for model 'sam2'")
+UNKNOWN_PART = InferenceError("[400] unexpected inference input 'everything_part' for model 'sam2'")
 
 
 def two_objects() -> Found:
@@ -49,7 +50,8 @@ def test_one_request_brings_all_objects():
     sent = json.loads(request.inputs["everything"][0])
     assert sent["points_per_side"] == 3
     assert sent["pred_iou_thresh"] == 0.5
-    assert sent["stability_score_thresh"] == 0.95  # the defaults of this side hold
+    assert sent["box_nms_thresh"] == 0.7  # the defaults of this side hold
+    assert "stability_score_thresh" not in sent  # but the server knows the threshold that fits the model
 
 
 def test_the_async_client_sends_the_same_request():
@@ -99,6 +101,8 @@ def older(error: Any):
     def answer(request):
         if "everything" in request.inputs:
             return error
+        if "everything_part" in request.inputs:
+            return UNKNOWN_PART
         if request.model == "sam2":
             return (
                 clicked(objects=len(request.inputs["point_coords"])) if "point_coords" in request.inputs else uploaded()

@@ -13,7 +13,9 @@ from support.found_masks import found_mask
 from triton_sam.cli import main
 from triton_sam.commands import everything
 from triton_sam.everything.parameters import Parameters
-from triton_sam.everything.search import Found, FoundMask, Step
+from triton_sam.everything.parts import FoundMask
+from triton_sam.everything.search import Found, Step
+from triton_sam.masks.cleanup import Cleanup
 from triton_sam.masks.rle import rle_to_mask
 
 SIZE = (80, 60)
@@ -110,6 +112,14 @@ def test_only_given_parameters_are_sent(client, image, capsys):
     options = ["--points-per-side", "16", "--pred-iou-thresh", "0.5", "--adaptive", "--single-mask"]
     assert main(["everything", str(image), *options, "-q"]) == 0
     assert client.asked[0][1] == Parameters(16, 0.5, adaptive=True, multimask_output=False)
+    assert client.asked[0][1].left_open == {"stability_score_thresh"}
+
+
+def test_masks_are_cleaned_on_demand(client, image, capsys):
+    options = ["--max-hole-area", "4", "--max-sprinkle-area", "5", "--smooth", "2", "--keep-clicked"]
+    assert main(["everything", str(image), *options, "--min-mask-region-area", "7", "-q"]) == 0
+    cleanup = Cleanup(max_hole_area=4, max_sprinkle_area=5, smooth=2, keep_clicked=True)
+    assert client.asked[0][1] == Parameters(min_mask_region_area=7, cleanup=cleanup)
 
 
 def test_several_images_have_files_of_their_own(client, image, tmp_path, capsys):

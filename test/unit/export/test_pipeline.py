@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -75,6 +76,18 @@ def built_in(folder: Path, content: bytes) -> Path:
     path = folder / f"{BUILT_IN_CHECKPOINT}.pt"
     path.write_bytes(content)
     return path
+
+
+def test_thresholds_of_a_search_are_in_the_metadata(tmp_path: Path) -> None:
+    def metadata(name: str) -> dict[str, str]:
+        return read_metadata(tmp_path / f"{name}_decoder" / "1" / "model.onnx")
+
+    export(tmp_path, name="mine", thresholds={"pred_iou_thresh": 0.5})
+    assert json.loads(metadata("mine")["triton_sam.everything"]) == {"pred_iou_thresh": 0.5}
+    export(tmp_path, name="others")
+    assert "triton_sam.everything" not in metadata("others")
+    export(tmp_path, built_in(tmp_path / "weights", b"1"), "small")
+    assert set(json.loads(metadata("small")["triton_sam.everything"])) == {"pred_iou_thresh", "stability_score_thresh"}
 
 
 def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,3 +71,24 @@ def test_errors_are_one_line(arguments: list[str], text: str, capsys: pytest.Cap
     error = capsys.readouterr().err.strip()
     assert text in error
     assert "\n" not in error
+
+
+@pytest.mark.export
+def test_the_reference_without_any_mask_in_its_crops_has_no_records() -> None:
+    """The official generators fail there: torchvision's box_area gets a tensor without columns."""
+    torch = pytest.importorskip("torch")
+    from torchvision.ops.boxes import box_area
+
+    from triton_sam.export.reference import official_records
+
+    class Empty:
+        def generate(self, image):
+            return box_area(torch.zeros(0, 0))
+
+    class Broken:
+        def generate(self, image):
+            raise IndexError("another one")
+
+    assert official_records(Empty(), IMAGE) == []
+    with pytest.raises(IndexError, match="another one"):
+        official_records(Broken(), IMAGE)

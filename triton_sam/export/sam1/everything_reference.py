@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._common.quiet import quiet
+from ..reference import official_records
 
 
 class Sam1EverythingReference:
@@ -25,5 +26,4 @@ class Sam1EverythingReference:
         from segment_anything import SamAutomaticMaskGenerator
 
         with quiet():
-            found: list[dict[str, Any]] = SamAutomaticMaskGenerator(self._model, **parameters).generate(image)
-        return found
+            return official_records(SamAutomaticMaskGenerator(self._model, **parameters), image)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._common.quiet import quiet
+from ..reference import official_records
 
 
 class Sam2EverythingReference:
@@ -29,5 +30,4 @@ class Sam2EverythingReference:
             # By default, its predictor assumes the feature sizes of an image size of 1024 pixels.
             sizes = [(self._model.image_size // stride,) * 2 for stride in (4, 8, 16)]
             generator.predictor._bb_feat_sizes = sizes  # noqa: SLF001
-            found: list[dict[str, Any]] = generator.generate(image)
-        return found
+            return official_records(generator, image)

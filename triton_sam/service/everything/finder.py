@@ -13,6 +13,7 @@ from ...client.everything import find_everything_async
 from ...client.speculative import SpeculativeSAM2Client
 from ...everything import search
 from ...everything.parameters import parameters_of
+from ...everything.parts import FoundMask
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.cleanup import Cleanup
 
@@ -89,8 +90,8 @@ async def find(
     """
     given = {name: value for name, value in options.items() if name != "points_per_batch"}
     parameters = parameters_of(client.family.name, {**given, "cleanup": cleanup or Cleanup()})
-    numbers: dict[search.FoundMask, int] = {}
-    shown: list[search.FoundMask] = []
+    numbers: dict[FoundMask, int] = {}
+    shown: list[FoundMask] = []
     counter = itertools.count()
     done = total = 0
     async with contextlib.aclosing(find_everything_async(client, content, parameters, image)) as steps:
@@ -106,19 +107,17 @@ async def find(
             shown = masks
 
 
-def _changes(
-    before: Sequence[search.FoundMask], now: Sequence[search.FoundMask]
-) -> tuple[list[search.FoundMask], list[search.FoundMask]]:
+def _changes(before: Sequence[FoundMask], now: Sequence[FoundMask]) -> tuple[list[FoundMask], list[FoundMask]]:
     """Return the masks that are new, and those that are gone."""
     known, left = set(before), set(now)
     return [each for each in now if each not in known], [each for each in before if each not in left]
 
 
-def _written(masks: Sequence[search.FoundMask], numbers: Mapping[search.FoundMask, int]) -> list[Found]:
+def _written(masks: Sequence[FoundMask], numbers: Mapping[FoundMask, int]) -> list[Found]:
     return [_found(each, numbers[each]) for each in masks]
 
 
-def _found(mask: search.FoundMask, number: int) -> Found:
+def _found(mask: FoundMask, number: int) -> Found:
     segment = mask.segment()
     return Found(
         number=number,

@@ -18,7 +18,8 @@ from PIL import Image
 from ...errors import ConfigurationError, InputError
 from ...everything.filters import crop_boxes
 from ...everything.parameters import Parameters, parameters_of
-from ...everything.search import Decode, Encode, Found, FoundMask, search
+from ...everything.parts import Decode, FoundMask, Part, Seen, see
+from ...everything.search import Encode, Found, search
 from ...families.base import Family, FloatArray
 from ...inputs.images import FORMATS, open_image
 from ...masks.cleanup import Cleanup
@@ -76,7 +77,11 @@ class Networks(Protocol):
         """Return logits (P,C,h,w) and scores (P,C)."""
 
 
-def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str) -> tuple[bytes, Parameters]:
+Thresholds = Mapping[str, float]
+"""The thresholds that hold where a request names none, see triton_sam.everything.thresholds."""
+
+
+def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str, thresholds: Thresholds) -> tuple[bytes, Parameters]:
     """Read the request for a job; return the image file and the parameters.
 
     Raises:
@@ -87,13 +92,31 @@ def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str) -> tuple[byte
         raise InputError(f"{contract.EVERYTHING} cannot be combined with {min(others)}: send it with an image alone")
     if contract.IMAGE not in tensors:
         raise InputError(f"{contract.EVERYTHING} needs the image itself in the same request")
-    content, text = (_bytes(tensors[name]) for name in (contract.IMAGE, contract.EVERYTHING))
+    given = read_object(tensors, contract.EVERYTHING, '{"points_per_side": 16}')
+    return _bytes(tensors[contract.IMAGE]), read_parameters(given, family, thresholds)
+
+
+def read_object(tensors: Mapping[str, npt.NDArray[Any]], name: str, example: str) -> dict[str, Any]:
+    """Read an input that holds a JSON object.
+
+    Raises:
+        InputError: it holds something else.
+    """
     try:
-        given = json.loads(text)
+        given = json.loads(_bytes(tensors[name]))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{contract.EVERYTHING} is no JSON: {error}") from error
+        raise InputError(f"{name} is no JSON: {error}") from error
     if not isinstance(given, dict):
-        raise InputError(f'{contract.EVERYTHING} must be an object such as {{"points_per_side": 16}}')
+        raise InputError(f"{name} must be an object such as {example}")
+    return given
+
+
+def read_parameters(given: dict[str, Any], family: str, thresholds: Thresholds) -> Parameters:
+    """Return the parameters of a request.
+
+    Raises:
+        InputError: they are wrong.
+    """
     if given.get("point_grids") is not None:
         raise InputError("point_grids cannot be sent: give points_per_side")
     if "cleanup" in given:
@@ -101,7 +124,7 @@ def read_job(tensors: Mapping[str, npt.NDArray[Any]], family: str) -> tuple[byte
             raise InputError('cleanup must be an object such as {"max_hole_area": 10}')
         given["cleanup"] = Cleanup.from_json(given["cleanup"])
     try:
-        return content, parameters_of(family, given)
+        return parameters_of(family, {**thresholds, **given})
     except ConfigurationError as error:
         raise InputError(str(error)) from error
 
@@ -133,6 +156,28 @@ def find_everything(
             answer = networks.whole(content) if asked.image is opened else networks.crop(asked.image)
         elif isinstance(asked, Decode):
             answer = networks.decode(asked.image, asked)
+
+
+def see_part(part: Part, family: Family, networks: Networks) -> Seen:
+    """Find the objects under some points.
+
+    Raises:
+        JobCancelledError: nobody waits for them any more.
+    """
+    running = see(part, family)
+    answer: Any = None
+    while True:
+        try:
+            asked = running.send(answer)
+        except StopIteration as end:
+            seen: Seen = end.value
+            return seen
+        answer = networks.decode(asked.image, asked)
+
+
+def write_seen(seen: Seen) -> dict[str, npt.NDArray[Any]]:
+    """Return ``result_json`` as write_found() does, for a part of a search."""
+    return write_found(Found(seen.masks, seen.decodes, seen.candidates, seen.dropped))
 
 
 def write_found(found: Found) -> dict[str, npt.NDArray[Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from ...errors import InputError, UnknownImageError
-from ...everything.search import Decode
+from ...everything.parts import Decode
 from ...families.base import FloatArray
 from ...inputs.images import encoder_input
 from ...inputs.prompts import Prompts
@@ -20,10 +21,11 @@ from ...wire.pair import ModelPair, Prediction
 from ..cache import HeldImage, ImageCache
 from ..images import Encoder, ImageStore, NoRoomError
 from ..metrics import Metrics
-from ..reply import Reply
+from ..reply import Reply, Tensors
 from .answers import write_image, write_json, write_json_error, write_masks
 from .concepts import ConceptModels, ConceptSearch
-from .everything import JobCancelledError, Turns, find_everything, read_job, write_found
+from .everything import JobCancelledError, Turns, find_everything, read_job, see_part, write_found, write_seen
+from .everything_part import read_part
 from .requests import SessionRequest, read_request, wants_json
 
 
@@ -50,6 +52,7 @@ class SessionModel:
         metrics: receives the metrics.
         identity: text that identifies the encoder and its weights, on which the embeddings depend besides the image.
         concepts: calls the models of concepts; None if the family has none.
+        thresholds: of searches for all objects that name none; without any, those of the family's official generator.
     """
 
     def __init__(
@@ -60,11 +63,13 @@ class SessionModel:
         metrics: Metrics,
         identity: str,
         concepts: ConceptModels | None = None,
+        thresholds: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.cache = cache
         self._pair = pair
         self._models = models
         self._metrics = metrics
+        self._thresholds = thresholds
         self._turns = Turns()
         self._images = ImageStore(models, cache, self._prepare, pair.family.embeddings, identity)
         self._concepts = None
@@ -94,25 +99,32 @@ class SessionModel:
         Raises:
             JobCancelledError: ``stopped`` became true.
         """
-        reply = Reply()
-        try:
-            content, parameters = read_job(tensors, self._pair.family.name)
-            networks = _JobNetworks(
-                self._images,
-                self._turns,
-                self._models.objects_at_a_time,
-                lambda image, request: self._pair.low_res(self._decode(image, request, reply)),
-                reply,
-                stopped,
-            )
-            found = find_everything(content, parameters, self._pair.family, networks, stopped)
-            reply.tensors = write_found(found)
-        except JobCancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
-            reply.counts["failures"] += 1
-            reply.error = error.with_traceback(None)
-        return reply
+
+        def work(reply: Reply) -> Tensors:
+            content, parameters = read_job(tensors, self._pair.family.name, self._thresholds)
+            networks = self._job_networks(reply, stopped)
+            return write_found(find_everything(content, parameters, self._pair.family, networks, stopped))
+
+        return _as_job(work)
+
+    def find_part(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
+        """Answer one request for the objects under some points. Errors become part of the reply.
+
+        Args:
+            tensors: the inputs of the request.
+            stopped: see find_everything().
+
+        Raises:
+            JobCancelledError: ``stopped`` became true.
+        """
+
+        def work(reply: Reply) -> Tensors:
+            asked = read_part(tensors, self._pair.family.name, self._thresholds)
+            image = self._find(asked.image, reply)
+            seen = see_part(asked.part(image), self._pair.family, self._job_networks(reply, stopped))
+            return {**write_image(image), **write_seen(seen)}
+
+        return _as_job(work)
 
     def find_concepts(self, tensors: Mapping[str, npt.NDArray[Any]], stopped: Callable[[], bool]) -> Reply:
         """Answer one request for all instances of concepts. Errors become part of the reply.
@@ -124,17 +136,13 @@ class SessionModel:
         Raises:
             JobCancelledError: ``stopped`` became true.
         """
-        reply = Reply()
-        try:
+
+        def work(reply: Reply) -> Tensors:
             if self._concepts is None:
                 raise InputError(f"{self._pair.family.name} has no models for words")
-            reply.tensors = self._concepts.answer(tensors, reply, stopped)
-        except JobCancelledError:
-            raise
-        except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
-            reply.counts["failures"] += 1
-            reply.error = error.with_traceback(None)
-        return reply
+            return self._concepts.answer(tensors, reply, stopped)
+
+        return _as_job(work)
 
     def report(self, reply: Reply) -> None:
         """Add the counts of a reply to the metrics. Call this after answering: each metric is a call to the server."""
@@ -171,6 +179,16 @@ class SessionModel:
         if image is None:
             raise UnknownImageError(f"no image {image_id[:64]!r} here (any more): send the image again")
         return image
+
+    def _job_networks(self, reply: Reply, stopped: Callable[[], bool]) -> _JobNetworks:
+        return _JobNetworks(
+            self._images,
+            self._turns,
+            self._models.objects_at_a_time,
+            lambda image, request: self._pair.low_res(self._decode(image, request, reply)),
+            reply,
+            stopped,
+        )
 
     def _prepare(self, image: Image.Image) -> Mapping[str, FloatArray]:
         (spec,) = self._pair.family.encoder.inputs
@@ -212,6 +230,19 @@ class SessionModel:
         wanted = tuple(family.requested_outputs(request.multimask_output))
         masks = self._models.decode(image.tensors, part.tensors(family), wanted)
         return self._pair.read_masks(masks, part, request.multimask_output)
+
+
+def _as_job(work: Callable[[Reply], Tensors]) -> Reply:
+    """Return the reply of a job. Errors become part of it, except JobCancelledError."""
+    reply = Reply()
+    try:
+        reply.tensors = work(reply)
+    except JobCancelledError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one failure must not affect other requests
+        reply.counts["failures"] += 1
+        reply.error = error.with_traceback(None)
+    return reply
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
+from ..._common.text import one_line
 from ...errors import ServerBusyError
+from ...everything.thresholds import thresholds_in
 from ...families import get_family, variant_of
 from ...families.base import Family, FloatArray
 from ...wire import contract
@@ -78,6 +80,7 @@ class TritonPythonModel:
             TritonMetrics(pb_utils, args["model_name"], int(os.environ.get(RESTARTS_VARIABLE, "0"))),
             bls.weights_identity(Path(args["model_repository"]).parent / encoder),
             self._concepts(family, parameters, Path(args["model_repository"]).parent, device),
+            _thresholds(Path(args["model_repository"]).parent / decoder, family.decoder.filename),
         )
         threads = bls.number(parameters, "threads", contract.DEFAULT_THREADS)
         pending = bls.number(parameters, "max_pending", contract.DEFAULT_MAX_PENDING)
@@ -86,6 +89,7 @@ class TritonPythonModel:
         jobs = bls.number(parameters, "max_jobs", contract.DEFAULT_MAX_JOBS)
         self._job_kinds = {
             contract.EVERYTHING: _Job(bls.Pool("everything", jobs, jobs), self._model.find_everything),
+            contract.EVERYTHING_PART: _Job(bls.Pool("part", jobs, pending), self._model.find_part),
             contract.FIND: _Job(bls.Pool("find", threads, pending), self._model.find_concepts),
         }
         self._stops = threading.Event()
@@ -183,6 +187,15 @@ class TritonPythonModel:
     def _submit_report(self, report: Callable[..., None], *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the server stops, and the metrics end with it
             self._reports.submit(report, *arguments)
+
+
+def _thresholds(folder: Path, filename: str) -> dict[str, float]:
+    """Return the thresholds of searches that fit the weights of the decoder; those that cannot be read are ignored."""
+    try:
+        return thresholds_in(folder, filename)
+    except (OSError, ValueError) as error:
+        pb_utils.Logger.log_warn(f"no thresholds of {folder.name}: {one_line(error)}")
+        return {}
 
 
 class BlsModels(bls.Caller):

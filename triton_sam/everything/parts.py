@@ -1,0 +1,177 @@
+"""Clicks on some points of an image, whose masks go through the filters: a search consists of such parts.
+
+A generator asks for the masks, as the search does, so that a part can be computed by a client or inside a session
+model. Every step follows automatic_mask_generator.py of the packages segment_anything and sam2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..families.base import Family, FloatArray, Size
+from ..masks.resize import full_size_logits
+from ..masks.segment import Segment
+from .filters import Box, is_cut_off, last_pixels, stability_of
+from .parameters import Parameters
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Asks for masks. The answer is logits (P,C,h,w) and scores (P,C).
+
+    Args:
+        image: the answer to Encode.
+        points: (P,1,2) in pixels of the encoded image, one foreground point for each object.
+        masks: logits (P,1,h,w) to refine.
+        multimask: whether each object has three candidates.
+    """
+
+    image: Any
+    points: FloatArray
+    masks: FloatArray | None
+    multimask: bool
+
+    @property
+    def labels(self) -> npt.NDArray[np.int32]:
+        """Labels (P,1) of the points: all are foreground."""
+        return np.ones(self.points.shape[:2], np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class FoundObject(Segment):
+    """One object that was found without a prompt. ``score`` is the predicted IoU.
+
+    Args:
+        stability_score: 0..1, see Parameters.
+        point: x, y of the click in pixels of the image.
+        crop_box: the crop in which the object was found.
+    """
+
+    stability_score: float = 0.0
+    point: tuple[float, float] = (0.0, 0.0)
+    crop_box: Box = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class FoundMask:
+    """One object in an eighth of the memory of its mask.
+
+    Args:
+        bits: the mask in the crop, row by row, 8 pixels in a byte.
+        score: predicted IoU, 0..1.
+        stability: see Parameters, 0..1.
+        point: x, y of the click in pixels of the crop.
+        box: the first and the last column and row in pixels of the crop.
+        crop: the crop in pixels of the image.
+        size: width and height of the image.
+    """
+
+    bits: npt.NDArray[np.uint8]
+    score: float
+    stability: float
+    point: tuple[float, float]
+    box: Box
+    crop: Box
+    size: Size
+
+    @property
+    def placed_box(self) -> Box:
+        """The box in pixels of the image."""
+        left, top = self.crop[:2]
+        return self.box[0] + left, self.box[1] + top, self.box[2] + left, self.box[3] + top
+
+    def segment(self) -> FoundObject:
+        """Return the object with its mask bool (H,W) in the size of the image."""
+        left, top, right, bottom = self.crop
+        shape = bottom - top, right - left
+        mask = np.zeros(self.size[::-1], np.bool_)
+        mask[top:bottom, left:right] = np.unpackbits(self.bits, count=math.prod(shape)).reshape(shape)
+        point = (self.point[0] + left, self.point[1] + top)
+        return FoundObject(mask, self.score, None, 0, 0, self.stability, point, self.crop)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Asks for the masks under some points that pass the filters. The answer is Seen.
+
+    Args:
+        image: the answer to Encode.
+        points: float64 (N,2), x and y in pixels of the crop.
+        crop: the crop in pixels of the image.
+        whole: width and height of the image.
+        parameters: the filters.
+    """
+
+    image: Any
+    points: npt.NDArray[Any]
+    crop: Box
+    whole: Size
+    parameters: Parameters
+
+    @property
+    def size(self) -> Size:
+        """Width and height of the crop."""
+        left, top, right, bottom = self.crop
+        return right - left, bottom - top
+
+
+@dataclass
+class Seen:
+    """What was found under some points.
+
+    Args:
+        masks: the masks that pass the filters, in the order of the points.
+        decodes: number of masks that the decoder was asked for, in points.
+        candidates: number of masks before the filters.
+        dropped: number of masks that each filter dropped, by the name of its parameter.
+    """
+
+    masks: list[FoundMask] = field(default_factory=list)
+    decodes: int = 0
+    candidates: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def see(part: Part, family: Family) -> Generator[Decode, Any, Seen]:
+    """Click on points, and put their masks through the filters."""
+    chosen, points, seen = part.parameters, part.points, Seen()
+    seen.decodes += len(points)
+    logits, scores = yield Decode(part.image, points[:, None], None, chosen.multimask_output)
+    points = points.repeat(logits.shape[1], axis=0)
+    logits, scores = logits.reshape(-1, *logits.shape[2:]), scores.ravel()
+    seen.candidates += len(logits)
+    if chosen.use_m2m:
+        seen.decodes += len(points)
+        refined, better = yield Decode(part.image, points[:, None], logits[:, None], False)
+        logits, scores = refined[:, 0], better.ravel()
+    for low, score, point in zip(logits, scores, points, strict=True):
+        _consider(part, family, seen, low, float(score), (float(point[0]), float(point[1])))
+    return seen
+
+
+def _consider(
+    part: Part, family: Family, seen: Seen, low: FloatArray, score: float, point: tuple[float, float]
+) -> None:
+    """Put a mask through the filters. Scores are compared in FP32, as torch does: 19/20 passes 0.95."""
+    chosen = part.parameters
+    if chosen.pred_iou_thresh > 0 and not np.float32(score) > np.float32(chosen.pred_iou_thresh):
+        seen.dropped["pred_iou_thresh"] += 1
+        return
+    logits = full_size_logits(chosen.cleanup.clean_logits(low), part.size, family)
+    stability = stability_of(logits, chosen.mask_threshold, chosen.stability_score_offset)
+    if chosen.stability_score_thresh > 0 and not np.float32(stability) >= np.float32(chosen.stability_score_thresh):
+        seen.dropped["stability_score_thresh"] += 1
+        return
+    mask = chosen.cleanup.clean_mask(logits > chosen.mask_threshold, [point])
+    box = last_pixels(mask)
+    if is_cut_off(box, part.crop, part.whole):
+        seen.dropped["the edge of a crop"] += 1
+        return
+    seen.masks.append(FoundMask(np.packbits(mask), score, stability, point, box, part.crop, part.whole))

@@ -11,11 +11,14 @@ export class VideoMasks extends EventTarget {
   video = null;
   /** Is called before anything is sent: the service takes no prompt while it tracks. */
   before = async () => {};
+  /** Is called with a frame and its masks when they have changed. */
+  changed = () => {};
   #scene;
   #found = new Map(); // frame -> Map(object -> {rle, score, object_score})
   #paths = new Map(); // mask -> Path2D
   #sent = new Map(); // object -> Map(frame -> prompt as text), as the service knows it
   #errors = new Map(); // prompt as text -> message
+  #answered = new Map(); // "object/frame" -> the prompt, as text, whose mask was kept there
   #working = null;
 
   constructor(scene) {
@@ -26,7 +29,18 @@ export class VideoMasks extends EventTarget {
   reset() {
     this.#found.clear();
     this.#paths.clear();
+    this.#answered.clear();
     this.forgetSent();
+  }
+
+  /** The prompts that have been answered. restore() takes them with the masks of [{frame, objects}], for example after a reload. */
+  get answered() {
+    return [...this.#answered];
+  }
+
+  restore(masks, answered) {
+    for (const { frame, objects } of masks) this.#found.set(frame, new Map(objects.map((mask) => [mask.object_id, mask])));
+    this.#answered = new Map(answered);
   }
 
   /** The service knows nothing of the objects any more: everything has to be sent again. */
@@ -99,6 +113,7 @@ export class VideoMasks extends EventTarget {
     const masks = this.#found.get(frame) ?? new Map();
     for (const object of objects) masks.set(object.object_id, object);
     this.#found.set(frame, masks);
+    this.changed(frame, [...masks.values()]);
   }
 
   /**
@@ -158,7 +173,10 @@ export class VideoMasks extends EventTarget {
         points: points.map((point) => [point.x, point.y]),
         labels: points.length ? points.map((point) => point.label) : null,
       });
-      this.keep(answer);
+      // A session that begins anew answers without the memory of other frames: the mask of a prompt that is known already stays.
+      const place = `${object.id}/${frame}`;
+      if (this.#answered.get(place) !== key || !this.maskOf(object, frame)) this.keep(answer);
+      this.#answered.set(place, key);
     } catch (problem) {
       if (problem.status !== 422) throw problem;
       this.#errors.set(key, problem.message); // this prompt never works: do not send it again
@@ -169,13 +187,20 @@ export class VideoMasks extends EventTarget {
   async #clear(video, id, frame) {
     await unlessGone(rest.clearPrompt(video, frame, id));
     this.#sent.get(id)?.delete(frame);
-    this.#found.get(frame)?.delete(id);
+    this.#answered.delete(`${id}/${frame}`);
+    this.#drop(frame, id);
   }
 
   async #remove(video, id) {
     await unlessGone(rest.removeObject(video, id));
     this.#sent.delete(id);
-    for (const masks of this.#found.values()) masks.delete(id);
+    for (const place of [...this.#answered.keys()].filter((each) => each.startsWith(`${id}/`))) this.#answered.delete(place);
+    for (const frame of this.#found.keys()) this.#drop(frame, id);
+  }
+
+  #drop(frame, id) {
+    const masks = this.#found.get(frame);
+    if (masks?.delete(id)) this.changed(frame, [...masks.values()]);
   }
 
   #isActive(object) {

@@ -5,6 +5,7 @@ import * as rest from "./video-rest.js";
 import { framesOf } from "./video-scene.js";
 
 const MAX_PATHS = 400;
+const BATCH = { frames: 100, masks: 1000, characters: 500_000 }; // of masks that are sent in one request
 
 export class VideoMasks extends EventTarget {
   /** The open video: {id, width, height, num_frames, ...}; null when none is open. */
@@ -19,6 +20,7 @@ export class VideoMasks extends EventTarget {
   #sent = new Map(); // object -> Map(frame -> prompt as text), as the service knows it
   #errors = new Map(); // prompt as text -> message
   #answered = new Map(); // "object/frame" -> the prompt, as text, whose mask was kept there
+  #missing = new Set(); // frames whose masks the service does not know
   #working = null;
 
   constructor(scene) {
@@ -41,12 +43,14 @@ export class VideoMasks extends EventTarget {
   restore(masks, answered) {
     for (const { frame, objects } of masks) this.#found.set(frame, new Map(objects.map((mask) => [mask.object_id, mask])));
     this.#answered = new Map(answered);
+    this.#missing = new Set(this.#found.keys());
   }
 
   /** The service knows nothing of the objects any more: everything has to be sent again. */
   forgetSent() {
     this.#sent.clear();
     this.#errors.clear();
+    this.#missing = new Set(this.#found.keys());
   }
 
   maskOf(object, frame = this.#scene.frame) {
@@ -160,7 +164,27 @@ export class VideoMasks extends EventTarget {
       const gone = [...known.keys()].find((frame) => !object.prompts[frame]);
       if (gone !== undefined) return (video) => this.#clear(video, object.id, gone);
     }
-    return null;
+    return this.#missing.size ? (video) => this.#restore(video) : null;
+  }
+
+  /** Give the service the masks of some frames that it has forgotten, so that downloads hold them. */
+  async #restore(video) {
+    const isAnswered = (object) => framesOf(object).some((frame) => this.#answered.get(`${object.id}/${frame}`) === this.#keyOf(object, frame));
+    const known = new Set(this.#scene.objects.filter(isAnswered).map((object) => object.id)); // the service refuses others
+    const frames = [];
+    const taken = [];
+    let [masks, characters] = [0, 0];
+    for (const frame of this.#missing) {
+      if (taken.length >= BATCH.frames || masks >= BATCH.masks || characters >= BATCH.characters) break;
+      taken.push(frame);
+      const there = [...(this.#found.get(frame)?.values() ?? [])].filter((mask) => known.has(mask.object_id));
+      const objects = there.map(({ object_id, rle, score, object_score }) => ({ object_id, rle, score, object_score }));
+      if (objects.length) frames.push({ frame, objects });
+      masks += objects.length;
+      characters += objects.reduce((sum, { rle }) => sum + rle.counts.length, 0);
+    }
+    if (frames.length) await unlessGone(rest.restore(video, frames));
+    for (const frame of taken) this.#missing.delete(frame);
   }
 
   async #prompt(video, object, frame) {

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -272,6 +273,74 @@ def test_a_service_that_has_forgotten_the_video_gets_it_again(page, running, cli
     assert page.page.evaluate("tritonSam.video.info.id") != before
     assert page.page.is_hidden("#banner")
     page.faults.clear()  # the browser reports the 404
+
+
+MASKS = f"""JSON.stringify(tritonSam.scene.objects.map((o) =>
+    Array.from({{ length: {FRAMES} }}, (_, frame) => tritonSam.video.masks.maskOf(o, frame))))"""
+
+
+def reload(page):
+    page.wait("tritonSam.video.isSafe")
+    page.page.reload()
+    page.ready()
+
+
+def test_a_reload_loses_nothing(page, client):
+    page.click(*clip.START)
+    segmented(page)
+    track(page)
+    go_to(page, 7)
+    page.click(70, 125)
+    segmented(page)
+    page.page.keyboard.press("n")
+    page.click(200, 170)
+    segmented(page)
+    page.page.locator(".object input:not(.label)").nth(1).fill("cup")
+    page.page.keyboard.press("Enter")
+    masks, prompts, sessions = page.page.evaluate(MASKS), client.videos[-1].prompts, len(client.videos)
+    reload(page)
+    page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
+    assert page.page.evaluate(MASKS) == masks
+    assert shown(page) == 7
+    assert page.page.locator(".object input:not(.label)").nth(1).input_value() == "cup"
+    wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts == prompts)
+    assert page.page.evaluate(MASKS) == masks
+    name, content = page.download('[data-save="rle"]')
+    assert content.count(b"\n") == FRAMES + 1  # the first object everywhere, and the second one where it was clicked
+    track(page, "both")
+    assert covered(page, 1) == [[0, FRAMES - 1]]
+    page.page.keyboard.press("Control+z")
+    page.page.keyboard.press("Control+z")
+    page.page.keyboard.press("Control+z")
+    wait_until(lambda: list(client.videos[-1].prompts) == [1])
+
+
+def test_the_next_file_takes_the_place_of_the_kept_video(page, running, images, monkeypatch):
+    async def embed(*_):
+        """There is no encoder."""
+
+    monkeypatch.setattr(running[0].app.state.engine, "embed", embed)
+    page.click(*clip.START)
+    segmented(page)
+    page.open(images / "shapes.jpg")
+    page.wait("tritonSam.video.isSafe")
+    page.page.reload()
+    page.ready()
+    page.opened("shapes.jpg")
+    assert page.page.is_hidden("#timeline")
+
+
+def test_a_service_that_cannot_take_the_kept_video_gets_it_later(page, client):
+    page.click(*clip.START)
+    segmented(page)
+    page.wait("tritonSam.video.isSafe")
+    page.page.route(re.compile(r"/v1/videos(\?|$)"), lambda route: route.abort(), times=1)
+    page.page.reload()
+    page.ready()
+    page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
+    assert page.facts() == ["prompted in 0 · score 0.90"]
+    assert len(page.faults) == 1  # the browser reports the upload that failed
+    page.faults.clear()
 
 
 def test_an_image_after_a_video_and_a_video_after_an_image(page, running, images, path, monkeypatch):

@@ -210,7 +210,10 @@ live.addEventListener("status", ({ detail }) => {
   }
   warn("");
   if (wasUp && models.map((model) => model.name).join() === detail.models.join()) return;
-  void loadModels().then(() => (pictures.image || video.isOpen) && (pictures.isSent ? masks.refresh() : pictures.reupload()));
+  void loadModels().then(() => {
+    if (!pictures.image && !video.isOpen) return pictures.resume();
+    return pictures.isSent ? masks.refresh() : pictures.reupload();
+  });
 });
 
 for (const [event, state, text] of [

@@ -11,6 +11,7 @@ export class Pictures {
   #page;
   #shelf;
   #opening = null; // an AbortController
+  #waiting = null; // the video of the time before a reload, until the service has it
   #sentFor = null; // the model for which the service has the image
 
   /** page: {forImages, everything, video, stage, settings, begin(mode), show, warn, endHover, isUp()} */
@@ -36,10 +37,18 @@ export class Pictures {
     return this.#sentFor === this.#page.settings.model;
   }
 
-  /** Open the image that was open when the page was closed. */
+  /** Open the image or the video that was open when the page was closed. */
   async start() {
-    const entry = await this.#shelf.start();
-    if (entry && !this.image && !this.#opening) await this.openEntry(entry);
+    const [entry, kept] = [await this.#shelf.start(), await this.#page.video.kept()];
+    this.#waiting = kept && kept.opened > (entry?.opened ?? 0) ? kept : null;
+    if (this.#waiting) await this.resume();
+    else if (entry && !this.image && !this.#opening) await this.openEntry(entry);
+  }
+
+  /** Open the video of the time before a reload, if the service could not take it until now. */
+  async resume() {
+    const kept = this.#waiting;
+    if (kept && !this.image && !this.#page.video.isOpen && !this.#opening) await this.#openVideo(kept.file, kept);
   }
 
   /** Open a video, a project, or images, of which the first is shown; COCO files give objects to images that are open. */
@@ -89,17 +98,19 @@ export class Pictures {
     if (!problem) await this.#page.forImages.masks.refresh();
   }
 
-  async #openVideo(file) {
+  async #openVideo(file, kept = null) {
     const problem = await this.#opens("Opening the video …", file.name, async (isCurrent, signal) => {
-      await this.#page.video.open(file, signal);
+      await this.#page.video.open(file, signal, kept);
+      this.#waiting = null;
       this.#shelf.leave();
       this.image = null;
       this.#page.everything.reset();
       this.#page.begin(this.#page.video);
       this.#sentFor = this.#page.settings.model;
     });
-    if (problem?.status === 401) void askToken().then(() => this.#openVideo(file));
+    if (problem?.status === 401) void askToken().then(() => this.#openVideo(file, kept));
     else this.#page.show();
+    if (kept && !problem) await this.#page.video.masks.refresh();
   }
 
   async #openProject(file) {
@@ -178,6 +189,7 @@ export class Pictures {
   #show(entry, file, picture) {
     const { forImages, video, stage } = this.#page;
     this.#shelf.leave();
+    this.#waiting = null;
     const { key, id, name, width, height } = entry;
     video.close();
     this.image = forImages.masks.image = { key, id, name, stem: name.replace(/\.[^.]*$/, ""), width, height, file };

@@ -72,7 +72,8 @@ def test_brush_and_eraser_change_the_mask_at_full_size(two_objects):
     drag(page, (80, 560), (320, 560))
     page.wait(f"tritonSam.resultOf(tritonSam.scene.active).found.area !== {np.count_nonzero(after['Object 2'])}")
     erased = masks_of(page)["Object 2"]
-    assert np.array_equal(erased, before["Object 2"] & ~capsule(erased.shape, (80, 560), (320, 560), larger / 2 / scale))
+    rubbed = capsule(erased.shape, (80, 560), (320, 560), larger / 2 / scale)
+    assert np.array_equal(erased, before["Object 2"] & ~rubbed)
     page.page.keyboard.press("Control+z")  # each stroke is one step
     assert np.array_equal(masks_of(page)["Object 2"], after["Object 2"])
     page.page.keyboard.press("Control+z")
@@ -144,7 +145,8 @@ def test_an_object_is_copied_to_the_clipboard(two_objects):
     page.wait("document.getElementById('edit-info').textContent.includes('cut-out')")
     size = page.page.evaluate(
         """(async () => { const [item] = await navigator.clipboard.read();
-        const image = await createImageBitmap(await item.getType("image/png")); return [image.width, image.height]; })()"""
+        const image = await createImageBitmap(await item.getType("image/png"));
+        return [image.width, image.height]; })()"""
     )
     rows, columns = np.nonzero(expected)
     assert size == [np.ptp(columns) + 1, np.ptp(rows) + 1]

@@ -305,7 +305,7 @@ def test_a_reload_loses_nothing(page, client):
     assert page.page.locator(".object input:not(.label)").nth(1).input_value() == "cup"
     wait_until(lambda: len(client.videos) > sessions and client.videos[-1].prompts == prompts)
     assert page.page.evaluate(MASKS) == masks
-    name, content = page.download('[data-save="rle"]')
+    _, content = page.download('[data-save="rle"]')
     assert content.count(b"\n") == FRAMES + 1  # the first object everywhere, and the second one where it was clicked
     track(page, "both")
     assert covered(page, 1) == [[0, FRAMES - 1]]

@@ -148,8 +148,8 @@ class Tracking:
         """Keep masks that the caller has from an earlier tracking, in place of those that are known.
 
         Raises:
-            Problem: 404, an object has no prompt; 409, a propagation runs; 422, a frame is not there or a mask has another
-                size; 503, there is no memory for them.
+            Problem: 404, an object has no prompt; 409, a propagation runs; 422, a frame is not there or a mask has
+                another size; 503, there is no memory for them.
             InputError: the RLE of a mask is damaged.
         """
         for each in known.frames:

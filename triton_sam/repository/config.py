@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from .._common.extras import missing
 from ..errors import RepositoryError
 from ..families.sam2 import Sam2
@@ -111,6 +108,10 @@ def parse_config(text: str) -> Any:
     Raises:
         RepositoryError: Triton could not parse it.
     """
+    # Imported here, because clients import this package for its names, and these modules import gRPC.
+    from google.protobuf import text_format
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
+
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:

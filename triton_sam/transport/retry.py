@@ -14,7 +14,9 @@ RETRY_PAUSE = 0.2
 MAX_PAUSE = 1.0
 """Seconds that a pause lasts at most."""
 PAUSE_FOR_DEAD_PROCESS = 3.0
-"""Seconds before a repetition after the process of a model is gone. Its supervisor needs one to two to notice it."""
+"""Seconds before the first repetition after the process of a model is gone; the next one waits four times as long.
+
+Its supervisor needs one to two seconds to notice it, and more on a busy machine."""
 RESTART_SECONDS = 30.0
 """Seconds for which a call waits for a server that starts again. The timeout of the call may be shorter."""
 
@@ -40,6 +42,7 @@ class Attempts:
     def __init__(self, retries: int, *, has_answered: bool = False, waits_if_busy: bool = False) -> None:
         self._left = retries
         self._pause = RETRY_PAUSE
+        self._pause_for_dead_process = PAUSE_FOR_DEAD_PROCESS
         self._may_wait = has_answered and retries > 0
         self._patient_until: float | None = None
         self._waits_if_busy = waits_if_busy
@@ -64,7 +67,8 @@ class Attempts:
         may_repeat = isinstance(meant, ServerUnreachableError) and self._left > 0
         pause = spread(self._pause) if is_patient or may_repeat else math.inf
         if may_repeat and self._may_wait and process_is_gone(error):
-            pause = max(pause, spread(PAUSE_FOR_DEAD_PROCESS))
+            pause = max(pause, spread(self._pause_for_dead_process))
+            self._pause_for_dead_process *= 4
         if pause >= seconds_left:
             raise meant from (None if meant is error else error)
         self._left -= not is_patient

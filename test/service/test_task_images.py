@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 from typing import ClassVar
 
@@ -12,6 +13,8 @@ import pytest
 pytest.importorskip("fastapi")
 from support.running_service import running_service
 from support.tools import CLICK
+
+from triton_sam.service.public import PrivateAddressError, PublicPool, is_public
 
 CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"/></View>"""
 PERSONAL = "header.payload.signature"
@@ -77,6 +80,7 @@ def ask(service, address):
 @pytest.fixture(scope="module", params=[PERSONAL, "legacy"])
 def service(request, service_triton, studio):
     options = {"adapters": ("label-studio",), "label_studio_url": studio, "label_studio_token": request.param}
+    options["label_studio_private_storage"] = True
     with running_service(service_triton.grpc_url, **options) as service:
         yield service
 
@@ -124,3 +128,36 @@ def test_a_label_studio_that_is_gone_or_refuses(service_triton, studio):
             answer = ask(service, "/data/upload/1/a.jpg")
             assert (answer.status_code, text in answer.text) == (502, True), answer.text[:300]
             assert token not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("2606:2800:220:1::1", True), ("127.0.0.1", False), ("10.0.0.1", False),
+        ("169.254.169.254", False), ("100.64.0.1", False), ("224.0.0.1", False), ("0.0.0.0", False), ("::1", False),
+        ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False), ("64:ff9b::a00:1", False),
+        ("64:ff9b::5db8:d822", True), ("2002:a00:1::", False),
+    ],
+)  # fmt: skip
+def test_public_addresses(address, public):
+    assert is_public(address) is public
+
+
+def test_a_storage_in_a_private_network_is_refused_unless_it_is_allowed(service_triton, studio):
+    options = {"adapters": ("label-studio",), "label_studio_url": studio, "label_studio_token": "legacy"}
+    with running_service(service_triton.grpc_url, **options) as service:
+        Studio.seen.clear()
+        answer = ask(service, "/data/elsewhere")
+        assert answer.status_code == 502
+        assert "--label-studio-private-storage" in answer.text
+        assert [path for path, _ in Studio.seen] == ["/data/elsewhere"]
+        assert ask(service, "/data/upload/1/a.jpg").status_code == 200
+
+
+def test_a_name_that_changes_its_address_is_refused(monkeypatch, studio):
+    """The first look-up gives a public address, and the second one that of this machine."""
+    port = int(studio.rsplit(":", 1)[1])
+    answers = iter([[(2, 1, 6, "", ("93.184.216.34", port))], [(2, 1, 6, "", ("127.0.0.1", port))]])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: next(answers))
+    with pytest.raises(PrivateAddressError, match=r"127\.0\.0\.1"):
+        PublicPool(retries=False, timeout=5).request("GET", f"http://rebinding.example:{port}/signed")

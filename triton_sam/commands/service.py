@@ -175,6 +175,11 @@ def _add_adapters(parser: argparse.ArgumentParser) -> None:
         help="address of the Label Studio whose images the service may fetch; it sends the token in "
         "$LABEL_STUDIO_API_KEY (default: $LABEL_STUDIO_URL, else none)",
     )
+    parser.add_argument(
+        "--label-studio-private-storage",
+        action="store_true",
+        help="Label Studio may lead to images in a storage of a private network; without it, to public addresses alone",
+    )
 
 
 def _words(text: str | None) -> tuple[str, ...]:
@@ -252,6 +257,7 @@ def run(args: argparse.Namespace) -> int:
         cvat_words=_words(args.cvat_words),
         label_studio_url=args.label_studio_url or os.environ.get("LABEL_STUDIO_URL") or None,
         label_studio_token=os.environ.get("LABEL_STUDIO_API_KEY") or None,
+        label_studio_private_storage=args.label_studio_private_storage,
     )
     repository = _options.repository(args) if args.local else None
     return serve(settings, args.host, args.port, repository=repository, quiet=args.quiet)

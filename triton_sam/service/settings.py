@@ -81,6 +81,7 @@ class Settings:
         cvat_words: words of the detectors for CVAT, which become their labels.
         label_studio_url: address of the Label Studio whose tasks name their images by path.
         label_studio_token: access token of that Label Studio.
+        label_studio_private_storage: whether it may lead to a storage in a private network.
 
     Raises:
         ConfigurationError: a limit that cannot work, or two equal tokens.
@@ -123,6 +124,7 @@ class Settings:
     cvat_words: tuple[str, ...] = ()
     label_studio_url: str | None = None
     label_studio_token: str | None = field(default=None, repr=False)
+    label_studio_private_storage: bool = False
 
     @property
     def triton_headers(self) -> dict[str, str]:

@@ -107,7 +107,9 @@ class _Tool:
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         settings = bridge.engine.settings
-        self._images = TaskImages(bridge, settings.label_studio_url, settings.label_studio_token)
+        self._images = TaskImages(
+            bridge, settings.label_studio_url, settings.label_studio_token, settings.label_studio_private_storage
+        )
 
     async def predict(self, request: Request, body: PredictRequest) -> Response:
         regions = body.params.context.result if body.params is not None and body.params.context is not None else []

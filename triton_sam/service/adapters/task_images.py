@@ -1,4 +1,4 @@
-"""Fetches the images of tasks from the Label Studio that the operator has named, and from nowhere else."""
+"""Fetches the images of tasks from the Label Studio that the operator has named, and from storages that it leads to."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from urllib.parse import quote, urljoin, urlsplit
 import urllib3
 
 from ..problems import Problem
+from ..public import PrivateAddressError, PublicPool
 from ..store import StoredImage
 from .bridge import Bridge
 
@@ -31,13 +32,15 @@ class TaskImages:
         bridge: keeps the images.
         url: address of Label Studio; None: only images within the tasks can be used.
         token: access token of Label Studio: a personal one (a JWT) or a legacy one. None: no token.
+        private_storage: whether Label Studio may lead to addresses of a private network.
     """
 
-    def __init__(self, bridge: Bridge, url: str | None, token: str | None) -> None:
+    def __init__(self, bridge: Bridge, url: str | None, token: str | None, private_storage: bool = False) -> None:
         self._bridge = bridge
         self._url = None if url is None else url.rstrip("/") + "/"
         self._token = token
         self._pool = urllib3.PoolManager(timeout=SECONDS, retries=False)
+        self._storages = self._pool if private_storage else PublicPool(timeout=SECONDS, retries=False)
         self._lock = threading.Lock()
         self._access = ("", 0.0)
         self._kept: dict[str, tuple[str, float]] = {}
@@ -93,12 +96,19 @@ class TaskImages:
     def _get(self, url: str) -> tuple[bytes, str]:
         """Return the content at a URL, and the address that it leads to, "" if it leads nowhere."""
         limit = self._bridge.engine.settings.max_body
+        pool = self._pool if self._url is not None and _origin(url) == _origin(self._url) else self._storages
         try:
-            answer = self._pool.request("GET", url, headers=self._headers(url), redirect=False, preload_content=False)
+            answer = pool.request("GET", url, headers=self._headers(url), redirect=False, preload_content=False)
             try:
                 content = answer.read(limit + 1)
             finally:
                 answer.release_conn()
+        except PrivateAddressError as error:
+            raise Problem(
+                502,
+                f"Label Studio leads to a storage in a private network ({error}): if it is yours, start the service "
+                "with --label-studio-private-storage",
+            ) from None
         except urllib3.exceptions.HTTPError as error:
             raise Problem(502, f"Label Studio does not answer at {_origin(url)}: {type(error).__name__}") from None
         if len(content) > limit:

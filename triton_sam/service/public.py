@@ -1,0 +1,82 @@
+"""Requests to addresses that somebody else has named: they reach public addresses alone.
+
+Without this, a redirect could make the service ask a machine of its own network, or the metadata service of a cloud.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Any
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+class PrivateAddressError(HTTPError):
+    """A host has an address that is not public."""
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address belongs to the public internet.
+
+    Args:
+        address: an IPv4 or IPv6 address, the latter also with a zone (``fe80::1%eth0``). An IPv4 address within an
+            IPv6 address counts as the IPv4 address.
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        found = inner or found
+    return found.is_global and not found.is_multicast
+
+
+class PublicPool(urllib3.PoolManager):
+    """A urllib3 pool that raises a PrivateAddressError instead of connecting to an address that is not public."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
+
+
+class _Checked(HTTPConnection):
+    def _new_conn(self) -> socket.socket:
+        # Checked before the connection, so that nobody finds out which ports of a private network are open, and
+        # after it, because the second look-up of a name may give another address.
+        host = self._dns_host  # type: ignore[attr-defined]
+        try:
+            found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            found = []  # urllib3 tells it
+        _check(self.host, [str(each[4][0]) for each in found])
+        connection = super()._new_conn()
+        try:
+            _check(self.host, [connection.getpeername()[0]])
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+class _CheckedTLS(_Checked, HTTPSConnection):
+    pass
+
+
+class _HTTPPool(HTTPConnectionPool):
+    ConnectionCls = _Checked
+
+
+class _HTTPSPool(HTTPSConnectionPool):
+    ConnectionCls = _CheckedTLS
+
+
+def _check(host: str, addresses: list[str]) -> None:
+    for address in addresses:
+        if not is_public(address):
+            raise PrivateAddressError(f"{host} has the address {address}, which is not public")

@@ -160,8 +160,8 @@ class RunFolder:
             atomic_write(path, (json.dumps(self.parameters, indent=2) + "\n").encode())
             return
         try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, RecursionError) as error:
             raise InputError(f"{path} is damaged: give another --out") from error
         names = [name for name in {**before, **self.parameters} if before.get(name) != self.parameters.get(name)]
         if names:

@@ -8,7 +8,6 @@ objects ``{"image": ..., "points": [[x, y], ...], "labels": [1, ...], "category"
 from __future__ import annotations
 
 import csv
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 from ..errors import InputError
 from ..families.base import Size
 from .prompts import Labelled, Prompt, Prompts
-from .sources import OBJECT, ImageItem, Skipped, Source, read_text
+from .sources import OBJECT, ImageItem, Skipped, Source, read_json, read_text
 
 _REQUIRED = ("image", "x", "y")
 
@@ -46,7 +45,7 @@ def read_points(path: Path, source: Source) -> Prompts:
             found[name].append(Prompt(what, category, points=_points(row)))
         except KeyError:
             faults[name].append(Skipped(name, what, "it has no category, and others have one"))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             faults[name].append(Skipped(name, what, "its points are not numbers, or it has another number of labels"))
 
     def find(item: ImageItem, _: Size) -> tuple[list[Prompt], list[Skipped]]:
@@ -64,10 +63,7 @@ def _points(row: Mapping[str, Any]) -> tuple[Labelled, ...]:
 
 
 def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        rows = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+    rows = read_json(path)
     if not isinstance(rows, list):
         raise InputError(f'{path} is not a list of objects {{"image": ..., "points": [[x, y], ...]}}')
     for number, row in enumerate(rows, 1):

@@ -217,7 +217,7 @@ def categories_of(document: dict[str, Any]) -> dict[int, str]:
     """
     try:
         return {int(each["id"]): str(each["name"]) for each in document.get("categories", ())} or dict(OBJECT)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError("a category of the COCO file has no id or no name") from error
 
 
@@ -227,13 +227,22 @@ def read_coco(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is missing or no COCO data set.
     """
-    try:
-        document = json.loads(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+    document = read_json(path)
     if not isinstance(document, dict) or not isinstance(document.get("images"), list):
         raise InputError(f"{path} is not a COCO data set: it has no list of images")
     return document
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a JSON file.
+
+    Raises:
+        InputError: the file cannot be read, or it is not JSON.
+    """
+    try:
+        return json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
 
 
 def read_text(path: Path) -> str:

@@ -105,7 +105,7 @@ def read_prompts(path: Path) -> list[ObjectPrompt]:
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PromptError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
         raise PromptError(f'{path} must hold a list such as [{{"object_id": 1, "frame": 0, "points": [[210, 350]]}}]')

@@ -49,7 +49,12 @@ def open_large_image(
     except FileNotFoundError as error:
         raise ImageError(f"{path}: there is no such file") from error
     except Exception as error:  # tifffile and zarr raise almost any exception for damaged files
-        raise ImageError(f"{path} cannot be read as a large image: {error or type(error).__name__}") from error
+        raise ImageError(f"{path} cannot be read as a large image: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    """Return the words of an error on one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
@@ -129,7 +134,10 @@ def _range(read: Any, size: Sequence[int]) -> tuple[float, float]:
 
 
 def _as_bytes(read: Any, limits: tuple[float, float] | None, x1: int, y1: int, x2: int, y2: int) -> Bytes:
-    values = read(x1, y1, x2, y2)
+    try:
+        values = read(x1, y1, x2, y2)
+    except Exception as error:  # see open_large_image
+        raise ImageError(f"the part from ({x1}, {y1}) to ({x2}, {y2}) cannot be read: {_line(error)}") from error
     if limits is None:
         return np.asarray(values, np.uint8)
     low, high = limits

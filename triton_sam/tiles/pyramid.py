@@ -109,6 +109,7 @@ class LargeImage:
 
         Raises:
             InputError: the part lies outside the image, or the file has no level that is small enough to be read.
+            ImageError: this part of the file is damaged.
         """
         region = self.clip(region)
         longest = max(region[2] - region[0], region[3] - region[1])

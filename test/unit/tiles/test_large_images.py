@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -156,3 +158,30 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for source in (path, tmp_path):
         with pytest.raises(MissingDependencyError, match=r"\[tiles\]"):
             open_large_image(source)
+
+
+@pytest.mark.parametrize("kind", ["tiff", "zarr"])
+def test_damaged_files_are_read_or_refused(tmp_path: Path, kind: str) -> None:
+    """Some bytes are changed, or the end is missing: opening and reading end well, or in one ImageError."""
+    rng, counts = random.Random(kind), Counter()
+    small = np.ascontiguousarray(PIXELS[:256, :256])
+    whole = write_tiff(tmp_path / "a.tif", small) if kind == "tiff" else write_zarr(tmp_path / "a.zarr", small)
+    files = [whole] if kind == "tiff" else sorted(path for path in whole.rglob("*") if path.is_file())
+    for _ in range(60):
+        damaged = rng.choice(files)
+        before = damaged.read_bytes()
+        content = bytearray(before)
+        for _ in range(rng.randrange(1, 6)):
+            content[rng.randrange(min(len(content), rng.choice([64, len(content)])))] = rng.randrange(256)
+        del content[rng.choice([len(content), rng.randrange(len(content))]) :]
+        damaged.write_bytes(content)
+        try:
+            with open_large_image(whole) as image:
+                for corner in ((0, 0), (100, 100)):
+                    image.window((*corner, *(place + 90 for place in corner)), 64)
+            counts["read"] += 1
+        except ImageError as error:
+            counts["refused"] += 1
+            assert str(error)  # noqa: PT017 - any of them
+        damaged.write_bytes(before)
+    assert min(counts["read"], counts["refused"]) >= 5, counts

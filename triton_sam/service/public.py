@@ -49,7 +49,7 @@ class _Checked(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         # Checked before the connection, so that nobody finds out which ports of a private network are open, and
         # after it, because the second look-up of a name may give another address.
-        host = self._dns_host  # type: ignore[attr-defined]
+        host = self._dns_host
         try:
             found = socket.getaddrinfo(host, self.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):

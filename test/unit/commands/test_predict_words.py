@@ -11,6 +11,7 @@ from PIL import Image
 
 from triton_sam.cli import main
 from triton_sam.client.concepts import FoundInstances
+from triton_sam.client.server_models import ServerModels
 from triton_sam.commands import predict
 from triton_sam.concepts.instances import Instance
 
@@ -36,6 +37,9 @@ class Client:
 
     def __exit__(self, *_) -> None:
         pass
+
+    def models(self) -> ServerModels:
+        return ServerModels({"sam3": "1"}, {"sam3": ("sam3",)}, frozenset())
 
     def find(self, text, **arguments):
         self.calls.append((text, arguments))

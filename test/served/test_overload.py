@@ -26,7 +26,7 @@ SECONDS = 300.0 if FULL else 12.0
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.nightly)])
 def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol):
     """Run `triton-sam benchmark --only overload`. docs/background/reliability.md has the thresholds."""
     pytest.importorskip("psutil")

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from support.tools import BOX, CLICK, base64_of, brushed, filled, filled_each, n
 
 from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
+from triton_sam.service.adapters import bridge
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.adapters.roboflow import pixel_polygons
+from triton_sam.service.everything.schemas import EverythingRequest
 
 CONFIG = """<View><Image name="image" value="$image"/>
 <BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
@@ -197,7 +200,8 @@ def test_cvat(http, image64, clicked, boxed):
 
 
 @pytest.mark.slow
-def test_cvat_finds_everything(http, image64):
+def test_cvat_finds_everything(http, image64, monkeypatch):
+    monkeypatch.setattr(bridge, "EverythingRequest", partial(EverythingRequest, points_per_side=6))
     headers = {"x-nuclio-function-name": "triton-sam-sam2-everything"}
     specification = http.get("/api/functions").json()[headers["x-nuclio-function-name"]]["metadata"]["annotations"][
         "spec"

@@ -48,7 +48,7 @@ def test_made_up_requests(service, images):
     assert {200, 422} <= set(statuses)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_thousand_made_up_requests(service, images):
     assert len(_drive(service, images, THOROUGH)) >= 2000
 

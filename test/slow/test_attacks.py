@@ -9,7 +9,7 @@ from support.attackers import upload
 pytest.importorskip("fastapi")
 from support.attacked_service import attacked_service
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 
 HEALTH, CLICK = 0.5, 2.0
 """Seconds within which the service answers another user while it is attacked, on two cores without other work."""

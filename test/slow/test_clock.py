@@ -33,6 +33,7 @@ def preload(tmp_path_factory):
     return library
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("jump", [3600, pytest.param(-3600, marks=pytest.mark.slow)])
 def test_timeouts_hold_when_the_wall_clock_jumps(preload, jump):
     tests = Path(__file__).parents[1]  # the folder from which the support code is imported

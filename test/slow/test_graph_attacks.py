@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support import graph_attacks, wire_attacks
-from support.older_runtimes import VERSIONS, python
+from support.older_runtimes import VERSION_PARAMETERS, python
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 for package in ("torch", "onnxruntime", "segment_anything", "sam2", "transformers"):
@@ -35,7 +35,7 @@ def graph(family: str, role: str) -> Path:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("version", ["installed", *VERSIONS])
+@pytest.mark.parametrize("version", ["installed", *VERSION_PARAMETERS])
 def test_no_request_ends_the_process(version: str, tmp_path: Path) -> None:
     command = [sys.executable] if version == "installed" else python(version)
     counts: collections.Counter[str] = collections.Counter()

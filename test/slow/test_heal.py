@@ -98,6 +98,7 @@ def urls(server: LocalServer) -> list[tuple[str, str]]:
     return [(server.http_url, "server"), (server.grpc_url, "server"), (server.http_url, "client")]
 
 
+@pytest.mark.alone  # it measures the time until the models are ready again
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, content: bytes, model: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import value_runner
 from support.family_exports import sam3_concepts
-from support.older_runtimes import VERSIONS, python
+from support.older_runtimes import VERSION_PARAMETERS, python
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families.sam2 import TRACKING
@@ -72,7 +72,7 @@ def folder(video_models, tmp_path_factory) -> Path:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", VERSION_PARAMETERS)
 def test_the_numbers_are_those_of_the_installed_version(folder: Path, version: str) -> None:
     subprocess.run([*python(version), value_runner.__file__, str(folder)], check=True, timeout=900)
     graphs = sorted(path.stem for path in (folder / "graphs").iterdir())

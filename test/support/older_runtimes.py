@@ -17,6 +17,12 @@ VERSIONS = {
 }
 """Versions on PyPI, and where they are used."""
 
+VERSION_PARAMETERS = [
+    version if version in (min(VERSIONS), max(VERSIONS)) else pytest.param(version, marks=pytest.mark.nightly)
+    for version in VERSIONS
+]
+"""For ``parametrize``: the lowest and the highest version for each change, the others at night."""
+
 
 def python(version: str) -> list[str]:
     """Return the command of a Python with a version of ONNX Runtime."""

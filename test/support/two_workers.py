@@ -17,7 +17,7 @@ SHARED = ("families_server", "service_triton", "service", "micro_export", "video
 
 
 def group_by_fixtures(items: Sequence[pytest.Item]) -> None:
-    """Keep tests of a file in one process, and files that share an expensive fixture; let long runs run alone."""
+    """Keep tests of a file in one process, and files that share an expensive fixture."""
     groups: dict[Path, str] = {}
     for item in items:
         expensive = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
@@ -25,8 +25,6 @@ def group_by_fixtures(items: Sequence[pytest.Item]) -> None:
             groups.setdefault(item.path, expensive)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(groups.get(item.path, str(item.path))))
-        if item.path.parent.name == "slow":  # long runs under load, which measure times and memory
-            item.add_marker(pytest.mark.alone)
 
 
 def check_groups(ids: Sequence[str]) -> None:

@@ -65,7 +65,8 @@ def test_a_program_needs_nothing_of_posix(tmp_path, images):
 def test_the_tests_of_the_clients_pass_without_posix(parts):
     tests = [TESTS / "unit" / part for part in parts]
     options = ["-q", "-p", "support.elsewhere", "-p", "pytest_timeout", "-p", "no:cacheprovider"]
-    options += ["-o", "addopts=--strict-markers --import-mode=importlib -m 'not slow'"]  # without those of pytest-xdist
+    addopts = "--strict-markers --import-mode=importlib -m 'not slow and not nightly'"  # without those of pytest-xdist
+    options += ["-o", f"addopts={addopts}"]
     done = run_elsewhere("-m", "pytest", *options, *tests)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     assert " passed" in done.stdout

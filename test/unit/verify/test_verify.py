@@ -12,11 +12,10 @@ pytest.importorskip("torch")
 pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
-from support.micro_export import CONFIG, MicroExport  # noqa: E402
+from support.micro_export import MicroExport  # noqa: E402
 
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.errors import ExportError  # noqa: E402
-from triton_sam.export.sam2 import recipe as sam2  # noqa: E402
 from triton_sam.verify import THRESHOLDS, OnnxClient, Row, Thresholds  # noqa: E402
 from triton_sam.verify.compare import format_table, verify_sam2  # noqa: E402
 
@@ -29,14 +28,6 @@ def test_export_equals_the_official_predictor(micro_export: MicroExport, images:
     assert {(row.prompt, row.output) for row in rows} == {(p, o) for p in PROMPTS for o in ("single", "multimask")}
     assert all(row.passes(THRESHOLDS["fp32"]) for row in rows), format_table(rows, THRESHOLDS["fp32"])
     assert max(row.score_diff for row in rows) < 1e-4
-
-
-@pytest.mark.slow
-def test_other_weights_are_noticed(micro_export: MicroExport, images: Path) -> None:
-    other = sam2.load_model(None, CONFIG, random_seed=1)
-    with OnnxClient(micro_export.files) as client:
-        rows = verify_sam2(other, images / "shapes.jpg", {"onnxruntime": client})
-    assert not any(row.passes(THRESHOLDS["fp32"]) for row in rows)
 
 
 def row(iou: float = 1.0, logit_diff: float = 0.0, pixels: int = 9, score_diff: float = 0.0) -> Row:

@@ -17,7 +17,7 @@ from triton_sam.errors import ServerBusyError
 from triton_sam.masks.rle import rle_to_mask
 
 # The export of the models takes most of a minute.
-pytestmark = [pytest.mark.export, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.export, pytest.mark.slow]
 psutil = pytest.importorskip("psutil")
 SESSIONS, FRAMES_EACH = 32, 5
 SETTLED, LONG, BLOCK = 200, 10_000 if os.environ.get("TRITON_SAM_SOAK") == "full" else 1000, 100
@@ -67,6 +67,8 @@ def test_the_33rd_session_is_refused(video_server):
         client.open([drawn(0, 0)]).close()
 
 
+@pytest.mark.alone
+@pytest.mark.nightly
 @pytest.mark.timeout(900 if LONG == 1000 else 7200)
 def test_memory_stays_flat_over_a_long_stream(video_server):
     """Memory of all processes of the server after 200 frames: the second half takes 1 % more than the first at most.

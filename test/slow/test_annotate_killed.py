@@ -17,7 +17,6 @@ from support.drawn_data_set import write_scenes
 from triton_sam.local_server import LocalServer
 
 SCENES = 40
-KILLS = 20
 FORMATS = ["coco", "yolo", "labels"]
 
 pytestmark = pytest.mark.slow
@@ -41,17 +40,18 @@ def kept_ids(out: Path) -> set[int]:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_run_that_is_killed_often_equals_an_undisturbed_one(
-    scenes: Path, service_triton: LocalServer, tmp_path: Path
+    scenes: Path, service_triton: LocalServer, tmp_path: Path, kills: int
 ) -> None:
     url = service_triton.grpc_url
     begin = time.monotonic()
     with start(scenes, tmp_path / "whole", url) as whole:
         assert whole.wait() == 0
     seconds = time.monotonic() - begin
-    chance = random.Random(20)
+    chance = random.Random(kills)
     reported = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         with start(scenes, tmp_path / "killed", url) as process:
             time.sleep(chance.uniform(0.3, 0.9) * min(seconds, 6))
             process.kill()

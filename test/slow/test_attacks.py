@@ -18,6 +18,10 @@ ALLOWANCE = 4
 MEMORY = 1_000_000_000
 AFTERWARDS = 5.0
 """Seconds after an attack until everything is as before."""
+LONG = [
+    *(("keys", 10), ("allowed-keys", 10), ("points", 10), ("slow-bodies", 20)),
+    *(("previews", 20), ("masks", 45), ("flood", 15), ("deaf", 40)),
+]
 STOP = 8.0
 """Seconds between SIGTERM and the end of the service."""
 
@@ -25,14 +29,11 @@ STOP = 8.0
 @pytest.mark.parametrize(
     ("attack", "seconds"),
     [
-        ("keys", 10),
-        ("allowed-keys", 10),
-        ("points", 10),
-        ("slow-bodies", 20),
-        ("previews", 20),
-        ("masks", 45),
-        ("flood", 15),
-        ("deaf", 40),
+        ("keys", 6),
+        ("slow-bodies", 12),
+        ("masks", 15),
+        ("flood", 8),
+        *(pytest.param(*attack, marks=pytest.mark.nightly) for attack in LONG),
     ],
 )
 def test_another_user_hardly_notices(service_triton, images, tmp_path, attack, seconds):

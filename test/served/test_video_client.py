@@ -149,7 +149,12 @@ def stub_of(video_server, model):
 
 @pytest.mark.parametrize(
     ("protocol", "frame"),
-    [("http", 31), ("grpc", 3), *(pytest.param(*case, marks=pytest.mark.nightly) for case in (("http", 3), ("grpc", 31)))],
+    [
+        ("http", 31),
+        ("grpc", 3),
+        pytest.param("http", 3, marks=pytest.mark.nightly),
+        pytest.param("grpc", 31, marks=pytest.mark.nightly),
+    ],
 )
 def test_killing_the_process_in_the_middle_changes_no_mask(protocol, frame, video_server, undisturbed):
     passed = []

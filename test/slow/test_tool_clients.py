@@ -148,11 +148,13 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python that has the tools' clients; skips where they cannot be installed."""
+    pytest.importorskip("uv")
     folder = tmp_path_factory.mktemp("tools") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(folder)], check=True)
     packages = ["inference-sdk", "label-studio-sdk", "cvat-sdk"]
     made = subprocess.run(
-        [str(folder / "bin/python"), "-m", "pip", "install", "-q", *packages],
+        [*uv, "pip", "install", "-q", "--python", str(folder / "bin/python"), *packages],
         capture_output=True,
         text=True,
         check=False,

@@ -219,15 +219,6 @@ def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], text:
     assert not (tmp_path / "repository").exists()
 
 
-def test_verify_command(
-    micro: FamilyExport, images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(registry, "export", lambda *_, **__: Exported(micro.files, 1, {}))
-    image = str(images / "shapes.jpg")
-    assert main(["verify", "sam1", "--random", "--size", "micro", "--image", image, "--json", "-q"]) == 0
-    assert json.loads(capsys.readouterr().out)["ok"] is True
-
-
 @pytest.mark.slow
 def test_verify_of_what_a_repository_holds(
     micro: FamilyExport, images: Path, capsys: pytest.CaptureFixture[str]

@@ -270,7 +270,7 @@ def test_command_errors_are_one_line(
     assert "\n" not in error
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_official_size_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "sam1", "--random", "--size", "vit_b", "--local", "--json", "-q"]) == 0
     assert {row["runner"] for row in json.loads(capsys.readouterr().out)["rows"]} == {"onnxruntime", "served"}

@@ -337,7 +337,7 @@ def test_weights_are_found_and_made(repository):
     assert find_weights("sam1", repository, None) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.export
 def test_random_weights_and_the_official_predictor(tmp_path, capsys):
     pytest.importorskip("sam2")

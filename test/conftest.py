@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
+from support.family_exports import shared_root
 from support.micro_export import MicroExport
 from support.shared_servers import end_unused, find_last_users, shared
 from support.two_workers import check_groups, group_by_fixtures, remove_locks, turn
@@ -39,6 +41,9 @@ def pytest_runtest_protocol(item: pytest.Item):
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     remove_locks(session.config)
+    manager = getattr(session.config.pluginmanager.getplugin("dsession"), "nodemanager", None)
+    if manager is not None:  # this process has waited for the others
+        shutil.rmtree(shared_root(manager.testrunuid), ignore_errors=True)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from triton_sam._common.bundle import bundled
 
@@ -29,47 +33,60 @@ class FamilyExport:
 
 
 @functools.cache
-def repository() -> Path:
-    """A model repository for the whole test run, removed at its end."""
+def root() -> Path:
+    """The folder of all exports of the test run. With ``pytest -n 2``, both processes use the same one."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run is not None:
+        return shared_root(run)
     folder = Path(tempfile.mkdtemp(prefix="triton_sam_tests_"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
+def shared_root(run: str) -> Path:
+    """The folder of a run in several processes. test/conftest.py removes it at the end of the run."""
+    return Path(tempfile.gettempdir(), f"triton-sam-exports-{run}")
+
+
+def export_once(family: str, name: str, **settings: Any) -> tuple[Path, dict[str, Path]]:
+    """Export a model, unless the other process has done so, and return the repository and the files by role."""
+    from triton_sam.export.registry import export
+    from triton_sam.export.settings import Settings
+
+    folder = root() / name
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = folder / "files.json"
+    with FileLock(folder / "lock"):
+        if not kept.exists():
+            files = export(family, Settings(folder / "models", random_seed=0, progress=False, **settings)).files
+            kept.write_text(json.dumps({role: str(path) for role, path in files.items()}))
+    return folder / "models", {role: Path(path) for role, path in json.loads(kept.read_text()).items()}
+
+
 @functools.cache
 def sam1_micro() -> FamilyExport:
     """SAM1 with two blocks: one of windows, one global."""
-    from triton_sam.export.registry import export
     from triton_sam.export.sam1.model import load_model
-    from triton_sam.export.settings import Settings
 
-    exported = export("sam1", Settings(repository(), model="micro", random_seed=0, progress=False))
-    return FamilyExport(load_model(None, "micro", random_seed=0), repository(), exported.files)
+    return FamilyExport(load_model(None, "micro", random_seed=0), *export_once("sam1", "sam1", model="micro"))
 
 
 @functools.cache
 def sam3_reduced() -> FamilyExport:
     """SAM3's tracker with two layers: one of windows, one global."""
-    from triton_sam.export.registry import export
     from triton_sam.export.sam3.model import load_model
-    from triton_sam.export.settings import Settings
 
-    exported = export("sam3", Settings(repository(), model="reduced", random_seed=0, progress=False))
-    return FamilyExport(load_model(None, "reduced", random_seed=0), repository(), exported.files)
+    return FamilyExport(load_model(None, "reduced", random_seed=0), *export_once("sam3", "sam3", model="reduced"))
 
 
 @functools.cache
 def sam3_concepts() -> FamilyExport:
     """SAM3's tracker and detector of concepts, both with few layers."""
-    from triton_sam.export.registry import export
     from triton_sam.export.sam3.model import add_detector, load_model
-    from triton_sam.export.settings import Settings
 
-    place = repository() / "concepts"
-    exported = export("sam3", Settings(place, model="reduced", random_seed=0, concepts=True, progress=False))
     model = load_model(None, "reduced", random_seed=0)
     add_detector(model, None, "reduced", random_seed=0)
-    return FamilyExport(model, place, exported.files)
+    return FamilyExport(model, *export_once("sam3", "concepts", model="reduced", concepts=True))
 
 
 def three_families(folder: Path) -> Path:

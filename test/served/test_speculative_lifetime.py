@@ -176,8 +176,10 @@ def test_the_stress_report_keeps_its_limits_on_counts(server, sync, image_path):
     assert not [missed for row in rows for missed in row.missed if "differs" in missed or "in flight" in missed]
 
 
-@pytest.mark.slow
-def test_ten_thousand_requests_leave_nothing_behind(sync):
+@pytest.mark.parametrize(
+    "requests", [pytest.param(2000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.nightly)]
+)
+def test_many_requests_leave_nothing_behind(sync, requests):
     process = psutil.Process()
 
     async def scenario(client):
@@ -188,8 +190,8 @@ def test_ten_thousand_requests_leave_nothing_behind(sync):
             gc.collect()
             return process.memory_info().rss
 
-        await batch(2500)
-        return [await batch(2500) for _ in range(4)]
+        await batch(requests // 4)
+        return [await batch(requests // 4) for _ in range(4)]
 
     sizes = speculate(sync, scenario)
     assert max(sizes) - sizes[0] < 64 << 20

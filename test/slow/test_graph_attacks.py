@@ -64,7 +64,7 @@ def test_no_request_ends_the_process(version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.nightly)])
 def test_no_request_ends_the_server(families_server: Any, protocol: str) -> None:
     tritonclient = pytest.importorskip(f"tritonclient.{protocol}")
     url = families_server.http_url if protocol == "http" else families_server.grpc_url

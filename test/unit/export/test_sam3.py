@@ -204,6 +204,7 @@ def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], text:
     assert not (tmp_path / "repository").exists()
 
 
+@pytest.mark.slow
 def test_verify_command(
     reduced: FamilyExport, images: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,10 +16,16 @@ SHARED = ("families_server", "service_triton", "service", "micro_export", "video
 """Fixtures that take long or much memory. All files that use the same one run in the same process."""
 
 
+MUCH_MEMORY = ("test_concepts.py", "test_containers_run.py")
+"""Files whose servers need much memory. They run in the same process, so one after the other."""
+
+
 def group_by_fixtures(items: Sequence[pytest.Item]) -> None:
     """Keep tests of a file in one process, and files that share an expensive fixture."""
     groups: dict[Path, str] = {}
     for item in items:
+        if item.path.name in MUCH_MEMORY:
+            groups[item.path] = "much memory"
         expensive = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
         if expensive is not None:
             groups.setdefault(item.path, expensive)

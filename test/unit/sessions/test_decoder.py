@@ -115,7 +115,7 @@ def test_damaged_files_are_one_line(module: ModuleType, repository: Path) -> Non
     assert "not a valid config.pbtxt" in refusal(module, repository)
 
 
-def test_the_newest_version_is_opened_and_failures_have_their_kinds(
+def test_the_version_that_triton_serves_is_opened_and_failures_have_their_kinds(
     module: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
@@ -128,10 +128,14 @@ def test_the_newest_version_is_opened_and_failures_have_their_kinds(
     assert caught.value.__context__ is None  # it would keep the arrays
     decoder.close()
 
+    config = repository / "sam2_decoder" / "config.pbtxt"
+    config.write_text(config.read_text() + "version_policy { specific { versions: [1] } }\n")
+
     def run(*_: object) -> None:
         raise RuntimeError("[ONNXRuntimeError] : 6 : FAIL : Failed to allocate memory for requested buffer")
 
     again = opened(module, repository, **{OPTION: "true"})
+    assert again.file == repository / "sam2_decoder" / "1" / "model.onnx"
     monkeypatch.setattr(again, "_session", SimpleNamespace(run=run))
     with pytest.raises(NoRoomError):
         again.run({}, ("masks",))

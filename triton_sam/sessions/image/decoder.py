@@ -27,10 +27,11 @@ _YES_OR_NO = {"true": True, "false": False}
 
 
 class Decoder:
-    """The newest version of a decoder, on ONNX Runtime in this process, on the CPU.
+    """The version of a decoder that Triton serves, on ONNX Runtime in this process, on the CPU.
 
     Args:
-        folder: the folder of the decoder in the model repository. The parameters in its config.pbtxt count.
+        folder: the folder of the decoder in the model repository. The version that its config.pbtxt names, else the
+            newest one is opened; the parameters there count, too.
 
     Raises:
         MissingDependencyError: the Python of this process has no onnxruntime.
@@ -97,7 +98,8 @@ def _read_folder(folder: Path) -> tuple[Path, dict[str, str]]:
         config = parse_config((folder / CONFIG_NAME).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise RepositoryError(f"{folder / CONFIG_NAME} cannot be read: {error}") from error
-    version = bls.newest_version(folder)
+    named = config.version_policy.specific.versions
+    version = folder / str(max(named)) if named else bls.newest_version(folder)
     file = (version or folder / "1") / (config.default_model_filename or "model.onnx")
     if not file.is_file():
         raise ModelNotReadyError(f"no decoder at {file}, which {DECODER_IN_SESSION} needs")

@@ -61,6 +61,9 @@ def _check(args: argparse.Namespace) -> None:
     """
     if args.family not in FAMILIES:
         raise ConfigurationError(f"--accelerator is for image encoders: {', '.join(FAMILIES)}")
+    idle = [name for name in ("frames", "image_size", "points_per_side") if getattr(args, name) is not None]
+    if idle:
+        raise ConfigurationError(f"--{idle[0].replace('_', '-')} has no effect with --accelerator")
     if args.url is not None or args.local:
         raise ConfigurationError("--accelerator compares in this process: leave out --url and --local")
     if args.precision not in (None, *OPENVINO_PRECISIONS):

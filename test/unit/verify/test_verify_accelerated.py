@@ -113,6 +113,7 @@ def test_without_openvino_the_error_names_the_command(
         (["sam2", "--accelerator", "openvino", "--precision", "int8"], "computes in fp32 or bf16, not int8"),
         (["sam2", "--accelerator", "openvino", "--local"], "leave out --url and --local"),
         (["sam2", "--accelerator", "openvino", "--size", "tiny"], "--size is for a fresh export"),
+        (["sam2", "--accelerator", "openvino", "--frames", "9"], "--frames has no effect with --accelerator"),
         (["sam2", "--accelerator", "openvino", "--seed", "1"], "--seed is for --random"),
         (["sam2", "--accelerator", "openvino", "--random", "--exported", "."], "give --exported and --name, or"),
     ],

@@ -28,6 +28,7 @@ from support.tiny_models import (
     write_repository,
 )
 
+from triton_sam._common import onnx_session
 from triton_sam._common.bundle import bundled
 from triton_sam.errors import LocalServerError
 from triton_sam.local_server import LocalServer, installation
@@ -258,13 +259,13 @@ def test_the_memory_limit_of_triton_sam_config_reaches_cuda(
     ],
 )
 def test_the_containers_limit_of_the_processor(
-    backend: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], cores: float
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: dict[str, str], cores: float
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(content)
-    monkeypatch.setattr(backend, "CGROUP", tmp_path)
-    assert backend.cgroup_quota() == cores
+    monkeypatch.setattr(onnx_session, "CGROUP", tmp_path)
+    assert onnx_session.cgroup_quota() == cores
 
 
 @pytest.mark.parametrize(
@@ -276,12 +277,12 @@ def test_the_containers_limit_of_the_processor(
     ],
 )
 def test_the_containers_limit_of_memory(
-    backend: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, content: str, limit: int | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: str, content: str, limit: int | None
 ) -> None:
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(content)
-    monkeypatch.setattr(backend, "CGROUP", tmp_path)
-    assert backend.usable_memory() == (limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    monkeypatch.setattr(onnx_session, "CGROUP", tmp_path)
+    assert onnx_session.usable_memory() == (limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def test_a_cancelled_request_is_not_computed(backend: ModuleType) -> None:

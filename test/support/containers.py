@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from triton_sam._common.bundle import checkout
+from triton_sam.local_server import installation
 
 ROOT = checkout() or Path.cwd()  # the containers are tested in a checkout alone
 STAND_INS = Path(__file__).parent / "standins"
@@ -161,8 +162,7 @@ class Podman:
     def _build_stand_ins(self, images: dict[str, str]) -> None:
         context = self.folder / "context"
         _write_host_files(context / "host")
-        backends = ROOT / "triton_sam/local_server/backends"
-        shutil.copytree(backends, context / "backends", ignore=shutil.ignore_patterns("__pycache__"))
+        installation.copy_own_backends(context / "backends")
         shutil.copy2(STAND_INS / "nginx-entrypoint.sh", context)
         self._import_debian()
         for image, target in images.items():

@@ -43,6 +43,11 @@ def check(args: argparse.Namespace, repository: Path, precision: str) -> None:
             )
 
 
+def photos() -> list[Path]:
+    """Return the images of this project whose parts are compared."""
+    return [bundled("test/images") / name for name in ("coffee.jpg", "shapes.jpg")]
+
+
 def results(folder: Path) -> list[str]:
     """Return one line for each stored result about the newest weights of a model."""
     file = _file(folder)
@@ -61,8 +66,7 @@ def _compared(args: argparse.Namespace, repository: Path, variant: str, precisio
     from ..verify.accelerated import compare_precision, crops
 
     _options.say(args, f"comparing {folder.name} on OpenVINO with fp32 ...")
-    photos = [bundled("test/images") / name for name in ("coffee.jpg", "shapes.jpg")]
-    found = compare_precision(present, _family(repository / model_name(variant, DECODER)), precision, crops(photos))
+    found = compare_precision(present, _family(repository / model_name(variant, DECODER)), precision, crops(photos()))
     store_comparison(folder, found)
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import SamError
 from ..families import FAMILIES, get_family
 from ..repository.folder import default_repository
+from ..repository.names import DECODER_IN_SESSION_VARIABLE
 
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - a name, not a token
 MODELS_VARIABLE = "TRITON_SAM_MODELS"
@@ -163,6 +164,22 @@ def add_admin(parser: argparse.ArgumentParser) -> None:
         default=os.environ.get(ADMIN_VARIABLE) == "1",
         help="allow clients to load models (triton-sam reload --url), share memory, and change traces and logging "
         f"(also: {ADMIN_VARIABLE}=1)",
+    )
+
+
+def add_decoder_in_session(parser: argparse.ArgumentParser, *, by_variable: bool = False) -> None:
+    """Add the option that lets session models run their decoders.
+
+    Args:
+        parser: the parser to extend.
+        by_variable: whether an environment variable may replace the option.
+    """
+    also = f" (also: {DECODER_IN_SESSION_VARIABLE}=1)" if by_variable else ""
+    parser.add_argument(
+        "--decoder-in-session",
+        action="store_true",
+        default=by_variable and os.environ.get(DECODER_IN_SESSION_VARIABLE) == "1",
+        help=f"on CPUs: session models run their decoders in their own processes, so that clicks copy less{also}",
     )
 
 

@@ -52,7 +52,12 @@ def say_if_demo_model(args: argparse.Namespace, client: SAM2TritonClient) -> Non
 
 @contextlib.contextmanager
 def local_server(
-    args: argparse.Namespace, repository: Path, models: Sequence[str] | None = None, *, admin: bool = False
+    args: argparse.Namespace,
+    repository: Path,
+    models: Sequence[str] | None = None,
+    *,
+    admin: bool = False,
+    decoder_in_session: bool = False,
 ) -> Iterator[LocalServer]:
     """Start a Triton on free ports of this machine and stop it at the end of the block.
 
@@ -61,6 +66,7 @@ def local_server(
         repository: the model repository.
         models: names of the models to load; None for all models with weights.
         admin: whether clients may load models and share memory.
+        decoder_in_session: whether session models run their decoders themselves.
 
     Raises:
         SamError: see LocalServer.start().
@@ -68,7 +74,7 @@ def local_server(
     from ..local_server import LocalServer
 
     _options.say(args, "starting a local Triton ...")
-    with LocalServer(repository, models=models, admin=admin) as server:
+    with LocalServer(repository, models=models, admin=admin, decoder_in_session=decoder_in_session) as server:
         yield server
 
 

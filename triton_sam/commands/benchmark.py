@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _options.add_access(parser)
     _options.add_local(parser)
+    _options.add_decoder_in_session(parser)  # with --local
     _options.add_repository(parser)
     _options.add_name(parser, "variant to measure, for example sam2.1_large")
     parser.add_argument(
@@ -174,12 +175,18 @@ def _target(args: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
         source = args.image
     else:
         raise ConfigurationError(f"no image at {args.image}")
+    if args.decoder_in_session and not args.local:
+        raise ConfigurationError("--decoder-in-session is for --local: a running server has its own settings")
     urls = {} if args.local else _urls(args.url or [None])
     weights = _weights(args, stack)
     if args.local:
         assert weights is not None  # noqa: S101 - made for a local server
         models = models_to_load(weights.repository, weights.name or args.family)
-        server = stack.enter_context(_server.local_server(args, weights.repository, models, admin=True))
+        server = stack.enter_context(
+            _server.local_server(
+                args, weights.repository, models, admin=True, decoder_in_session=args.decoder_in_session
+            )
+        )
         urls = {"http": server.http_url, "grpc": server.grpc_url}
         target = Target(args.family, weights.name, urls, source, weights, server.pid)
     else:

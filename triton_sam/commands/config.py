@@ -69,6 +69,13 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "OpenVINO: precision of the arithmetic; masks are compared with fp32 first (default: bf16)",
         choices=OPENVINO_PRECISIONS,
     )
+    add(
+        "--decoder-in-session",
+        "decoder_in_session",
+        "on CPUs: session models run their decoders in their own processes, so that clicks copy less; the Python of "
+        "Triton needs onnxruntime",
+        action="store_true",
+    )
     add("--gpus", "gpus", "GPUs that get instances (default: all)", type=_numbers, metavar="0,1")
     add_number("--instances", "instances", "instances on each GPU")
     add_number("--gpu-memory-limit", "memory_limit", "memory that an accelerator may use for one instance", "BYTES")

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="run models on ONNX Runtime, also where OpenVINO is faster and a stored comparison passed",
     )
+    _options.add_decoder_in_session(parser, by_variable=True)
     parser.add_argument("-v", "--verbose", action="store_true", help="show Triton's own log")
     _options.add_quiet(parser)
 
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         admin=args.admin,
         verify=args.verify,
         openvino=args.openvino,
+        decoder_in_session=args.decoder_in_session,
         verbose=args.verbose,
         quiet=args.quiet,
     )

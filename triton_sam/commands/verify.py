@@ -1,4 +1,4 @@
-"""Compare exported and served models with the official predictor on an image."""
+"""Compare exported and served models with the official predictor on an image, or an accelerator with fp32."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from ..export import registry
 from ..export.settings import PRECISIONS, Settings
 from ..families import FAMILIES
 from ..inputs.images import open_image
+from ..repository.accelerators import OPENVINO_PRECISIONS
 from ..repository.folder import models_to_load
-from . import _families, _options, _server, verify_concepts, verify_everything, verify_video
+from . import _families, _options, _server, verify_accelerated, verify_concepts, verify_everything, verify_video
 
 if TYPE_CHECKING:
     from ..verify.compare import Row, Thresholds
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "family", choices=names, help="model family, its video models, its automatic masks, or its words"
     )
-    source = parser.add_mutually_exclusive_group(required=True)
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     source.add_argument("--random", action="store_true", help="use random weights, without a checkpoint")
     _families.add_size(parser, FAMILIES)
@@ -41,8 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="seed for --random (default: 0)")
     parser.add_argument("--image", metavar="FILE", help="image to compare on (default: a photo of this project)")
     parser.add_argument(
-        "--precision", choices=PRECISIONS, default="fp32", help="precision of the export (default: fp32)"
+        "--precision",
+        choices=tuple(dict.fromkeys((*PRECISIONS, *OPENVINO_PRECISIONS))),
+        help="precision of the export (default: fp32), or of the accelerator (default: bf16)",
     )
+    verify_accelerated.add_arguments(parser)
     parser.add_argument(
         "--exported",
         type=Path,
@@ -64,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a row misses the thresholds."""
     if args.family not in verify_concepts.names():
         verify_concepts.refuse_options(args)
+    if args.accelerator is not None:
+        return verify_accelerated.run(args)
+    _check_source(args)
     if args.family in verify_video.names():
         return verify_video.run(args)
     if args.family in verify_everything.names():
@@ -94,6 +101,19 @@ def run(args: argparse.Namespace) -> int:
     thresholds = THRESHOLDS[args.precision]
     print(_json(rows, thresholds) if args.json else _report(rows, thresholds))
     return 0 if all(row.passes(thresholds) for row in rows) else 1
+
+
+def _check_source(args: argparse.Namespace) -> None:
+    """Check the options about the weights, and fill in the precision of the export.
+
+    Raises:
+        ConfigurationError: no weights are named, or the precision is none of an export.
+    """
+    if args.checkpoint is None and not args.random:
+        raise ConfigurationError("give --checkpoint FILE or --random; for models that exist: --accelerator openvino")
+    args.precision = args.precision or "fp32"
+    if args.precision not in PRECISIONS:
+        raise ConfigurationError(f"--precision {args.precision} is for --accelerator openvino")
 
 
 def _check(args: argparse.Namespace) -> None:

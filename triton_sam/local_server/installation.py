@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from triton_sam._common import reports
+from triton_sam._common import onnx_session, reports
 from triton_sam._common.extras import install
 from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
 
@@ -163,7 +163,13 @@ def _assemble_backends(server: Path, backends: Path) -> None:
     stub = server / "python_backend_stubs" / _python_version() / "triton_python_backend_stub"
     shutil.copyfile(stub, python / stub.name)
     (python / stub.name).chmod(0o755)
+    copy_own_backends(backends)
+
+
+def copy_own_backends(backends: Path) -> None:
+    """Copy the backends of this package into a folder, with the file that they share with the package."""
     shutil.copytree(OWN_BACKENDS, backends, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(onnx_session.__file__, backends / "onnxruntime")
 
 
 def _wheel_environment(package: Path, run_directory: Path) -> dict[str, str]:

@@ -26,6 +26,7 @@ from triton_sam.local_server.probe import Probe, ServedModel, failed_models, tak
 from triton_sam.local_server.process import SupervisedTriton
 from triton_sam.local_server.unread_configs import unread_configs
 from triton_sam.repository.hashes import intact_models
+from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE
 from triton_sam.repository.selection import ModelFolder, select_models
 
 POLL_SECONDS = 0.02
@@ -66,6 +67,8 @@ class LocalServer:
         verify: leave out models whose files differ from their SHA256SUMS; None: unless $TRITON_SAM_VERIFY is 0.
         openvino: let encoders run on OpenVINO if it is installed, the processor has instructions for bf16, and a stored
             comparison of their masks with fp32 passed; see `triton-sam config --accelerator openvino`.
+        decoder_in_session: let session models of images run their decoders in their own processes, which copies less
+            for each click. For CPUs; without it, the parameter `decoder_in_session` in config.pbtxt alone decides.
         extra_args: further arguments for tritonserver.
     """
 
@@ -88,6 +91,7 @@ class LocalServer:
         heal: bool = True,
         verify: bool | None = None,
         openvino: bool = False,
+        decoder_in_session: bool = False,
         extra_args: Sequence[str] = (),
     ) -> None:
         if isinstance(models, str):
@@ -106,6 +110,7 @@ class LocalServer:
         self._heal = heal
         self._verify = verify
         self._openvino = openvino
+        self._decoder_in_session = decoder_in_session
         self._extra_args = list(extra_args)
 
         self._ports: dict[str, int] = {}
@@ -241,7 +246,7 @@ class LocalServer:
             triton = prepare_triton(run_directory, self._tritonserver, self._backend_directory)
             self._run = SupervisedTriton(
                 self._command(triton, address, identity, folders, run_directory),
-                {**triton.environment, CHOICE_VARIABLE: "auto" if self._openvino else ""},
+                {**triton.environment, **self._choices()},
                 run_directory=run_directory,
                 log_path=self._wanted_log or run_directory / "tritonserver.log",
                 shm_prefix=shm_prefix(identity),
@@ -261,6 +266,13 @@ class LocalServer:
             self.stop()
             shutil.rmtree(run_directory, ignore_errors=True)
             raise
+
+    def _choices(self) -> dict[str, str]:
+        """Return the environment variables that tell the processes of models what the caller chose."""
+        return {
+            CHOICE_VARIABLE: "auto" if self._openvino else "",
+            DECODER_IN_SESSION_VARIABLE: "1" if self._decoder_in_session else "",
+        }
 
     def _command(
         self, triton: Triton, address: str, identity: str, folders: Sequence[ModelFolder], run_directory: Path

@@ -38,6 +38,7 @@ def serve(
     heal: bool = True,
     verify: bool | None = None,
     openvino: bool = False,
+    decoder_in_session: bool = False,
     extra_args: Sequence[str] = (),
     verbose: bool = False,
     quiet: bool = False,
@@ -74,6 +75,7 @@ def serve(
         heal=heal,
         verify=verify,
         openvino=openvino,
+        decoder_in_session=decoder_in_session,
         extra_args=extra_args,
     )
     with ends_by_interrupt(), _log_to_stderr(server) if verbose else contextlib.nullcontext():

@@ -17,7 +17,7 @@ from ..families import model_name, roles, spec_of, split_model_name
 from ..families.names import video_name
 from ..families.tables import DECODER, ENCODER
 from .config import parse_config
-from .names import CONFIG_NAME
+from .names import CONFIG_NAME, DECODER_IN_SESSION
 
 Accelerator = Literal["none", "cuda", "tensorrt", "openvino"]
 ACCELERATORS: tuple[Accelerator, ...] = ("none", "cuda", "tensorrt", "openvino")
@@ -52,6 +52,7 @@ class Tuning:
         max_images: largest number of images in one call of the encoder, for TensorRT.
         max_prompts: largest number of objects in one call of the decoder, for TensorRT.
         max_points: largest number of points of an object, for TensorRT; a box counts as two points.
+        decoder_in_session: let session models of images run their decoders in their own processes, for CPUs.
     """
 
     accelerator: Accelerator = "none"
@@ -65,6 +66,7 @@ class Tuning:
     max_images: int = 1
     max_prompts: int = 16
     max_points: int = 16
+    decoder_in_session: bool = False
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -78,6 +80,10 @@ class Tuning:
             )
         if self.accelerator == "openvino" and (self.gpus or self.decoder_accelerator != "none"):
             raise ConfigurationError("--accelerator openvino is for CPUs: leave out GPUs and --decoder-accelerator")
+        if self.decoder_in_session and (
+            self.gpus or self.decoder_accelerator != "none" or self.accelerator not in ("none", "openvino")
+        ):
+            raise ConfigurationError("--decoder-in-session is for CPUs: leave out GPUs and their accelerators")
         if min(self.instances, self.max_images, self.max_prompts, self.max_points) < 1:
             raise ConfigurationError("the numbers of instances, images, prompts and points must be 1 or more")
         if self.memory_limit < 0 or any(gpu < 0 for gpu in self.gpus) or len(set(self.gpus)) < len(self.gpus):
@@ -107,10 +113,12 @@ def tune(text: str, tuning: Tuning, fp16: bool = False) -> str:
             f"the config.pbtxt of {config.name} needs one line `instance_group [...]`: export the model again"
         )
     if "encoder" in config.parameters:
-        return _INSTANCES.sub(_session_instances(tuning), plain)
-    tuned = _INSTANCES.sub(_instances(tuning.gpus, tuning.instances), plain)
-    accelerator = tuning.decoder_accelerator if _is_decoder(config) else tuning.accelerator
-    lines = _accelerators(config, accelerator, tuning, fp16)
+        tuned = _INSTANCES.sub(_session_instances(tuning), plain)
+        lines = _own_decoder(config) if tuning.decoder_in_session else []
+    else:
+        tuned = _INSTANCES.sub(_instances(tuning.gpus, tuning.instances), plain)
+        accelerator = tuning.decoder_accelerator if _is_decoder(config) else tuning.accelerator
+        lines = _accelerators(config, accelerator, tuning, fp16)
     if lines:
         tuned += "\n".join([_BEGIN, *lines, _END]) + "\n"
     parse_config(tuned)
@@ -164,6 +172,15 @@ def _instances(gpus: tuple[int, ...], count: int) -> str:
 def _session_instances(tuning: Tuning) -> str:
     # Every instance of a session model has its own cache. With two instances, half of the clicks would miss.
     return _instances(tuning.gpus[:1], 1)
+
+
+def _own_decoder(config: Any) -> list[str]:
+    if "decoder" not in config.parameters:  # the models for videos call several models
+        return []
+    return [
+        "# The decoder runs in the process of this model, so that embeddings are not copied to another for each click.",
+        f'parameters {{ key: "{DECODER_IN_SESSION}" value {{ string_value: "true" }} }}',
+    ]
 
 
 def _accelerators(config: Any, accelerator: Accelerator, tuning: Tuning, fp16: bool) -> list[str]:

@@ -13,6 +13,10 @@ CONFIG_NAME = "config.pbtxt"
 CHECKPOINT_KEY = "checkpoint"
 """The parameter of config.pbtxt by which a model says over the network that it has the weights of the demo model."""
 
+DECODER_IN_SESSION = "decoder_in_session"
+"""The parameter of a session model's config.pbtxt that lets it run its decoder in its own process: true or false."""
+DECODER_IN_SESSION_VARIABLE = "TRITON_SAM_DECODER_IN_SESSION"
+"""The environment variable that decides, if it is 1, for session models without that parameter."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

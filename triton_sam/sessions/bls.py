@@ -97,8 +97,15 @@ class Caller:
         )
         response = request.exec()
         if response.has_error():
-            raise _read_failure(f"{model} failed: {response.error().message()}")
+            raise read_failure(f"{model} failed: {response.error().message()}")
         return {tensor.name(): tensor for tensor in response.output_tensors()}
+
+
+def read_failure(text: str) -> ServerError:
+    """Return the error for the message of a failed model: out of memory, queue full, or another error."""
+    if NO_ROOM.search(text):
+        return NoRoomError(text)
+    return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
 
 
 def weights_identity(folder: Path) -> str:
@@ -222,13 +229,6 @@ def send(reply: Reply, sender: Any, wanted: Container[str]) -> None:
         reply.counts["failures"] = 1
         text = f"{contract.INTERNAL}: the answer could not be sent: {one_line(error)}"
         sender.send(failure(text, pb_utils.TritonError.INTERNAL), flags=FINAL)
-
-
-def _read_failure(text: str) -> ServerError:
-    """Convert the message of a failed model: out of memory, queue full, or another error."""
-    if NO_ROOM.search(text):
-        return NoRoomError(text)
-    return ServerBusyError(text) if contract.QUEUE_IS_FULL in text else InferenceError(text)
 
 
 def _status(error: Exception) -> Any:

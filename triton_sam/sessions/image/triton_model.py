@@ -7,7 +7,7 @@ to a trace of OpenTelemetry is the exception: Triton frees its trace when ``exec
 its answer. Other requests wait for that, too.
 
 Parameters in config.pbtxt: ``family``, ``encoder``, ``decoder`` (names of models), ``cache_bytes``, ``threads``,
-``max_pending``, ``max_jobs``.
+``max_pending``, ``max_jobs``, and ``decoder_in_session`` ("true": this process runs the decoder itself, decoder.py).
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 
 from ..._common.text import one_line
-from ...errors import ServerBusyError
+from ...errors import ConfigurationError, SamError, ServerBusyError
 from ...everything.thresholds import thresholds_in
 from ...families import get_family, variant_of
 from ...families.base import Family, FloatArray
+from ...repository.names import DECODER_IN_SESSION
 from ...wire import contract
 from ...wire.pair import ModelPair
 from .. import bls
@@ -39,6 +40,7 @@ from ..metrics import RESTARTS_VARIABLE, TritonMetrics
 from ..reply import Reply
 from .answers import write_json_error
 from .concept_models import CONCEPTS_AT_A_TIME, BlsConcepts
+from .decoder import Decoder, is_asked_for
 from .everything import JobCancelledError
 from .requests import wants_json
 from .session import SessionModel
@@ -70,8 +72,14 @@ class TritonPythonModel:
         device = bls.gpu(args)
         limit = bls.number(parameters, "cache_bytes", contract.DEFAULT_CACHE_BYTES)
         cache = ImageCache(bls.fitting(limit, contract.embedding_bytes(family), in_shared_memory=device is None))
+        self._decoder = _open_decoder(args, parameters)
         self._networks = BlsModels(
-            family, encoder, decoder, device or bls.cpu(), 1 if device is None else contract.MAX_OBJECTS
+            family,
+            encoder,
+            decoder,
+            device or bls.cpu(),
+            1 if device is None else contract.MAX_OBJECTS,
+            self._decoder,
         )
         self._model = SessionModel(
             ModelPair(family, variant_of(encoder)),
@@ -145,6 +153,8 @@ class TritonPythonModel:
         pools = (*(job.pool for job in self._job_kinds.values()), self._clicks, self._images)
         for threads in (*(pool.threads for pool in pools), self._reports):
             threads.shutdown(cancel_futures=True)
+        if self._decoder is not None:
+            self._decoder.close()
 
     def _serve(
         self, pool: bls.Pool, tensors: dict[str, npt.NDArray[Any]], sender: Any, wanted: Container[str], trace: Any
@@ -198,6 +208,27 @@ def _thresholds(folder: Path, filename: str) -> dict[str, float]:
         return {}
 
 
+def _open_decoder(args: Mapping[str, str], parameters: Mapping[str, str]) -> Decoder | None:
+    """Return the decoder that this process runs itself; None if it calls the decoder through Triton.
+
+    Raises:
+        TritonModelException: the decoder cannot run here; the message says why.
+    """
+    try:
+        if not is_asked_for(parameters):
+            return None
+        if args["model_instance_kind"] != "CPU":
+            raise ConfigurationError(
+                f"{DECODER_IN_SESSION} is for CPUs, and Triton runs this session model on a GPU, where embeddings are "
+                "not copied for each click: leave the option out"
+            )
+        opened = Decoder(Path(args["model_repository"]).parent / parameters["decoder"])
+    except SamError as error:
+        raise pb_utils.TritonModelException(one_line(error)) from error
+    pb_utils.Logger.log_info(f"{args['model_name']} runs {parameters['decoder']} itself, from {opened.file}")
+    return opened
+
+
 class BlsModels(bls.Caller):
     """Calls encoder and decoder through Triton. Embeddings stay Triton tensors where the encoder put them.
 
@@ -208,15 +239,25 @@ class BlsModels(bls.Caller):
         memory: memory in which the encoder puts the embeddings.
         objects_at_a_time: maximum number of objects in one call of the decoder. A GPU is faster with many objects. A
             CPU is faster with one, because the data of one object fits into its caches and that of eight does not.
+        own_decoder: the decoder in this process, which runs instead of the one of Triton.
     """
 
-    def __init__(self, family: Family, encoder: str, decoder: str, memory: Any, objects_at_a_time: int) -> None:
+    def __init__(
+        self,
+        family: Family,
+        encoder: str,
+        decoder: str,
+        memory: Any,
+        objects_at_a_time: int,
+        own_decoder: Decoder | None = None,
+    ) -> None:
         super().__init__()
         self.objects_at_a_time = objects_at_a_time
         self._encoder_outputs = family.encoder.output_names
         self._encoder = encoder
         self._decoder = decoder
         self._memory = memory
+        self._own_decoder = own_decoder
 
     def encode(self, inputs: Mapping[str, FloatArray]) -> Mapping[str, Any]:
         """See session.Models."""
@@ -226,6 +267,9 @@ class BlsModels(bls.Caller):
         self, embeddings: Mapping[str, Any], inputs: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]
     ) -> Mapping[str, FloatArray]:
         """See session.Models."""
+        if self._own_decoder is not None:  # as_numpy() does not copy
+            arrays = {name: tensor.as_numpy() for name, tensor in embeddings.items()}
+            return self._own_decoder.run({**arrays, **inputs}, outputs)
         held = [bls.named(name, tensor) for name, tensor in embeddings.items()]
         answer = self.call(self._decoder, held + bls.to_tensors(inputs), outputs, bls.cpu())
         # Copy the arrays: a view would keep the answer's block of shared memory occupied while it is in use.

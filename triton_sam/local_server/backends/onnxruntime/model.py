@@ -8,19 +8,17 @@ OpenVINO compute the model on a CPU (`openvino_session.py`). The backend answers
 computes the requests of `model_warmup` on a GPU. On a CPU they would only delay the start, so it answers them without
 computing.
 
-This file runs in Triton's stub processes, one for each model instance, and must not import triton_sam.
+This file runs in Triton's stub processes, one for each model instance, and does not need triton_sam there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
-import math
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +29,15 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # Triton starts this file without the folder that it is in
 import openvino_session
 
+try:
+    import onnx_session  # a copy of triton_sam/_common/onnx_session.py, which prepare_triton() makes
+except ImportError:  # this file runs where it lies in the package, as in tests
+    from triton_sam._common import onnx_session
+
 Array = NDArray[Any]
 
 CANCELLED = "the request was cancelled before it was computed"
-CGROUP = Path("/sys/fs/cgroup")
+CPU = "CPUExecutionProvider"
 
 TRITON_TYPES = {
     "tensor(float)": "TYPE_FP32",
@@ -64,7 +67,7 @@ class TritonPythonModel:
         described = config.as_dict()
         if described.get("input") and described.get("output"):
             return config
-        session = open_session(model_file_of_this_process(), session_options({}), ["CPUExecutionProvider"])
+        session = open_session(model_file_of_this_process(), set_up(onnx_session.session_options, {}), [CPU])
         batched = described.get("max_batch_size", 0) > 0
         known = {entry["name"] for key in ("input", "output") for entry in described.get(key) or ()}
         optional = [{**describe(node, batched), "optional": True} for node in session.get_overridable_initializers()]
@@ -84,10 +87,9 @@ class TritonPythonModel:
         folder = Path(args["model_repository"]).resolve() / args["model_version"]
         file = folder / (config["default_model_filename"] or "model.onnx")
         providers = choose_providers(args, parameters)
-        options = session_options(parameters)
-        if providers == ["CPUExecutionProvider"]:
-            limit_memory(options, number(parameters, "cpu_mem_limit") or usable_memory() // 2)
-        precision = openvino_precision(config, folder.parent, file) if providers == ["CPUExecutionProvider"] else None
+        on_cpu = providers == [CPU]
+        options = set_up(onnx_session.cpu_options if on_cpu else onnx_session.session_options, parameters)
+        precision = openvino_precision(config, folder.parent, file) if on_cpu else None
         if precision is None:
             self.session = open_session(file, options, providers)
         else:
@@ -97,9 +99,9 @@ class TritonPythonModel:
         self.outputs = [node.name for node in self.session.get_outputs()]
         check_names(config, set(self.inputs), set(self.optional), set(self.outputs))
         chosen = self.session.get_providers()[0]
-        if providers[0] != "CPUExecutionProvider" and chosen == "CPUExecutionProvider":
+        if providers[0] != CPU and chosen == CPU:
             self.refuse_or_accept_cpu(args)
-        if chosen == "CPUExecutionProvider" or precision is not None:
+        if chosen == CPU or precision is not None:
             # Triton sends the warm-up requests before any other, so they are the first ones to arrive.
             self.warm_ups_to_skip = count_warm_ups(config)
         pb_utils.Logger.log_info(f"{args['model_instance_name']}: {file.name} on {chosen}")
@@ -136,7 +138,7 @@ class TritonPythonModel:
         try:
             feed = {tensor.name(): to_ort(tensor.as_numpy()) for tensor in request.inputs()}
         except Exception as error:  # noqa: BLE001 - an error of one request must not affect the others
-            return failure(one_line(error), pb_utils.TritonError.INVALID_ARG)
+            return failure(onnx_session.one_line(error), pb_utils.TritonError.INVALID_ARG)
         missing = self.inputs.keys() - feed.keys()
         if missing:
             return failure(f"missing input {', '.join(sorted(missing))}", pb_utils.TritonError.INVALID_ARG)
@@ -144,7 +146,7 @@ class TritonPythonModel:
         try:
             arrays = self.session.run(requested, feed)
         except Exception as error:  # noqa: BLE001 - see above
-            return failure(one_line(error), pb_utils.TritonError.INTERNAL)
+            return failure(onnx_session.one_line(error), pb_utils.TritonError.INTERNAL)
         tensors = [pb_utils.Tensor(name, to_triton(array)) for name, array in zip(requested, arrays, strict=True)]
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
@@ -162,13 +164,6 @@ def count_warm_ups(config: Mapping[str, Any]) -> int:
 def failure(message: str, code: int) -> Any:
     """Return a response that carries an error."""
     return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(message, code))
-
-
-def one_line(error: Exception) -> str:
-    """Return the text of an error as one line, without ONNX Runtime's prefix, source paths and stack."""
-    text = " ".join(str(error).split())
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
-    return re.sub(r"\S+/onnxruntime/\S+:\d+ [^\[]*?(?=[A-Z])", "", text) or type(error).__name__
 
 
 def to_ort(array: Array) -> Array:
@@ -196,6 +191,19 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
+def set_up(make: Callable[[Mapping[str, str]], Any], parameters: Mapping[str, str]) -> Any:
+    """Return what a function of onnx_session makes of a model's parameters.
+
+    Raises:
+        TritonModelException: onnxruntime is missing, or a parameter is wrong.
+    """
+    import_onnxruntime()
+    try:
+        return make(parameters)
+    except ValueError as error:
+        raise pb_utils.TritonModelException(str(error)) from error
+
+
 def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
     """Open an ONNX file as a runtime session.
 
@@ -209,7 +217,7 @@ def open_session(file: Path, options: Any, providers: list[Any]) -> Any:
     except pb_utils.TritonModelException:
         raise
     except Exception as error:
-        raise pb_utils.TritonModelException(f"{file}: {one_line(error)}") from error
+        raise pb_utils.TritonModelException(f"{file}: {onnx_session.one_line(error)}") from error
 
 
 def openvino_precision(config: Mapping[str, Any], folder: Path, file: Path) -> str | None:
@@ -247,75 +255,33 @@ def open_openvino(file: Path, precision: str, threads: int) -> Any:
             f"{openvino_session.INSTALL}; config.pbtxt asks for it (`triton-sam config --accelerator none` does not)"
         ) from error
     except Exception as error:
-        raise pb_utils.TritonModelException(f"{file} with OpenVINO: {one_line(error)}") from error
-
-
-def session_options(parameters: Mapping[str, str]) -> Any:
-    """Translate a model's parameters into ONNX Runtime's session options."""
-    onnxruntime = import_onnxruntime()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = number(parameters, "intra_op_thread_count") or usable_cores()
-    options.inter_op_num_threads = number(parameters, "inter_op_thread_count")
-    if number(parameters, "execution_mode"):
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    # Threads do not spin while they wait for work. Spinning makes consecutive runs 4 % faster (33 ms instead of 34 ms
-    # for a decoder on two idle cores), but it doubles the CPU time of a click (115 ms instead of 59 ms), which other
-    # programs lack: on busy cores a click took 210 ms with spinning and 125 ms without.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    # The softmax over the 4096 positions of an image gives denormal weights (below 1e-38), which slow a processor down
-    # many times. Setting them to zero reduced a click of the built-in model from 145 ms to 87 ms of processor time,
-    # with the same result bit for bit.
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
-    for key, value in parameters.items():
-        if key.startswith("session."):
-            options.add_session_config_entry(key, value)
-    return options
-
-
-def limit_memory(options: Any, limit: int) -> None:
-    """Let a request that needs too much memory fail. Without a limit, the system would end this process.
-
-    A request of a few megabytes can ask for a million masks, and each of them takes megabytes.
-
-    Args:
-        options: session options, changed in place.
-        limit: bytes for the tensors of all requests of this instance.
-    """
-    onnxruntime = import_onnxruntime()
-    kind, default = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
-    memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, default)
-    onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg({"max_mem": limit}))
-    options.add_session_config_entry("session.use_env_allocators", "1")
-
-
-def number(parameters: Mapping[str, str], key: str) -> int:
-    """Return a parameter as a whole number; 0 when it is missing."""
-    text = parameters.get(key, "0")
-    if not text.isdecimal():
-        raise pb_utils.TritonModelException(f"parameter {key} must be a whole number, not {text!r}")
-    return int(text)
+        raise pb_utils.TritonModelException(f"{file} with OpenVINO: {onnx_session.one_line(error)}") from error
 
 
 def choose_providers(args: Mapping[str, str], parameters: Mapping[str, str]) -> list[Any]:
     """Return ONNX Runtime's execution providers for the device that Triton chose for this instance."""
     if args["model_instance_kind"] == "CPU":
-        return ["CPUExecutionProvider"]
+        return [CPU]
     onnxruntime = import_onnxruntime()
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         reason = "this ONNX Runtime has no CUDA: pip uninstall onnxruntime; pip install onnxruntime-gpu"
         if asks_for_gpu(args):
             raise pb_utils.TritonModelException(f"instance_group says KIND_GPU, but {reason}")
         pb_utils.Logger.log_warn(f"{args['model_name']} runs on the CPU: {reason}")
-        return ["CPUExecutionProvider"]
+        return [CPU]
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # pip packages of CUDA and cuDNN are not on the library path
     options: dict[str, Any] = {"device_id": int(args["model_instance_device_id"])}
-    # The name in NVIDIA's backend, which `triton-sam config --gpu-memory-limit` writes, and an older name of this one.
-    if limit := number(parameters, "gpu_mem_limit") or number(parameters, "cuda_mem_limit"):
+    if limit := set_up(gpu_limit, parameters):
         options["gpu_mem_limit"] = limit
-    return [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    return [("CUDAExecutionProvider", options), CPU]
+
+
+def gpu_limit(parameters: Mapping[str, str]) -> int:
+    """Return the GPU memory in bytes that this instance may use; 0 for no limit."""
+    # The name in NVIDIA's backend, which `triton-sam config --gpu-memory-limit` writes, and an older name of this one.
+    limits = [onnx_session.number(parameters, key) for key in ("gpu_mem_limit", "cuda_mem_limit")]
+    return next(filter(None, limits), 0)
 
 
 def asks_for_gpu(args: Mapping[str, str]) -> bool:
@@ -362,38 +328,3 @@ def model_file_of_this_process() -> Path:
     """
     arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")
     return Path(os.fsdecode(arguments[1]))
-
-
-def usable_cores() -> int:
-    """Return the number of physical cores that this process may use, by its CPU affinity and its container's quota."""
-    allowed = os.sched_getaffinity(0)
-    cores = {thread_siblings(cpu) for cpu in allowed}
-    return max(1, int(min(cgroup_quota(), len(cores))))
-
-
-def usable_memory() -> int:
-    """Return the bytes of memory that this machine has, or that its container may use."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2, v1
-        with contextlib.suppress(OSError, ValueError):  # the file says "max" if there is no limit
-            limits.append(int((CGROUP / file).read_text()))
-    return min(limits)
-
-
-def thread_siblings(cpu: int) -> str:
-    """Return a text that identifies the physical core of a logical CPU."""
-    try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
-    except OSError:
-        return str(cpu)
-
-
-def cgroup_quota() -> float:
-    """Return the container's CPU limit in cores; infinity when it has none."""
-    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroup v2, v1
-        try:
-            quota, period = " ".join((CGROUP / file).read_text() for file in files).split()
-        except (OSError, ValueError):
-            continue
-        return math.inf if quota in ("max", "-1") else int(quota) / int(period)
-    return math.inf

@@ -1,0 +1,142 @@
+"""The decoder inside a session model's process: what it refuses, and how. Masks are compared on a real server."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from triton_sam._common.bundle import bundled
+from triton_sam.errors import InferenceError
+from triton_sam.repository.names import DECODER_IN_SESSION_VARIABLE
+from triton_sam.sessions.images import NoRoomError
+
+OPTION = "decoder_in_session"
+MODULES = tuple(f"triton_sam.sessions.{name}" for name in ("bls", "image.decoder", "image.triton_model"))
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """triton_model, with a stand-in for the module that exists inside Triton alone."""
+    utils = ModuleType("triton_python_backend_utils")
+    utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+    utils.TritonModelException = type("TritonModelException", (Exception,), {})
+    utils.Logger = SimpleNamespace(log_info=lambda text: None)
+    monkeypatch.setitem(sys.modules, utils.__name__, utils)
+    monkeypatch.delenv(DECODER_IN_SESSION_VARIABLE, raising=False)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield [importlib.import_module(name) for name in MODULES][-1]
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    shutil.copytree(bundled("model_repository") / "sam2_decoder", tmp_path / "sam2_decoder")
+    return tmp_path
+
+
+def opened(module: ModuleType, repository: Path, kind: str = "CPU", **parameters: str):
+    args = {"model_name": "sam2", "model_instance_kind": kind, "model_repository": str(repository / "sam2")}
+    return module._open_decoder(args, {"decoder": "sam2_decoder", **parameters})
+
+
+def refusal(module: ModuleType, repository: Path, kind: str = "CPU", **parameters: str) -> str:
+    with pytest.raises(module.pb_utils.TritonModelException) as caught:
+        opened(module, repository, kind, **{OPTION: "true", **parameters})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "variable", "expected"),
+    [
+        ({}, "", False),
+        ({}, "0", False),
+        ({}, "1", True),
+        ({OPTION: "true"}, "", True),
+        ({OPTION: "false"}, "1", False),
+    ],
+)
+def test_config_pbtxt_goes_before_the_environment(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, parameters: dict[str, str], variable: str, expected: bool
+) -> None:
+    monkeypatch.setenv(DECODER_IN_SESSION_VARIABLE, variable)
+    assert module.is_asked_for(parameters) is expected
+
+
+def test_without_the_option_nothing_is_opened(module: ModuleType, tmp_path: Path) -> None:
+    assert opened(module, tmp_path) is None
+    assert opened(module, tmp_path, "GPU", **{OPTION: "false"}) is None
+
+
+def test_other_values_are_refused(module: ModuleType, repository: Path) -> None:
+    assert "must be true or false, not 'yes'" in refusal(module, repository, **{OPTION: "yes"})
+
+
+def test_a_gpu_is_refused(module: ModuleType, repository: Path) -> None:
+    assert "is for CPUs, and Triton runs this session model on a GPU" in refusal(module, repository, "GPU")
+
+
+def test_without_onnxruntime_the_error_names_the_command(
+    module: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    said = refusal(module, repository)
+    assert "onnxruntime package in the Python of Triton's Python backend" in said
+    assert "pip install onnxruntime there" in said
+
+
+def test_without_a_file_the_error_names_it(module: ModuleType, repository: Path) -> None:
+    shutil.rmtree(repository / "sam2_decoder" / "1")
+    assert f"no decoder at {repository / 'sam2_decoder' / '1' / 'model.onnx'}" in refusal(module, repository)
+    shutil.rmtree(repository / "sam2_decoder")
+    assert f"{repository / 'sam2_decoder' / 'config.pbtxt'} cannot be read" in refusal(module, repository)
+
+
+def test_damaged_files_are_one_line(module: ModuleType, repository: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder = repository / "sam2_decoder"
+    (folder / "1" / "model.onnx").write_bytes(b"no model")
+    assert str(folder / "1" / "model.onnx") in refusal(module, repository)
+    config = folder / "config.pbtxt"
+    config.write_text(
+        config.read_text() + 'parameters { key: "intra_op_thread_count" value { string_value: "all" } }\n'
+    )
+    assert "parameter intra_op_thread_count must be a whole number, not 'all'" in refusal(module, repository)
+    config.write_text("name:")
+    assert "not a valid config.pbtxt" in refusal(module, repository)
+
+
+def test_the_version_that_triton_serves_is_opened_and_failures_have_their_kinds(
+    module: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    shutil.copytree(repository / "sam2_decoder" / "1", repository / "sam2_decoder" / "10")
+    (repository / "sam2_decoder" / "9").mkdir()
+    decoder = opened(module, repository, **{OPTION: "true"})
+    assert decoder.file == repository / "sam2_decoder" / "10" / "model.onnx"
+    with pytest.raises(InferenceError, match=r"^sam2_decoder failed: Required inputs") as caught:
+        decoder.run({"point_coords": np.zeros((1, 1, 2), np.float32)}, ("masks",))
+    assert caught.value.__context__ is None  # it would keep the arrays
+    decoder.close()
+
+    config = repository / "sam2_decoder" / "config.pbtxt"
+    config.write_text(config.read_text() + "version_policy { specific { versions: [1] } }\n")
+
+    def run(*_: object) -> None:
+        raise RuntimeError("[ONNXRuntimeError] : 6 : FAIL : Failed to allocate memory for requested buffer")
+
+    again = opened(module, repository, **{OPTION: "true"})
+    assert again.file == repository / "sam2_decoder" / "1" / "model.onnx"
+    monkeypatch.setattr(again, "_session", SimpleNamespace(run=run))
+    with pytest.raises(NoRoomError):
+        again.run({}, ("masks",))
+    again.close()

@@ -1,0 +1,127 @@
+"""`triton-sam verify FAMILY --accelerator openvino`, with a stand-in for OpenVINO: ONNX Runtime and some noise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+from support.light_encoder import light_repository  # noqa: E402
+
+from triton_sam._common.bundle import bundled  # noqa: E402
+from triton_sam.cli import main  # noqa: E402
+from triton_sam.verify import accelerated  # noqa: E402
+
+
+class NoisySession:
+    """OpenVinoSession, with a noise in place of bf16."""
+
+    noise = 0.0
+
+    def __init__(self, file: Path, precision: str) -> None:
+        self._session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        self._rng = np.random.default_rng(0)
+
+    def run(self, outputs: Sequence[str], feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        arrays = self._session.run(list(outputs), dict(feed))
+        return [each + self.noise * self._rng.standard_normal(each.shape, np.float32) for each in arrays]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return light_repository(tmp_path_factory.mktemp("accelerated") / "models")
+
+
+@pytest.fixture
+def noisy(monkeypatch: pytest.MonkeyPatch) -> type[NoisySession]:
+    crops = accelerated.crops
+    monkeypatch.setattr(accelerated, "OpenVinoSession", NoisySession)
+    monkeypatch.setattr(accelerated, "_version", lambda: "stand-in")
+    monkeypatch.setattr(accelerated, "crops", lambda images: crops(images, 1))
+    return NoisySession
+
+
+def verify(*options: object) -> int:
+    return main(["verify", "sam2", "--accelerator", "openvino", "-q", *map(str, options)])
+
+
+def test_equal_masks_pass_and_others_do_not(
+    repository: Path, noisy: type[NoisySession], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify("--exported", repository) == 0
+    assert capsys.readouterr().out == (
+        "OpenVINO bf16: mask IoU 1.0000 to fp32 (worst 1.0000, 5 masks on 1 images), passed\n"
+    )
+    monkeypatch.setattr(noisy, "noise", 1.0)
+    assert verify("--exported", repository) == 1
+    assert "below 0.995" in capsys.readouterr().out
+    assert verify("--exported", repository, "--precision", "fp32", "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["limit"], told["precision"], told["masks"]) == (False, 0.9999, "fp32", 5)
+    assert not (repository / "sam2_encoder" / "openvino.json").exists()  # `serve` would choose OpenVINO by it
+
+
+def test_an_image_of_the_user(
+    repository: Path, noisy: type[NoisySession], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify("--exported", repository, "--image", bundled("test/images") / "shapes.jpg") == 0
+    assert verify("--exported", repository, "--image", tmp_path / "none.jpg") == 1
+    assert "no image at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "missing"),
+    [("sam1", [], "sam1"), ("sam3", [], "sam3"), ("sam2", ["--name", "sam2.1"], "sam2.1")],
+)
+def test_a_family_without_weights(
+    repository: Path,
+    family: str,
+    options: list[str],
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(repository))
+    assert main(["verify", family, "--accelerator", "openvino", "-q", *options]) == 1
+    error = capsys.readouterr().err.strip()
+    assert f"{repository} holds no weights for {missing}: see `triton-sam export`" in error
+    assert "\n" not in error
+
+
+def test_without_openvino_the_error_names_the_command(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    assert verify("--exported", repository) == 1
+    assert "openvino extra" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sam2"], "give --checkpoint FILE or --random"),
+        (["sam2-everything"], "give --checkpoint FILE or --random"),
+        (["sam2", "--random", "--precision", "bf16"], "--precision bf16 is for --accelerator openvino"),
+        (["sam2-video", "--accelerator", "openvino"], "is for image encoders: sam1, sam2, sam3"),
+        (["sam2", "--accelerator", "openvino", "--precision", "int8"], "computes in fp32 or bf16, not int8"),
+        (["sam2", "--accelerator", "openvino", "--local"], "leave out --url and --local"),
+        (["sam2", "--accelerator", "openvino", "--size", "tiny"], "--size is for a fresh export"),
+        (["sam2", "--accelerator", "openvino", "--frames", "9"], "--frames has no effect with --accelerator"),
+        (["sam2", "--accelerator", "openvino", "--seed", "1"], "--seed is for --random"),
+        (["sam2", "--accelerator", "openvino", "--random", "--exported", "."], "give --exported and --name, or"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", *arguments, "-q"]) == 1
+    error = capsys.readouterr().err.strip()
+    assert words in error
+    assert "\n" not in error

@@ -1,0 +1,125 @@
+"""A decoder that runs inside the process of its session model, instead of in a model of its own.
+
+A session model gets the embeddings of an image from the encoder once. When the decoder is another model of Triton, they
+are copied to its process for each click; here they stay. Both ways open the same file with the same settings
+(`_common/onnx_session.py`), so their results are equal to the bit, if the other way is the local `onnxruntime` backend.
+NVIDIA's backend has an ONNX Runtime of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from ..._common import onnx_session, reports
+from ...errors import ConfigurationError, MissingDependencyError, ModelNotReadyError, RepositoryError
+from ...families.base import FloatArray
+from ...repository.config import parse_config
+from ...repository.names import CONFIG_NAME, DECODER_IN_SESSION, DECODER_IN_SESSION_VARIABLE
+from .. import bls
+
+_YES_OR_NO = {"true": True, "false": False}
+
+
+class Decoder:
+    """The version of a decoder that Triton serves, on ONNX Runtime in this process, on the CPU.
+
+    Args:
+        folder: the folder of the decoder in the model repository. The version that its config.pbtxt names, else the
+            newest one is opened; the parameters there count, too.
+
+    Raises:
+        MissingDependencyError: the Python of this process has no onnxruntime.
+        ModelNotReadyError: the folder has no ONNX file.
+        RepositoryError: config.pbtxt cannot be read, or ONNX Runtime cannot load the file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._name = folder.name
+        # A local server gives Triton a link to the folder. Errors must name the folder that the user can change.
+        self.file, parameters = _read_folder(folder.resolve())
+        # One thread opens the decoder and runs it. ONNX Runtime sets denormals to zero only in the thread that opens
+        # the first model of a process, and clicks decode in their order, as in a model with one instance.
+        self._thread = ThreadPoolExecutor(1, "decode")
+        self._session = self._thread.submit(_open, self.file, parameters).result()
+
+    def run(self, arrays: Mapping[str, npt.NDArray[Any]], outputs: tuple[str, ...]) -> Mapping[str, FloatArray]:
+        """Run the decoder, after the calls of other threads that came before.
+
+        Args:
+            arrays: embeddings and prompt by the names of the inputs.
+            outputs: names of the wanted outputs.
+
+        Raises:
+            NoRoomError: memory lacks.
+            InferenceError: the decoder failed.
+        """
+        try:
+            answers = self._thread.submit(self._session.run, list(outputs), arrays).result()
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class below Exception
+            text = f"{self._name} failed: {onnx_session.one_line(error)}"
+        else:
+            return dict(zip(outputs, answers, strict=True))
+        # Outside of the block, because an error that refers to the first one would keep its arrays.
+        raise bls.read_failure(text)
+
+    def close(self) -> None:
+        """Wait for the running call, and free the memory before the interpreter ends."""
+        self._thread.shutdown()
+        self._session = None
+
+
+def is_asked_for(parameters: Mapping[str, str]) -> bool:
+    """Return whether a session model shall run its decoder itself.
+
+    Args:
+        parameters: those of its config.pbtxt. Without the parameter `decoder_in_session` the environment of Triton
+            decides, which `triton-sam serve --decoder-in-session` sets.
+
+    Raises:
+        ConfigurationError: the parameter is neither "true" nor "false".
+    """
+    text = parameters.get(DECODER_IN_SESSION)
+    if text is None:
+        return os.environ.get(DECODER_IN_SESSION_VARIABLE) == "1"
+    if text not in _YES_OR_NO:
+        raise ConfigurationError(f"parameter {DECODER_IN_SESSION} must be true or false, not {text!r}")
+    return _YES_OR_NO[text]
+
+
+def _read_folder(folder: Path) -> tuple[Path, dict[str, str]]:
+    """Return the ONNX file of a decoder and the parameters in its config.pbtxt."""
+    try:
+        config = parse_config((folder / CONFIG_NAME).read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RepositoryError(f"{folder / CONFIG_NAME} cannot be read: {error}") from error
+    named = config.version_policy.specific.versions
+    version = folder / str(max(named)) if named else bls.newest_version(folder)
+    file = (version or folder / "1") / (config.default_model_filename or "model.onnx")
+    if not file.is_file():
+        raise ModelNotReadyError(f"no decoder at {file}, which {DECODER_IN_SESSION} needs")
+    return file, {key: value.string_value for key, value in config.parameters.items()}
+
+
+def _open(file: Path, parameters: Mapping[str, str]) -> Any:
+    reports.turn_off()
+    try:
+        import onnxruntime
+
+        options = onnx_session.cpu_options(parameters)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{DECODER_IN_SESSION} needs the onnxruntime package in the Python of Triton's Python backend ({error}): "
+            "pip install onnxruntime there, or leave the option out"
+        ) from error
+    except ValueError as error:
+        raise RepositoryError(f"{file.parents[1] / CONFIG_NAME}: {error}") from error
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's errors share no base class below Exception
+        raise RepositoryError(f"{file}: {onnx_session.one_line(error)}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.drawn_data_set import SIDE, write_scenes
 
 from triton_sam import SAM2TritonClient
@@ -96,3 +97,46 @@ def test_points_and_everything(scenes: Path, service_triton, tmp_path: Path) -> 
     whole = ["annotate", str(scenes), "--with", "everything", *low, "--limit", "1", "--out", str(tmp_path / "all")]
     assert main([*whole, *options]) == 0
     assert annotations(tmp_path / "all/coco.json")
+
+
+def test_boxes_of_a_large_image(scenes: Path, service_triton, tmp_path: Path) -> None:
+    """The masks of a tile are those of the client, at their place in the image."""
+    tifffile = pytest.importorskip("tifffile")
+    pytest.importorskip("zarr")
+    with Image.open(scenes.parent / "0001.png") as scene:
+        pixels = np.asarray(scene.convert("RGB"))
+    tifffile.imwrite(tmp_path / "map.tif", np.tile(pixels, (1, 2, 1)), photometric="rgb", tile=(256, 256))
+    source = json.loads(scenes.read_text())
+    wanted = [each for each in source["annotations"] if each["image_id"] == 1][:2]
+    for each in wanted:
+        each["bbox"][0] += SIDE
+    document = {
+        "images": [{"id": 1, "file_name": "map.tif"}],
+        "annotations": wanted,
+        "categories": source["categories"],
+    }
+    (tmp_path / "boxes.json").write_text(json.dumps(document))
+    options = [
+        "--tile",
+        str(SIDE),
+        "--overlap",
+        "0",
+        "--format",
+        "coco-polygons",
+        "-q",
+        "--url",
+        service_triton.grpc_url,
+    ]
+    out = tmp_path / "out"
+    assert (
+        main(["annotate", str(tmp_path / "boxes.json"), "--large", "--with", "boxes", "--out", str(out), *options]) == 0
+    )
+    found = annotations(out / "coco_polygons.json")
+    with SAM2TritonClient(service_triton.http_url) as client:
+        image = client.encode(pixels)
+        for before, after in zip(wanted, found, strict=True):
+            x, y, width, height = before["bbox"]
+            (segment,) = client.segment(box=[x - SIDE, y, x - SIDE + width, y + height], image=image)
+            assert after["area"] == segment.area
+            left, top, right, bottom = segment.box
+            assert after["bbox"] == [left + SIDE, top, right - left, bottom - top]

@@ -10,14 +10,30 @@ QUICK, THOROUGH = 15, 260
 """Requests an operation: 11 operations, and edge cases besides."""
 
 
-def _drive(service, images, examples):
+@pytest.fixture(scope="module")
+def with_large(service_triton, tmp_path_factory):
+    """A service that also has a large image."""
+    pytest.importorskip("zarr")
+    from support.large_images import draw, write_tiff
+    from support.running_service import running_service
+
+    folder = tmp_path_factory.mktemp("large")
+    write_tiff(folder / "slide.tif", draw([(10, 10, 90, 90)], (700, 500)), levels=2)
+    with running_service(service_triton.grpc_url, large_images=str(folder)) as running:
+        yield running
+
+
+def _drive(service, images, examples, only=""):
     """Send made-up requests, most of them about an image that exists; return the statuses."""
     known = service.upload((images / "shapes.jpg").read_bytes())["id"]
+    large = [each["id"] for each in service.http.get("/v1/large").json().get("images", ())]
     schema = schemathesis.openapi.from_url(f"{service.url}/openapi.json")
     statuses = []
 
     for result in schema.get_all_operations():
         operation = result.ok()
+        if not operation.path.startswith(only):
+            continue
 
         @hypothesis.given(case=operation.as_strategy())
         @hypothesis.settings(
@@ -30,6 +46,8 @@ def _drive(service, images, examples):
         def ask(case):
             if "image_id" in (case.path_parameters or {}) and case.method != "DELETE" and len(statuses) % 4:
                 case.path_parameters["image_id"] = known
+            if "large_id" in (case.path_parameters or {}) and len(statuses) % 4:
+                case.path_parameters["large_id"] = large[0]
             if case.path.endswith("/everything") and isinstance(case.body, dict):
                 case.body |= {"points_per_side": 1, "crop_n_layers": 0}  # a search by thousands of points takes minutes
             answer = case.call(timeout=120)
@@ -46,6 +64,17 @@ def test_made_up_requests(service, images):
     statuses = _drive(service, images, QUICK)
     assert len(statuses) >= 100
     assert {200, 422} <= set(statuses)
+
+
+def test_made_up_requests_for_large_images(with_large, images):
+    statuses = _drive(with_large, images, QUICK, only="/v1/large")
+    assert len(statuses) >= 40
+    assert {200, 404, 422} <= set(statuses)
+
+
+def test_the_document_with_large_images_is_sound(with_large):
+    test_the_document_is_sound(with_large)
+    test_every_operation_has_a_title_of_its_own_and_a_tag_that_is_described(with_large)
 
 
 @pytest.mark.nightly

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tifffile
 
-from triton_sam.errors import PromptError
+from triton_sam.concepts.instances import Instance
+from triton_sam.errors import InferenceError, PromptError
+from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment
 
 SIZE = (3000, 2200)
@@ -75,3 +78,52 @@ class ColourClient:
     def everything(self, pixels: np.ndarray, **_: Any) -> list[Segment]:
         self.encoded.append(pixels)
         return [Segment(pixels[:, :, 0] == color, 0.9, None) for color in np.unique(pixels) if color != GROUND]
+
+
+class ColourServer(ColourClient):
+    """Stands for SamTritonClient in a run: some objects of a search, a pause for each tile, damaged tiles."""
+
+    url = "fake"
+    pause = 0.0
+    refused = 0
+    """How many of the next tiles the server refuses."""
+
+    def __init__(self, url: str | None = None, family: str = "sam2", **_: Any) -> None:
+        super().__init__()
+        self.family = get_family(family)
+
+    def __enter__(self) -> ColourServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def models(self) -> dict[str, str]:
+        roles = ("encoder", "decoder", *self.family.concepts)
+        return {f"{self.family.name}_{role}": "1" for role in roles}
+
+    def segment(self, point_coords: Any = None, point_labels: Any = None, box: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        """Segment several objects, each with one point or a box."""
+        count = len(point_coords if point_coords is not None else box)
+        found = []
+        for number in range(count):
+            points = None if point_coords is None else point_coords[number]
+            corners = None if box is None else box[number]
+            found += super().segment(points, None, corners, False, options["image"], False)
+        return found
+
+    def find(self, texts: list[str], *, image: Any, **_: Any) -> list[Instance]:
+        """Find an object of each colour for each text."""
+        found = list(enumerate(super().everything(image)))
+        return [
+            Instance(each.mask, 0.9, None, text, place, label=texts[text])
+            for text in range(len(texts))
+            for place, each in found
+        ]
+
+    def everything(self, pixels: np.ndarray, **_: Any) -> list[Segment]:
+        time.sleep(self.pause)
+        if ColourServer.refused:
+            ColourServer.refused -= 1
+            raise InferenceError("the model failed")
+        return super().everything(pixels)

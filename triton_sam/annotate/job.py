@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +18,14 @@ from ..everything.parameters import parameters_of
 from ..families import get_family
 from ..families.names import model_name
 from ..families.tables import DECODER, ENCODER
+from .large_prompts import prompts_of_tiles
+from .large_sources import Tiling, read_large_source, tiles_of
 from .places import is_remote, place_of, remote_bytes
 from .prompts import Prompts
 from .reading import read_boxes, read_clicks, read_masks
 from .records import ImageRecord
 from .segmenting import all_objects, instances_of, prompts_to_masks
-from .sources import OBJECT, ImageItem, Skipped, read_source
+from .sources import OBJECT, ImageItem, Skipped, Source, read_source
 
 Task = Literal["boxes", "points", "masks", "everything", "words"]
 EVERYTHING: Task = "everything"
@@ -75,6 +77,7 @@ class Job:
         client: further arguments of SamTritonClient.
         parameters: parameters of automatic masks, or of a search for words, that differ from the defaults.
         texts: the words to search.
+        tiling: how large images are cut into tiles, which are then the items of the run; None: images are sent whole.
     """
 
     source: str
@@ -89,6 +92,12 @@ class Job:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     every: int = 1
+    tiling: Tiling | None = None
+
+    @property
+    def is_search(self) -> bool:
+        """Whether objects are searched, without prompts for each."""
+        return self.task in (EVERYTHING, WORDS)
 
     def check(self) -> None:
         """Check the options that do not need a file.
@@ -97,7 +106,11 @@ class Job:
             ConfigurationError: an option is out of range or does not fit the others.
             PromptError: a text or a parameter of words is not valid.
         """
-        if self.task in (EVERYTHING, WORDS) and self.prompts is not None:
+        if self.tiling is not None:
+            self.tiling.check()
+            if self.task == "masks":
+                raise ConfigurationError("--large is for --with boxes, points, everything and words")
+        if self.is_search and self.prompts is not None:
             raise ConfigurationError("--prompts is for --with boxes, points and masks")
         if self.texts and self.task != WORDS:
             raise ConfigurationError("--text is for --with words")
@@ -130,7 +143,7 @@ class Job:
         Raises:
             InputError: the source or the prompts are missing or damaged.
         """
-        source = read_source(self.source, self.images, self.every)
+        source = self._source()
         prompts = None
         if self.task == "boxes":
             prompts = read_boxes(self.prompts, source, self.class_names)
@@ -138,7 +151,21 @@ class Job:
             prompts = read_clicks(self.prompts, source)
         elif self.task == "masks":
             prompts = read_masks(self.prompts, source)
+        if self.tiling is not None:
+            return self._in_tiles(source, prompts, self.tiling)
         return Inputs(source.items, (*source.skipped, *(prompts.strays if prompts else ())), prompts, self.texts)
+
+    def _source(self) -> Source:
+        if self.tiling is None:
+            return read_source(self.source, self.images, self.every)
+        return read_large_source(self.source, self.images, self.every, self.tiling)
+
+    def _in_tiles(self, source: Source, prompts: Prompts | None, tiling: Tiling) -> Inputs:
+        """Return the inputs of a run whose items are tiles."""
+        items = tuple(tiles_of(source, tiling))
+        if prompts is not None:
+            prompts, items = prompts_of_tiles(prompts, items)
+        return Inputs(items, (*source.skipped, *(prompts.strays if prompts else ())), prompts, self.texts)
 
     def work(self, inputs: Inputs) -> Work:
         """Return the function that annotates one image with a client."""
@@ -173,9 +200,10 @@ class Job:
             "with": self.task,
             "parameters": dict(self.parameters),
             "images": _digest(f"{item.id} {item.name} {item.size}" for item in inputs.items),
-            "prompts": _digest(self._prompt_files()) if self.task not in (EVERYTHING, WORDS) else None,
+            "prompts": None if self.is_search else _digest(self._prompt_files()),
             "models": self._models(clients),
             "categories": inputs.categories,
+            **({"tiling": asdict(self.tiling)} if self.tiling else {}),
         }
 
     def _models(self, clients: Sequence[SamTritonClient]) -> dict[str, str]:

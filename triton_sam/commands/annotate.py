@@ -6,6 +6,7 @@ Examples:
   triton-sam annotate photos --with points --prompts clicks.csv --out masks
   triton-sam annotate 'photos/**/*.jpg' --with everything --out objects --url host1:8000 --url host2:8000
   triton-sam annotate photos --with words --text "traffic light" --text bus --out found
+  triton-sam annotate slides --large --with everything --level 1 --format geojson gpkg --out cells
 
 The same command goes on after an interruption. docs/how-to/annotate.md describes the files.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -25,6 +26,9 @@ from tqdm import tqdm
 from .._common.signals import ends_by_interrupt
 from ..annotate.folder import Part, RunFolder, Shard
 from ..annotate.job import WORDS, Inputs, Job, Task
+from ..annotate.large_results import joined
+from ..annotate.large_sources import Tiling, close_files
+from ..annotate.large_writers import LARGE_WRITERS
 from ..annotate.places import place_of
 from ..annotate.ray_engine import annotate_with_ray, check_ray
 from ..annotate.records import ImageRecord
@@ -35,7 +39,7 @@ from ..annotate.writers import WRITERS
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
 from ..families.sam2 import Sam2
-from . import _everything_options, _options, _server, _words_options
+from . import _everything_options, _options, _server, _tile_options, _words_options
 
 THREADS, RAY = "threads", "ray"
 TASKS: tuple[Task, ...] = get_args(Task)
@@ -65,12 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         dest="formats",
         nargs="+",
-        choices=tuple(WRITERS),
+        choices=tuple(dict.fromkeys((*WRITERS, *LARGE_WRITERS))),
         metavar="FORMAT",
-        default=["coco"],
-        help=f"{'; '.join(f'{each.name}: {each.meaning}' for each in WRITERS.values())} (default: coco)",
+        help=f"{_meanings(WRITERS)} (default: coco). With --large: {_meanings(LARGE_WRITERS)} (default: geojson)",
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N images; a later run may go on")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="only the first N images, or tiles; a later run may go on"
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="read and check everything, ask no server, write nothing"
     )
@@ -89,6 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address", help="with --engine ray: address of a cluster (default: start Ray on this machine)"
     )
+    large = parser.add_argument_group("large images")
+    large.add_argument(
+        "--large", action="store_true", help="the images are too large for one request: cut them into tiles"
+    )
+    _tile_options.add_tiles(large)
     _everything_options.add_parameters(parser)
     words = _words_options.add_group(parser)
     _words_options.add_texts(words)
@@ -98,10 +108,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _options.add_quiet(parser)
 
 
+def _meanings(writers: Mapping[str, Any]) -> str:
+    return "; ".join(f"{each.name}: {each.meaning}" for each in writers.values())
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     job = _job(args)
     _check(args, job)
+    try:
+        return _run(args, job)
+    finally:
+        close_files()
+
+
+def _run(args: argparse.Namespace, job: Job) -> int:
     inputs = job.read()
     items = inputs.items[: args.limit]
     if args.dry_run:
@@ -110,11 +131,15 @@ def run(args: argparse.Namespace) -> int:
         folder = RunFolder(args.out, served.manifest(inputs, clients), inputs.items)
         with folder.opened(args.part):
             shards = list(folder.shards(items, args.part))
-            with tqdm(total=sum(len(each) for _, each in shards), unit="image", disable=args.quiet) as shown:
+            with tqdm(total=sum(len(each) for _, each in shards), unit=_unit(args), disable=args.quiet) as shown:
                 _annotate(args, folder, shards, served, inputs, clients, _progress(shown))
             if args.part is None:
-                _finish(args, folder, inputs)
+                _finish(args, folder, inputs, job)
     return 0
+
+
+def _unit(args: argparse.Namespace) -> str:
+    return "tile" if args.large else "image"
 
 
 def _annotate(
@@ -157,7 +182,31 @@ def _job(args: argparse.Namespace) -> Job:
         client={"timeout": args.timeout, **_options.access(args)},
         parameters={**_everything_options.parameters(args), **filters},
         texts=tuple(args.text or ()),
+        tiling=_tiling(args),
     )
+
+
+def _tiling(args: argparse.Namespace) -> Tiling | None:
+    tiling = Tiling(args.tile, args.overlap, args.level, tuple(args.channels))
+    if not args.large and tiling != Tiling():
+        raise ConfigurationError("--tile, --overlap, --level and --channels are for --large")
+    return tiling if args.large else None
+
+
+def _formats(args: argparse.Namespace) -> list[Any]:
+    """Return the writers of the formats.
+
+    Raises:
+        ConfigurationError: a format is for other images.
+    """
+    table: Mapping[str, Any] = LARGE_WRITERS if args.large else WRITERS
+    names = dict.fromkeys(args.formats or (("geojson",) if args.large else ("coco",)))
+    wrong = [name for name in names if name not in table]
+    if wrong:
+        raise ConfigurationError(
+            f"--format {wrong[0]} is {'not ' if args.large else ''}for --large: use {', '.join(table)}"
+        )
+    return [table[name] for name in names]
 
 
 def _check(args: argparse.Namespace, job: Job) -> None:
@@ -178,8 +227,8 @@ def _check(args: argparse.Namespace, job: Job) -> None:
     if args.engine == RAY:
         check_ray()
     job.check()
-    for name in args.formats:
-        WRITERS[name].check()
+    for writer in _formats(args):
+        writer.check()
     _server.check(args)
 
 
@@ -193,12 +242,26 @@ def _served(args: argparse.Namespace, job: Job) -> Iterator[Job]:
         yield replace(job, urls=(server.grpc_url,))
 
 
-def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs) -> None:
+def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Job) -> None:
     """Write the reports and the files of each format, and print a summary."""
     folder.write_reports(inputs.skipped)
-    for name in dict.fromkeys(args.formats):
-        WRITERS[name].write(args.out, lambda: (each for each in folder.records() if not each.error), inputs.categories)
-    _summary(args, folder.records(), len(inputs.skipped))
+
+    counts: dict[int, int] = {}  # objects of each image
+
+    def results() -> Iterator[Any]:
+        kept = (each for each in folder.records() if not each.error)
+        for each in joined(inputs.items, kept, is_search=job.is_search) if args.large else kept:
+            counts[each.id] = len(each.objects)
+            yield each
+
+    for writer in _formats(args):
+        writer.write(args.out, results, inputs.categories)
+    errors = sum(bool(each.error) for each in folder.records())
+    skipped = len(inputs.skipped) + sum(len(each.skipped) for each in folder.records())
+    images = len(counts) if args.large else len(counts) + errors
+    _options.say(
+        args, f"{args.out}: {images} images, {sum(counts.values())} objects, {errors} errors, {skipped} skipped"
+    )
 
 
 def _progress(shown: Any) -> Callable[[ImageRecord], None]:
@@ -211,16 +274,6 @@ def _progress(shown: Any) -> Callable[[ImageRecord], None]:
         shown.update()
 
     return show
-
-
-def _summary(args: argparse.Namespace, records: Iterator[ImageRecord], skipped: int) -> None:
-    images = objects = errors = 0
-    for record in records:
-        images += 1
-        objects += len(record.objects)
-        errors += bool(record.error)
-        skipped += len(record.skipped)
-    _options.say(args, f"{args.out}: {images} images, {objects} objects, {errors} errors, {skipped} skipped")
 
 
 def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Inputs) -> int:
@@ -240,5 +293,5 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
     for each in found:
         print(json.dumps({"image": each.image, "what": each.what, "why": each.why}))
     count = f"{objects} prompts, " if inputs.prompts is not None else ""
-    _options.say(args, f"{len(items)} images, {count}{errors} errors, {len(found)} skipped")
+    _options.say(args, f"{len(items)} {_unit(args)}s, {count}{errors} errors, {len(found)} skipped")
     return 0

@@ -29,7 +29,7 @@ from ..masks.polygons import trace_polygons
 from ..tiles import LargeImage, LargeImageClient, LargeObject, open_large_image
 from ..tiles.objects import to_geojson
 from ..tiles.pyramid import Region
-from . import _everything_options, _options, _server
+from . import _everything_options, _options, _server, _tile_options
 from ._coordinates import box, point
 
 SHOWN = 1600
@@ -54,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--view", type=box, metavar="X1,Y1,X2,Y2", help="the part to look at (default: 1024 pixels around the prompt)"
     )
-    parser.add_argument("--level", type=int, default=0, metavar="N", help="level to search (default: 0, the largest)")
-    parser.add_argument("--tile", type=int, default=1024, metavar="PIXELS", help="side of a tile (default: 1024)")
-    parser.add_argument("--overlap", type=int, default=256, metavar="PIXELS", help="of tiles (default: 256)")
-    parser.add_argument(
-        "--channels", type=_channels, default=(0, 1, 2), metavar="R,G,B", help="channels to show (default: 0,1,2)"
-    )
+    _tile_options.add_tiles(parser)
     parser.add_argument("--out", type=Path, metavar="GEOJSON", help="write the outlines (default: standard output)")
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
     _everything_options.add_parameters(parser)
@@ -92,13 +87,6 @@ def run(args: argparse.Namespace) -> int:
         _options.say(args, f"{each!r}{' reaches the border of the part: give --view' if each.is_cut else ''}")
     _options.say(args, f"{len(found)} object{'' if len(found) == 1 else 's'}")
     return 0
-
-
-def _channels(text: str) -> tuple[int, ...]:
-    words = text.split(",")
-    if len(words) not in (1, 3) or not all(word.isdecimal() for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r} is not one channel or three, for example 0,1,2")
-    return tuple(int(word) for word in words) * (1 if len(words) == 3 else 3)
 
 
 def _check(args: argparse.Namespace) -> None:

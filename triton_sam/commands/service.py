@@ -130,6 +130,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit of a search for everything (default: 600)",
     )
+    parser.add_argument(
+        "--large-images",
+        metavar="DIR",
+        help="show the slides and maps of a folder on the page /large, and segment them by /v1/large (default: none)",
+    )
     _add_videos(parser)
     _add_adapters(parser)
     parser.add_argument(
@@ -253,6 +258,7 @@ def run(args: argparse.Namespace) -> int:
         max_searches=args.max_searches,
         search_seconds=args.search_seconds,
         log_format=args.log_format,
+        large_images=args.large_images,
         adapters=TOOLS if args.adapters else tuple(args.adapter),
         cvat_words=_words(args.cvat_words),
         label_studio_url=args.label_studio_url or os.environ.get("LABEL_STUDIO_URL") or None,

@@ -17,6 +17,7 @@ from .adapters.registry import find_adapters
 from .api import concepts as rest_concepts
 from .api import everything as rest_everything
 from .api import exports as rest_exports
+from .api import large as rest_large
 from .api import live
 from .api import v0 as rest_v0
 from .api import v1 as rest_v1
@@ -25,6 +26,7 @@ from .cancellation import CancellableRequests
 from .engine import Engine
 from .everything.search import Searches
 from .hosts import TrustedHosts
+from .large.folder import LargeFolder
 from .middleware import Guard, Observe
 from .schemas import problem_responses
 from .settings import Settings
@@ -41,6 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
     videos = Videos(engine)
+    large = None if settings.large_images is None else LargeFolder(settings.large_images, engine)
     searches = Searches(engine)
     requests = CancellableRequests(settings.timeout, figures)
 
@@ -53,6 +56,8 @@ def create_app(settings: Settings) -> FastAPI:
         finally:
             searches.stop()
             await videos.stop()
+            if large is not None:
+                large.close()
             await engine.stop()
             logs.LOGGER.info("stopped")
 
@@ -60,7 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
         title="triton_sam",
         summary=openapi.SUMMARY,
         description=openapi.DESCRIPTION,
-        openapi_tags=openapi.TAGS,
+        openapi_tags=[*openapi.TAGS, *([] if large is None else [openapi.LARGE_TAG])],
         version=__version__,
         docs_url=None,  # FastAPI's page loads its parts from other sites; ours is static/docs.html
         redoc_url=None,
@@ -77,6 +82,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(rest_concepts.router(engine, requests))
     app.include_router(rest_exports.router(engine, requests))
     app.include_router(rest_videos.router(engine, videos, requests))
+    if large is not None:
+        app.include_router(rest_large.router(engine, large, requests))
     adapters = find_adapters(settings.adapters)
     for adapter in adapters:
         app.include_router(adapter.router(Bridge(engine, requests, searches)), include_in_schema=False)

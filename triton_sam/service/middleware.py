@@ -32,7 +32,7 @@ SAFETY = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
 """Headers of every answer that has none of its own (the page has): data is not a document, and nobody frames it."""
-OPEN_PATHS = ("/", "/health", "/static/", "/docs", "/openapi.json", "/favicon.ico")
+OPEN_PATHS = ("/", "/large", "/health", "/static/", "/docs", "/openapi.json", "/favicon.ico")
 """Paths that need no token, because they show nothing of users or models. The page asks for the token by itself."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 """Methods that are counted by name; a caller may make up others."""

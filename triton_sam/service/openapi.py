@@ -24,6 +24,11 @@ TAGS = [
     {"name": "2024 contract", "description": "The routes of the service of 2024, for programs that were made for it."},
     {"name": SERVICE, "description": "The service itself: its metrics, and the WebSocket of its page."},
 ]
+LARGE_TAG = {
+    "name": "v1 large images",
+    "description": "Slides and maps in a folder of the service: look at parts, and segment by clicks.",
+}
+"""The tag of routes that only a service with `--large-images` has."""
 
 
 def _problem(description: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from .._common.bundle import bundled
+from .problems import Problem
 from .settings import Settings
 
 STATIC = Path(__file__).parent / "static"
@@ -41,7 +42,16 @@ def router(settings: Settings) -> APIRouter:
 
     @api.get("/")
     async def page() -> Response:
-        return _document("index.html")
+        document = _document("index.html")
+        if settings.large_images is None:
+            return document
+        return _html(bytes(document.body).replace(b'href="/large" hidden', b'href="/large"'))
+
+    @api.get("/large")
+    async def large() -> Response:
+        if settings.large_images is None:
+            raise Problem(404, "this service has no large images: start it with --large-images DIR")
+        return _document("large.html")
 
     @api.get("/docs")
     async def docs() -> Response:
@@ -64,5 +74,8 @@ def router(settings: Settings) -> APIRouter:
 
 
 def _document(name: str) -> Response:
-    content = (STATIC / name).read_bytes()
+    return _html((STATIC / name).read_bytes())
+
+
+def _html(content: bytes) -> Response:
     return Response(content, media_type="text/html; charset=utf-8", headers={**SAFETY, "Cache-Control": "no-cache"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..errors import ConfigurationError
 from .tokens import NO_QUOTA, SINGLE, Quota, Token
@@ -77,6 +78,7 @@ class Settings:
         search_seconds: seconds that one such search may take.
         static_max_age: seconds that a browser may keep the files of the page without asking.
         log_format: form of the log: "json" or "text".
+        large_images: folder of large images that callers may look at and segment; None: there are none.
         adapters: names of other tools whose protocols the service speaks, see triton_sam/service/adapters.
         cvat_words: words of the detectors for CVAT, which become their labels.
         label_studio_url: address of the Label Studio whose tasks name their images by path.
@@ -120,6 +122,7 @@ class Settings:
     search_seconds: float = 600.0
     static_max_age: int = 0
     log_format: str = "json"
+    large_images: str | None = None
     adapters: tuple[str, ...] = ()
     cvat_words: tuple[str, ...] = ()
     label_studio_url: str | None = None
@@ -141,6 +144,8 @@ class Settings:
         for name, option in LIMITS.items():
             if not getattr(self, name) > 0:  # NaN is not, either
                 raise ConfigurationError(f"{option} must be above 0")
+        if self.large_images is not None and not Path(self.large_images).is_dir():
+            raise ConfigurationError(f"--large-images: {self.large_images} is not a folder")
         if self.token is not None and not self.token.strip():
             raise ConfigurationError("an empty token protects nothing: leave it out or give one")
         if self.max_body > self.store_bytes:

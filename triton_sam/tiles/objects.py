@@ -108,11 +108,22 @@ def to_geojson(
     document: dict[str, Any] = {"type": "FeatureCollection"}
     if georeference is not None and georeference.crs is not None:
         document["crs"] = georeference.crs
-    document["features"] = [_feature(each, georeference, tolerance) for each in objects]
+    document["features"] = [to_feature(each, georeference, tolerance) for each in objects]
     return document
 
 
-def _feature(each: LargeObject, georeference: Georeference | None, tolerance: float) -> dict[str, Any]:
+def to_feature(
+    each: LargeObject, georeference: Georeference | None = None, tolerance: float = TOLERANCE, **properties: Any
+) -> dict[str, Any]:
+    """Return an object as a Feature of GeoJSON. See to_geojson().
+
+    Args:
+        each: the object.
+        georeference: the place of the map.
+        tolerance: see LargeObject.polygons().
+        properties: further properties.
+    """
+
     def ring(points: Any) -> list[list[float]]:
         placed: list[list[float]] = (points if georeference is None else georeference.to_map(points)).tolist()
         return [*placed, placed[0]]
@@ -124,5 +135,5 @@ def _feature(each: LargeObject, georeference: Georeference | None, tolerance: fl
             "type": "MultiPolygon",
             "coordinates": [[ring(one) for one in (polygon.exterior, *polygon.holes)] for polygon in polygons],
         },
-        "properties": {"score": round(each.score, 5), "area": round(each.area, 2)},
+        "properties": {**properties, "score": round(each.score, 5), "area": round(each.area, 2)},
     }

@@ -52,6 +52,19 @@ def open_large_image(
         raise ImageError(f"{path} cannot be read as a large image: {_line(error)}") from error
 
 
+def check_packages() -> None:
+    """Check that large images can be opened.
+
+    Raises:
+        MissingDependencyError: tifffile or zarr is not installed.
+    """
+    try:
+        import tifffile  # noqa: F401
+        import zarr  # noqa: F401
+    except ImportError as error:
+        raise missing("large images need", "tiles", error) from error
+
+
 def _line(error: Exception) -> str:
     """Return the words of an error on one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__

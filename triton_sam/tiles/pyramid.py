@@ -130,6 +130,13 @@ class LargeImage:
         shown = (round(x1 * across), round(y1 * down), round(x2 * across), round(y2 * down))
         return Window(pixels, shown)
 
+    def pixels_of(self, region: Region, side: int) -> int:
+        """Return the number of pixels that window() reads from the file for a part."""
+        x1, y1, x2, y2 = self.clip(region)
+        level = self._level(max(x2 - x1, y2 - y1), side)
+        across, down = (part / whole for part, whole in zip(level.size, self.size, strict=True))
+        return int(((x2 - x1) * across + 1) * ((y2 - y1) * down + 1))
+
     def clip(self, region: Region) -> Region:
         """Return the part of a region that lies inside the image.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,8 @@ from ..masks.rle import BoolArray
 from ..masks.segment import Segment
 from .joining import Joiner, Placed, tiles, to_object
 from .objects import LargeObject
+from .parts import SIDE, is_cut, length_for, part_around
 from .pyramid import LargeImage, Region, Window
-
-SIDE = 1024
-"""Pixels of the longest side of a part, as the encoders take them."""
-ROOM = 1.5
-"""A part is at least so many times as long as the box around the prompts."""
-STEPS = 4
-"""Parts begin at multiples of their length / STEPS, so that clicks that are near each other share a part."""
 
 
 class LargeImageClient:
@@ -89,9 +83,9 @@ class LargeImageClient:
         corners = _array("box", box, 4)
         around = np.concatenate([points.reshape(-1, 2), corners.reshape(-1, 2)])
         self._check(around, view)
-        length = max(self._side, int(np.ceil(ROOM * np.ptp(around, axis=0).max())))
+        length = length_for(around, self._side)
         while True:
-            region = self.image.clip(view) if view else self._around(around, length)
+            region = self.image.clip(view or part_around(around, length, self.image.size))
             window, embeddings = self._part(region)
             segments = self._client.segment(
                 window.inside(points) if len(points) else None,
@@ -152,15 +146,6 @@ class LargeImageClient:
         if not np.isfinite(around).all() or (around < [x1, y1]).any() or (around > [x2, y2]).any():
             raise PromptError(f"a prompt lies outside of {x1}, {y1}, {x2}, {y2}")
 
-    def _around(self, around: np.ndarray[Any, Any], length: int) -> Region:
-        """Return a square of a length around the prompts, moved into the image."""
-        step = max(1, length // STEPS)
-        starts = []
-        for low, high, whole in zip(around.min(axis=0), around.max(axis=0), self.image.size, strict=True):
-            start = round(((low + high - length) / 2) / step) * step
-            starts.append(int(max(0, min(start, whole - length))))
-        return starts[0], starts[1], starts[0] + length, starts[1] + length
-
     def _part(self, region: Region) -> tuple[Window, ImageEmbeddings]:
         region = self.image.clip(region)
         with self._lock:
@@ -180,7 +165,7 @@ class LargeImageClient:
             segment.mask,
             window.region,
             segment.score,
-            _is_cut(segment.mask, window.region, self.image.size),
+            is_cut(segment.mask, window.region, self.image.size),
             segment.object_index,
             segment.candidate,
         )
@@ -203,17 +188,6 @@ def _array(name: str, values: PromptArray, columns: int) -> np.ndarray[Any, Any]
     if array.ndim != 2 or array.shape[1] != columns or (name == "box" and len(array) > 1):
         raise PromptError(f"{name} must be of one object, with {columns} columns, not of shape {array.shape}")
     return array
-
-
-def _is_cut(mask: BoolArray, region: Region, size: Sequence[int]) -> bool:
-    """Whether a mask reaches a border of its region that is no border of the image."""
-    x1, y1, x2, y2 = region
-    return bool(
-        (x1 > 0 and mask[:, 0].any())
-        or (y1 > 0 and mask[0].any())
-        or (x2 < size[0] and mask[:, -1].any())
-        or (y2 < size[1] and mask[-1].any())
-    )
 
 
 def _placed(mask: BoolArray, score: float, region: Region) -> Placed | None:

@@ -1,0 +1,119 @@
+"""Each command of the tutorials about boxes, slides and maps runs as it stands, with tiny data and a shared Triton."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from triton_sam._common.bundle import checkout
+from triton_sam.cli import main
+
+ROOT = checkout()
+if ROOT is None or os.name != "posix":
+    pytest.skip("the tutorials are in the checkout, for bash", allow_module_level=True)
+
+INSTALLS = ("pip install", "git clone")
+SMALL = {
+    "python scripts/draw_large_image.py": "--columns 2 --rows 1",
+    "--with everything": "--points-per-side 3 --pred-iou-thresh 0.4 --stability-score-thresh 0.6",
+}
+"""Options behind the commands that hold these words: they make a test quick, and find something with the demo model."""
+
+
+@pytest.fixture
+def follow(service_triton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run all commands of a tutorial in an empty folder that has the scripts and images of a checkout."""
+    for name in ("scripts", "test"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+
+    def run_all(name: str) -> Path:
+        text = (ROOT / "docs/tutorial" / name).read_text(encoding="utf-8")
+        lines = [line for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+        assert len(lines) >= 4
+        for line in lines:
+            if not line.startswith(INSTALLS):
+                _run(line, service_triton.grpc_url)
+        return tmp_path
+
+    return run_all
+
+
+def _run(line: str, url: str) -> None:
+    if "gpkg" in line and importlib.util.find_spec("pyogrio") is None:
+        return
+    for words, options in SMALL.items():
+        line += f" {options}" if words in line else ""
+    line = line.replace("--local", f"--url {url}")
+    if line.startswith("triton-sam service"):
+        _serve(line)
+    elif line.startswith("triton-sam "):
+        assert main(shlex.split(line)[1:]) == 0, line
+    else:
+        command = line.replace("python ", f"{shlex.quote(sys.executable)} ")
+        subprocess.run(["bash", "-euo", "pipefail", "-c", command], check=True, capture_output=True)
+
+
+def _serve(line: str) -> None:
+    """Start the service on a free port, ask for its large images, and stop it."""
+    words = [sys.executable, "-m", "triton_sam", *shlex.split(line)[1:], "--port", "0"]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    ) as process:
+        try:
+            pages = (re.search(r"the page: (http://\S+)/ ", each) for each in process.stderr)
+            url = next(page[1] for page in pages if page)
+            page, names = httpx.get(f"{url}/large", timeout=30), httpx.get(f"{url}/v1/large", timeout=30).json()
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+    assert page.status_code == 200
+    assert [each["name"] for each in names["images"]] == ["slide.tif"]
+
+
+def features(path: Path) -> list[dict]:
+    return json.loads(path.read_text())["features"]
+
+
+def middle(feature: dict) -> np.ndarray:
+    points = np.array(feature["geometry"]["coordinates"][0][0])
+    return (points.min(axis=0) + points.max(axis=0)) / 2
+
+
+def test_from_boxes_to_masks(follow, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = follow("boxes.md")
+    assert "2 images, 3 prompts, 0 errors, 1 skipped" in capsys.readouterr().err
+    document = json.loads((folder / "masks/coco.json").read_text())
+    assert [each["category_id"] for each in document["annotations"]] == [0, 0, 1]
+    assert "line 3" in (folder / "masks/skipped.jsonl").read_text()
+    assert len((folder / "masks/yolo/labels/shapes.txt").read_text().splitlines()) == 2
+    assert (folder / "masks/labels/coffee.jpg.png").exists()
+
+
+def test_a_slide(follow) -> None:
+    pytest.importorskip("zarr")
+    folder = follow("slide.md")
+    assert middle(features(folder / "ball.geojson")[0]) == pytest.approx([200, 180], abs=25)
+    assert (folder / "ball.png").read_bytes().startswith(b"\x89PNG")
+    found = features(folder / "objects/geojson/slide.geojson")
+    document = json.loads((folder / "objects/coco_polygons.json").read_text())
+    assert len(found) == len(document["annotations"]) > 0
+
+
+def test_a_map(follow) -> None:
+    pytest.importorskip("zarr")
+    folder = follow("map.md")
+    assert middle(features(folder / "ball.geojson")[0]) == pytest.approx([500100, 5399910], abs=15)
+    found = features(folder / "masks/geojson/town.geojson")
+    assert [each["properties"]["category"] for each in found] == ["ball", "plate"]
+    assert (folder / "masks/gpkg/town.gpkg").exists() == (importlib.util.find_spec("pyogrio") is not None)

@@ -1,0 +1,229 @@
+"""The page of slides and maps in headless Chromium, over a real service and a real Triton."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("playwright.sync_api")
+pytest.importorskip("fastapi")
+pytest.importorskip("tifffile")
+pytest.importorskip("zarr")
+
+from support.large_images import write_tiff
+from support.running_browser import WIDE, Page
+from support.running_service import running_service
+
+LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
+NARROW = {"width": 390, "height": 844}
+GRAVE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
+  .filter(({ impact }) => impact === "serious" || impact === "critical")
+  .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.target).join(" ")}`)"""
+DISC = (200 + 800, 180 + 600)
+"""The middle of a red disc, in pixels of the slide."""
+TILES_ARE_THERE = "tritonSam.image && tritonSam.tiles.isComplete(tritonSam.view, devicePixelRatio)"
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory: pytest.TempPathFactory, images: Path) -> Path:
+    folder = tmp_path_factory.mktemp("slides")
+    with Image.open(images / "shapes.jpg") as shapes:
+        pixels = np.tile(np.asarray(shapes.convert("RGB")), (3, 3, 1))
+    write_tiff(folder / "slide.tif", pixels)
+    write_tiff(folder / "map of a town whose name is long.tif", pixels[:700, :900], levels=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(service_triton, slides: Path):
+    with running_service(service_triton.grpc_url, large_images=str(slides)) as running:
+        yield running
+
+
+@pytest.fixture
+def opened(browser, service):
+    """The page with the slide; each test says its window."""
+    contexts = []
+
+    def open_it(name: str = "slide.tif", viewport: dict = WIDE, **options) -> Page:
+        context = browser.new_context(viewport=viewport, **options)
+        contexts.append(context)
+        page = Page(context.new_page())
+        page.page.goto(f"{service.url}/large#{name}")
+        page.wait(TILES_ARE_THERE)
+        return page
+
+    yield open_it
+    for context in contexts:
+        context.close()
+
+
+def at(page: Page, x: float, y: float) -> tuple[float, float]:
+    frame = page.page.locator("#canvas").bounding_box()
+    left, top = page.page.evaluate(f"tritonSam.view.toScreen({x}, {y})")
+    return frame["x"] + left, frame["y"] + top
+
+
+def answered(page: Page) -> dict:
+    page.wait("tritonSam.objects.current?.isAnswered && document.getElementById('busy').hidden")
+    return page.page.evaluate("tritonSam.objects.current.mask")
+
+
+def color(page: Page, x: float, y: float) -> list[int]:
+    """Return the colour of the canvas at a pixel of the image, after the next picture."""
+    return page.page.evaluate(
+        """async ([x, y]) => { for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame);
+        const c = document.getElementById("canvas"), [left, top] = tritonSam.view.toScreen(x, y);
+        const r = c.width / c.getBoundingClientRect().width;
+        return [...c.getContext("2d").getImageData(left * r, top * r, 1, 1).data]; }""",
+        [x, y],
+    )
+
+
+def test_a_click_draws_the_mask_and_undo_takes_it_back(opened, service) -> None:
+    page = opened()
+    bare = color(page, *DISC)
+    page.page.mouse.click(*at(page, *DISC))
+    mask = answered(page)
+    ids = {each["name"]: each["id"] for each in service.http.get("/v1/large").json()["images"]}
+    point, scale = page.page.evaluate("[tritonSam.objects.current.points[0], Math.max(1, tritonSam.view.scale)]")
+    body = {"points": [point], "labels": [1], "scale": scale}
+    (wanted,) = service.http.post(f"/v1/large/{ids['slide.tif']}/segment", json=body).json()["masks"]
+    assert mask == wanted
+    x, y, width, height = mask["bbox"]
+    assert x < DISC[0] < x + width
+    assert y < DISC[1] < y + height
+    assert color(page, DISC[0] + 25, DISC[1] + 25) != color(page, DISC[0] + 825, DISC[1] + 25)  # an equal disc beside
+    page.page.mouse.click(*at(page, DISC[0] + 60, DISC[1]), button="right")
+    answered(page)
+    assert page.page.evaluate("tritonSam.objects.current.labels") == [1, 0]
+    assert page.page.inner_text("#object-info").startswith("object 1 · 2 prompts · score 0.")
+    page.page.keyboard.press("Control+z")
+    assert page.page.evaluate("tritonSam.objects.current.mask") == mask
+    page.page.click("#undo")
+    assert page.page.evaluate("tritonSam.objects.all.length") == 0
+    assert color(page, *DISC) == bare
+    assert page.faults == []
+
+
+def test_boxes_several_objects_and_the_file(opened) -> None:
+    page = opened()
+    page.page.keyboard.press("b")
+    page.page.mouse.move(*at(page, DISC[0] - 120, DISC[1] - 120))
+    page.page.mouse.down()
+    page.page.mouse.move(*at(page, DISC[0] + 130, DISC[1] + 130), steps=4)
+    page.page.mouse.up()
+    answered(page)
+    box = page.page.evaluate("tritonSam.objects.current.box")
+    assert box == pytest.approx([DISC[0] - 120, DISC[1] - 120, DISC[0] + 130, DISC[1] + 130], abs=6)
+    page.page.keyboard.press("n")
+    page.page.keyboard.press("a")
+    page.page.mouse.click(*at(page, DISC[0] + 800, DISC[1]))
+    answered(page)
+    name, content = page.download("#save")
+    document = json.loads(content)
+    assert name == "slide.tif.geojson"
+    assert [each["properties"]["object"] for each in document["features"]] == [1, 2]
+    ring = document["features"][0]["geometry"]["coordinates"][0][0]
+    assert ring[0] == ring[-1]
+    assert page.faults == []
+
+
+def test_moves_and_zooms_show_the_right_level(opened) -> None:
+    page = opened()
+    page.page.mouse.move(*at(page, *DISC))
+    for _ in range(12):
+        page.page.mouse.wheel(0, -400)
+    page.wait("tritonSam.view.scale === 0.125")
+    page.wait(TILES_ARE_THERE)
+    assert page.page.evaluate("tritonSam.tiles.levelFor(tritonSam.view.scale)") == 0
+    before = page.page.evaluate("tritonSam.view.middle()")
+    x, y = 640, 400
+    page.page.mouse.move(x, y)
+    page.page.mouse.down()
+    page.page.mouse.move(x + 100, y + 50, steps=3)
+    page.page.mouse.up()
+    scale = page.page.evaluate("tritonSam.view.scale")
+    after = page.page.evaluate("tritonSam.view.middle()")
+    assert [before[0] - after[0], before[1] - after[1]] == pytest.approx([100 * scale, 50 * scale], abs=0.5)
+    assert page.page.evaluate("tritonSam.objects.all.length") == 0  # a move is no click
+    page.page.click("#zoom-fit")
+    page.wait(TILES_ARE_THERE)
+    assert page.page.evaluate("tritonSam.tiles.levelFor(tritonSam.view.scale)") == 1
+    assert page.faults == []
+
+
+def test_the_keyboard_alone_is_enough(opened) -> None:
+    page = opened()
+    for _ in range(12):
+        page.page.keyboard.press("Tab")
+        if page.page.evaluate("document.activeElement.id") == "canvas":
+            break
+    page.page.keyboard.press("+")
+    middle = page.page.evaluate("tritonSam.view.middle()")
+    page.page.keyboard.press("ArrowLeft")
+    page.page.keyboard.press("ArrowUp")
+    moved = page.page.evaluate("tritonSam.view.middle()")
+    assert moved[0] < middle[0]
+    assert moved[1] < middle[1]
+    page.page.keyboard.press("Enter")
+    answered(page)
+    assert page.page.evaluate("tritonSam.objects.current.points[0]") == pytest.approx(moved)
+    page.page.keyboard.press("n")
+    page.page.keyboard.press("b")
+    page.page.keyboard.press("Enter")
+    page.page.keyboard.press("ArrowRight")
+    page.page.keyboard.press("ArrowDown")
+    page.page.keyboard.press("Enter")
+    answered(page)
+    x1, y1, x2, y2 = page.page.evaluate("tritonSam.objects.current.box")
+    assert [x1, y1] == pytest.approx(moved)
+    assert x2 > x1
+    assert y2 > y1
+    assert page.faults == []
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_the_layout_holds_in_both_themes_and_on_a_phone(opened, theme: str) -> None:
+    axe = (Path(pytest.importorskip("axe_playwright_python").__file__).parent / "axe.min.js").read_text("utf-8")
+    for viewport in (WIDE, NARROW):
+        page = opened(viewport=viewport, color_scheme=theme, bypass_csp=True)
+        page.page.evaluate(axe)
+        assert page.page.evaluate(GRAVE) == []
+        page.page.mouse.click(*at(page, *DISC))
+        answered(page)
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        assert page.page.evaluate(GRAVE) == []
+        assert page.page.evaluate("document.documentElement.dataset.theme") == theme
+        assert page.faults == []
+
+
+def test_another_image_and_the_link_of_the_main_page(opened, service) -> None:
+    page = opened(viewport=NARROW)
+    page.page.select_option("#image", label="map of a town whose name is long.tif")
+    page.wait("tritonSam.image?.width === 900")
+    page.wait(TILES_ARE_THERE)
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    page.page.goto(service.url)
+    page.ready()
+    assert page.page.evaluate(LAYOUT_FAULTS) == []
+    page.page.set_viewport_size(WIDE)
+    page.page.click('.status a[href="/large"]')
+    page.wait("location.pathname === '/large' && window.tritonSam?.image")
+    assert page.faults == []
+
+
+def test_the_page_asks_for_the_token(browser, service_triton, slides: Path) -> None:
+    with running_service(service_triton.grpc_url, large_images=str(slides), token="open sesame") as running:
+        context = browser.new_context(viewport=WIDE)
+        page = Page(context.new_page())
+        page.page.goto(f"{running.url}/large")
+        page.page.wait_for_selector("#token-dialog[open]")
+        page.page.fill("#token", "open sesame")
+        page.page.keyboard.press("Enter")
+        page.wait(TILES_ARE_THERE)
+        context.close()

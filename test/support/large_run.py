@@ -1,0 +1,16 @@
+"""Runs `triton-sam` with arguments in a process that a test may kill, with a slow client that finds colours."""
+
+from __future__ import annotations
+
+import sys
+
+from support.large_images import ColourServer
+
+from triton_sam.annotate import job
+from triton_sam.cli import main
+
+ColourServer.pause = 0.02
+vars(job)["SamTritonClient"] = ColourServer
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

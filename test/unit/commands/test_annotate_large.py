@@ -1,0 +1,245 @@
+"""The command `annotate --large` with a client that finds objects by their colour."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tifffile")
+pytest.importorskip("zarr")
+
+from support.annotated import files_of
+from support.large_images import ColourServer, draw, write_tiff, write_zarr
+
+from triton_sam.annotate import job
+from triton_sam.annotate.large_writers import _wkb
+from triton_sam.cli import main
+
+HOUSE = (700, 905, 1100, 1300)
+SHED = (60, 60, 100, 90)
+OBJECTS = [HOUSE, SHED, (1150, 20, 1200, 60)]
+SIZE = (1500, 1400)
+PLACE = [
+    (33550, "d", 3, (0.5, 0.5, 0.0), True),
+    (33922, "d", 6, (0.0, 0.0, 0.0, 500000.0, 5400000.0, 0.0), True),
+    (34735, "H", 16, (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 32633), True),
+]
+SMALL_TILES = ["--tile", "512", "--overlap", "128"]
+
+
+@pytest.fixture(autouse=True)
+def servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "SamTritonClient", ColourServer)
+
+
+@pytest.fixture(scope="module")
+def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a map in a subfolder and an OME-Zarr image."""
+    folder = tmp_path_factory.mktemp("slides")
+    (folder / "maps").mkdir()
+    write_tiff(folder / "maps/town.tif", draw(OBJECTS, SIZE), extratags=PLACE)
+    write_zarr(folder / "cells.zarr", draw(OBJECTS[:2], SIZE))
+    return folder
+
+
+def annotate(source: Path, out: Path, *options: str, task: str = "everything") -> int:
+    return main(["annotate", str(source), "--large", "--with", task, "--out", str(out), "-q", *options])
+
+
+def boxes(path: Path) -> list[list[float]]:
+    found = []
+    for feature in json.loads(path.read_text())["features"]:
+        points = np.array([point for rings in feature["geometry"]["coordinates"] for point in rings[0]])
+        found.append([*points.min(axis=0), *points.max(axis=0)])
+    return sorted(found)
+
+
+def test_objects_of_tiles_are_joined_in_every_format(slides: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert annotate(slides, out, *SMALL_TILES, "--format", "geojson", "coco-polygons") == 0
+    assert boxes(out / "geojson/cells.geojson") == [pytest.approx(box, abs=0.5) for box in sorted(OBJECTS[:2])]
+    town = json.loads((out / "geojson/maps/town.geojson").read_text())
+    assert town["crs"]["properties"]["name"].endswith("32633")
+    on_map = [[500000 + x1 / 2, 5400000 - y2 / 2, 500000 + x2 / 2, 5400000 - y1 / 2] for x1, y1, x2, y2 in OBJECTS]
+    assert boxes(out / "geojson/maps/town.geojson") == [pytest.approx(box, abs=0.3) for box in sorted(on_map)]
+    assert {each["properties"]["category"] for each in town["features"]} == {"object"}
+    coco = json.loads((out / "coco_polygons.json").read_text())
+    assert [(each["file_name"], each["width"], each["height"]) for each in coco["images"]] == [
+        ("cells.zarr", *SIZE),
+        ("maps/town.tif", *SIZE),
+    ]
+    assert sorted(each["bbox"] for each in coco["annotations"] if each["image_id"] == 2) == sorted(
+        [x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in OBJECTS
+    )
+    assert [each["id"] for each in coco["annotations"]] == [1, 2, 3, 4, 5]
+
+
+def test_words_are_joined_by_category(slides: Path, tmp_path: Path) -> None:
+    texts = ["--text", "roof", "--text", "barn"]
+    assert annotate(slides / "cells.zarr", tmp_path / "out", *SMALL_TILES, *texts, task="words") == 0
+    features = json.loads((tmp_path / "out/geojson/cells.geojson").read_text())["features"]
+    assert [each["properties"]["category"] for each in features] == ["roof", "roof", "barn", "barn"]
+
+
+def test_a_killed_run_goes_on_and_equals_an_undisturbed_one(slides: Path, tmp_path: Path) -> None:
+    """The shards that were there when SIGKILL came are not made again."""
+    whole, killed, slide = tmp_path / "whole", tmp_path / "killed", slides / "cells.zarr"
+    options = ["--tile", "256", "--overlap", "64", "--threads", "1"]
+    assert annotate(slide, whole, *options) == 0
+    words = ["annotate", str(slide), "--large", "--with", "everything", "--out", str(killed), "-q", *options]
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-m", "support.large_run", *words], env=path) as process:
+        while process.poll() is None and not list(killed.glob("shards/[0-9]*.jsonl")):
+            time.sleep(0.005)
+        process.kill()
+    assert process.returncode == -9
+    kept = {file: file.stat().st_mtime_ns for file in killed.glob("shards/[0-9]*.jsonl")}
+    assert 1 <= len(kept) < len(list(whole.glob("shards/*.jsonl")))
+    assert annotate(slide, killed, *options) == 0
+    assert files_of(killed) == files_of(whole)
+    assert all(file.stat().st_mtime_ns == before for file, before in kept.items())
+
+
+def test_parts_and_limits_equal_one_run(slides: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert annotate(slides, whole, *SMALL_TILES) == 0
+    assert annotate(slides, parts, *SMALL_TILES, "--limit", "5") == 0
+    assert boxes(parts / "geojson/cells.geojson") != boxes(whole / "geojson/cells.geojson")
+    for part in ("0/2", "1/2"):
+        assert annotate(slides, parts, *SMALL_TILES, "--part", part) == 0
+    assert annotate(slides, parts, *SMALL_TILES) == 0
+    assert files_of(parts) == files_of(whole)
+
+
+def test_a_tile_that_fails_is_one_line(slides: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ColourServer, "refused", 1)
+    assert annotate(slides / "cells.zarr", tmp_path / "out", *SMALL_TILES, "--threads", "1") == 0
+    (line,) = (tmp_path / "out/errors.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"image": "cells.zarr#0,0,512,512", "error": "the model failed"}
+    assert boxes(tmp_path / "out/geojson/cells.geojson") == [pytest.approx(HOUSE, abs=0.5)]
+
+
+def test_boxes_and_points_are_sent_to_the_tile_that_shows_most_around_them(slides: Path, tmp_path: Path) -> None:
+    document = {
+        "images": [{"id": 4, "file_name": "maps/town.tif", "width": SIZE[0], "height": SIZE[1]}],
+        "categories": [{"id": 7, "name": "roof"}],
+        "annotations": [
+            {"id": number, "image_id": 4, "category_id": 7, "bbox": box}
+            for number, box in enumerate([[690, 900, 420, 410], [50, 50, 60, 50], [10, 10, 1200, 900], [-9, 1, 5, 5]])
+        ],
+    }
+    (slides / "boxes.json").write_text(json.dumps(document))
+    out, tiles = tmp_path / "out", ["--tile", "1024", "--overlap", "500"]
+    assert annotate(slides / "boxes.json", out, *tiles, "--format", "coco-polygons", task="boxes") == 0
+    found = json.loads((out / "coco_polygons.json").read_text())
+    assert [(each["image_id"], each["category_id"], each["bbox"]) for each in found["annotations"]] == [
+        (4, 7, [60, 60, 40, 30]),
+        (4, 7, [700, 905, 400, 395]),
+    ]
+    skipped = [json.loads(line) for line in (out / "skipped.jsonl").read_text().splitlines()]
+    assert [each["what"] for each in skipped] == ["annotation 3", "annotation 2"]
+    (slides / "clicks.csv").write_text("image,x,y\nmaps/town.tif,900,1000\nmaps/town.tif,70,70\n")
+    clicks = ["--prompts", str(slides / "clicks.csv"), "--level", "1", "--tile", "300", "--overlap", "150"]
+    assert annotate(slides, tmp_path / "points", *clicks, task="points") == 0
+    assert not (tmp_path / "points/geojson/cells.geojson").exists()
+    found = boxes(tmp_path / "points/geojson/maps/town.geojson")
+    assert found == [
+        pytest.approx(box, abs=2) for box in ([500030, 5399955, 500050, 5399970], [500350, 5399350, 500550, 5399547.5])
+    ]
+
+
+def test_prompts_that_fit_into_no_tile_are_reported(slides: Path, tmp_path: Path) -> None:
+    (tmp_path / "clicks.json").write_text(
+        json.dumps(
+            [{"image": "cells.zarr", "points": [[10, 10], [1400, 1300]]}, {"image": "cells.zarr", "points": [[80, 80]]}]
+        )
+    )
+    clicks = ["--prompts", str(tmp_path / "clicks.json"), *SMALL_TILES]
+    assert annotate(slides, tmp_path / "out", *clicks, task="points") == 0
+    (line,) = (tmp_path / "out/skipped.jsonl").read_text().splitlines()
+    assert "it does not fit into one tile: give a larger --overlap" in line
+
+
+def test_damaged_images_and_those_without_the_level_are_skipped(slides: Path, tmp_path: Path) -> None:
+    write_tiff(tmp_path / "in.tif", draw([], (300, 300)), levels=1)
+    (tmp_path / "bad.svs").write_bytes(b"II*\0damaged")
+    write_zarr(tmp_path / "good.zarr", draw([SHED], (300, 300)), levels=2)
+    assert annotate(tmp_path, tmp_path / "out", "--level", "1") == 0
+    lines = [json.loads(line) for line in (tmp_path / "out/skipped.jsonl").read_text().splitlines()]
+    assert [each["image"] for each in lines] == ["bad.svs", "in.tif"]
+    assert lines[1]["why"] == "there is no level 1: the last one is 0"
+    assert len(boxes(tmp_path / "out/geojson/good.geojson")) == 1
+
+
+def test_another_tiling_does_not_mix(slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert annotate(slides, tmp_path / "out", "--limit", "1") == 0
+    assert annotate(slides, tmp_path / "out", "--limit", "1", "--channels", "0") == 1
+    assert "holds a run with other tiling: results do not mix" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--with", "masks"], "--large is for --with boxes, points, everything and words"),
+        (["--format", "coco"], "--format coco is not for --large: use geojson, gpkg, coco-polygons"),
+        (["--tile", "10"], "--tile must be at least 64"),
+        (["--overlap", "600"], "--overlap 0 to 512"),
+        (["--level", "-1"], "--level must be at least 0"),
+        (["--level", "9"], "there is no large image: cells.zarr: there is no level 9"),
+    ],
+)
+def test_wrong_options_are_one_clear_error(
+    options: list[str], message: str, slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert annotate(slides, tmp_path / "out", *options) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_tiles_need_large(slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["annotate", str(slides), "--with", "everything", "--out", str(tmp_path / "out")]
+    assert main([*words, "--level", "1"]) == 1
+    assert "are for --large" in capsys.readouterr().err
+    assert main([*words, "--format", "gpkg"]) == 1
+    assert "--format gpkg is for --large" in capsys.readouterr().err
+
+
+def test_a_geopackage_needs_its_extra(
+    slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyogrio", None)
+    assert annotate(slides, tmp_path / "out", "--format", "gpkg") == 1
+    assert "a GeoPackage needs the gpkg extra (pyogrio is missing)" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_geopackages_hold_the_objects_of_geojson(slides: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyogrio")
+    for out in (tmp_path / "a", tmp_path / "b"):
+        assert annotate(slides, out, *SMALL_TILES, "--format", "gpkg", "geojson") == 0
+    assert (tmp_path / "a/gpkg/maps/town.gpkg").read_bytes() == (tmp_path / "b/gpkg/maps/town.gpkg").read_bytes()
+    from pyogrio import raw
+
+    meta, _, geometry, fields = raw.read(tmp_path / "a/gpkg/maps/town.gpkg", layer="objects")
+    assert meta["crs"] == "EPSG:32633"
+    town = json.loads((tmp_path / "a/geojson/maps/town.geojson").read_text())
+    assert [bytes(each) for each in geometry] == [_wkb(each["geometry"]["coordinates"]) for each in town["features"]]
+    assert fields[3].tolist() == [each["properties"]["area"] for each in town["features"]]
+    with sqlite3.connect(tmp_path / "a/gpkg/cells.gpkg") as tables:
+        assert tables.execute("select count(*) from objects").fetchone() == (2,)
+
+
+def test_well_known_binary_of_a_polygon_with_a_hole() -> None:
+    ring = [[0, 0], [4, 0], [4, 4], [0, 0]]
+    hole = [[1, 0.5], [2, 0.5], [2, 1], [1, 0.5]]
+    wanted = np.array([*ring, *hole], "<f8")
+    header = bytes.fromhex("01 06000000 01000000 01 03000000 02000000 04000000")
+    assert _wkb([[ring, hole]]) == header + wanted[:4].tobytes() + bytes.fromhex("04000000") + wanted[4:].tobytes()

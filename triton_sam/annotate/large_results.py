@@ -1,0 +1,93 @@
+"""The objects of large images, from the records of their tiles."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..families.base import Size
+from ..masks import mask_to_box
+from ..tiles import LargeObject, open_large_image
+from ..tiles.georeference import Georeference
+from ..tiles.joining import Joiner, Placed, to_object
+from .large_sources import LargeItem, TileItem
+from .records import ImageRecord
+from .sources import ImageItem
+
+
+@dataclass(frozen=True)
+class LargeResult:
+    """The objects of one large image.
+
+    Args:
+        id: see ImageItem.
+        name: see ImageItem.
+        size: width and height of the largest level in pixels.
+        georeference: the place of a map; None if the file describes none.
+        objects: the objects, in the order in which their first part was found.
+        categories: the id of the category of each object.
+    """
+
+    id: int
+    name: str
+    size: Size
+    georeference: Georeference | None
+    objects: Sequence[LargeObject]
+    categories: Sequence[int]
+
+
+Results = Callable[[], Iterable[LargeResult]]
+"""Returns the results from the first one on, each time that it is called."""
+
+
+def joined(items: Sequence[ImageItem], records: Iterable[ImageRecord], *, is_search: bool) -> Iterator[LargeResult]:
+    """Yield the result of each image; one is in memory at a time.
+
+    Args:
+        items: all tiles.
+        records: the records of tiles in the order of the run. Tiles with an error have no objects.
+        is_search: whether each tile was searched, so that two tiles may show the same object. Objects of prompts are
+            not joined.
+
+    Raises:
+        ImageError: an image is gone.
+    """
+    tiles = {item.id: item for item in items if isinstance(item, TileItem)}
+    pairs = ((tiles[record.id], record) for record in records if record.id in tiles)
+    for image, group in itertools.groupby(pairs, key=lambda pair: pair[0].image):
+        yield _result(image, group, is_search)
+
+
+def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_search: bool) -> LargeResult:
+    found: list[tuple[int, Placed]] = []
+    joiners: dict[int, Joiner] = defaultdict(Joiner)
+    channels: tuple[int, ...] = (0, 1, 2)
+    for tile, record in group:
+        channels = tile.tiling.channels
+        parts = list(_placed(tile, record))
+        if not is_search:
+            found += parts
+            continue
+        for category in {category for category, _ in parts}:
+            joiners[category].forget(tile.region[1])
+            joiners[category].add(tile.region, [part for each, part in parts if each == category])
+    for category in sorted(joiners):
+        found += [(category, part) for part in joiners[category].joined()]
+    size = image.size or image.level
+    with open_large_image(Path(str(image.path)), channels=channels) as opened:
+        georeference = opened.georeference
+    objects = [to_object(part, image.level, size) for _, part in found]
+    return LargeResult(image.id, image.name, size, georeference, objects, [category for category, _ in found])
+
+
+def _placed(tile: TileItem, record: ImageRecord) -> Iterator[tuple[int, Placed]]:
+    """Yield the category and the mask of each object of a tile, but empty masks."""
+    for each, mask in zip(record.objects, record.masks(), strict=True):
+        box = mask_to_box(mask)
+        if box is not None:
+            x1, y1, x2, y2 = box
+            place = tile.region[0] + x1, tile.region[1] + y1
+            yield each["category_id"], Placed(mask[y1:y2, x1:x2], *place, each["score"])

@@ -1,0 +1,198 @@
+"""The large images of a run, and their tiles: a tile is the unit of work, as an image is in other runs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import ConfigurationError, ImageError, InputError
+from ..families.base import Size
+from ..inputs.images import ImageSource
+from ..tiles import LargeImage, open_large_image
+from ..tiles.folders import is_zarr, large_images_below
+from ..tiles.joining import tiles
+from ..tiles.pyramid import Region
+from .places import is_remote, place_of
+from .sources import ImageItem, Skipped, Source, read_source
+
+KEPT = 8
+"""Files of large images that stay open."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How large images are cut.
+
+    Args:
+        tile: width and height of a tile, in pixels of the level.
+        overlap: pixels that neighbours share at least.
+        level: number of the level; 0 is the largest one.
+        channels: the channels that become red, green and blue.
+    """
+
+    tile: int = 1024
+    overlap: int = 256
+    level: int = 0
+    channels: tuple[int, ...] = (0, 1, 2)
+
+    def check(self) -> None:
+        """Check what needs no file.
+
+        Raises:
+            ConfigurationError: a value is out of range.
+        """
+        if self.tile < 64 or not 0 <= self.overlap <= self.tile // 2:
+            raise ConfigurationError(
+                f"--tile must be at least 64 and --overlap 0 to {self.tile // 2}, not {self.tile} and {self.overlap}"
+            )
+        if self.level < 0:
+            raise ConfigurationError(f"--level must be at least 0, not {self.level}")
+
+
+@dataclass(frozen=True)
+class LargeItem(ImageItem):
+    """A large image of a run. Its ``size`` is that of the largest level.
+
+    Args:
+        level: width and height of the level that is cut into tiles.
+    """
+
+    level: Size = (0, 0)
+
+
+@dataclass(frozen=True)
+class TileItem(ImageItem):
+    """A tile of a large image. Its ``size`` is that of the tile, and its name ends with ``#x1,y1,x2,y2``.
+
+    Args:
+        image: the large image.
+        region: x1, y1, x2, y2 in pixels of the level.
+        tiling: how the image is cut.
+    """
+
+    image: LargeItem = LargeItem(0, "", Path())
+    region: Region = (0, 0, 0, 0)
+    tiling: Tiling = Tiling()
+
+    def content(self) -> ImageSource:
+        """Read the pixels of the tile, uint8 (h,w,3).
+
+        Raises:
+            ImageError: this part of the file is damaged, or the file is gone.
+        """
+        with _OPEN.image(Path(str(self.path)), self.tiling.channels) as image:
+            return image.levels[self.tiling.level].read(*self.region)
+
+
+def read_large_source(source: str, images: Path | None, every: int, tiling: Tiling) -> Source:
+    """Find the large images of a source.
+
+    Args:
+        source: a TIFF file, the folder of an OME-Zarr image, a folder of both, or a pattern, a list or a COCO data set
+            that names TIFF files.
+        images: see read_source().
+        every: use every n-th image only.
+        tiling: how the images will be cut.
+
+    Returns:
+        The images as LargeItem.
+
+    Raises:
+        InputError: the source does not exist, or has no image that can be used.
+        MissingDependencyError: tifffile or zarr is not installed.
+    """
+    path = place_of(source)
+    if is_remote(path):
+        raise InputError(f"{source}: large images are read from this machine only: copy them first")
+    if path.is_dir():
+        pairs = [(path.name, path)] if is_zarr(path) else large_images_below(path)
+        found = Source(tuple(ImageItem(number, name, each) for number, (name, each) in enumerate(pairs, 1)))
+    else:
+        found = read_source(source, images)
+    kept: list[ImageItem] = []
+    skipped = list(found.skipped)
+    for item in found.items[::every]:
+        try:
+            kept.append(_measured(item, tiling))
+        except InputError as error:
+            skipped.append(Skipped(item.name, "image", str(error)))
+    if not kept:
+        why = f": {skipped[0].image}: {skipped[0].why}" if skipped else ""
+        raise InputError(f"{source}: there is no large image{why}. Give a TIFF file, an OME-Zarr folder, or a folder")
+    return replace(found, items=tuple(kept), skipped=tuple(skipped))
+
+
+def tiles_of(source: Source, tiling: Tiling) -> Iterator[TileItem]:
+    """Yield the tiles of all images, row by row, with ids from 1."""
+    number = 0
+    for item in source.items:
+        if isinstance(item, LargeItem):
+            for region in tiles(item.level, tiling.tile, tiling.overlap):
+                number += 1
+                name = f"{item.name}#{','.join(map(str, region))}"
+                size = (region[2] - region[0], region[3] - region[1])
+                yield TileItem(number, name, item.path, size, item, region, tiling)
+
+
+def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
+    """Open an image to learn its size.
+
+    Raises:
+        ImageError: it cannot be opened, it has another size than the source says, or it has too few levels.
+    """
+    if not isinstance(item.path, Path):
+        raise ImageError("a frame of a video is no large image")
+    with open_large_image(item.path, channels=tiling.channels) as image:
+        if item.size is not None and item.size != image.size:
+            raise ImageError(f"the file has {image.size[0]} x {image.size[1]} pixels, and the source says {item.size}")
+        if tiling.level >= len(image.levels):
+            raise ImageError(f"there is no level {tiling.level}: the last one is {len(image.levels) - 1}")
+        return LargeItem(item.id, item.name, item.path, image.size, image.levels[tiling.level].size)
+
+
+class _OpenImages:
+    """Keeps the last files open for all threads. A file that a thread reads is not closed under it."""
+
+    def __init__(self) -> None:
+        self._images: OrderedDict[tuple[Path, tuple[int, ...]], LargeImage] = OrderedDict()
+        self._readers: dict[tuple[Path, tuple[int, ...]], int] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def image(self, path: Path, channels: tuple[int, ...]) -> Iterator[LargeImage]:
+        """Lend an image.
+
+        Raises:
+            ImageError: it cannot be opened.
+        """
+        key = (path, channels)
+        with self._lock:
+            if key not in self._images:
+                self._images[key] = open_large_image(path, channels=channels)
+            self._images.move_to_end(key)
+            image = self._images[key]
+            self._readers[key] = self._readers.get(key, 0) + 1
+        try:
+            yield image
+        finally:
+            with self._lock:
+                self._readers[key] -= 1
+                self._trim(KEPT)
+
+    def close(self) -> None:
+        """Close all files that no thread reads."""
+        with self._lock:
+            self._trim(0)
+
+    def _trim(self, count: int) -> None:
+        for key in [key for key in self._images if not self._readers[key]][: max(0, len(self._images) - count)]:
+            self._images.pop(key).close()
+            del self._readers[key]
+
+
+_OPEN = _OpenImages()
+close_files = _OPEN.close

@@ -1,0 +1,187 @@
+"""The table of output formats for large images, whose masks do not fit into memory: outlines of objects."""
+
+from __future__ import annotations
+
+import json
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from .._common.extras import missing
+from .._common.files import atomic_path
+from ..errors import InputError
+from ..masks.polygons import FloatPoints, trace_polygons
+from ..tiles.objects import to_feature
+from ._writing import Categories
+from .large_results import LargeResult, Results
+
+_FIXED_DATE = "2000-01-01T00:00:00.000Z"
+"""The date in a GeoPackage, so that equal results are equal files."""
+_WKB_POLYGON, _WKB_MULTI_POLYGON = 3, 6
+
+
+@dataclass(frozen=True)
+class LargeWriter:
+    """One output format.
+
+    Args:
+        name: the name by which callers request it.
+        meaning: one line for --help.
+        write: writes the files into a folder.
+        check: raises MissingDependencyError if a package is missing.
+    """
+
+    name: str
+    meaning: str
+    write: Callable[[Path, Results, Categories], None]
+    check: Callable[[], object]
+
+
+def write_geojson(folder: Path, results: Results, categories: Categories) -> None:
+    """Write a FeatureCollection for each image below `geojson`, on the map if the file says where it lies.
+
+    The coordinates are those of the map's reference system, which the member ``crs`` names; without one they are pixels
+    of the largest level, y downwards.
+    """
+    for stem, result in _with_stems(results):
+        with _created(folder, f"geojson/{stem}.geojson") as temporary, temporary.open("w", encoding="utf-8") as file:
+            crs = result.georeference.crs if result.georeference else None
+            file.write('{"type":"FeatureCollection",' + (f'"crs":{_json(crs)},' if crs else "") + '"features":[')
+            for number, feature in enumerate(_features(result, categories)):
+                file.write(("," if number else "") + _json(feature))
+            file.write("]}\n")
+
+
+def write_gpkg(folder: Path, results: Results, categories: Categories) -> None:
+    """Write a GeoPackage for each image below `gpkg`, with the layer `objects`. See write_geojson().
+
+    Reference: OGC GeoPackage 1.3; pyogrio, which is GDAL, makes the file.
+    """
+    pyogrio, raw = _pyogrio()
+    pyogrio.set_gdal_config_options({"OGR_CURRENT_DATE": _FIXED_DATE})
+    for stem, result in _with_stems(results):
+        features = list(_features(result, categories))
+        epsg = result.georeference.epsg if result.georeference else None
+        with _created(folder, f"gpkg/{stem}.gpkg") as temporary, warnings.catch_warnings():
+            temporary.unlink()  # GDAL would take the empty file for a damaged GeoPackage
+            warnings.filterwarnings("ignore", ".*'crs' was not provided", UserWarning)  # a slide lies nowhere on Earth
+            raw.write(
+                temporary,
+                np.array([_wkb(each["geometry"]["coordinates"]) for each in features], object),
+                _columns(features),
+                np.array(["category", "category_id", "score", "area"], object),
+                layer="objects",
+                driver="GPKG",
+                geometry_type="MultiPolygon",
+                crs=None if epsg is None else f"EPSG:{epsg}",
+            )
+
+
+def write_coco_polygons(folder: Path, results: Results, categories: Categories) -> None:
+    """Write `coco_polygons.json`: outlines in pixels of the largest level; holes are filled."""
+    with atomic_path(folder / "coco_polygons.json") as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write('{"images":[')
+        for number, result in enumerate(results()):
+            width, height = result.size
+            image = {"id": result.id, "file_name": result.name, "width": width, "height": height}
+            file.write(("," if number else "") + _json(image))
+        file.write('],"annotations":[')
+        for number, annotation in enumerate(_annotations(results)):
+            file.write(("," if number else "") + _json({"id": number + 1, **annotation}))
+        names = [{"id": category, "name": name} for category, name in categories.items()]
+        file.write(f'],"categories":{_json(names)}}}\n')
+
+
+def _annotations(results: Results) -> Iterator[dict[str, Any]]:
+    for result in results():
+        for each, category in zip(result.objects, result.categories, strict=True):
+            x1, y1, x2, y2 = each.box or (0, 0, 0, 0)
+            yield {
+                "image_id": result.id,
+                "iscrowd": 0,
+                "category_id": category,
+                "score": round(each.score, 5),
+                "area": round(each.area, 2),
+                "bbox": [round(value, 2) for value in (x1, y1, x2 - x1, y2 - y1)],
+                "segmentation": [polygon.exterior.ravel().tolist() for polygon in each.polygons()],
+            }
+
+
+def _features(result: LargeResult, categories: Categories) -> Iterator[dict[str, Any]]:
+    for each, category in zip(result.objects, result.categories, strict=True):
+        yield to_feature(each, result.georeference, category=categories[category], category_id=category)
+
+
+def _columns(features: list[dict[str, Any]]) -> list[Any]:
+    """Return the fields of a layer, in the order that write_gpkg() names."""
+    properties = [each["properties"] for each in features]
+    return [
+        np.array([each["category"] for each in properties], object),
+        np.array([each["category_id"] for each in properties], np.int64),
+        np.array([each["score"] for each in properties], np.float64),
+        np.array([each["area"] for each in properties], np.float64),
+    ]
+
+
+def _wkb(polygons: Any) -> bytes:
+    """Return the coordinates of a MultiPolygon as well-known binary. Reference: OGC Simple Feature Access 1.2.1, 8."""
+    content = [struct.pack("<BII", 1, _WKB_MULTI_POLYGON, len(polygons))]
+    for rings in polygons:
+        content.append(struct.pack("<BII", 1, _WKB_POLYGON, len(rings)))
+        for ring in rings:
+            points: FloatPoints = np.asarray(ring, "<f8")
+            content += [struct.pack("<I", len(points)), points.tobytes()]
+    return b"".join(content)
+
+
+def _with_stems(results: Results) -> Iterator[tuple[str, LargeResult]]:
+    """Yield each result and its image's name without the suffix.
+
+    Raises:
+        InputError: two images would have the same name.
+    """
+    seen: set[str] = set()
+    for result in results():
+        stem = str(PurePosixPath(result.name).with_suffix(""))
+        if stem in seen:
+            raise InputError(f"two images would have the same file {stem}: rename one, or use --format coco-polygons")
+        seen.add(stem)
+        yield stem, result
+
+
+def _created(folder: Path, name: str) -> Any:
+    """Return the temporary file of a file below a folder, see atomic_path(); make the folders on its path."""
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    return atomic_path(folder / name)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _polygons() -> None:
+    trace_polygons([[1]])
+
+
+def _pyogrio() -> tuple[Any, Any]:
+    _polygons()
+    try:
+        import pyogrio
+        from pyogrio import raw
+    except ImportError as error:
+        raise missing("a GeoPackage needs", "gpkg", error) from error
+    return pyogrio, raw
+
+
+_ROWS = (
+    LargeWriter("geojson", "GeoJSON for each image, on the map if it is one", write_geojson, _polygons),
+    LargeWriter("gpkg", "GeoPackage for each image, the same objects", write_gpkg, _pyogrio),
+    LargeWriter("coco-polygons", "one COCO file, outlines in pixels", write_coco_polygons, _polygons),
+)
+LARGE_WRITERS: dict[str, LargeWriter] = {writer.name: writer for writer in _ROWS}
+"""All output formats of large images by name."""

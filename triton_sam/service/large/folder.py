@@ -1,0 +1,205 @@
+"""The large images of a folder. Callers name them by ids from a list, never by paths."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import io
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ...errors import ImageError
+from ...tiles import LargeImage, open_large_image
+from ...tiles.folders import large_images_below
+from ...tiles.opening import check_packages
+from ...tiles.pyramid import Bytes, Region, Window
+from ..engine import Engine
+from ..problems import Problem
+from .schemas import LargeImageInfo, LargeImageName, LargeLevel
+
+TILE = 512
+"""Width and height of the tiles that a caller sees."""
+KEPT = 16
+"""Files that stay open."""
+MEGA = 1_000_000
+
+
+class LargeFolder:
+    """The large images of a folder, used on one event loop.
+
+    Args:
+        folder: the folder, which is searched again for each list. A link that leads out of it is left out.
+        engine: has the workers that read, and their limits.
+
+    Raises:
+        MissingDependencyError: tifffile or zarr is not installed.
+    """
+
+    def __init__(self, folder: str, engine: Engine) -> None:
+        check_packages()
+        self._folder = Path(folder).resolve()
+        self._engine = engine
+        self._paths: dict[str, tuple[str, Path]] = {}
+        self._open: OrderedDict[str, tuple[tuple[int, int], LargeImage]] = OrderedDict()
+        self._readers: dict[int, int] = {}
+        self._lock = asyncio.Lock()
+
+    async def names(self) -> list[LargeImageName]:
+        """Return all images of the folder by name."""
+        self._paths = await asyncio.to_thread(self._find)
+        return [LargeImageName(id=image_id, name=name) for image_id, (name, _) in self._paths.items()]
+
+    @contextlib.asynccontextmanager
+    async def image(self, image_id: str) -> AsyncIterator[tuple[str, LargeImage]]:
+        """Lend the name and the image of an id; the file stays open meanwhile.
+
+        Raises:
+            Problem: 404, there is no such image.
+            ImageError: the file is damaged.
+            MissingDependencyError: tifffile or zarr is not installed.
+        """
+        if image_id not in self._paths:
+            await self.names()
+        if image_id not in self._paths:
+            raise Problem(404, "there is no large image with this id: see GET /v1/large", code="unknown_image")
+        name, path = self._paths[image_id]
+        async with self._lock:
+            image = await asyncio.to_thread(self._opened, image_id, path)
+            self._readers[id(image)] = self._readers.get(id(image), 0) + 1
+        try:
+            yield name, image
+        finally:
+            self._readers[id(image)] -= 1
+            self._trim(KEPT)
+
+    async def tile(self, image: LargeImage, level: int, column: int, row: int) -> bytes:
+        """Return a tile of a level as JPEG.
+
+        Raises:
+            Problem: 404, there is no such tile; 422, too much would be read for it; 503, the service stops.
+        """
+        described = levels_of(image)
+        known = level < len(described) and column < described[level].columns and row < described[level].rows
+        if not known:
+            raise Problem(404, "there is no such tile: GET /v1/large/ID lists the levels", code="unknown_tile")
+        side = TILE << level
+        region = image.clip((column * side, row * side, (column + 1) * side, (row + 1) * side))
+        wide, high = (max(1, -(-(region[axis + 2] - region[axis]) // (1 << level))) for axis in (0, 1))
+
+        def encode(window: Window) -> bytes:
+            picture = Image.fromarray(window.pixels)
+            if picture.size != (wide, high):
+                picture = picture.resize((wide, high), Image.Resampling.BILINEAR)
+            buffer = io.BytesIO()
+            picture.save(buffer, "JPEG", quality=88)
+            return buffer.getvalue()
+
+        window = await self.window(image, region, max(wide, high))
+        return await asyncio.to_thread(encode, window)
+
+    async def window(self, image: LargeImage, region: Region, side: int) -> Window:
+        """Read a part, within the limits of the service. See LargeImage.window().
+
+        Raises:
+            Problem: 422, the file has no level that is small enough; 503, the service stops.
+            ImageError: this part of the file is damaged.
+        """
+        pixels = image.pixels_of(region, side)
+        most = self._engine.settings.max_megapixels
+        if pixels > most * MEGA:
+            text = f"{pixels / MEGA:.1f} million pixels would have to be read, and at most {most:g} million may"
+            raise Problem(422, f"{text}: the file needs a pyramid, for example by `vips tiffsave --pyramid`")
+
+        async def fetch() -> list[Region]:
+            return [region]
+
+        def read(regions: Iterator[Region]) -> Window:
+            return image.window(next(regions), side)
+
+        return await self._engine.budgets.workers.run(pixels, fetch, read)
+
+    def close(self) -> None:
+        """Close all files."""
+        self._readers.clear()
+        self._trim(0)
+
+    def _find(self) -> dict[str, tuple[str, Path]]:
+        found = large_images_below(self._folder)
+        return {_id_of(name): (name, path) for name, path in found if path.resolve().is_relative_to(self._folder)}
+
+    def _opened(self, image_id: str, path: Path) -> LargeImage:
+        """Return an open image; a file that was replaced is opened again."""
+        stamp = _stamp(path)
+        before = self._open.get(image_id)
+        if before is not None and before[0] == stamp:
+            self._open.move_to_end(image_id)
+            return before[1]
+        if path.is_dir():
+            self._check_links(path)
+        image = open_large_image(path)
+        if before is not None and not self._readers.get(id(before[1])):
+            before[1].close()
+        self._open[image_id] = stamp, image
+        return image
+
+    def _check_links(self, folder: Path) -> None:
+        """Refuse an OME-Zarr image of which a part lies outside of the folder."""
+        for where, folders, files in os.walk(folder):
+            for name in (*folders, *files):
+                part = Path(where, name)
+                if part.is_symlink() and not part.resolve().is_relative_to(self._folder):
+                    raise ImageError(f"{folder.name} has a link that leads out of the folder of large images")
+
+    def _trim(self, count: int) -> None:
+        idle = [key for key, (_, image) in self._open.items() if not self._readers.get(id(image))]
+        for key in idle[: max(0, len(self._open) - count)]:
+            _, image = self._open.pop(key)
+            self._readers.pop(id(image), None)
+            image.close()
+
+
+def levels_of(image: LargeImage) -> list[LargeLevel]:
+    """Return the levels that callers see, down to the one with a single tile. They do not depend on the file's."""
+    levels: list[LargeLevel] = []
+    width, height = image.size
+    while True:
+        number = len(levels)
+        wide, high = (max(1, -(-side // (1 << number))) for side in (width, height))
+        columns, rows = -(-wide // TILE), -(-high // TILE)
+        levels.append(LargeLevel(level=number, width=wide, height=high, columns=columns, rows=rows))
+        if columns == rows == 1:
+            return levels
+
+
+def describe(image_id: str, name: str, image: LargeImage) -> LargeImageInfo:
+    """Return what a caller needs to show an image."""
+    width, height = image.size
+    epsg = image.georeference.epsg if image.georeference else None
+    return LargeImageInfo(
+        id=image_id, name=name, width=width, height=height, tile=TILE, levels=levels_of(image), epsg=epsg
+    )
+
+
+def to_png(pixels: Bytes) -> bytes:
+    """Return the pixels of a part as the content of an image file, without loss."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def _id_of(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise Problem(404, "this large image is gone", code="unknown_image") from error
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,106 @@
+"""A click on a large image: the part around it is cut out, sent, and the mask is placed in the image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...masks.formats import FORMATS
+from ...masks.segment import Segment
+from ...tiles import LargeImage, LargeObject
+from ...tiles.parts import SIDE, is_cut, length_for, part_around
+from ...tiles.pyramid import Region, Window
+from ..engine import Engine, Pair
+from ..problems import Problem
+from .folder import LargeFolder, to_png
+from .schemas import LargeMask, LargeSegmentRequest
+
+ENLARGE = 2
+"""How often a part of twice the length is tried if the mask reaches its border."""
+
+
+async def segment(
+    engine: Engine, folder: LargeFolder, pair: Pair, image: LargeImage, request: LargeSegmentRequest
+) -> list[LargeMask]:
+    """Return the mask of the object, or its three candidates.
+
+    Raises:
+        Problem: 422, there is no prompt, or it lies outside of the image.
+        ServerError: Triton failed, see triton_sam.errors.
+    """
+    around = _points_of(request, image)
+    least = SIDE * 2 ** round(math.log2(request.scale))
+    length = length_for(around, min(least, max(image.size)))
+    for attempt in range(ENLARGE + 1):
+        region = image.clip(part_around(around, length, image.size))
+        masks = await _segment_part(engine, folder, pair, image, request, region)
+        best = max(masks, key=lambda mask: mask.score)
+        if not best.is_cut or length >= max(image.size) or attempt == ENLARGE:
+            break
+        length *= 2
+    return masks
+
+
+async def _segment_part(
+    engine: Engine, folder: LargeFolder, pair: Pair, image: LargeImage, request: LargeSegmentRequest, region: Region
+) -> list[LargeMask]:
+    window = await folder.window(image, region, SIDE)
+    stored = await engine.store(to_png(window.pixels))  # an equal part has the same id, so it is encoded once
+    embeddings = await engine.embed(stored, pair)
+
+    def write(segments: Iterator[Segment]) -> list[LargeMask]:
+        return [_mask(each, window, image, request) for each in segments]
+
+    return await engine.segment(
+        embeddings, pair, _prompt(request, window), write, multimask=request.multimask, at_a_time=1
+    )
+
+
+def _points_of(request: LargeSegmentRequest, image: LargeImage) -> np.ndarray[Any, Any]:
+    """Return the points and the corners of the box, (N,2) in pixels of the image.
+
+    Raises:
+        Problem: 422, there are none, or one lies outside of the image.
+    """
+    if request.labels is not None and len(request.labels) != len(request.points):
+        raise Problem(422, "labels must hold one label for each point")
+    corners = [] if request.box is None else [request.box[:2], request.box[2:]]
+    points = np.array([*request.points, *corners], np.float64).reshape(-1, 2)
+    if not len(points):
+        raise Problem(422, "there is nothing to go by: give `points`, `box`, or both")
+    if (points > image.size).any():
+        raise Problem(422, f"a prompt lies outside of the image of {image.size[0]} x {image.size[1]} pixels")
+    return points
+
+
+def _prompt(request: LargeSegmentRequest, window: Window) -> dict[str, Any]:
+    """Return the prompt in pixels of the part, as Engine.segment() takes it."""
+    points = window.inside(request.points).tolist() if request.points else None
+    labels = None if points is None else [request.labels or [1] * len(points)]
+    box = None if request.box is None else [window.inside(np.reshape(request.box, (2, 2))).ravel().tolist()]
+    return {"coords": points and [points], "labels": labels, "box": box, "mask_input": None, "cleanup": None}
+
+
+def _mask(segment: Segment, window: Window, image: LargeImage, request: LargeSegmentRequest) -> LargeMask:
+    cut = is_cut(segment.mask, window.region, image.size)
+    placed = LargeObject(segment.mask, window.region, segment.score, cut, 0, segment.candidate)
+    box = placed.box
+    polygons = rle = None
+    if request.format == "rle":
+        rle = FORMATS["rle"].to_json(segment, request.tolerance)
+    else:
+        rings = [(each.exterior, *each.holes) for each in placed.polygons(request.tolerance)]
+        polygons = [[np.round(ring, 2).tolist() for ring in each] for each in rings]
+    return LargeMask(
+        candidate=segment.candidate,
+        score=segment.score,
+        area=placed.area,
+        bbox=None if box is None else [box[0], box[1], box[2] - box[0], box[3] - box[1]],
+        is_cut=cut,
+        region=list(window.region),
+        polygons=polygons,
+        rle=rle,
+    )

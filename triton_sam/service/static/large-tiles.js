@@ -1,0 +1,132 @@
+// The tiles of a large image: those that a view needs are fetched, a few at a time, and the last ones are kept.
+
+const AT_A_TIME = 6;
+const KEPT = 256; // about 256 MB as bitmaps of 512 x 512 pixels
+
+export class Tiles {
+  /**
+   * @param {object} info - answer of GET /v1/large/ID
+   * @param {(path: string, options: object) => Promise<Response>} fetchTile
+   * @param {() => void} changed - is called when a tile has arrived
+   * @param {(problem: Error) => void} failed
+   */
+  constructor(info, fetchTile, changed, failed) {
+    Object.assign(this, { info, fetchTile, changed, failed });
+    this.kept = new Map(); // by key: a bitmap, or null while it is on its way or after it failed
+    this.wanted = [];
+    this.running = 0;
+    this.abort = new AbortController();
+  }
+
+  close() {
+    this.abort.abort();
+    for (const bitmap of this.kept.values()) bitmap?.close();
+    this.kept.clear();
+    this.wanted = [];
+  }
+
+  /** Return the level whose pixels are not larger than those of the screen. */
+  levelFor(scale) {
+    const level = Math.floor(Math.log2(Math.max(1, scale * 1.2)));
+    return Math.min(this.info.levels.length - 1, level);
+  }
+
+  /** Draw a view, and ask for the tiles that are missing. Coarser tiles stand in for them. */
+  draw(context, view, ratio) {
+    const level = this.levelFor(view.scale / ratio);
+    const last = this.info.levels.length - 1;
+    this.wanted = [];
+    for (let number = last; number >= level; number--) {
+      if (number !== level && number !== last && !this.#hasAny(number)) continue;
+      for (const tile of this.#inside(view, number)) {
+        const bitmap = this.#take(tile.key);
+        if (bitmap) {
+          const [x, y] = view.toScreen(tile.x, tile.y);
+          const [right, bottom] = view.toScreen(tile.right, tile.bottom);
+          // Whole pixels of the screen leave no seams between neighbours.
+          const [left, top] = [Math.round(x * ratio), Math.round(y * ratio)];
+          context.drawImage(bitmap, left, top, Math.round(right * ratio) - left, Math.round(bottom * ratio) - top);
+        } else if (bitmap === undefined && (number === level || number === last)) {
+          this.wanted.push(tile);
+        }
+      }
+    }
+    const [middleX, middleY] = view.middle();
+    const far = ({ x, y, right, bottom }) => Math.hypot((x + right) / 2 - middleX, (y + bottom) / 2 - middleY);
+    this.wanted.sort((a, b) => (b.level === last) - (a.level === last) || far(a) - far(b));
+    this.#fetch();
+  }
+
+  /** Whether all tiles of a view are there. */
+  isComplete(view, ratio) {
+    return this.#inside(view, this.levelFor(view.scale / ratio)).every(({ key }) => this.kept.get(key));
+  }
+
+  #hasAny(level) {
+    for (const [key, bitmap] of this.kept) if (bitmap && key.startsWith(`${level}/`)) return true;
+    return false;
+  }
+
+  #inside(view, level) {
+    const { tile, levels, width, height } = this.info;
+    const side = tile * 2 ** level;
+    const [left, top, right, bottom] = view.shown();
+    const found = [];
+    const lastRow = Math.min(levels[level].rows - 1, Math.floor(bottom / side));
+    const lastColumn = Math.min(levels[level].columns - 1, Math.floor(right / side));
+    for (let row = Math.max(0, Math.floor(top / side)); row <= lastRow; row++) {
+      for (let column = Math.max(0, Math.floor(left / side)); column <= lastColumn; column++) {
+        const [x, y] = [column * side, row * side];
+        const key = `${level}/tiles/${column}/${row}`;
+        found.push({ key, level, x, y, right: Math.min(width, x + side), bottom: Math.min(height, y + side) });
+      }
+    }
+    return found;
+  }
+
+  #take(key) {
+    const bitmap = this.kept.get(key);
+    if (bitmap) {
+      this.kept.delete(key); // the last in the order was used last
+      this.kept.set(key, bitmap);
+    }
+    return bitmap;
+  }
+
+  #fetch() {
+    while (this.running < AT_A_TIME && this.wanted.length) {
+      const { key } = this.wanted.shift();
+      this.running++;
+      this.kept.set(key, null);
+      this.#load(key).finally(() => {
+        this.running--;
+        this.#trim();
+        this.changed();
+      });
+    }
+  }
+
+  async #load(key) {
+    const { signal } = this.abort;
+    try {
+      const answer = await this.fetchTile(`/v1/large/${this.info.id}/levels/${key}`, { signal });
+      const bitmap = await createImageBitmap(await answer.blob());
+      if (signal.aborted) bitmap.close();
+      else this.kept.set(key, bitmap);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      // A busy service is asked again when the tile is next drawn; another fault stays, and is told once.
+      if (error.status === 503 || error.status === 429) setTimeout(() => (this.kept.delete(key), this.changed()), 1000);
+      else this.failed(error);
+    }
+  }
+
+  #trim() {
+    for (const [key, bitmap] of this.kept) {
+      if (this.kept.size <= KEPT) return;
+      if (!bitmap) continue;
+      bitmap.close();
+      this.kept.delete(key);
+    }
+  }
+}

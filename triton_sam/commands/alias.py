@@ -10,15 +10,27 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import ConfigurationError, RepositoryError
 from ..families import FAMILIES, model_name
 from ..families.tables import ENCODER
-from ..repository.aliases import PAINTERA_SAM1, Alias, is_alias, is_served, paintera, pair, remove_alias, write_alias
+from ..repository.aliases import (
+    PAINTERA_SAM1,
+    Alias,
+    check_place,
+    is_alias,
+    is_served,
+    paintera,
+    pair,
+    read_config,
+    remove_alias,
+    write_alias,
+)
 from ..repository.folder import FETCH_OFFICIAL_WEIGHTS, is_demo_model, list_models, subfolders
 from ..repository.names import pair_names
-from ..sessions.encoder_front.install import write_front
+from ..sessions.encoder_front.install import front_config, write_front
 from ..wire.encoder_front import PIXEL_MODES
 from . import _options
 
@@ -54,6 +66,21 @@ def run(args: argparse.Namespace) -> int:
     if args.remove:
         return _remove(args, repository)
     aliases = _aliases(args)
+    served = _served(args, repository, aliases)
+    models = {model.name: model for model in list_models(repository)}
+    for alias, family in served:
+        if family:
+            write_front(repository, alias, family, args.pixels or PIXEL_MODES[0])
+        else:
+            write_alias(repository, alias)
+        print(alias.name)
+        _warn(args, alias, models[alias.target].metadata)
+    _options.say(args, "restart a running server to load them")
+    return 0
+
+
+def _served(args: argparse.Namespace, repository: Path, aliases: list[tuple[Alias, str]]) -> list[tuple[Alias, str]]:
+    """Return the aliases whose models have weights, and say which have none. All of them can be written."""
     served = [(alias, family) for alias, family in aliases if is_served(repository, alias.target)]
     for alias, family in aliases:
         if (alias, family) not in served:
@@ -62,27 +89,26 @@ def run(args: argparse.Namespace) -> int:
         raise RepositoryError(
             f"{aliases[0][0].target} has no weights in {repository}: export it first, see `triton-sam setup`"
         )
-    models = {model.name: model for model in list_models(repository)}
     for alias, family in served:
+        check_place(repository, alias, takes_empty=bool(family))
         if family:
-            write_front(repository, alias, family, args.pixels or PIXEL_MODES[0])
-        else:
-            write_alias(repository, alias)
-        print(alias.name)
-        if _OFFICIAL.search(alias.name) and is_demo_model(models[alias.target].metadata):
-            _options.say(
-                args,
-                f"warning: {alias.name} is an official name, but {alias.target} has the weights of the demo model; "
-                f"{FETCH_OFFICIAL_WEIGHTS}",
-            )
-        if alias.name == PAINTERA_SAM1:
-            _options.say(
-                args,
-                f"warning: {alias.target} itself serves Paintera's released clients alone; write {alias.name} into the "
-                "settings of newer ones, or see --sam1 in docs/how-to/paintera.md",
-            )
-    _options.say(args, "restart a running server to load them")
-    return 0
+            front_config(read_config(repository / alias.target), alias, family)
+    return served
+
+
+def _warn(args: argparse.Namespace, alias: Alias, metadata: Mapping[str, str]) -> None:
+    if _OFFICIAL.search(alias.name) and is_demo_model(metadata):
+        _options.say(
+            args,
+            f"warning: {alias.name} is an official name, but {alias.target} has the weights of the demo model; "
+            f"{FETCH_OFFICIAL_WEIGHTS}",
+        )
+    if alias.name == PAINTERA_SAM1:
+        _options.say(
+            args,
+            f"warning: {alias.target} itself serves Paintera's released clients alone; write {alias.name} into the "
+            "settings of newer ones, or see --sam1 in docs/how-to/paintera.md",
+        )
 
 
 def _remove(args: argparse.Namespace, repository: Path) -> int:

@@ -122,7 +122,7 @@ def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[st
         OSError: the repository cannot be written.
     """
     folder = repository / alias.name
-    _check_place(repository, alias, takes_empty=program is not None)
+    check_place(repository, alias, takes_empty=program is not None)
     path = folder / CONFIG_NAME
     files = {folder / "1" / name: content for name, content in (program or {}).items()}
     replaced = None if not folder.exists() or _folder(folder).is_alias else path.read_bytes()
@@ -144,8 +144,17 @@ def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[st
     return path
 
 
-def _check_place(repository: Path, alias: Alias, takes_empty: bool) -> None:
-    """Refuse the name of an alias that another model has, and an alias that would stand for itself."""
+def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) -> None:
+    """Check that an alias can be written, without writing it.
+
+    Args:
+        repository: the model repository.
+        alias: the alias.
+        takes_empty: whether it may take the name of a model without weights.
+
+    Raises:
+        RepositoryError: see write_alias().
+    """
     folder = repository / alias.name
     if folder.exists():
         there = _folder(folder)

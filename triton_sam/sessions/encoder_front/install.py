@@ -51,7 +51,7 @@ def write_front(repository: Path, alias: Alias, family: str, pixels: Pixels = "a
     return install_alias(repository, alias, text, {"model.py": MODEL_TEXT})
 
 
-def front_config(target: Any, alias: Alias, family: str, pixels: Pixels) -> str:
+def front_config(target: Any, alias: Alias, family: str, pixels: Pixels = "auto") -> str:
     """Return the config.pbtxt of a front end.
 
     Args:

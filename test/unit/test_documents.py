@@ -155,7 +155,7 @@ def test_named_commands_and_options_exist(path):
         command, rest = match[1], match[2]
         assert command in known, match[0]
         options = known[command]._option_string_actions
-        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", rest.partition(" -- ")[0]):
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", rest.partition(" -- ")[0]):
             assert option in options, f"{option} in {match[0]!r}"
 
 

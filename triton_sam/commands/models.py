@@ -76,8 +76,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _targets(folder: ModelFolder | None) -> list[str]:
-    """Return the models that an ensemble calls: an alias calls one."""
-    return sorted(folder.dependencies(())) if folder is not None and folder.is_ensemble else []
+    """Return the models that an ensemble or an alias calls: an alias calls one."""
+    calls = folder is not None and (folder.is_ensemble or folder.is_alias)
+    return sorted(folder.dependencies(())) if folder is not None and calls else []
 
 
 def _thresholds(model: RepositoryModel) -> dict[str, float]:

@@ -91,6 +91,10 @@ class Family(ABC):
     width and height are both scaled to ``image_size``, which changes the aspect ratio."""
     pad_color: ClassVar[tuple[float, float, float]] = (0.0, 0.0, 0.0)
     """RGB colour of the padding that ``keep_aspect`` adds, in ``value_range``."""
+    pixel_mean: ClassVar[tuple[float, float, float]] = (0.485, 0.456, 0.406)
+    """Mean of RGB values in 0..1 by which the official predictor normalises an image. The default is ImageNet's."""
+    pixel_std: ClassVar[tuple[float, float, float]] = (0.229, 0.224, 0.225)
+    """Standard deviation of RGB values in 0..1 by which the official predictor divides. The default is ImageNet's."""
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "float"
     """Arithmetic of the official predictor's resize, which is bilinear with antialiasing. "float" uses floating point,
     "pillow" rounds to bytes as Pillow does, and "fixed_point" rounds to bytes as torch does."""

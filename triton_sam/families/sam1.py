@@ -32,6 +32,8 @@ class Sam1(PointFamily):
     value_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     keep_aspect: ClassVar[bool] = True
     pad_color: ClassVar[tuple[float, float, float]] = PIXEL_MEAN
+    pixel_mean: ClassVar[tuple[float, float, float]] = PIXEL_MEAN
+    pixel_std: ClassVar[tuple[float, float, float]] = PIXEL_STD
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "pillow"
     models: ClassVar[Mapping[str, ModelSpec]] = by_role(
         ModelSpec(

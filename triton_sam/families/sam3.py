@@ -40,6 +40,8 @@ class Sam3(Family):
     mask_size: ClassVar[int] = 288
     value_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     keep_aspect: ClassVar[bool] = False
+    pixel_mean: ClassVar[tuple[float, float, float]] = (0.5, 0.5, 0.5)
+    pixel_std: ClassVar[tuple[float, float, float]] = (0.5, 0.5, 0.5)
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "fixed_point"
     # The published decoder comes from transformers, where a point that does not exist is a token of zeros, and the
     # attention reads it.

@@ -1,10 +1,12 @@
 """Aliases: further names of models, for clients that expect other names.
 
-An alias is a Triton ensemble whose only step calls the model. It can also rename outputs.
+An alias is a Triton ensemble whose only step calls the model. It can also rename outputs. An alias may also be a
+program: the front ends of encoders, which triton_sam.sessions.encoder_front writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +22,12 @@ from ..families import model_name
 from ..families.tables import ENCODER
 from .config import parse_config
 from .names import CONFIG_NAME, check_name, pair_names
-from .selection import read_repository, select_models, unloadable
+from .selection import ModelFolder, read_repository, select_models, unloadable
+
+PAINTERA_SAM1 = "sam1_paintera_encoder"
+"""The front end of SAM1 for Paintera, if the encoder itself has the name that Paintera asks for."""
+KEPT_CONFIG = "config.pbtxt.kept"
+"""The config.pbtxt of a model without weights whose name an alias has taken; remove_alias() puts it back."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +52,22 @@ class Alias:
         check_name(self.target)
 
 
-def paintera(sam2: str = "sam2", sam3: str = "sam3") -> tuple[Alias, ...]:
-    """Return the aliases that sam-link, the client of Paintera, needs. For SAM1, it uses the names of this package.
+def paintera(sam1: str = "sam1", sam2: str = "sam2", sam3: str = "sam3") -> dict[str, Alias]:
+    """Return the front ends that sam-link, the client of Paintera, needs, by the name of their family.
+
+    Its name for SAM1 is that of this package, so the front end gets it only if the encoder has another name.
 
     Args:
+        sam1: the variant for SAM1. The front end of "sam1" is sam1_paintera_encoder, that of others sam1_encoder.
         sam2: the variant that sam2.1_large_encoder stands for.
         sam3: the variant that sam3_tracker_encoder_fp16 stands for.
     """
-    return (
-        Alias("sam2.1_large_encoder", model_name(sam2, ENCODER), {"image_embeddings": "image_embed"}),
-        Alias("sam3_tracker_encoder_fp16", model_name(sam3, ENCODER)),
-    )
+    own = model_name("sam1", ENCODER)
+    return {
+        "sam2": Alias("sam2.1_large_encoder", model_name(sam2, ENCODER), {"image_embeddings": "image_embed"}),
+        "sam3": Alias("sam3_tracker_encoder_fp16", model_name(sam3, ENCODER)),
+        "sam1": Alias(PAINTERA_SAM1 if sam1 == "sam1" else own, model_name(sam1, ENCODER)),
+    }
 
 
 def pair(name: str, variant: str) -> tuple[Alias, ...]:
@@ -73,6 +85,11 @@ def is_served(repository: Path, model: str) -> bool:
     return model in models and models[model].has_config and model not in unloadable(models)
 
 
+def is_alias(repository: Path, name: str) -> bool:
+    """Return whether a repository has an alias of this name."""
+    return (repository / name / CONFIG_NAME).is_file() and _folder(repository / name).is_alias
+
+
 def write_alias(repository: Path, alias: Alias) -> Path:
     """Write the ensemble of an alias, and replace an alias of the same name.
 
@@ -84,26 +101,70 @@ def write_alias(repository: Path, alias: Alias) -> Path:
             has this name.
         OSError: the repository cannot be written.
     """
-    text = ensemble_config(_read(repository / alias.target), alias)
+    return install_alias(repository, alias, ensemble_config(read_config(repository / alias.target), alias))
+
+
+def install_alias(repository: Path, alias: Alias, text: str, program: Mapping[str, str] | None = None) -> Path:
+    """Write the files of an alias, and replace an alias of the same name.
+
+    Args:
+        repository: the model repository.
+        alias: the alias.
+        text: the text of its config.pbtxt.
+        program: the files of its version folder, by name; None for an ensemble, which has none. A program may also
+            take the name of a model that has no weights; remove_alias() brings its config.pbtxt back.
+
+    Returns:
+        Path of the alias's config.pbtxt.
+
+    Raises:
+        RepositoryError: see write_alias().
+        OSError: the repository cannot be written.
+    """
     folder = repository / alias.name
-    is_new = not folder.exists()
-    if not is_new and _read(folder).platform != "ensemble":
-        raise RepositoryError(
-            f"{alias.name} is a model and not an alias: remove its folder from {repository}, "
-            "or export it under another --name"
-        )
-    if alias.name in {model.name for model in select_models(repository, [alias.target])}:
-        raise RepositoryError(f"{alias.target} calls {alias.name}: an alias cannot stand for itself")
+    check_place(repository, alias, takes_empty=program is not None)
     path = folder / CONFIG_NAME
+    files = {folder / "1" / name: content for name, content in (program or {}).items()}
+    replaced = None if not folder.exists() or _folder(folder).is_alias else path.read_bytes()
+    new = [file for file in (folder, folder / "1", *files) if not file.exists()]
     try:
         # Triton requires a version folder, even if it is empty.
         (folder / "1").mkdir(parents=True, exist_ok=True)
+        for file, content in files.items():
+            atomic_write(file, content.encode())
+        if replaced is not None:
+            atomic_write(folder / KEPT_CONFIG, replaced)
         atomic_write(path, text.encode())
     except BaseException:  # also for Ctrl-C: a folder without config.pbtxt would count as a model that is not an alias
-        if is_new:
-            shutil.rmtree(folder, ignore_errors=True)
+        for file in new:
+            shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink(missing_ok=True)
+        if replaced is not None:
+            (folder / KEPT_CONFIG).unlink(missing_ok=True)
         raise
     return path
+
+
+def check_place(repository: Path, alias: Alias, *, takes_empty: bool = False) -> None:
+    """Check that an alias can be written, without writing it.
+
+    Args:
+        repository: the model repository.
+        alias: the alias.
+        takes_empty: whether it may take the name of a model without weights.
+
+    Raises:
+        RepositoryError: see write_alias().
+    """
+    folder = repository / alias.name
+    if folder.exists():
+        there = _folder(folder)
+        if not there.is_alias and not (takes_empty and not there.has_weights):
+            raise RepositoryError(
+                f"{alias.name} is a model and not an alias: remove its folder from {repository}, "
+                "or export it under another --name"
+            )
+    if alias.name in {model.name for model in select_models(repository, [alias.target])}:
+        raise RepositoryError(f"{alias.target} calls {alias.name}: an alias cannot stand for itself")
 
 
 def remove_alias(repository: Path, name: str) -> None:
@@ -113,13 +174,22 @@ def remove_alias(repository: Path, name: str) -> None:
         RepositoryError: there is no such alias; a model that is no alias has this name; or other aliases stand for it.
         OSError: the repository cannot be written.
     """
-    if _read(repository / name).platform != "ensemble":
+    folder = repository / name
+    if not _folder(folder).is_alias:
         raise RepositoryError(f"{name} is a model and not an alias: it stays")
+    kept = folder / KEPT_CONFIG
+    if kept.exists():  # those who call the model that comes back keep it
+        shutil.rmtree(folder / "1" / "__pycache__", ignore_errors=True)
+        (folder / "1" / "model.py").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it has other files
+            (folder / "1").rmdir()
+        kept.replace(folder / CONFIG_NAME)
+        return
     folders = read_repository(repository)
-    users = sorted(other for other, folder in folders.items() if name in folder.dependencies(()))
+    users = sorted(other for other, model in folders.items() if name in model.dependencies(()))
     if users:
         raise RepositoryError(f"{', '.join(users)} call {name}: remove them first")
-    shutil.rmtree(repository / name)
+    shutil.rmtree(folder)
 
 
 def ensemble_config(target: Any, alias: Alias) -> str:
@@ -149,8 +219,17 @@ def ensemble_config(target: Any, alias: Alias) -> str:
     return head + str(text_format.MessageToString(config))
 
 
-def _read(folder: Path) -> Any:
+def read_config(folder: Path) -> Any:
+    """Return the ModelConfig of a model.
+
+    Raises:
+        RepositoryError: there is no such model, or its config.pbtxt cannot be parsed.
+    """
     try:
         return parse_config((folder / CONFIG_NAME).read_text(encoding="utf-8"))
     except OSError as error:
         raise RepositoryError(f"no model {folder.name} in {folder.parent}: see `triton-sam models`") from error
+
+
+def _folder(folder: Path) -> ModelFolder:
+    return ModelFolder(folder, read_config(folder))

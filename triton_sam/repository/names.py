@@ -12,6 +12,8 @@ __all__ = ["CONFIG_NAME", "NAME", "check_name", "pair_names"]
 CONFIG_NAME = "config.pbtxt"
 CHECKPOINT_KEY = "checkpoint"
 """The parameter of config.pbtxt by which a model says over the network that it has the weights of the demo model."""
+ALIAS_KEY = "alias_of"
+"""The parameter of config.pbtxt by which an alias that is a program, and no ensemble, names the model it stands for."""
 
 DECODER_IN_SESSION = "decoder_in_session"
 """The parameter of a session model's config.pbtxt that lets it run its decoder in its own process: true or false."""

@@ -16,7 +16,7 @@ from ..families import family_of_name, roles, split_model_name
 from ..families.sam2 import Sam2
 from .config import parse_config
 from .folder import readable_folders, subfolders, version_folders, weights_in
-from .names import CONFIG_NAME
+from .names import ALIAS_KEY, CONFIG_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,13 @@ class ModelFolder:
         return self.config.platform == "ensemble" or bool(self.config.HasField("ensemble_scheduling"))
 
     @property
+    def is_alias(self) -> bool:
+        """True for another name of a model: an ensemble of one step, or a program that says so in a parameter."""
+        return ALIAS_KEY in self.config.parameters or (
+            self.is_ensemble and len(self.config.ensemble_scheduling.step) == 1
+        )
+
+    @property
     def versions(self) -> list[Path]:
         """The version folders, in ascending order of the versions."""
         return version_folders(self.path)
@@ -86,6 +93,7 @@ class ModelFolder:
         values = {key: parameter.string_value for key, parameter in self.config.parameters.items()}
         words = {word for text in values.values() for word in re.split(r"[\s,]+", text)}
         called = {value for key, value in values.items() if key in roles() and split_model_name(value)}
+        called |= {value for key, value in values.items() if key == ALIAS_KEY}
         return (words.intersection(known) | called | steps) - {self.name}
 
 

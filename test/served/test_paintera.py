@@ -1,0 +1,133 @@
+"""Both generations of Paintera's client against the front ends of three families on a real Triton."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.conditions import settled
+
+pytestmark = pytest.mark.export
+for package in ("torch", "segment_anything", "transformers", "onnxruntime"):
+    pytest.importorskip(package)
+grpc = pytest.importorskip("tritonclient.grpc")
+
+from triton_sam.families import get_family  # noqa: E402
+from triton_sam.inputs.images import encoder_input, open_image  # noqa: E402
+
+FRONTS = {"sam1": "sam1_paintera_encoder", "sam2": "sam2.1_large_encoder", "sam3": "sam3_tracker_encoder_fp16"}
+SAM2 = FRONTS["sam2"]
+
+
+@pytest.fixture(scope="module")
+def triton(families_server: Any) -> Iterator[Any]:
+    client = grpc.InferenceServerClient(families_server.grpc_url.removeprefix("grpc://"))
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def square(images: Path) -> Image.Image:
+    """A photograph in the size of SAM1's and SAM2's encoders, as Paintera would send it."""
+    return open_image(images / "coffee.jpg").resize((1024, 1024))
+
+
+def tensor(name: str, array: np.ndarray, kind: str = "FP32") -> Any:
+    made = grpc.InferInput(name, list(array.shape), kind)
+    made.set_data_from_numpy(array)
+    return made
+
+
+def jpeg(content: bytes, shape: tuple[int, ...] = (1, 1)) -> Any:
+    return tensor("jpeg_image", np.array([content], np.object_).reshape(shape), "BYTES")
+
+
+def infer(triton: Any, model: str, *inputs: Any, **options: Any) -> dict[str, np.ndarray]:
+    result = triton.infer(model, list(inputs), **options)
+    return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+
+
+def normalised(image: Image.Image, family: Any) -> np.ndarray:
+    """What newer clients send: see the guide that wire/encoder_front.py names."""
+    values = np.asarray(image, np.float32).transpose(2, 0, 1)[None] / np.float32(255)
+    mean, std = (np.float32(each)[:, None, None] for each in (family.pixel_mean, family.pixel_std))
+    return (values - mean) / std
+
+
+def encoded(triton: Any, model: str = "sam2_encoder") -> int:
+    """Return the number of images that an encoder has computed."""
+    return settled(lambda: triton.get_inference_statistics(model).model_stats[0].inference_count)
+
+
+@pytest.mark.parametrize("name", FRONTS)
+def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(
+    triton: Any, square: Image.Image, name: str
+) -> None:
+    family = get_family(name)
+    image = square.resize((family.image_size,) * 2)
+    (raw,) = family.encoder.input_names
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=95)
+    sent = encoder_input(image, family)
+    expected = infer(triton, f"{name}_encoder", tensor(raw, sent))
+    from_file = encoder_input(Image.open(io.BytesIO(buffer.getvalue())), family)
+    expected_of_file = infer(triton, f"{name}_encoder", tensor(raw, from_file))
+    new = normalised(image, family)
+    for found, right in (
+        (infer(triton, FRONTS[name], tensor(raw, sent), priority=5), expected),
+        (infer(triton, FRONTS[name], tensor(raw, new)), expected),
+        (infer(triton, FRONTS[name], jpeg(buffer.getvalue()), priority=1), expected_of_file),
+    ):
+        for theirs, ours in zip(found, family.encoder.output_names, strict=True):
+            if name == "sam3" and right is expected:  # its normalised values are those of the encoder, but for rounding
+                np.testing.assert_allclose(found[theirs], right[ours], atol=1e-4)
+            else:
+                np.testing.assert_array_equal(found[theirs], right[ours])
+    half = infer(triton, FRONTS[name], jpeg(buffer.getvalue()), parameters={"request_fp16": True})
+    for theirs, ours in zip(half, family.encoder.output_names, strict=True):
+        np.testing.assert_array_equal(half[theirs], expected_of_file[ours].astype(np.float16))
+        assert half[theirs].dtype == np.float16
+
+
+def test_valid_size_gives_the_embeddings_of_an_image_that_is_not_square(triton: Any, square: Image.Image) -> None:
+    family = get_family("sam1")
+    image = square.crop((0, 0, 1024, 700))
+    expected = infer(triton, "sam1_encoder", tensor("image", encoder_input(image, family)))
+    canvas = Image.new("RGB", (1024, 1024))  # black, as sam-link pads
+    canvas.paste(image)
+    buffer = io.BytesIO()
+    canvas.save(buffer, "PNG", compress_level=1)
+    size = tensor("valid_size", np.array([1024, 700], np.int32), "INT32")
+    found = infer(triton, FRONTS["sam1"], jpeg(buffer.getvalue()), size)
+    np.testing.assert_array_equal(found["image_embeddings"], expected["image_embeddings"])
+    without = infer(triton, FRONTS["sam1"], jpeg(buffer.getvalue()))
+    assert np.abs(without["image_embeddings"] - expected["image_embeddings"]).max() > 0.01
+
+
+def test_bad_requests_get_one_error_and_never_reach_the_encoder(triton: Any, square: Image.Image, images: Path) -> None:
+    before = encoded(triton)
+    grey, good = np.full((1, 3, 1024, 1024), 0.5, np.float32), jpeg((images / "shapes.jpg").read_bytes())
+    bad: tuple[tuple[tuple[Any, ...], dict[str, Any], str], ...] = (
+        ((jpeg(b"\xff\xd8\xff\xe0 broken"),), {}, "BAD_IMAGE: the image "),
+        ((good,), {}, "BAD_IMAGE: jpeg_image has 800 x 600 pixels, but the encoder takes 1024 x 1024"),
+        ((jpeg(b"x", (1,)),), {}, "Expected [1,1], got [1]"),
+        ((), {}, "BAD_REQUEST: send exactly one of image and jpeg_image"),
+        ((tensor("image", grey), good), {}, "BAD_REQUEST: send exactly one of image and jpeg_image"),
+        ((tensor("image", grey[:, :, 1:]),), {}, "unexpected shape for input 'image'"),
+        ((tensor("image", grey[:0]),), {}, "BAD_REQUEST: the tensor has no image"),
+        ((tensor("image", grey * 510),), {}, "BAD_REQUEST: the values of the tensor lie between 255 and 255"),
+        ((tensor("image", grey),), {"request_fp16": "perhaps"}, "BAD_REQUEST: request_fp16 must be true or false"),
+        ((tensor("image", grey),), {"pixels": "bytes"}, "BAD_REQUEST: pixels must be one of auto, unit, normalised"),
+    )
+    for inputs, parameters, words in bad:
+        with pytest.raises(grpc.InferenceServerException) as caught:
+            infer(triton, SAM2, *inputs, parameters=parameters)
+        assert words in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+    assert encoded(triton) == before
+    assert set(infer(triton, SAM2, tensor("image", grey))) == {"image_embed", "high_res_feats_0", "high_res_feats_1"}

@@ -1,0 +1,94 @@
+"""Writes the front end of an encoder into a model repository: its config.pbtxt and its model.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import RepositoryError
+from ...families import get_family
+from ...repository.aliases import Alias, install_alias, read_config
+from ...repository.config import ConfigTensor, tensor_list
+from ...repository.names import ALIAS_KEY
+from ...wire.encoder_front import PRIORITY_LEVELS, Pixels, check_pixels, front_inputs, front_parameters
+from ..config_text import checked, explained, parameter_lines
+
+MODEL_TEXT = '''"""An encoder under the name that Paintera asks for; see docs/how-to/paintera.md."""
+
+try:
+    from triton_sam.sessions.encoder_front.triton_model import TritonPythonModel
+except ImportError as error:
+    raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({error})") from error
+
+__all__ = ["TritonPythonModel"]
+'''
+"""The text of model.py in the folder of every front end."""
+QUEUE = (
+    "# Triton's queue: a cancelled request is dropped there, and priority 1 overtakes. Other priorities count as 2.",
+    f"dynamic_batching {{ priority_levels: {PRIORITY_LEVELS}, default_priority_level: {PRIORITY_LEVELS} }}",
+)
+
+
+def write_front(repository: Path, alias: Alias, family: str, pixels: Pixels = "auto") -> Path:
+    """Write a front end, and replace an alias of the same name, or an encoder of this name that has no weights.
+
+    Args:
+        repository: the model repository.
+        alias: name, encoder and renamed outputs.
+        family: name of the encoder's family.
+        pixels: what raw tensors hold if a request does not say it.
+
+    Returns:
+        Path of the front end's config.pbtxt.
+
+    Raises:
+        RepositoryError: see repository.aliases.install_alias; or the target is no encoder of this family.
+        ConfigurationError: there is no such mode of pixels, or no such family.
+        OSError: the repository cannot be written.
+    """
+    text = front_config(read_config(repository / alias.target), alias, family, check_pixels(pixels))
+    return install_alias(repository, alias, text, {"model.py": MODEL_TEXT})
+
+
+def front_config(target: Any, alias: Alias, family: str, pixels: Pixels = "auto") -> str:
+    """Return the config.pbtxt of a front end.
+
+    Args:
+        target: the ModelConfig of the encoder.
+        alias: see write_front().
+        family: see write_front().
+        pixels: see write_front().
+
+    Raises:
+        RepositoryError: the target is no encoder of this family, or it has no output that the alias renames.
+    """
+    table = get_family(family)
+    (raw,) = table.encoder.input_names
+    inputs = {tensor.name: tuple(tensor.dims) for tensor in target.input}
+    sides = {tensor.name: tuple(tensor.dims) for tensor in target.output}
+    if raw not in inputs or not set(table.encoder.output_names) <= sides.keys():
+        raise RepositoryError(f"{alias.target} is no encoder of {family}: it has no input {raw}, or other outputs")
+    unknown = set(alias.outputs) - set(table.encoder.output_names)
+    if unknown:
+        raise RepositoryError(f"{alias.target} has no output {min(unknown)!r}")
+    shape = ("images", *inputs[raw][1:])
+    outputs = [
+        ConfigTensor(alias.outputs.get(tensor.name, tensor.name), tensor.dtype, sides[tensor.name])
+        for tensor in table.encoder.outputs
+    ]
+    outputs[0] = replace(outputs[0], heading="FP16 if the request has the parameter request_fp16.")
+    return checked(
+        [
+            f"# Written by `triton-sam alias`: {alias.target} for Paintera's clients, see docs/how-to/paintera.md.",
+            f'name: "{alias.name}"',
+            'backend: "python"',
+            "max_batch_size: 0",
+            *QUEUE,
+            f"input {tensor_list([explained(tensor) for tensor in front_inputs(table, shape)])}",
+            f"output {tensor_list(outputs)}",
+            "# It keeps nothing, and hands images on one at a time.",
+            "instance_group [{ count: 1, kind: KIND_AUTO }]",
+            *parameter_lines(front_parameters(table, ALIAS_KEY, alias.target, pixels)),
+        ]
+    )

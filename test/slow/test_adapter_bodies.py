@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 pytest.importorskip("fastapi")
+from support import clip
+from support.fake_video_client import service_with_videos
 from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import base64_of
@@ -217,6 +219,31 @@ def cases_of_words(image: str):
     }
 
 
+def cases_of_videos(running, image: str):
+    """Return the path, the headers and the bodies of each adapter that tracks objects."""
+    images = st.sampled_from([*[image] * 8, base64_of(clip.png(1)), "", "%"])
+    numbers = st.lists(NUMBERS, max_size=8)
+    kinds = st.sampled_from(["rectangle", "polygon", "mask", "points", "x"])
+    shape = st.one_of(BOX, BOX, numbers, st.none(), members(type=kinds, points=st.one_of(BOX, numbers)))
+    tracker = {"x-nuclio-function-name": "triton-sam-sam2-tracker"}
+    start = {"image": image, "shapes": [[10, 10, 90, 90]], "states": []}
+    known = sent(running.http, "/api/function_invocations", tracker, start).json()["states"]
+    states = st.one_of(st.none(), st.none(), st.none(), st.sampled_from(known), ANYTHING)
+    return {
+        "cvat": (
+            "/api/function_invocations",
+            tracker,
+            members(image=images, shapes=st.lists(shape, max_size=2), states=st.lists(states, max_size=2)),
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def with_videos():
+    with service_with_videos(adapters=tuple(ADAPTERS), max_videos=100_000) as (running, _):
+        yield running
+
+
 @pytest.fixture(scope="module")
 def small(images):
     """A small picture: the bodies matter here, and masks with many pixels take most of the time."""
@@ -248,6 +275,12 @@ def test_made_up_bodies(running, small, name):
 @pytest.mark.parametrize("name", ["qupath", "roboflow", "cvat", "label-studio", "samgeo"])
 def test_made_up_words(with_words, images, name):
     ask_often(with_words, *cases_of_words(base64_of((images / "shapes.jpg").read_bytes()))[name])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["cvat"])
+def test_made_up_videos(with_videos, name):
+    ask_often(with_videos, *cases_of_videos(with_videos, base64_of(clip.png(0)))[name])
 
 
 def sent(http, path, headers, body):

@@ -29,6 +29,7 @@ from .middleware import Guard, Observe
 from .schemas import problem_responses
 from .settings import Settings
 from .tracing import HEADER
+from .videos.live import LiveVideos
 from .videos.store import Videos
 
 
@@ -41,6 +42,7 @@ def create_app(settings: Settings) -> FastAPI:
     figures = metrics.Metrics()
     engine = Engine(settings, figures)
     videos = Videos(engine)
+    live_videos = LiveVideos(engine, videos)
     searches = Searches(engine)
     requests = CancellableRequests(settings.timeout, figures)
 
@@ -48,10 +50,12 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await engine.start()
         await videos.start()
+        await live_videos.start()
         try:
             yield
         finally:
             searches.stop()
+            await live_videos.stop()
             await videos.stop()
             await engine.stop()
             logs.LOGGER.info("stopped")
@@ -68,6 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.engine = engine
     app.state.videos = videos
+    app.state.live_videos = live_videos
     app.state.searches = searches
     app.include_router(page.router(settings))
     app.include_router(live.router(engine))
@@ -79,7 +84,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(rest_videos.router(engine, videos, requests))
     adapters = find_adapters(settings.adapters)
     for adapter in adapters:
-        app.include_router(adapter.router(Bridge(engine, requests, searches)), include_in_schema=False)
+        app.include_router(
+            adapter.router(Bridge(engine, requests, searches, live_videos, videos)), include_in_schema=False
+        )
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 
     @app.get(

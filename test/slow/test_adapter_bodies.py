@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from PIL import Image
 
 pytest.importorskip("fastapi")
+from support import clip
+from support.fake_video_client import service_with_videos
 from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import base64_of
@@ -18,15 +23,19 @@ from triton_sam.service.adapters.registry import ADAPTERS
 pytestmark = pytest.mark.slow
 
 BODIES = 500
+FORM = {"content-type": "multipart/form-data"}
+"""Stands for a form, whose own header names its boundary."""
 CONFIG = '<View><Image name="i" value="$image"/><BrushLabels name="b" toName="i"/></View>'
 NUMBERS = st.one_of(st.integers(-10, 900), st.floats(), st.booleans())
 LEAVES = st.one_of(st.none(), NUMBERS, st.text(max_size=8))
-INSIDE = st.lists(st.integers(0, 600), min_size=2, max_size=2)
+INSIDE = st.lists(st.integers(0, 50), min_size=2, max_size=2)
+BOX = INSIDE.map(lambda point: [*point, point[0] + 9, point[1] + 9])
 ODD_POINTS = st.lists(st.lists(NUMBERS, max_size=4), max_size=4)
 ANYTHING = st.recursive(
     LEAVES,
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
 )
+BOXES = st.one_of(st.just(""), BOX.map(lambda box: [box]), ODD_POINTS)
 POINTS = st.integers(0, 3).flatmap(
     lambda number: ODD_POINTS if number == 0 else st.lists(INSIDE, min_size=1, max_size=2)
 )
@@ -68,6 +77,7 @@ def members(**known):
 def cases(image: str):
     """Return the path, the headers and the bodies of each adapter."""
     images = st.sampled_from([*[image] * 8, f"data:image/jpeg;base64,{image}", "", "AAAA", "%"])
+    files = st.sampled_from([*[image] * 8, "", "AAAA", "SUkqAA=="])
     nuclio = {"x-nuclio-function-name": "triton-sam-sam2"}
     tasks = st.just([{"id": 1, "data": {"image": f"data:image/jpeg;base64,{image}"}}])
     return {
@@ -87,7 +97,7 @@ def cases(image: str):
                 type=st.sampled_from(["sam2_t", "sam2_l", "sam2_bp", "vit_h", "x"]),
                 b64img=images,
                 b64mask=st.one_of(st.none(), images),
-                bbox=st.one_of(st.none(), st.lists(NUMBERS, max_size=5)),
+                bbox=st.one_of(st.none(), BOX, st.lists(NUMBERS, max_size=5)),
                 point_coords=POINTS,
                 point_labels=st.lists(st.integers(-1, 2), max_size=4),
                 multimask_output=st.booleans(),
@@ -127,7 +137,27 @@ def cases(image: str):
                 params=members(context=members(result=st.lists(REGION, max_size=3))),
             ),
         ),
+        "samgeo": ("/segment/predict", FORM, samgeo_form(files, point_coords=POINTS, boxes=BOXES)),
     }
+
+
+def samgeo_form(images, **known):
+    """Return forms of samgeo: the fields are texts, mostly of JSON."""
+    fields = {
+        **known,
+        "point_labels": st.one_of(st.integers(-1, 2), st.lists(st.integers(-1, 2), max_size=3)),
+        "point_crs": st.sampled_from(["EPSG:4326", "EPSG:x", ""]),
+        "output_format": st.sampled_from(["json", "png", "geojson", "geotiff", "svg"]),
+        "model_version": st.sampled_from(["sam2", "sam2", "sam9"]),
+        "min_size": NUMBERS,
+        "multimask_output": LEAVES,
+    }
+    texts = {
+        name: mostly(kind).map(lambda each: each if isinstance(each, str) else json.dumps(each))
+        for name, kind in fields.items()
+    }
+    needed = {name: texts.pop(name) for name in known}
+    return st.fixed_dictionaries({"file": images, **needed}, optional=texts)
 
 
 def cases_of_words(image: str):
@@ -181,21 +211,85 @@ def cases_of_words(image: str):
                 params=members(context=members(result=st.lists(regions, max_size=3))),
             ),
         ),
+        "samgeo": (
+            "/segment/text",
+            FORM,
+            samgeo_form(images, prompt=texts, confidence_threshold=st.one_of(st.just(0.9), NUMBERS)),
+        ),
     }
+
+
+def cases_of_videos(running, image: str):
+    """Return the path, the headers and the bodies of each adapter that tracks objects."""
+    images = st.sampled_from([*[image] * 8, base64_of(clip.png(1)), "", "%"])
+    numbers = st.lists(NUMBERS, max_size=8)
+    kinds = st.sampled_from(["rectangle", "polygon", "mask", "points", "x"])
+    shape = st.one_of(BOX, BOX, numbers, st.none(), members(type=kinds, points=st.one_of(BOX, numbers)))
+    tracker = {"x-nuclio-function-name": "triton-sam-sam2-tracker"}
+    start = {"image": image, "shapes": [[10, 10, 90, 90]], "states": []}
+    known = sent(running.http, "/api/function_invocations", tracker, start).json()["states"]
+    states = st.one_of(st.none(), st.none(), st.none(), st.sampled_from(known), ANYTHING)
+    return {
+        "cvat": (
+            "/api/function_invocations",
+            tracker,
+            members(image=images, shapes=st.lists(shape, max_size=2), states=st.lists(states, max_size=2)),
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def with_videos():
+    with service_with_videos(adapters=tuple(ADAPTERS), max_videos=100_000) as (running, _):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small(images):
+    """A small picture: the bodies matter here, and masks with many pixels take most of the time."""
+    buffer = io.BytesIO()
+    with Image.open(images / "shapes.jpg") as image:
+        image.resize((80, 60)).save(buffer, "JPEG")
+    return base64_of(buffer.getvalue())
+
+
+@pytest.fixture(scope="module")
+def running(service_triton):
+    with running_service(service_triton.grpc_url, adapters=tuple(ADAPTERS)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def with_words():
+    with service_with_words(adapters=tuple(ADAPTERS), cvat_words=("dog",)) as (running, _):
+        yield running
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", list(ADAPTERS))
-def test_made_up_bodies(service_triton, images, name):
-    with running_service(service_triton.grpc_url, adapters=(name,)) as running:
-        ask_often(running, *cases(base64_of((images / "shapes.jpg").read_bytes()))[name])
+def test_made_up_bodies(running, small, name):
+    ask_often(running, *cases(small)[name])
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["qupath", "roboflow", "cvat", "label-studio"])
-def test_made_up_words(images, name):
-    with service_with_words(adapters=(name,), cvat_words=("dog",)) as (running, _):
-        ask_often(running, *cases_of_words(base64_of((images / "shapes.jpg").read_bytes()))[name])
+@pytest.mark.parametrize("name", ["qupath", "roboflow", "cvat", "label-studio", "samgeo"])
+def test_made_up_words(with_words, images, name):
+    ask_often(with_words, *cases_of_words(base64_of((images / "shapes.jpg").read_bytes()))[name])
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["cvat"])
+def test_made_up_videos(with_videos, name):
+    ask_often(with_videos, *cases_of_videos(with_videos, base64_of(clip.png(0)))[name])
+
+
+def sent(http, path, headers, body):
+    """Send a body as the tool does: JSON, or a form with a file."""
+    if headers is FORM:
+        fields = {name: value for name, value in body.items() if name != "file"}
+        content = base64.b64decode(body["file"]) if body["file"] not in ("%", "") else b""
+        return http.post(path, files={"file": ("image", content)}, data=fields)
+    return http.post(path, content=json.dumps(body), headers={"content-type": "application/json", **headers})
 
 
 def ask_often(running, path, headers, bodies):
@@ -211,10 +305,9 @@ def ask_often(running, path, headers, bodies):
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     def ask(body):
-        content = json.dumps(body)
-        answer = running.http.post(path, content=content, headers={"content-type": "application/json", **headers})
+        answer = sent(running.http, path, headers, body)
         statuses.append(answer.status_code)
-        assert answer.status_code < 500, f"{answer.status_code} {answer.text[:300]} to {content[:600]}"
+        assert answer.status_code < 500, f"{answer.status_code} {answer.text[:300]} to {json.dumps(body)[:600]}"
         assert "problem+json" not in answer.headers["content-type"]
 
     ask()

@@ -109,7 +109,7 @@ found = finder.detect(context, frame)
 context.conv_mask_to_poly = True
 polygons = finder.detect(context, frame)
 faults = []
-for options in ({"kind": "tracker"}, {"kind": "interactor", "points_per_side": 4}, {"kind": "words", "words": " , "}):
+for options in ({"kind": "no"}, {"kind": "interactor", "points_per_side": 4}, {"kind": "words", "words": " , "}):
     try:
         cvat.create(url=url, **options)
     except ConfigurationError as error:
@@ -125,6 +125,9 @@ class Words:
         mask[100:300, 200:500] = True
         return [Segment(mask, 0.9, None, 1), Segment(np.zeros((600, 800), bool), 0.8, None, 0)]
 
+
+tracker = cvat.create("tracker", url=url)
+assert {str(each) for each in tracker.spec.supported_shape_types} == {"mask", "polygon", "rectangle"}
 
 words = cvat.Words(Words(), " dog, cat,dog", limit=3)
 context = SimpleNamespace(conf_threshold=0.6, conv_mask_to_poly=False, frame_name="shapes.jpg")

@@ -41,7 +41,8 @@ class FakeVideo:
     async def propagate(self, start=None, count=None, reverse=False) -> AsyncIterator[Any]:
         first = min(frame for frames in self.prompts.values() for frame in frames) if start is None else start
         every = self.every
-        frames = range(first, -1 if reverse else self.source.num_frames, -every if reverse else every)
+        end = self.source.num_frames or first + count  # frames that arrive one by one have no known end
+        frames = range(first, -1 if reverse else end, -every if reverse else every)
         for frame in list(frames)[:count]:
             self.computed.append(frame)
             await asyncio.sleep(self._client.seconds)

@@ -15,7 +15,7 @@ from ..transport.url import URL_VARIABLE
 from . import _options
 
 MEBI = 1 << 20
-TOOLS = ("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam")
+TOOLS = ("cvat", "label-studio", "x-anylabeling", "qupath", "roboflow", "osam", "samgeo")
 """The adapters of triton_sam/service/adapters/registry.py, named here so that `--help` needs no FastAPI."""
 
 

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from ..client.sync import SamTritonClient
+from ..client.video import SAM2VideoClient
 from ..errors import ConfigurationError, MissingDependencyError
 from ..inputs.embeddings import ImageEmbeddings
 from ..masks.segment import Segment
+from .cvat_tracking import Tracker
 
-EVERYTHING, INTERACTOR, WORDS = "everything", "interactor", "words"
+EVERYTHING, INTERACTOR, TRACKER, WORDS = "everything", "interactor", "tracker", "words"
 LABEL = "object"
 
 
@@ -24,7 +26,7 @@ def create(
 
     Args:
         kind: "everything", which annotates all objects of an image, "words", which annotates every instance of words,
-            or "interactor", which answers clicks and boxes.
+            "interactor", which answers clicks and boxes, or "tracker", which follows objects from frame to frame.
         url: URL of Triton; None: $TRITON_URL, or else localhost:8000.
         model: family of the models.
         name: name of the model pair, if it is not that of the family.
@@ -36,15 +38,23 @@ def create(
         ConfigurationError: there is no such kind, or it takes no parameters.
         MissingDependencyError: cvat-sdk is not installed.
     """
-    makers: dict[str, Callable[..., Any]] = {EVERYTHING: Everything, WORDS: Words, INTERACTOR: Interactor}
+    makers: dict[str, Callable[..., Any]] = {
+        EVERYTHING: Everything,
+        WORDS: Words,
+        INTERACTOR: Interactor,
+        TRACKER: Tracker,
+    }
     if kind not in makers:
         raise ConfigurationError(f"there is no kind {kind!r}: choose {', '.join(makers)}")
     try:
         import cvat_sdk.auto_annotation  # noqa: F401 - the functions need it
     except ImportError as error:
         raise MissingDependencyError("the functions for CVAT need its SDK: pip install cvat-cli") from error
-    if kind == INTERACTOR and parameters:
-        raise ConfigurationError(f"an interactor takes no parameters: leave {', '.join(parameters)} out")
+    if kind in (INTERACTOR, TRACKER) and parameters:
+        article = "an" if kind == INTERACTOR else "a"
+        raise ConfigurationError(f"{article} {kind} takes no parameters: leave {', '.join(parameters)} out")
+    if kind == TRACKER:
+        return Tracker(SAM2VideoClient(url, name, model_type=model))
     return makers[kind](SamTritonClient(url, model, model_name=name), **parameters)
 
 

@@ -31,6 +31,7 @@ from .middleware import Guard, Observe
 from .schemas import problem_responses
 from .settings import Settings
 from .tracing import HEADER
+from .videos.live import LiveVideos
 from .videos.store import Videos
 
 
@@ -44,6 +45,7 @@ def create_app(settings: Settings) -> FastAPI:
     engine = Engine(settings, figures)
     videos = Videos(engine)
     large = None if settings.large_images is None else LargeFolder(settings.large_images, engine)
+    live_videos = LiveVideos(engine, videos)
     searches = Searches(engine)
     requests = CancellableRequests(settings.timeout, figures)
 
@@ -51,10 +53,12 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await engine.start()
         await videos.start()
+        await live_videos.start()
         try:
             yield
         finally:
             searches.stop()
+            await live_videos.stop()
             await videos.stop()
             if large is not None:
                 large.close()
@@ -73,6 +77,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.engine = engine
     app.state.videos = videos
+    app.state.live_videos = live_videos
     app.state.searches = searches
     app.include_router(page.router(settings))
     app.include_router(live.router(engine))
@@ -86,7 +91,9 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(rest_large.router(engine, large, requests))
     adapters = find_adapters(settings.adapters)
     for adapter in adapters:
-        app.include_router(adapter.router(Bridge(engine, requests, searches)), include_in_schema=False)
+        app.include_router(
+            adapter.router(Bridge(engine, requests, searches, live_videos, videos)), include_in_schema=False
+        )
     app.mount("/static", page.PageFiles(settings.static_max_age), name="static")
 
     @app.get(

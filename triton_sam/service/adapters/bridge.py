@@ -8,7 +8,7 @@ import binascii
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ from ..everything.search import Searches
 from ..problems import Problem
 from ..schemas import Prompt, SegmentRequest
 from ..store import StoredImage
+from ..videos.live import LiveVideos
+from ..videos.store import Videos
 
 Message = TypeVar("Message", bound=BaseModel)
 Result = TypeVar("Result")
@@ -87,10 +89,21 @@ class Bridge:
         engine: makes masks.
         requests: ends work for clients that have gone away.
         searches: find all objects of an image.
+        live: the videos that tools track frame by frame.
+        videos: the uploaded videos.
     """
 
-    def __init__(self, engine: Engine, requests: CancellableRequests, searches: Searches) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        requests: CancellableRequests,
+        searches: Searches,
+        live: LiveVideos,
+        videos: Videos,
+    ) -> None:
         self.engine = engine
+        self.live = live
+        self.videos = videos
         self._requests = requests
         self._searches = searches
 
@@ -259,6 +272,10 @@ class Bridge:
     async def embed(self, request: Request, image: StoredImage, pair: Pair) -> None:
         """Encode an image now, so that the first click is fast."""
         await self._requests.run(request, self.engine.embed(image, pair))
+
+    async def run(self, request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+        """Return the result of work, which ends when the client goes away or the time is up."""
+        return await self._requests.run(request, work)
 
     async def everything(
         self,

@@ -19,12 +19,13 @@ from ..adapter import Adapter, basic_password
 from ..engine import Pair
 from ..problems import Problem
 from .bridge import Bridge, Lenient, Target, json_answer
+from .cvat_tracker import TrackCall, track
 from .nuclio_masks import box_bits, interactor_json
 
 PREFIX = "triton-sam-"
-INTERACTOR, DETECTOR = "interactor", "detector"
-SUFFIX, WORDS = "-everything", "-words"
-"""End the names of functions that find everything, or words."""
+INTERACTOR, DETECTOR, TRACKER = "interactor", "detector", "tracker"
+SUFFIX, WORDS, TRACKS = "-everything", "-words", "-tracker"
+"""End the names of functions that find everything, that find words, or that track."""
 LABEL = "object"
 HELP = (
     "Click on an object: the left button adds a point inside of it, the right button one outside. A box around it is "
@@ -59,7 +60,7 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.get("/functions", summary="Functions for CVAT")
     async def functions() -> dict[str, Any]:
-        """List an interactor for each model, and a detector for each that finds everything."""
+        """List an interactor for each model, a detector for each that finds everything, and the trackers."""
         await bridge.pair(None)
         found = [each for pair in bridge.pairs.values() for each in functions_of(pair, words)]
         return {each["metadata"]["name"]: each for each in found}
@@ -74,9 +75,12 @@ def router(bridge: Bridge) -> APIRouter:
 
     @api.post("/function_invocations", summary="Call a function for CVAT")
     async def invoke(request: Request, x_nuclio_function_name: str = Header(max_length=200)) -> Response:
-        """Return the mask of an object, all objects, or all instances of words."""
+        """Return the mask of an object, all objects, all instances of words, or the objects of the next frame."""
         name = x_nuclio_function_name
         await function(name)
+        if name.endswith(TRACKS):
+            call = await bridge.read(request, TrackCall)
+            return await track(bridge, request, await bridge.pair(_pair_of(bridge, name)), call)
         body = await bridge.read(request, Invocation)
         pair = await bridge.pair(_pair_of(bridge, name))
         image = await bridge.image(body.image)
@@ -113,6 +117,10 @@ def functions_of(pair: Pair, words: Sequence[str] = ()) -> list[dict[str, Any]]:
     if pair.finds_concepts and words:
         text = f"Finds {', '.join(words)}, by {pair.name}"[:500]
         found.append(_function(f"{name}{WORDS}", DETECTOR, f"triton_sam: words, {pair.name}", text, _spec(words)))
+    if pair.tracks_videos:
+        text, shapes = f"Follows objects from frame to frame, by {pair.name}", "mask,polygon,rectangle"
+        title = f"triton_sam: {pair.name}, tracker"
+        found.append(_function(f"{name}{TRACKS}", TRACKER, title, text, {"supported_shape_types": shapes}))
     return found
 
 
@@ -150,7 +158,7 @@ def _function_name(model: str) -> str:
 
 
 def _pair_of(bridge: Bridge, function: str) -> str:
-    name = function.removesuffix(SUFFIX).removesuffix(WORDS)
+    name = function.removesuffix(SUFFIX).removesuffix(WORDS).removesuffix(TRACKS)
     return next(pair for pair in bridge.pairs if _function_name(pair) == name)
 
 

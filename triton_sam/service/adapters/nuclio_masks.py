@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...families.base import Size
 from ...masks.polygons import mask_to_polygons
 from ...masks.rle import BoolArray
-from ...masks.segment import Segment
+from ...masks.segment import Segment, mask_to_box
+from ..problems import Problem
 
 COMMA, ZERO = ord(","), ord("0")
 
@@ -44,3 +46,43 @@ def box_bits(segment: Segment) -> list[int]:
     x1, y1, x2, y2 = segment.box
     bits: npt.NDArray[Any] = segment.mask[y1:y2, x1:x2].astype(np.uint8)
     return [*bits.ravel().tolist(), x1, y1, x2 - 1, y2 - 1]
+
+
+def box_runs(mask: BoolArray) -> list[float]:
+    """Return the lengths of the runs of a mask within its box, row by row, and then x1, y1, x2, y2 of that box.
+
+    The first run is background. The corners are pixels inside the box. Reference: encode_mask() of CVAT's SDK.
+    """
+    box = mask_to_box(mask)
+    if box is None:
+        return []
+    x1, y1, x2, y2 = box
+    flat = mask[y1:y2, x1:x2].ravel()
+    edges = np.concatenate(([0], np.flatnonzero(flat[1:] != flat[:-1]) + 1, [flat.size]))
+    runs = np.diff(edges).tolist()
+    return [*([0] if flat[0] else []), *runs, x1, y1, x2 - 1, y2 - 1]
+
+
+def mask_of_points(points: list[float], size: Size) -> BoolArray:
+    """Return the mask (H,W) of a mask in CVAT: its runs, or the pixels themselves, and the corners of its box.
+
+    Raises:
+        Problem: 422, the numbers are damaged, or the box lies outside of the image.
+    """
+    width, height = size
+    values = np.asarray(points, np.float64)
+    if len(values) < 5 or not np.isfinite(values).all() or (values < 0).any() or (values > width * height).any():
+        raise Problem(422, "a mask is made of the lengths of its runs, and of x1, y1, x2, y2 of its box")
+    *_, x1, y1, x2, y2 = values.astype(np.int64).tolist()
+    runs = values[:-4].astype(np.int64)
+    if x1 > x2 or y1 > y2 or x2 >= width or y2 >= height:
+        raise Problem(422, "the box of a mask lies within the image")
+    shape = y2 - y1 + 1, x2 - x1 + 1
+    pixels = shape[0] * shape[1]
+    is_bits = len(runs) == pixels and runs.max() <= 1
+    if not is_bits and runs.sum() != pixels:
+        raise Problem(422, f"the runs of a mask add up to the {pixels} pixels of its box")
+    flat = runs.astype(bool) if is_bits else np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+    mask = np.zeros((height, width), bool)
+    mask[y1 : y2 + 1, x1 : x2 + 1] = flat.reshape(shape)
+    return mask

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ...errors import ConfigurationError
 from ..adapter import Adapter
-from . import cvat, label_studio, osam, qupath, roboflow, x_anylabeling
+from . import cvat, label_studio, osam, qupath, roboflow, samgeo, x_anylabeling
 
 ADAPTERS: dict[str, Adapter] = {
-    module.ADAPTER.name: module.ADAPTER for module in (cvat, label_studio, x_anylabeling, qupath, roboflow, osam)
+    module.ADAPTER.name: module.ADAPTER
+    for module in (cvat, label_studio, x_anylabeling, qupath, roboflow, osam, samgeo)
 }
 """All adapters by name."""
 

@@ -1,0 +1,233 @@
+"""CVAT's tracker: states are handles of sessions, with a video client that moves discs."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+from support import clip
+from support.conditions import wait_until
+from support.fake_video_client import service_with_videos
+from support.tools import base64_of, filled_each, near
+
+from triton_sam.errors import InferenceError
+from triton_sam.masks import mask_to_box
+from triton_sam.service.adapters.nuclio_masks import box_runs, mask_of_points
+from triton_sam.service.videos import live
+
+NAME = "triton-sam-sam2-tracker"
+X, Y = clip.START
+SIZE = clip.WIDTH, clip.HEIGHT
+BOX = [X - 30, Y - 30, X + 30, Y + 30]
+
+
+@pytest.fixture(scope="module")
+def running():
+    options = {"video_idle_seconds": 60, "max_videos": 6}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live, "MOST_SECONDS", 0.02)
+        with service_with_videos(adapters=("cvat",), **options) as running:
+            yield running
+
+
+@pytest.fixture
+def http(running):
+    return running[0].http
+
+
+@pytest.fixture
+def client(running):
+    yield running[1]
+    running[1].failure = None
+
+
+@pytest.fixture
+def fresh(running):
+    """No session is left from another test."""
+    sessions = running[0].app.state.live_videos
+    for video in sessions._live.values():
+        video.used = -1e9
+    wait_until(lambda: len(sessions) == 0)
+
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def call(http, frame, shapes=(), states=(), name=NAME):
+    image = base64_of(clip.png(frame) if isinstance(frame, int) else frame)
+    body = {"image": image, "shapes": list(shapes), "states": list(states)}
+    return http.post("/api/function_invocations", json=body, headers={"x-nuclio-function-name": name})
+
+
+def tracked(*args, **options):
+    answer = call(*args, **options)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    return found["shapes"], found["states"]
+
+
+def test_the_tracker_is_listed(http):
+    functions = http.get("/api/functions").json()
+    annotations = functions[NAME]["metadata"]["annotations"]
+    assert (annotations["type"], annotations["supported_shape_types"]) == ("tracker", "mask,polygon,rectangle")
+
+
+def test_rectangles_of_older_versions(http):
+    [first], states = tracked(http, 0, [BOX])
+    assert first == list(mask_to_box(clip.disc(0)))
+    for frame in (1, 2, 3):
+        [box], states = tracked(http, frame, [None], states)
+        assert box == list(mask_to_box(clip.disc(frame)))
+
+
+def test_many_objects_of_all_kinds(http, client):
+    masks = [clip.disc(0, (x, Y)) for x in (60, 130, 190)]
+    polygon = [
+        value for angle in np.linspace(0, 6.2, 90) for value in (130 + 30 * np.cos(angle), Y + 30 * np.sin(angle))
+    ]
+    shapes = [
+        {"type": "mask", "points": box_runs(masks[0])},
+        {"type": "polygon", "points": polygon},
+        {"type": "rectangle", "points": [160, Y - 30, 220, Y + 30]},
+        {"type": "points", "points": [190.0, Y]},
+        None,
+    ]
+    found, states = tracked(http, 0, shapes)
+    assert [each and each["type"] for each in found] == ["mask", "polygon", "rectangle", "points", None]
+    assert states[4] is None
+    assert len({state.split("/")[1] for state in states[:4]}) == 1  # one session, so that a frame is encoded once
+    sessions = len(client.videos)
+    found, states = tracked(http, 1, [], states[:4])
+    moved = [clip.disc(1, (x, Y)) for x in (60, 130, 190)]
+    assert np.array_equal(mask_of_points(found[0]["points"], SIZE), moved[0])
+    assert near(filled_each([found[1]["points"]], moved[1].shape), moved[1], 2)
+    assert found[2]["points"] == list(mask_to_box(moved[2]))
+    assert found[3]["points"] == [X + 136.5, Y + 0.5]
+    assert len(client.videos) == sessions
+
+
+def test_objects_in_calls_of_their_own_share_a_frame(http, client):
+    _, states = tracked(http, 0, [BOX, {"type": "points", "points": [150, 60]}])
+    [first], _ = tracked(http, 1, [], states[:1])
+    [second], _ = tracked(http, 1, [], states[1:])
+    assert (first[0], second["points"][0]) == (BOX[0] + clip.STEP, 150.5 + clip.STEP)
+    assert client.videos[-1].computed == [1]
+    [again], _ = tracked(http, 2, [None], states[:1])
+    assert again[0] == BOX[0] + 2 * clip.STEP
+
+
+def test_a_call_brings_new_objects_beside_tracked_ones(http):
+    _, states = tracked(http, 0, [BOX])
+    shapes, states = tracked(http, 1, [None, {"type": "rectangle", "points": [100, 20, 160, 80]}], states)
+    assert [shapes[0][0], shapes[1]["points"][0]] == [BOX[0] + clip.STEP, 100]
+    shapes, _ = tracked(http, 2, [None, None], states)
+    assert [shapes[0][0], shapes[1]["points"][0]] == [BOX[0] + 2 * clip.STEP, 100 + clip.STEP]
+
+
+def test_an_object_that_leaves_the_image_has_no_shape(http):
+    [shape], states = tracked(http, 0, [[*BOX[:2], *BOX[2:]]])
+    for frame in range(1, 60):
+        [shape], states = tracked(http, frame, [], states)
+        if shape is None:
+            break
+    assert shape is None
+    assert states[0] is not None
+
+
+@pytest.mark.parametrize(
+    "state", ["", "triton-sam/0/1/r", f"triton-sam/{'0' * 32}/1/r", 7, {"a": 1}, ["x"], True], ids=repr
+)
+def test_a_state_that_is_not_known(http, state):
+    answer = call(http, 1, [], [state])
+    assert answer.status_code == 404
+    assert "draw the object" in answer.json()["error"]
+
+
+def test_an_object_that_a_session_does_not_have(http):
+    _, [state] = tracked(http, 0, [BOX])
+    assert call(http, 1, [], [state.replace("/1/", "/2/")]).status_code == 404
+
+
+def test_a_session_that_nobody_uses_ends(http, running, client):
+    _, states = tracked(http, 0, [BOX])
+    sessions = running[0].app.state.live_videos
+    assert len(sessions) == 1
+    next(iter(sessions._live.values())).used = time.monotonic() - 100
+    wait_until(lambda: len(sessions) == 0)
+    assert client.videos[-1].is_closed
+    assert call(http, 1, [], states).status_code == 404
+    assert running[0].app.state.engine.budgets.videos.used == 0
+    assert running[0].app.state.engine.budgets.video_masks.used == 0
+
+
+def test_a_failed_call_can_be_repeated(http, client):
+    _, states = tracked(http, 0, [BOX])
+    client.failure = InferenceError("no luck")
+    assert call(http, 1, [], states).status_code == 502
+    assert call(http, 2, [], states).status_code == 502
+    client.failure = None
+    [box], _ = tracked(http, 2, [], states)
+    assert box[0] == BOX[0] + 2 * clip.STEP
+    assert client.videos[-1].computed[-2:] == [1, 2]  # no frame is left out
+
+
+def test_too_many_sessions_are_refused_and_failed_ones_take_no_place(http, running, client):
+    client.most_objects = 1
+    assert call(http, 0, [BOX, BOX]).status_code == 422
+    client.most_objects = 64
+    assert len(running[0].app.state.live_videos) == 0
+    states = [tracked(http, 0, [BOX])[1][0] for _ in range(6)]
+    assert call(http, 0, [BOX]).status_code == 503
+    shapes, _ = tracked(http, 1, [], states)
+    assert [shape[0] for shape in shapes] == [BOX[0] + clip.STEP] * 6
+
+
+def test_users_do_not_disturb_each_other(http):
+    def use(user):
+        box = [value + (0, user)[place % 2] for place, value in enumerate(BOX)]
+        _, states = tracked(http, 0, [box])
+        for frame in range(1, 6):
+            [found], states = tracked(http, frame, [], states)
+            assert found[:2] == [box[0] + clip.STEP * frame, box[1]]
+
+    with ThreadPoolExecutor(5) as users:
+        for done in [users.submit(use, 3 * user) for user in range(5)]:
+            done.result()
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ([1, 2, 3], "do not make a polygon"),
+        ([9, 9, 9, 9], "a part inside"),
+        ([900, 900, 990, 990], "a part inside"),
+        ({"type": "polygon", "points": [1, 2, 3, 4]}, "do not make a polygon"),
+        ({"type": "mask", "points": [1, 2, 3, 4]}, "runs"),
+        ({"type": "mask", "points": [0, 9, 0, 0, 1, 1]}, "add up"),
+        ({"type": "mask", "points": [4, 0, 0, 1, 1]}, "no pixel"),
+        ({"type": "mask", "points": [4, 0, 0, 9000, 1]}, "within the image"),
+        ({"type": "mask", "points": [0, 4e15, 0, 0, 1, 1]}, "runs"),
+        ({"type": "ellipse", "points": [1]}, "shapes"),
+        ({"type": "points", "points": []}, "do not make a points"),
+    ],
+)
+def test_shapes_that_cannot_be_tracked(http, running, shape, words):
+    answer = call(http, 0, [shape])
+    assert answer.status_code == 422
+    assert words in answer.json()["error"]
+    assert len(running[0].app.state.live_videos) == 0
+
+
+def test_a_frame_of_another_size(http, images):
+    _, states = tracked(http, 0, [BOX])
+    answer = call(http, (images / "shapes.jpg").read_bytes(), [], states)
+    assert (answer.status_code, "one size" in answer.json()["error"]) == (422, True)
+    tracked(http, 1, [], states)
+
+
+def test_without_a_video_model_there_is_no_tracker():
+    with service_with_videos(tracks_videos=False, adapters=("cvat",)) as (running, _):
+        assert NAME not in running.http.get("/api/functions").json()
+        assert call(running.http, 0, [BOX]).status_code == 404

@@ -1,0 +1,145 @@
+"""The tracking function for CVAT's agents: frame by frame, it gives the masks of a video that is tracked at once.
+
+The server's masks depend on everything before. The two parts of CVAT's SDK that the function needs are made here; the
+slow tests use the SDK itself.
+"""
+
+import gc
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.conditions import wait_until
+from support.fake_video_server import FakeVideoServer, VideoTransport
+
+from triton_sam import SAM2VideoClient
+from triton_sam.errors import ConfigurationError, PromptError, VideoError
+from triton_sam.integrations import cvat
+from triton_sam.integrations.cvat_tracking import Tracker
+from triton_sam.masks import mask_to_box
+
+COUNT = 24
+FRAMES = [np.full((48, 64, 3), 3 * index, np.uint8) for index in range(COUNT)]
+DRAWN = np.zeros((48, 64), bool)
+DRAWN[10:20, 15:40] = True
+BOX = [5.0, 6.0, 30.0, 40.0]
+
+
+@pytest.fixture(autouse=True)
+def sdk(monkeypatch):
+    """The classes and functions of CVAT's SDK that the tracker uses; a mask keeps its pixels."""
+    root, annotation, masks = (ModuleType(name) for name in ("cvat_sdk", "cvat_sdk.auto_annotation", "cvat_sdk.masks"))
+    root.auto_annotation, root.masks = annotation, masks
+    annotation.TrackableShape = annotation.TrackingFunctionSpec = SimpleNamespace
+    masks.encode_mask = np.asarray
+    masks.decode_mask = lambda points, **_: np.asarray(points)
+    for module in (root, annotation, masks):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.fixture
+def server():
+    return FakeVideoServer()
+
+
+@pytest.fixture
+def tracker(server):
+    return Tracker(SAM2VideoClient(transport=VideoTransport(server)))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """The masks of both objects in all frames, tracked at once."""
+    client = SAM2VideoClient(transport=VideoTransport(FakeVideoServer()))
+    with client.open(FRAMES) as video:
+        video.add(0, 1, mask=DRAWN)
+        video.add(0, 2, box=BOX)
+        return [{number: found.mask for number, found in masks.items()} for _, masks in video.propagate(logits=False)]
+
+
+def shape(kind, points):
+    return SimpleNamespace(type=kind, points=points)
+
+
+def begin(tracker, index=0):
+    frame = tracker.preprocess_image(None, Image.fromarray(FRAMES[index]))
+    shapes = shape("mask", DRAWN), shape("rectangle", BOX)
+    return [tracker.init_tracking_state(None, frame, each) for each in shapes]
+
+
+def follow(tracker, states, index):
+    frame = tracker.preprocess_image(None, Image.fromarray(FRAMES[index]))
+    return [tracker.track(None, frame, state) for state in states]
+
+
+def is_equal(found, masks):
+    drawn, boxed = found
+    box = mask_to_box(masks[2])
+    same = np.array_equal(drawn.points, masks[1]) if masks[1].any() else drawn is None
+    return same and (boxed is None if box is None else boxed.points == list(box))
+
+
+def test_masks_equal_those_of_the_video_at_once(tracker, server, expected):
+    states = begin(tracker)
+    for index in range(1, COUNT):
+        assert is_equal(follow(tracker, states, index), expected[index]), index
+    assert len(server.sessions) == 1
+
+
+def test_a_lost_session_changes_nothing(tracker, server, expected):
+    states = begin(tracker)
+    for index in range(1, COUNT):
+        if index in (3, 11, 20):
+            server.lose_sessions()
+            server.lose_frames()
+        assert is_equal(follow(tracker, states, index), expected[index]), index
+
+
+def test_each_frame_is_tracked_once_for_all_its_objects(tracker, server):
+    states = begin(tracker)
+    for index in (1, 2, 3):
+        frame = tracker.preprocess_image(None, Image.fromarray(FRAMES[index]))
+        for state in states:
+            tracker.track(None, frame, state)
+        tracker.track(None, tracker.preprocess_image(None, Image.fromarray(FRAMES[index])), states[0])  # once more
+    assert server.tracked == [1, 2, 3]
+
+
+def test_an_object_drawn_later_has_a_session_of_its_own(tracker, server):
+    first = begin(tracker)
+    follow(tracker, first, 1)
+    second = begin(tracker, 1)
+    assert first[0].session is not second[0].session
+    assert second[0].session is second[1].session
+    follow(tracker, [*first, *second], 2)
+    assert len(server.sessions) == 2
+
+
+def test_sessions_end_with_their_states(tracker, server):
+    states = begin(tracker)
+    assert len(server.sessions) == 1
+    del states
+    gc.collect()
+    wait_until(lambda: not server.sessions)
+
+
+def test_shapes_and_frames_that_cannot_be_tracked(tracker):
+    frame = tracker.preprocess_image(None, Image.fromarray(FRAMES[0]))
+    with pytest.raises(PromptError, match="no pixel"):
+        tracker.init_tracking_state(None, frame, shape("mask", np.zeros((48, 64), bool)))
+    with pytest.raises(PromptError):
+        tracker.init_tracking_state(None, frame, shape("rectangle", [99.0, 99.0, 120.0, 120.0]))
+    state = tracker.init_tracking_state(None, frame, shape("polygon", [1, 1, 30, 1, 30, 30]))
+    with pytest.raises(VideoError, match="one size"):
+        tracker.track(None, tracker.preprocess_image(None, Image.new("RGB", (9, 9))), state)
+    assert tracker.track(None, tracker.preprocess_image(None, Image.fromarray(FRAMES[1])), state).type == "polygon"
+
+
+def test_create():
+    assert set(cvat.create("tracker", url="localhost:1").spec.supported_shape_types) == {"mask", "polygon", "rectangle"}
+    with pytest.raises(ConfigurationError, match="a tracker takes no parameters"):
+        cvat.create("tracker", points_per_side=4)
+    with pytest.raises(ConfigurationError, match="choose"):
+        cvat.create("guess")

@@ -1,0 +1,182 @@
+"""The tracking function for CVAT's agents: objects are followed from frame to frame by sessions of the video model.
+
+Reference: cvat_sdk/auto_annotation/interface.py and ai-models/tracker/sam2 of https://github.com/cvat-ai/cvat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from ..client.video import SAM2VideoClient
+from ..client.video.sync import Video
+from ..errors import PromptError
+from ..families.base import Size
+from ..inputs.video.base import encode
+from ..inputs.video.growing import GrowingFrames
+from ..masks.polygons import mask_to_polygons
+from ..masks.rle import BoolArray
+from ..masks.segment import mask_to_box
+
+SHAPES = ("mask", "polygon", "rectangle")
+
+
+class Frame:
+    """A frame that is ready to be sent.
+
+    Args:
+        image: a Pillow image.
+
+    Attributes:
+        session: the session that began in this frame; None if none has.
+    """
+
+    def __init__(self, image: Any) -> None:
+        self.content, self.size = encode(image, None)
+        self.name = hashlib.sha256(self.content).digest()
+        self.session: Session | None = None
+
+
+@dataclass(eq=False)
+class State:
+    """An object that is tracked.
+
+    Args:
+        session: the session that tracks it.
+        number: its number there.
+        kind: the kind of its shapes.
+    """
+
+    session: Session
+    number: int
+    kind: str
+
+
+class Tracker:
+    """A tracking function. All objects that begin in one frame share a session, so that each frame is encoded once.
+
+    Args:
+        client: asks Triton. Its server must have the video model.
+    """
+
+    def __init__(self, client: SAM2VideoClient) -> None:
+        from cvat_sdk import auto_annotation
+
+        self._client = client
+        self.spec = auto_annotation.TrackingFunctionSpec(supported_shape_types=list(SHAPES))
+
+    def preprocess_image(self, _: Any, image: Any) -> Frame:
+        """Return a frame for the calls below."""
+        return Frame(image)
+
+    def init_tracking_state(self, _: Any, pp_image: Frame, shape: Any) -> State:
+        """Begin to track an object.
+
+        Args:
+            pp_image: answer of preprocess_image().
+            shape: a TrackableShape: a mask, a polygon or a rectangle.
+
+        Raises:
+            PromptError: the shape covers no pixel of the image.
+            ServerError: see triton_sam.errors.
+        """
+        if pp_image.session is None or not pp_image.session.is_at_start:
+            pp_image.session = Session(self._client, pp_image)
+        session = pp_image.session
+        return State(session, session.add(_prompt(shape, pp_image.size)), str(shape.type))
+
+    def track(self, _: Any, pp_image: Frame, state: State) -> Any:
+        """Return the shape of an object in the next frame; None if it is not in it.
+
+        Args:
+            pp_image: answer of preprocess_image() for the next frame.
+            state: answer of init_tracking_state().
+
+        Raises:
+            VideoError: the frame has another size than the first one.
+            ServerError: see triton_sam.errors. The call can be repeated.
+        """
+        from cvat_sdk import auto_annotation
+        from cvat_sdk.masks import encode_mask
+
+        mask = state.session.mask(pp_image, state.number)
+        box = mask_to_box(mask)
+        if box is None:
+            return None
+        points: Any = [float(value) for value in box]
+        if state.kind == "mask":
+            points = encode_mask(mask)
+        elif state.kind == "polygon":
+            points = mask_to_polygons(mask)[0]
+        return auto_annotation.TrackableShape(type=state.kind, points=points)
+
+
+class Session:
+    """The objects that began in one frame. It ends at Triton when nothing refers to it any more.
+
+    Args:
+        client: asks Triton.
+        frame: the first frame.
+    """
+
+    def __init__(self, client: SAM2VideoClient, frame: Frame) -> None:
+        self._frames = GrowingFrames(frame.content, frame.size)
+        self._last, self._tracked = frame.name, 0
+        self._masks: dict[int, BoolArray] = {}
+        self._lock = threading.Lock()
+        self._video = client.open(self._frames)
+        weakref.finalize(self, _close_soon, self._video)
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether no second frame has come yet."""
+        return self._frames.count == 1
+
+    def add(self, prompt: dict[str, Any]) -> int:
+        """Prompt an object in the first frame and return its number."""
+        with self._lock:
+            number = len(self._masks) + 1
+            self._masks[number] = self._video.add(0, number, **prompt, logits=False).mask
+            return number
+
+    def mask(self, frame: Frame, number: int) -> BoolArray:
+        """Return the mask of an object in a frame, which is the last one or a new one."""
+        with self._lock:
+            if frame.name != self._last:
+                self._frames.append(frame.content, frame.size)
+                self._last = frame.name
+            left = self._frames.count - 1 - self._tracked
+            if left:
+                for index, found in self._video.propagate(self._tracked + 1, left, logits=False):
+                    self._masks.update({each: segment.mask for each, segment in found.items()})
+                    self._tracked = index
+            return self._masks[number]
+
+
+def _close_soon(video: Video) -> None:
+    threading.Thread(target=video.close, name="triton-sam-close", daemon=True).start()
+
+
+def _prompt(shape: Any, size: Size) -> dict[str, Any]:
+    from cvat_sdk.masks import decode_mask
+
+    kind, (width, height) = str(shape.type), size
+    if kind == "rectangle":
+        x1, y1, x2, y2 = (float(value) for value in shape.points)
+        return {"box": [max(0.0, x1), max(0.0, y1), min(float(width), x2), min(float(height), y2)]}
+    if kind == "mask":
+        mask: Any = decode_mask(shape.points, image_width=width, image_height=height)
+    else:
+        canvas = Image.new("1", size)
+        corners = [(x - 0.5, y - 0.5) for x, y in np.reshape(np.asarray(shape.points, float), (-1, 2)).tolist()]
+        ImageDraw.Draw(canvas).polygon(corners, fill=1)
+        mask = np.asarray(canvas)
+    if not np.any(mask):
+        raise PromptError(f"the {kind} covers no pixel of the image")
+    return {"mask": np.asarray(mask, bool)}

@@ -1,0 +1,191 @@
+"""CVAT's tracker: each call brings one frame, shapes that begin to be tracked, and states of those that are tracked.
+
+A state is a handle of an object in a session of the service. CVAT signs it and sends it back with the next frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from fastapi import Request, Response
+from PIL import Image, ImageDraw
+from pydantic import Field
+
+from ...families.base import Size
+from ...masks.polygons import mask_to_polygons
+from ...masks.rle import BoolArray
+from ...tracks.records import MaskRecord
+from ..engine import Pair
+from ..problems import Problem
+from ..store import StoredImage
+from ..videos.live import UNKNOWN, Drawn
+from .bridge import Bridge, Lenient, Target, json_answer
+from .nuclio_masks import box_runs, mask_of_points
+
+MAX_SHAPES = 64
+"""The most objects of one call."""
+MAX_SESSIONS = 16
+"""The most sessions of one call: one begins with each call that brings shapes without states."""
+_STATE = re.compile(r"triton-sam/([0-9a-f]{32})/([1-9][0-9]{0,3})/([rpmdRPMD])")
+
+Kind = Literal["rectangle", "polygon", "mask", "points"]
+LETTERS: dict[str, Kind] = {"r": "rectangle", "p": "polygon", "m": "mask", "d": "points"}
+
+
+class Typed(Lenient):
+    """A shape with its type."""
+
+    type: Kind
+    points: list[float] = Field(max_length=1 << 20)
+
+
+class TrackCall(Lenient):
+    """One frame with shapes and states; of each pair, a state counts before a shape."""
+
+    image: str
+    shapes: list[Typed | list[float] | None] = Field(default_factory=list, max_length=MAX_SHAPES)
+    states: list[Any] = Field(default_factory=list, max_length=MAX_SHAPES)
+
+
+@dataclass(frozen=True)
+class State:
+    """An object in a session.
+
+    Args:
+        session: the name of the session.
+        number: the number of the object.
+        kind: the kind of shape that the tool expects.
+        is_typed: whether a shape has its type with it. Older versions of CVAT know rectangles as lists of numbers.
+    """
+
+    session: str
+    number: int
+    kind: Kind
+    is_typed: bool
+
+    def __str__(self) -> str:
+        letter = next(letter for letter, kind in LETTERS.items() if kind == self.kind)
+        return f"triton-sam/{self.session}/{self.number}/{letter if self.is_typed else letter.upper()}"
+
+
+async def track(bridge: Bridge, request: Request, pair: Pair, call: TrackCall) -> Response:
+    """Return the shapes of all objects in the frame, and their states.
+
+    Raises:
+        Problem: 404, a state is not known (any more); 422, a shape or state cannot be used.
+    """
+    image = await bridge.image(call.image)
+    count = max(len(call.shapes), len(call.states))
+    states = [state_of(each) for each in [*call.states, *[None] * count][:count]]
+    shapes = [*call.shapes, *[None] * count][:count]
+    followed = {place: state for place, state in enumerate(states) if state is not None}
+    begun = {place: shape for place, shape in enumerate(shapes) if shape is not None and place not in followed}
+    if len({state.session for state in followed.values()}) > MAX_SESSIONS:
+        raise Problem(422, f"the objects of one call may belong to {MAX_SESSIONS} sessions")
+    typed = {place: shape if isinstance(shape, Typed) else untyped(shape) for place, shape in begun.items()}
+    drawn = await asyncio.to_thread(lambda: [drawn_of(each, image.size) for each in typed.values()])
+    found = await _follow(bridge, request, image, followed)
+    if drawn:
+        session, masks = await bridge.run(request, bridge.live.begin(image, pair, drawn))
+        for number, (place, record) in enumerate(zip(typed, masks, strict=True), 1):
+            found[place] = record, State(session, number, typed[place].type, isinstance(begun[place], Typed))
+    ordered = [found.get(place) for place in range(count)]
+    shown = await asyncio.to_thread(lambda: [None if each is None else shape_of(*each) for each in ordered])
+    return json_answer({"shapes": shown, "states": [None if each is None else str(each[1]) for each in ordered]})
+
+
+async def _follow(
+    bridge: Bridge, request: Request, image: StoredImage, states: dict[int, State]
+) -> dict[int, tuple[MaskRecord, State]]:
+    """Return the masks of tracked objects in the frame, by their place in the call."""
+    wanted: defaultdict[str, list[int]] = defaultdict(list)
+    for state in states.values():
+        wanted[state.session].append(state.number)
+    if not wanted:
+        return {}
+    masks = await bridge.run(request, bridge.live.track(image, wanted))
+    by_object = {
+        (name, number): record
+        for name, numbers in wanted.items()
+        for number, record in zip(numbers, masks[name], strict=True)
+    }
+    return {place: (by_object[state.session, state.number], state) for place, state in states.items()}
+
+
+def state_of(value: Any) -> State | None:
+    """Read a state; None stands for an object that is not tracked yet.
+
+    Raises:
+        Problem: 404, it is not a state of this service.
+    """
+    if value is None:
+        return None
+    match = _STATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise Problem(404, UNKNOWN, code="unknown_state")
+    session, number, letter = match.groups()
+    return State(session, int(number), LETTERS[letter.lower()], letter.islower())
+
+
+def untyped(points: list[float]) -> Typed:
+    """Return a shape whose type is not given: four numbers are a rectangle, more are a polygon."""
+    return Typed(type="rectangle" if len(points) == 4 else "polygon", points=points)
+
+
+def drawn_of(shape: Typed, size: Size) -> Drawn:
+    """Return the prompt that a shape means. This blocks.
+
+    Raises:
+        Problem: 422, the numbers do not make such a shape.
+    """
+    points = shape.points
+    if shape.type == "mask":
+        return Drawn(mask=_filled(mask_of_points(points, size), shape.type))
+    if not np.isfinite(points).all():
+        raise Problem(422, f"a {shape.type} is made of finite numbers")
+    if shape.type == "rectangle":
+        box = Target(box=points).inside(size)["box"]
+        if box[0] >= box[2] or box[1] >= box[3]:
+            raise Problem(422, "a rectangle needs a part inside of the image")
+        return Drawn(box=box)
+    pairs = np.reshape(points, (-1, 2)).tolist() if points and len(points) % 2 == 0 else []
+    if shape.type == "points" and pairs:
+        return Drawn(points=Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"])
+    if shape.type == "polygon" and len(pairs) >= 3:
+        inside = Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"]
+        return Drawn(mask=_filled(_polygon(inside, size), shape.type))
+    raise Problem(422, f"{len(points)} numbers do not make a {shape.type}")
+
+
+def shape_of(record: MaskRecord, state: State) -> Any:
+    """Return a mask as a shape of the kind that the tool expects; None if the object is not in the frame."""
+    if record.box is None:
+        return None
+    mask = record.mask
+    if state.kind == "mask":
+        points: list[float] = box_runs(mask)
+    elif state.kind == "polygon":
+        points = np.round(mask_to_polygons(mask)[0], 2).tolist()
+    elif state.kind == "points":
+        x1, y1, x2, y2 = record.box
+        points = [(x1 + x2) / 2, (y1 + y2) / 2]
+    else:
+        points = [float(value) for value in record.box]
+    return {"type": state.kind, "points": points} if state.is_typed else points
+
+
+def _polygon(points: list[list[float]], size: Size) -> BoolArray:
+    canvas = Image.new("1", size)
+    ImageDraw.Draw(canvas).polygon([(x - 0.5, y - 0.5) for x, y in points], fill=1)
+    return np.asarray(canvas, bool)
+
+
+def _filled(mask: BoolArray, kind: str) -> BoolArray:
+    if not mask.any():
+        raise Problem(422, f"the {kind} covers no pixel of the image")
+    return mask

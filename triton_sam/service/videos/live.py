@@ -1,0 +1,260 @@
+"""Videos whose frames arrive one by one from a tool: their sessions, their objects, and how long they stay."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ...errors import SamError
+from ...inputs.video.growing import GrowingFrames
+from ...masks.rle import BoolArray
+from ...masks.video_segment import VideoSegment
+from ...tracks.records import MaskRecord
+from ..budgets import Lease
+from ..engine import Engine, Pair
+from ..logs import LOGGER
+from ..problems import Problem
+from ..store import StoredImage
+from .clients import OpenVideo, VideoClient
+from .store import MOST_SECONDS, Videos
+
+Result = TypeVar("Result")
+UNKNOWN = "the state of an object is not known (any more): draw the object in a frame, and track it again from there"
+"""What a tool shows when a session has ended."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An object that a user has drawn in the first frame: a box, points, or a mask.
+
+    Args:
+        box: x1, y1, x2, y2 in pixels.
+        points: x, y in pixels, each inside of the object.
+        mask: bool (H,W).
+    """
+
+    box: Sequence[float] | None = None
+    points: Sequence[Sequence[float]] | None = None
+    mask: BoolArray | None = None
+
+
+class LiveVideo:
+    """A session. Calls run one after the other, each to its end, even if its caller goes away.
+
+    Args:
+        image: the first frame.
+        client: the client of the video model.
+        engine: has the budgets.
+        leases: the place of the session, and the memory of its frames and masks.
+    """
+
+    def __init__(self, image: StoredImage, client: VideoClient, engine: Engine, leases: tuple[Lease, Lease]) -> None:
+        self.used = time.monotonic()
+        self._frames = GrowingFrames(image.content, image.size)
+        self._last = _name(image.content)
+        self._tracked = 0
+        self._masks: dict[int, MaskRecord] = {}
+        self._client = client
+        self._engine = engine
+        self._place, self._memory = leases
+        self._video: OpenVideo | None = None
+        self._lock = asyncio.Lock()
+
+    async def begin(self, drawn: Sequence[Drawn]) -> list[MaskRecord]:
+        """Prompt objects in the first frame, which get the numbers 1, 2, ..., and return their masks.
+
+        Raises:
+            Problem: 503, there is no memory for the frame.
+            SamError: a prompt cannot be used, or Triton fails.
+        """
+
+        async def work() -> list[MaskRecord]:
+            self._memory.grow(self._frames.nbytes)
+            self._video = await self._client.open(self._frames)
+            for number, each in enumerate(drawn, 1):
+                labels = None if each.points is None else [1] * len(each.points)
+                segment = await self._video.add(
+                    0, number, points=each.points, labels=labels, box=each.box, mask=each.mask
+                )
+                self._masks[number] = await self._record(0, number, segment)
+            return list(self._masks.values())
+
+        return await self._run(work)
+
+    async def track(self, image: StoredImage, numbers: Sequence[int]) -> list[MaskRecord]:
+        """Return the masks of objects in a frame. An image that equals the last one is the same frame.
+
+        Raises:
+            Problem: 404, there is no such object; 413, there are too many frames; 503, there is no memory for the
+                frame.
+            SamError: the frame cannot be used, or Triton fails. The call can be repeated.
+        """
+        if not set(numbers) <= set(self._masks):
+            raise Problem(404, UNKNOWN, code="unknown_state")
+
+        async def work() -> list[MaskRecord]:
+            name = _name(image.content)
+            if name != self._last:
+                self._add(image, name)
+            if self._tracked < self._frames.count - 1:
+                await self._catch_up(self._frames.count - 1)
+            return [self._masks[number] for number in numbers]
+
+        return await self._run(work)
+
+    async def close(self) -> None:
+        """End the session at Triton. It raises nothing."""
+        async with self._lock:
+            video, self._video = self._video, None
+            if video is not None:
+                with contextlib.suppress(SamError):  # Triton closes an idle session by itself
+                    await video.aclose()
+        self._place.give()
+        self._memory.give()
+
+    def _add(self, image: StoredImage, name: bytes) -> None:
+        most = self._engine.settings.max_video_frames
+        if self._frames.count >= most:
+            raise Problem(413, f"a video may have {most} frames")
+        before = self._frames.nbytes
+        self._engine.budgets.video_masks.check(len(image.content))
+        self._frames.append(image.content, image.size)
+        self._memory.grow(self._frames.nbytes - before)
+        self._last = name
+
+    async def _catch_up(self, index: int) -> None:
+        """Track from the frame behind the last one that was tracked: an earlier call may have failed."""
+        video = self._video
+        if video is None:
+            raise Problem(404, UNKNOWN, code="unknown_state")
+        count = index - self._tracked
+        frames = video.propagate(start=self._tracked + 1, count=count)
+        async with contextlib.aclosing(frames):
+            async for frame, masks in frames:
+                found = {number: await self._record(frame, number, each) for number, each in masks.items()}
+                self._masks.update(found)
+                self._tracked = frame
+                self._engine.metrics.tracked_frames.inc()
+
+    async def _record(self, frame: int, number: int, segment: VideoSegment) -> MaskRecord:
+        width, height = self._frames.size
+
+        async def fetch() -> list[VideoSegment]:
+            return [segment]
+
+        return await self._engine.budgets.workers.run(
+            2 * width * height, fetch, lambda found: MaskRecord.of(frame, number, next(iter(found)))
+        )
+
+    async def _run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        self.used = time.monotonic()
+
+        async def run() -> Result:
+            async with self._lock:
+                return await work()
+
+        task = asyncio.create_task(run())
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have gone away
+        try:
+            return await asyncio.shield(task)
+        finally:
+            self.used = time.monotonic()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs."""
+        return self._lock.locked()
+
+
+class LiveVideos:
+    """All sessions of one service. Their names cannot be guessed.
+
+    Args:
+        engine: has the budgets.
+        videos: knows the clients of the video models.
+    """
+
+    def __init__(self, engine: Engine, videos: Videos) -> None:
+        self._engine = engine
+        self._videos = videos
+        self._live: dict[str, LiveVideo] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    async def start(self) -> None:
+        """Begin to remove unused sessions."""
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    async def stop(self) -> None:
+        """End all sessions."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await asyncio.gather(*(self._end(name) for name in list(self._live)))
+
+    async def begin(self, image: StoredImage, pair: Pair, drawn: Sequence[Drawn]) -> tuple[str, list[MaskRecord]]:
+        """Begin a session, and return its name and the masks of the objects in the first frame.
+
+        Raises:
+            Problem: 404, the pair has no video model; 503, there are too many videos, or there is no memory.
+            SamError: a prompt cannot be used, or Triton fails.
+        """
+        pair = await self._videos.pair(pair.name)
+        budgets = self._engine.budgets
+        place = budgets.videos.take()
+        video = LiveVideo(image, self._videos.clients.of(pair), self._engine, (place, budgets.video_masks.take(0)))
+        name = uuid.uuid4().hex
+        self._live[name] = video
+        try:
+            return name, await video.begin(drawn)
+        except BaseException:
+            closing = asyncio.ensure_future(self._end(name))  # it waits for the call, which goes on
+            await asyncio.shield(closing)
+            raise
+
+    def get(self, name: str) -> LiveVideo:
+        """Return a session.
+
+        Raises:
+            Problem: 404, it is not known, or not any more.
+        """
+        video = self._live.get(name)
+        if video is None:
+            raise Problem(404, UNKNOWN, code="unknown_state")
+        return video
+
+    async def track(self, image: StoredImage, wanted: Mapping[str, Sequence[int]]) -> dict[str, list[MaskRecord]]:
+        """Return the masks of objects of several sessions in a frame, by name of the session.
+
+        Raises:
+            Problem: 404, a session or object is not known. No session has taken the frame then. See LiveVideo.track().
+        """
+        videos = {name: self.get(name) for name in wanted}
+        return {name: await video.track(image, wanted[name]) for name, video in videos.items()}
+
+    async def _end(self, name: str) -> None:
+        video = self._live.pop(name, None)
+        if video is not None:
+            await video.close()
+
+    async def _sweep(self) -> None:
+        idle = self._engine.settings.video_idle_seconds
+        while True:
+            await asyncio.sleep(min(MOST_SECONDS, idle / 4))
+            now = time.monotonic()
+            for name, video in list(self._live.items()):
+                if not video.is_busy and now - video.used > idle:
+                    await self._end(name)
+                    LOGGER.info("session removed", extra={"fields": {"idle_seconds": idle}})
+
+
+def _name(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()

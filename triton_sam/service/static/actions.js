@@ -6,7 +6,7 @@ import { isBlank } from "./scene.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** page: {scene, masks, pictures, video, everything, words, stage, settings, change(act, time), show(), endHover()} */
+/** page: {scene, masks, pictures, video, everything, words, stage, settings, change(act, time), show(), endHover(), takeCornerBack()} */
 export function actionsOf(page) {
   const { video, everything, words, stage, settings, pictures } = page;
   const { change, show, endHover } = page;
@@ -52,6 +52,7 @@ export function actionsOf(page) {
       if (count > 1 && index < count) actions.choose(page.scene.activeId, index);
     },
     undo() {
+      if (page.takeCornerBack()) return;
       page.scene.undo();
       void page.masks.refresh();
     },

@@ -103,6 +103,7 @@ export function actionsOf(page) {
     jump: (by) => video.isOpen && video.jump(by),
     track: (direction) => void video.track(direction),
     escape() {
+      pictures.cancel();
       void video.stop();
       everything.escape();
       stage.abort();

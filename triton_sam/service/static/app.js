@@ -320,6 +320,7 @@ connectControls({
   stage,
   shelf: pictures.shelf,
   open: (files) => pictures.open(files),
+  cancel: () => pictures.cancel(),
   reupload: () => pictures.reupload(),
   endHover,
   warn,

@@ -12,7 +12,7 @@ const $ = (id) => document.getElementById(id);
 /**
  * Connect every control of the page with its action.
  *
- * page: {actions, settings, scene, masks, video, stage, shelf, open, reupload, endHover, warn, currentImage()}
+ * page: {actions, settings, scene, masks, video, stage, shelf, open, cancel, reupload, endHover, warn, currentImage()}
  */
 export function connectControls(page) {
   const { actions, settings, scene, masks, stage } = page; // of images; the video has its own
@@ -50,6 +50,7 @@ export function connectControls(page) {
   $("zoom-out").addEventListener("click", () => actions.zoom(0.8));
   $("zoom-fit").addEventListener("click", actions.fit);
   $("new-object").addEventListener("click", actions.newObject);
+  $("busy-cancel").addEventListener("click", page.cancel);
   $("banner-close").addEventListener("click", () => page.warn(""));
   $("theme").addEventListener("click", toggleTheme);
   $("keys").addEventListener("click", actions.help);

@@ -78,3 +78,19 @@ def test_the_upload_of_a_video_can_be_cancelled(browser, tmp_path):
         assert page.page.is_hidden("#banner")
         assert page.page.evaluate("tritonSam.video.info.name") == "clip.mp4"
         assert len(client.videos) == opened
+
+
+OUTSIDE = """[...document.querySelectorAll(".sample")].filter((sample) => {
+  const [box, card] = [sample, sample.closest(".card")].map((each) => each.getBoundingClientRect());
+  return box.left < card.left || box.right > card.right || box.bottom > card.bottom;
+}).length"""
+
+
+def test_the_samples_fit_into_their_card_and_open(page):
+    assert page.page.locator(".sample").count() == 4
+    for size in ((390, 844), (844, 390), (1280, 800)):
+        page.page.set_viewport_size({"width": size[0], "height": size[1]})
+        assert page.page.evaluate(OUTSIDE) == 0
+    page.page.click('[data-sample="cells.jpg"]')
+    page.opened("cells.jpg")
+    assert page.page.evaluate("[tritonSam.image.width, tritonSam.image.height]") == [800, 600]

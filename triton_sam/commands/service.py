@@ -130,6 +130,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="time limit of a search for everything (default: 600)",
     )
+    parser.add_argument(
+        "--image-urls",
+        action="store_true",
+        help="callers may name images by their addresses, which the service fetches; it reaches public addresses alone",
+    )
     _add_videos(parser)
     _add_adapters(parser)
     parser.add_argument(
@@ -252,6 +257,7 @@ def run(args: argparse.Namespace) -> int:
         max_tracks=args.max_tracks,
         max_searches=args.max_searches,
         search_seconds=args.search_seconds,
+        image_urls=args.image_urls,
         log_format=args.log_format,
         adapters=TOOLS if args.adapters else tuple(args.adapter),
         cvat_words=_words(args.cvat_words),

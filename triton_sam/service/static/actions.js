@@ -87,6 +87,7 @@ export function actionsOf(page) {
     toggleMultimask: () => actions.multimask(!(page.scene.active ?? page.scene).multimask),
     open: () => $("file").click(),
     openFolder: () => $("folder").click(),
+    openUrl: () => document.body.dataset.urls === "1" && $("url-dialog").showModal(),
     otherImage: (by) => pictures.shelf.step(by),
     zoom: (factor) => stage.zoom(factor),
     fit: () => stage.fit(),

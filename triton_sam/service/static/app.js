@@ -240,7 +240,9 @@ live.addEventListener("token", () => void askToken().then(() => live.connect()))
 
 async function loadModels() {
   try {
-    models = await rest.models();
+    const answer = await rest.models();
+    models = answer.models;
+    document.body.dataset.urls = answer.image_urls ? "1" : "0";
   } catch (problem) {
     if (problem.status === 401) return askToken().then(loadModels);
     return;
@@ -321,6 +323,7 @@ connectControls({
   shelf: pictures.shelf,
   open: (files) => pictures.open(files),
   cancel: () => pictures.cancel(),
+  openUrl: (url) => pictures.openUrl(url),
   reupload: () => pictures.reupload(),
   endHover,
   warn,

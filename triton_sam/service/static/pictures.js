@@ -61,6 +61,17 @@ export class Pictures {
     for (const file of files.filter(isCoco)) await this.#import(file);
   }
 
+  /** Open an image that lies at an address, which the service fetches. */
+  async openUrl(url) {
+    let file = null;
+    const name = nameOf(url);
+    const problem = await this.#opens("Fetching the image …", name, async (_, signal) => {
+      file = new File([await rest.fetchUrl(url, this.#page.settings.model, signal)], name);
+    });
+    if (problem?.status === 401) void askToken().then(() => this.openUrl(url));
+    if (!problem) await this.#openFile(file);
+  }
+
   async #openFiles(first, others) {
     if (isVideo(first)) return this.#openVideo(first);
     if (/\.zip$/i.test(first.name)) return this.#openProject(first);
@@ -221,6 +232,16 @@ export class Pictures {
     if (!entry.state) return;
     everything.restore(entry.state.found);
     forImages.scene.restore(entry.state);
+  }
+}
+
+/** Return the last part of an address as the name of a file. */
+function nameOf(url) {
+  try {
+    const { hostname, pathname } = new URL(url);
+    return decodeURIComponent(pathname.split("/").filter(Boolean).at(-1) ?? hostname);
+  } catch {
+    return "image";
   }
 }
 

@@ -53,8 +53,9 @@ export async function call(path, options = {}, send = fetch) {
   throw new Problem(members);
 }
 
+/** Return {models, image_urls}. */
 export async function models() {
-  return (await (await call("/v1/models")).json()).models;
+  return (await call("/v1/models")).json();
 }
 
 /** Upload an image; ``heard(part)`` hears which part has been sent. */
@@ -63,6 +64,14 @@ export async function upload(file, model, signal, heard) {
   body.append("image", file, file.name || "image");
   const query = model ? `?model=${encodeURIComponent(model)}` : "";
   return sendFile(`/v1/images${query}`, body, signal, heard);
+}
+
+/** Let the service fetch an image from an address, and return its bytes. */
+export async function fetchUrl(url, model, signal) {
+  const query = model ? `?model=${encodeURIComponent(model)}` : "";
+  const headers = { "Content-Type": "application/json" };
+  const info = await call(`/v1/images/url${query}`, { method: "POST", body: JSON.stringify({ url }), headers, signal });
+  return (await call(`/v1/images/${(await info.json()).id}/content`, { signal })).blob();
 }
 
 /** Send a form with a file, and return the JSON of the answer. */

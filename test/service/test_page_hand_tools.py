@@ -150,3 +150,102 @@ def test_an_object_is_copied_to_the_clipboard(two_objects):
     )
     rows, columns = np.nonzero(expected)
     assert size == [np.ptp(columns) + 1, np.ptp(rows) + 1]
+
+
+CORNERS = [(100, 480), (300, 480), (300, 580), (100, 580)]
+
+
+def filled(shape, corners):
+    """The pixels whose centre lies inside a convex polygon, whose corners go round to the right."""
+    y, x = np.mgrid[: shape[0], : shape[1]] + 0.5
+    inside = np.ones(shape, bool)
+    for (x1, y1), (x2, y2) in zip(corners, [*corners[1:], corners[0]], strict=True):
+        inside &= (x2 - x1) * (y - y1) - (y2 - y1) * (x - x1) >= 0
+    return inside
+
+
+def test_polygons_are_added_to_the_mask_and_taken_out(two_objects):
+    page = two_objects
+    before = masks_of(page)
+    page.page.keyboard.press("g")
+    assert page.page.locator("#polygon-buttons").is_hidden()
+    for corner in CORNERS:
+        page.click(*corner)
+    assert "4 corners" in page.page.inner_text("#polygon-hint")
+    drag(page, (100, 580), (60, 590))  # a corner that is there is moved
+    page.click(300, 480, button="right")
+    assert "3 corners" in page.page.inner_text("#polygon-hint")
+    page.click(*CORNERS[0])
+    edited(page, 1)
+    after = masks_of(page)
+    triangle = filled(before["Object 2"].shape, [CORNERS[0], CORNERS[2], (60, 590)])
+    rim = np.count_nonzero(after["Object 2"] ^ (before["Object 2"] | triangle))
+    assert rim < 500  # a pixel of the screen along the sides
+    added = np.count_nonzero(after["Object 2"] & ~before["Object 2"])
+    assert added == pytest.approx(np.count_nonzero(triangle), rel=0.02)
+    assert np.array_equal(after["Object 1"], before["Object 1"])
+    page.page.keyboard.press("Shift+G")
+    for corner in CORNERS:
+        page.click(*corner)
+    page.page.click("#polygon-close")
+    page.wait(f"tritonSam.resultOf(tritonSam.scene.active).found.area !== {np.count_nonzero(after['Object 2'])}")
+    cut = masks_of(page)["Object 2"]
+    assert not cut[485:575, 105:295].any()
+    assert np.array_equal(cut[:478], after["Object 2"][:478])
+    page.page.keyboard.press("Control+z")  # each polygon is one step
+    assert np.array_equal(masks_of(page)["Object 2"], after["Object 2"])
+    page.page.keyboard.press("Control+z")
+    assert np.array_equal(masks_of(page)["Object 2"], before["Object 2"])
+
+
+def test_corners_are_taken_back_before_the_mask_changes(shapes):
+    page = shapes
+    page.page.keyboard.press("Shift+G")
+    page.click(*CORNERS[0])
+    page.wait("document.getElementById('banner').textContent.includes('has a mask')")
+    page.page.keyboard.press("g")
+    for corner in CORNERS:
+        page.click(*corner)
+    page.page.click("#undo")
+    assert "3 corners" in page.page.inner_text("#polygon-hint")
+    page.page.keyboard.press("Backspace")
+    assert page.page.locator("#polygon-close").is_disabled()
+    page.page.keyboard.press("Escape")
+    assert page.page.locator("#polygon-buttons").is_hidden()
+    assert page.page.evaluate("tritonSam.scene.objects.length") == 0
+
+
+def test_a_polygon_is_drawn_with_the_keyboard(shapes):
+    page = shapes
+    keyboard = page.page.keyboard
+    keyboard.press("g")
+    keyboard.press("Enter")  # a cursor in the middle
+    keyboard.press("Enter")
+    for key, count in (("ArrowRight", 5), ("ArrowDown", 5), ("ArrowLeft", 5)):
+        for _ in range(count):
+            keyboard.press(key)
+        keyboard.press("Enter")
+    keyboard.press("Enter")  # the last corner again
+    edited(page, 0)
+    x, y, width, height = page.page.evaluate("tritonSam.resultOf(tritonSam.scene.active).found.bbox")
+    scale = (page.at(800, 0)[0] - page.at(0, 0)[0]) / 800
+    assert (x, y) == (400, 300)
+    assert (width, height) == (pytest.approx(50 / scale, abs=1), pytest.approx(50 / scale, abs=1))
+
+
+def test_a_polygon_is_drawn_with_a_finger(browser, service, images):
+    from support.running_browser import Page
+
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = Page(context.new_page())
+    page.page.goto(service.url)
+    page.ready()
+    page.open(images / "shapes.jpg")
+    page.page.locator("[data-tool=polygon]").tap()
+    for corner in [(100, 100), (600, 100), (600, 500), (100, 100)]:
+        page.page.touchscreen.tap(*page.at(*corner))
+    edited(page, 0)
+    area = page.page.evaluate("tritonSam.resultOf(tritonSam.scene.active).found.area")
+    assert area == pytest.approx(500 * 400 / 2, rel=0.02)
+    assert page.faults == []
+    context.close()

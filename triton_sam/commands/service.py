@@ -135,6 +135,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="show the slides and maps of a folder on the page /large, and segment them by /v1/large (default: none)",
     )
+    parser.add_argument(
+        "--image-urls",
+        action="store_true",
+        help="callers may name images by their addresses, which the service fetches; it reaches public addresses alone",
+    )
     _add_videos(parser)
     _add_adapters(parser)
     parser.add_argument(
@@ -257,6 +262,7 @@ def run(args: argparse.Namespace) -> int:
         max_tracks=args.max_tracks,
         max_searches=args.max_searches,
         search_seconds=args.search_seconds,
+        image_urls=args.image_urls,
         log_format=args.log_format,
         large_images=args.large_images,
         adapters=TOOLS if args.adapters else tuple(args.adapter),

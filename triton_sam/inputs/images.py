@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from ..errors import ImageError
+from ..errors import ImageError, MissingDependencyError
 from ..families.base import Family, FloatArray, Size
+from .heic import register_opener, starts_heic
 from .resample import resize_bytes
 
 PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
@@ -99,6 +100,7 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
 
     Raises:
         ImageError: the source is missing, empty, damaged, too large, or not an image.
+        MissingDependencyError: a HEIC photograph, without the extra `heic`.
     """
     plain = plain_source(source)
     if isinstance(plain, np.ndarray):
@@ -125,6 +127,7 @@ def image_bytes(source: ImageSource) -> bytes:
 
     Raises:
         ImageError: the source is missing, empty or unreadable, or it has an unsupported type.
+        MissingDependencyError: a HEIC photograph, without the extra `heic`.
     """
     source = plain_source(source)
     if isinstance(source, (np.ndarray, Image.Image)):
@@ -216,7 +219,7 @@ def _decode(
     else:
         raise ImageError(_unsupported_source(source))
     try:
-        with Image.open(stream, formats=formats) as image:
+        with _opened(stream, formats) as image:
             if _is_deep(image) and image.width * image.height > MAX_DEEP_PIXELS:
                 raise ImageError(
                     f"{_describe(source)} is too large: {image.width} x {image.height} pixels of more than 8 bits; at "
@@ -224,7 +227,7 @@ def _decode(
                 )
             image.load()
             return image
-    except ImageError:
+    except (ImageError, MissingDependencyError):
         raise
     except Image.DecompressionBombError as error:
         raise ImageError(f"{_describe(source)} is too large: {error}") from error
@@ -232,6 +235,17 @@ def _decode(
         raise ImageError(f"{_describe(source)} is not an image that Pillow can read") from error
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
         raise ImageError(f"{_describe(source)} cannot be read: {_reason(error)}") from error
+
+
+def _opened(stream: io.BytesIO | Path, formats: tuple[str, ...] | None) -> Image.Image:
+    """Open an image by Pillow, which reads HEIC photographs only with the extra for them."""
+    try:
+        return Image.open(stream, formats=formats)
+    except UnidentifiedImageError:
+        if formats is not None or not starts_heic(stream):
+            raise
+    register_opener()
+    return Image.open(stream)
 
 
 def _check_file(path: Path) -> None:

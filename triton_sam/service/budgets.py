@@ -21,6 +21,8 @@ MEGA = 1_000_000
 RETRY_SECONDS = "1"
 FREE_BYTES = 1 << 16
 """So many bytes of each body and answer are not counted, so that a click needs no room that uploads may have taken."""
+MAX_FETCHES = 4
+"""Images that are fetched from addresses at a time; each takes as much memory as a request with a file may have."""
 RECEIVING_PER_PLACE = 4
 """Requests whose body is still on its way, for each request that may be worked on."""
 SMALL_PIXELS = 4 * MEGA
@@ -275,6 +277,7 @@ class Budgets:
         self.video_bytes = Budget("video_bytes", settings.video_bytes, "bytes of videos", metrics)
         self.video_masks = Budget("video_mask_bytes", settings.video_mask_bytes, "masks of videos", metrics)
         self.tracks = Budget("tracks", settings.max_tracks, "videos that are tracked at a time", metrics)
+        self.fetches = Budget("fetches", MAX_FETCHES, "images that are fetched from addresses at a time", metrics)
         self.searches = Budget("searches", settings.max_searches, "images that are searched at a time", metrics)
         self.workers = Workers(int(settings.work_megapixels * MEGA), metrics)
         self.messages = Pace(PAGES_MESSAGES, PAGES_BURST)

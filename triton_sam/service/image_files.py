@@ -7,13 +7,12 @@ import io
 from PIL import Image
 
 from ..families.base import Size
+from ..inputs.heic import is_heic
 from ..inputs.images import FORMATS, TURNED, open_image, orientation
 from .problems import Problem
 
 MEGA = 1_000_000
 PREVIEW_SIDE = 4096
-HEIC = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
-"""The brands of HEIF files (ISO/IEC 23008-12), which stand behind `ftyp`; phones write them."""
 
 
 def check_image(content: bytes, max_megapixels: float) -> Size:
@@ -33,7 +32,7 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
     except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
-        if content[4:8] == b"ftyp" and content[8:12] in HEIC:
+        if is_heic(content):
             raise Problem(
                 415,
                 "HEIC images are not read: save it as JPEG (on an iPhone: Settings, Camera, Formats, Most Compatible)",

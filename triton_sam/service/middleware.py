@@ -23,6 +23,8 @@ from .settings import Settings
 from .tracing import HEADER, read_trace
 
 CALLER = "triton_sam.caller"
+COUNT_UPLOAD = "triton_sam.upload"
+"""The member of a scope that counts bytes which the service fetches for a caller, as bytes of an upload."""
 """Key of the scope of a request: the name of its token."""
 DRAIN_SECONDS = 0.3
 """The service reads an oversized body for this long, so that the client can read the reason for the refusal."""
@@ -140,6 +142,7 @@ class Guard:
         caller = self._caller(scope)
         if not is_open(scope["path"], scope.get(ADAPTER)):
             scope[CALLER] = caller.name
+            scope[COUNT_UPLOAD] = caller.upload
             self._metrics.by_caller.labels(caller.name).inc()
             caller.start_request()
             held.callback(caller.end_request)

@@ -13,7 +13,7 @@ from .problems import Problem
 from .settings import Settings
 
 STATIC = Path(__file__).parent / "static"
-SAMPLES = ("shapes.jpg", "coffee.jpg")
+SAMPLES = ("shapes.jpg", "coffee.jpg", "street.jpg", "cells.jpg")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws: wss:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import ssl
 from typing import Any
 
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, NewConnectionError
+
+from ..transport.timed_sockets import CURRENT, TimedTlsSocket, connect, resolve
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -38,11 +41,23 @@ def is_public(address: str) -> bool:
 
 
 class PublicPool(urllib3.PoolManager):
-    """A urllib3 pool that raises a PrivateAddressError instead of connecting to an address that is not public."""
+    """A urllib3 pool that raises a PrivateAddressError instead of connecting to an address that is not public.
 
-    def __init__(self, **options: Any) -> None:
+    Args:
+        timed: whether its connections end with the Call of their thread (transport/timed_sockets.py), however slowly
+            the other side sends.
+        options: those of urllib3.
+    """
+
+    def __init__(self, *, timed: bool = False, **options: Any) -> None:
+        if timed:
+            context = ssl.create_default_context()
+            context.sslsocket_class = TimedTlsSocket
+            options["ssl_context"] = context
         super().__init__(**options)
-        self.pool_classes_by_scheme = {"http": _HTTPPool, "https": _HTTPSPool}
+        self.pool_classes_by_scheme = (
+            {"http": _TimedHTTPPool, "https": _TimedHTTPSPool} if timed else {"http": _HTTPPool, "https": _HTTPSPool}
+        )
 
 
 class _Checked(HTTPConnection):
@@ -68,12 +83,46 @@ class _CheckedTLS(_Checked, HTTPSConnection):
     pass
 
 
+class _Timed(HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        CURRENT.call.take(self.sock)  # with TLS, this is another socket than the one of _new_conn()
+
+    def _new_conn(self) -> socket.socket:
+        host, port = self._dns_host.strip("[]"), self.port or self.default_port
+        try:
+            _check(self.host, [str(each[4][0]) for each in resolve(host, port, CURRENT.call.left())])
+            connection = connect(host, port, CURRENT.call)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise NewConnectionError(self, str(error)) from error
+        try:
+            _check(self.host, [connection.getpeername()[0]])
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+class _TimedTLS(_Timed, HTTPSConnection):
+    pass
+
+
 class _HTTPPool(HTTPConnectionPool):
     ConnectionCls = _Checked
 
 
 class _HTTPSPool(HTTPSConnectionPool):
     ConnectionCls = _CheckedTLS
+
+
+class _TimedHTTPPool(HTTPConnectionPool):
+    ConnectionCls = _Timed
+
+
+class _TimedHTTPSPool(HTTPSConnectionPool):
+    ConnectionCls = _TimedTLS
 
 
 def _check(host: str, addresses: list[str]) -> None:

@@ -66,6 +66,7 @@ class Models(BaseModel):
     """All models."""
 
     models: list[Model]
+    image_urls: bool = Field(default=False, description="Whether `POST /v1/images/url` fetches images.")
 
 
 class ImageInfo(BaseModel):
@@ -238,6 +239,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     texts = {
         400: "The service cannot read the body.",
         401: "The token is missing or wrong.",
+        403: "The service does not allow this, see `--image-urls`.",
         404: "There is no such image, video or model.",
         406: "There is no such format of masks.",
         408: "The body came too slowly.",
@@ -248,7 +250,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         422: "The service cannot use a part of the request.",
         429: "The quota of the token is used up: header `Retry-After`.",
         499: "The client cancelled the request: header `Cancelled-By-Client: 1`.",
-        502: "Triton failed on the request.",
+        502: "Triton failed on the request, or the address of an image has no image.",
         503: "Triton does not answer, or the service is busy: try again.",
         504: "There was no answer in time.",
     }

@@ -76,6 +76,7 @@ class Settings:
         max_tracks: videos that are tracked at a time; more are answered 503.
         max_searches: images that are searched for everything or for words at a time; more are answered 503.
         search_seconds: seconds that one such search may take.
+        image_urls: whether callers may name images by their addresses, which the service fetches if they are public.
         static_max_age: seconds that a browser may keep the files of the page without asking.
         log_format: form of the log: "json" or "text".
         large_images: folder of large images that callers may look at and segment; None: there are none.
@@ -120,6 +121,7 @@ class Settings:
     max_tracks: int = 4
     max_searches: int = 4
     search_seconds: float = 600.0
+    image_urls: bool = False
     static_max_age: int = 0
     log_format: str = "json"
     large_images: str | None = None

@@ -113,7 +113,7 @@ class TimedTlsSocket(TimedSocket, ssl.SSLSocket):
 def connect(host: str, port: int, call: Call) -> TimedSocket:
     """Connect to the first address of a host that accepts. The addresses share the remaining time evenly."""
     failure = OSError(f"{host} has no address")
-    addresses = _resolve(host, port, call.left())
+    addresses = resolve(host, port, call.left())
     for number, (family, kind, protocol, _, address) in enumerate(addresses):
         sock = TimedSocket(family, kind, protocol)
         try:
@@ -130,7 +130,7 @@ def connect(host: str, port: int, call: Call) -> TimedSocket:
     raise failure
 
 
-def _resolve(host: str, port: int, seconds: float) -> Sequence[_AddressInfo]:
+def resolve(host: str, port: int, seconds: float) -> Sequence[_AddressInfo]:
     """Look up a host name in a separate thread, because the function of the system has no timeout."""
     found: queue.SimpleQueue[Sequence[_AddressInfo] | OSError] = queue.SimpleQueue()
 

@@ -14,6 +14,8 @@ from .. import answers
 from ..bodies import FILES, IMAGE_KINDS, is_image, kind_of
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
+from ..image_urls import ImageUrl, ImageUrls
+from ..middleware import COUNT_UPLOAD
 from ..problems import Problem
 from ..schemas import Format, ImageInfo, Model, Models, SegmentAnswer, SegmentRequest, problem_responses
 from ..store import StoredImage
@@ -34,6 +36,10 @@ PREVIEW: dict[str, Any] = {
     "description": "The image.",
     "content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}},
 }
+CONTENT: dict[str, Any] = {
+    "description": "The file.",
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+}
 ANSWERS: dict[str, Any] = {
     "description": "The masks.",
     "content": {media_type: {"schema": schema} for media_type, schema in answers.media_types().items()},
@@ -43,12 +49,14 @@ ANSWERS: dict[str, Any] = {
 def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa: C901 - one route after the other
     """Return the routes under /v1."""
     api = APIRouter(prefix="/v1", tags=["v1"])
+    urls = ImageUrls(engine.settings, engine.budgets)
 
     @api.get("/models", summary="List models", responses=problem_responses())
     async def list_models() -> Models:
         """List the models that Triton has ready."""
         default = await engine.pair(None)
-        return Models(models=[describe(pair, pair == default) for pair in engine.state.pairs.values()])
+        models = [describe(pair, pair == default) for pair in engine.state.pairs.values()]
+        return Models(models=models, image_urls=engine.settings.image_urls)
 
     @api.post(
         "/images",
@@ -74,10 +82,45 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         response.headers["Location"] = f"/v1/images/{stored.image_id}"
         return info(stored)
 
+    @api.post(
+        "/images/url",
+        summary="Fetch an image",
+        status_code=201,
+        responses=problem_responses(400, 403, 404, 413, 415, 422, 499, 502),
+    )
+    async def fetch(request: Request, response: Response, body: ImageUrl, model: ModelName = None) -> ImageInfo:
+        """Fetch an image from a public address, and encode it as an upload.
+
+        The service does so only if its operator has started it with `--image-urls`. It sends nothing of the caller to
+        the address, and it reaches no address of a private network, also not by a redirect.
+        """
+
+        async def work() -> StoredImage:
+            pair = await engine.pair(model)
+            content = await urls.fetch(body.url)
+            request.scope[COUNT_UPLOAD](len(content))
+            stored = await engine.store(content)
+            await engine.embed(stored, pair)
+            return stored
+
+        stored = await requests.run(request, work())
+        response.headers["Location"] = f"/v1/images/{stored.image_id}"
+        return info(stored)
+
     @api.get("/images/{image_id}", summary="Look an image up", responses=problem_responses(404, 422))
     async def look(image_id: ImageId) -> ImageInfo:
         """Describe an uploaded image."""
         return info(engine.image(image_id))
+
+    @api.get(
+        "/images/{image_id}/content",
+        summary="Get an image back",
+        response_class=Response,
+        responses={200: CONTENT, **problem_responses(404, 422)},
+    )
+    async def content(image_id: ImageId) -> Response:
+        """Return the bytes of an image as they came, which are useful for an image that the service has fetched."""
+        return Response(engine.image(image_id).content, media_type="application/octet-stream")
 
     @api.get(
         "/images/{image_id}/preview",

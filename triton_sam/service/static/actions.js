@@ -6,7 +6,7 @@ import { isBlank } from "./scene.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** page: {scene, masks, pictures, video, everything, words, stage, settings, change(act, time), show(), endHover()} */
+/** page: {scene, masks, pictures, video, everything, words, stage, settings, change(act, time), show(), endHover(), takeCornerBack()} */
 export function actionsOf(page) {
   const { video, everything, words, stage, settings, pictures } = page;
   const { change, show, endHover } = page;
@@ -52,6 +52,7 @@ export function actionsOf(page) {
       if (count > 1 && index < count) actions.choose(page.scene.activeId, index);
     },
     undo() {
+      if (page.takeCornerBack()) return;
       page.scene.undo();
       void page.masks.refresh();
     },
@@ -86,6 +87,7 @@ export function actionsOf(page) {
     toggleMultimask: () => actions.multimask(!(page.scene.active ?? page.scene).multimask),
     open: () => $("file").click(),
     openFolder: () => $("folder").click(),
+    openUrl: () => document.body.dataset.urls === "1" && $("url-dialog").showModal(),
     otherImage: (by) => pictures.shelf.step(by),
     zoom: (factor) => stage.zoom(factor),
     fit: () => stage.fit(),
@@ -102,6 +104,7 @@ export function actionsOf(page) {
     jump: (by) => video.isOpen && video.jump(by),
     track: (direction) => void video.track(direction),
     escape() {
+      pictures.cancel();
       void video.stop();
       everything.escape();
       stage.abort();

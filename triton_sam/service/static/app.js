@@ -37,7 +37,13 @@ const paint = (context) => {
   handTools.paint(context);
 };
 const stage = new Stage($("stage"), $("canvas"), paint);
-const cursor = new Cursor({ stage, canvas: $("canvas"), takesClicks: () => takesClicks() && !everything.takesClicks, endHover });
+const cursor = new Cursor({
+  ...{ stage, canvas: $("canvas"), endHover },
+  takesClicks: () => takesClicks() && !everything.takesClicks,
+  get polygon() {
+    return handTools.polygon;
+  },
+});
 const video = new Video({ stage, settings, show, warn, problem: videoProblem });
 const everything = new Everything({
   ...forImages,
@@ -186,6 +192,7 @@ const actions = actionsOf({
   },
   ...{ pictures, video, everything, words, stage, settings, change, endHover },
   show: () => show(),
+  takeCornerBack: () => handTools.polygon.isOn && handTools.polygon.takeBack(),
 });
 
 /** Show the objects of the image, or those of the video. */
@@ -233,7 +240,9 @@ live.addEventListener("token", () => void askToken().then(() => live.connect()))
 
 async function loadModels() {
   try {
-    models = await rest.models();
+    const answer = await rest.models();
+    models = answer.models;
+    document.body.dataset.urls = answer.image_urls ? "1" : "0";
   } catch (problem) {
     if (problem.status === 401) return askToken().then(loadModels);
     return;
@@ -293,6 +302,7 @@ function show() {
 const handTools = connectHandTools({
   ...forImages,
   ...{ stage, everything, actions, change, warn },
+  show: () => show(),
   currentImage: () => pictures.image,
 });
 connectEditing({
@@ -312,6 +322,8 @@ connectControls({
   stage,
   shelf: pictures.shelf,
   open: (files) => pictures.open(files),
+  cancel: () => pictures.cancel(),
+  openUrl: (url) => pictures.openUrl(url),
   reupload: () => pictures.reupload(),
   endHover,
   warn,

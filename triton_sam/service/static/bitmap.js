@@ -33,13 +33,13 @@ export function stroke(inside, [height, width], from, to, radius, value) {
   }
 }
 
-/** Set all pixels whose centre lies inside rings [x, y, x, y, ...]. A ring inside another one is a hole. */
-export function fillRings(inside, [height, width], rings) {
+/** Give all pixels a value whose centre lies inside rings [x, y, x, y, ...]. A ring inside another one is a hole. */
+export function fillRings(inside, [height, width], rings, value = 1) {
   for (let column = 0; column < width; column++) {
     const cuts = rings.flatMap((ring) => cutsOf(ring, column + 0.5)).sort((a, b) => a - b);
     for (let i = 0; i + 1 < cuts.length; i += 2) {
       const [top, bottom] = [cuts[i], cuts[i + 1]].map((y) => Math.min(height, Math.max(0, Math.ceil(y - 0.5))));
-      inside.fill(1, column * height + top, column * height + bottom);
+      inside.fill(value, column * height + top, column * height + bottom);
     }
   }
 }

@@ -15,7 +15,6 @@ export class Brush {
   #radius = 0;
   #target = null;
   #at = null; // where the mouse is
-  #queue = Promise.resolve();
 
   constructor(edits, stage, scene) {
     [this.#edits, this.#stage, this.#scene] = [edits, stage, scene];
@@ -60,16 +59,14 @@ export class Brush {
     this.#points = [];
     if (!points.length) return;
     const before = this.#scene.activeId;
-    this.#queue = this.#queue.then(() =>
-      this.#edits.attempt(async () => {
-        const wanted = id ?? (this.#scene.activeId !== before ? this.#scene.activeId : null);
-        const target = this.#scene.objects.find((object) => object.id === wanted) ?? null;
-        if (id && !target) return; // the user has deleted it
-        const inside = await this.#edits.bitmapOf(target);
-        points.forEach((point, i) => stroke(inside, this.#edits.size, points[Math.max(0, i - 1)], point, radius, value));
-        this.#edits.give(target, inside);
-      }),
-    );
+    void this.#edits.attempt(async () => {
+      const wanted = id ?? (this.#scene.activeId !== before ? this.#scene.activeId : null);
+      const target = this.#scene.objects.find((object) => object.id === wanted) ?? null;
+      if (id && !target) return; // the user has deleted it
+      const inside = await this.#edits.bitmapOf(target);
+      points.forEach((point, i) => stroke(inside, this.#edits.size, points[Math.max(0, i - 1)], point, radius, value));
+      this.#edits.give(target, inside);
+    });
   }
 
   hover(point) {

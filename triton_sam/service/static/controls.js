@@ -12,7 +12,7 @@ const $ = (id) => document.getElementById(id);
 /**
  * Connect every control of the page with its action.
  *
- * page: {actions, settings, scene, masks, video, stage, shelf, open, reupload, endHover, warn, currentImage()}
+ * page: {actions, settings, scene, masks, video, stage, shelf, open, openUrl, cancel, reupload, endHover, warn, currentImage()}
  */
 export function connectControls(page) {
   const { actions, settings, scene, masks, stage } = page; // of images; the video has its own
@@ -27,6 +27,14 @@ export function connectControls(page) {
   $("open").addEventListener("click", actions.open);
   $("choose").addEventListener("click", actions.open);
   $("choose-folder").addEventListener("click", actions.openFolder);
+  $("choose-url").addEventListener("click", actions.openUrl);
+  $("url-cancel").addEventListener("click", () => $("url-dialog").close(""));
+  $("url-dialog").addEventListener("close", () => {
+    const url = $("url").value.trim();
+    $("url").value = "";
+    if ($("url-dialog").returnValue === "open" && url) void page.openUrl(url);
+    $("url-dialog").returnValue = "";
+  });
   $("camera").addEventListener("click", () => $("photo").click());
   for (const input of [$("file"), $("folder"), $("coco"), $("photo")]) {
     input.addEventListener("change", () => {
@@ -50,6 +58,7 @@ export function connectControls(page) {
   $("zoom-out").addEventListener("click", () => actions.zoom(0.8));
   $("zoom-fit").addEventListener("click", actions.fit);
   $("new-object").addEventListener("click", actions.newObject);
+  $("busy-cancel").addEventListener("click", page.cancel);
   $("banner-close").addEventListener("click", () => page.warn(""));
   $("theme").addEventListener("click", toggleTheme);
   $("keys").addEventListener("click", actions.help);
@@ -107,7 +116,11 @@ export function connectControls(page) {
   });
   addEventListener("paste", (event) => {
     const files = [...(event.clipboardData?.files ?? [])];
+    const text = event.clipboardData?.getData("text/plain").trim() ?? "";
     if (files.length) void page.open(files);
+    else if (/^https?:\/\/\S+$/.test(text) && document.body.dataset.urls === "1" && !event.target.matches?.("input, textarea")) {
+      void page.openUrl(text);
+    }
   });
   addEventListener("pointerdown", () => (document.body.dataset.by = "pointer"), true);
   addEventListener("keydown", (event) => event.key === "Tab" && (document.body.dataset.by = "keys"), true);

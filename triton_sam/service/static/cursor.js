@@ -15,7 +15,7 @@ export class Cursor {
   #page;
   #saying = null;
 
-  /** page: {stage, canvas, takesClicks(), endHover()} */
+  /** page: {stage, canvas, polygon, takesClicks(), endHover()} */
   constructor(page) {
     this.#page = page;
     addEventListener("keydown", (event) => this.#press(event), true); // before the shortcuts, which use arrows, too
@@ -41,11 +41,16 @@ export class Cursor {
   }
 
   #handle(event) {
-    const { stage, takesClicks } = this.#page;
-    if (event.key === "Enter" && takesClicks() && TOOLS.includes(stage.tool)) return this.place ? this.#set(event) : this.#begin();
+    if (event.key === "Enter" && this.#takesEnter()) return this.place ? this.#set(event) : this.#begin();
     if (!this.place) return false;
     if (event.key === "Escape") return this.end();
     return Boolean(ARROWS[event.key]) && this.#move(ARROWS[event.key], event.shiftKey ? 1 : STEP, event.timeStamp);
+  }
+
+  /** Without a cursor, Enter closes a polygon that has its corners. */
+  #takesEnter() {
+    const { stage, polygon, takesClicks } = this.#page;
+    return takesClicks() && (polygon.isOn ? this.place !== null || !polygon.isClosable : TOOLS.includes(stage.tool));
   }
 
   #begin() {
@@ -59,23 +64,27 @@ export class Cursor {
   }
 
   #move([right, down], step, time) {
-    const { stage } = this.#page;
+    const { stage, polygon } = this.#page;
     const limit = (value, high) => Math.min(high, Math.max(0, value));
     this.place = {
       x: limit(this.place.x + (right * step) / stage.scale, stage.size.width),
       y: limit(this.place.y + (down * step) / stage.scale, stage.size.height),
     };
     stage.reveal(this.place);
-    if (stage.tool !== "box") this.#tell("hover", { ...this.place, label: stage.tool === "cut" ? 0 : 1, time });
+    if (polygon.isOn) polygon.hover(this.place);
+    else if (stage.tool !== "box") this.#tell("hover", { ...this.place, label: stage.tool === "cut" ? 0 : 1, time });
     clearTimeout(this.#saying);
     this.#saying = setTimeout(() => this.place && say(`${Math.round(this.place.x)}, ${Math.round(this.place.y)}`), SPEECH_PAUSE);
     return true;
   }
 
   #set(event) {
-    const { stage } = this.#page;
+    const { stage, polygon } = this.#page;
     const time = event.timeStamp;
-    if (stage.tool !== "box") {
+    if (polygon.isOn) {
+      polygon.set(this.place);
+      say(`${polygon.corners.length} corners.`);
+    } else if (stage.tool !== "box") {
       this.#tell("point", { ...this.place, label: (stage.tool === "cut") !== event.shiftKey ? 0 : 1, time });
     } else if (!this.corner) {
       this.corner = this.place;

@@ -10,6 +10,7 @@ const CHANGED = "the objects have changed meanwhile; try again";
 
 export class Edits {
   #page;
+  #queue = Promise.resolve();
 
   /** page: {scene, masks, everything, stage, change, warn, currentImage()} of images */
   constructor(page) {
@@ -43,13 +44,14 @@ export class Edits {
     return bitmapOf(spansOf((await this.#maskOf(object)).rle), size);
   }
 
-  /** Change the masks of objects by ``act``; it may wait for full-size masks, and the banner shows why it failed. */
-  async attempt(act) {
-    try {
-      await act();
-    } catch (problem) {
-      this.#page.warn(`The mask was not changed: ${problem.message}`);
-    }
+  /**
+   * Change the masks of objects by ``act``, after all earlier changes.
+   *
+   * It may wait for full-size masks, and the banner shows why it failed.
+   */
+  attempt(act) {
+    this.#queue = this.#queue.then(act).catch((problem) => this.#page.warn(`The mask was not changed: ${problem.message}`));
+    return this.#queue;
   }
 
   /**

@@ -2,23 +2,27 @@
 
 import { Brush } from "./brush.js";
 import { Edits } from "./edits.js";
+import { Polygon } from "./polygon.js";
 
 const $ = (id) => document.getElementById(id);
 const ALL = "all";
+const TOOLS = ["brush", "erase", "polygon", "cut-polygon"];
 
-/** page: as Edits takes it, and {actions}. Return {paint(context), update()}. */
+/** page: as Edits takes it, and {actions, show()}. Return {polygon, paint(context), update()}. */
 export function connectHandTools(page) {
   const { stage, scene, actions } = page;
   const edits = new Edits(page);
   const brush = new Brush(edits, stage, scene);
-  const tools = { brush, erase: brush };
+  const polygon = new Polygon(edits, stage, page.show);
+  const tools = { brush, erase: brush, polygon, "cut-polygon": polygon };
   const tool = () => (edits.image ? (tools[stage.tool] ?? null) : null);
   connectPointers(stage, tool);
-  connectPanel(edits, brush, scene);
+  connectPanel(edits, brush, polygon, scene);
   connectKeys(edits, tool, actions);
   return {
+    polygon,
     paint: (context) => tool()?.paint(context, 1 / stage.scale),
-    update: () => update(edits, brush, scene, stage),
+    update: () => (update(edits, brush, scene), updatePolygon(edits, polygon, stage)),
   };
 }
 
@@ -39,6 +43,7 @@ function connectPointers(stage, tool) {
     if (event.button === 1) return false; // moves the image
     if (first.event) return handOver(event, tool);
     event.preventDefault();
+    canvas.focus({ preventScroll: true }); // so that Enter does not press a button again
     canvas.setPointerCapture(event.pointerId);
     first.event = event;
     tool.down(point, event);
@@ -70,7 +75,7 @@ function connectPointers(stage, tool) {
   }
 }
 
-function connectPanel(edits, brush, scene) {
+function connectPanel(edits, brush, polygon, scene) {
   const chosen = () => {
     const others = edits.others;
     return $("edit-other").value === ALL ? others : others.filter((each) => String(each.id) === $("edit-other").value);
@@ -85,7 +90,8 @@ function connectPanel(edits, brush, scene) {
   on("copy-cutout", () => void edits.copyCutout());
   on("copy-rle", () => void edits.copyRle());
   on("brush-size", () => (brush.size = Number($("brush-size").value)), "input");
-
+  on("polygon-close", () => polygon.close());
+  on("polygon-discard", () => polygon.discard());
   connectRows(edits, scene);
 }
 
@@ -110,7 +116,7 @@ function connectRows(edits, scene) {
   list.addEventListener("pointercancel", () => (dragged = null));
 }
 
-const LETTERS = { p: "brush", x: "erase" };
+const LETTERS = { p: "brush", x: "erase", g: "polygon" };
 
 function connectKeys(edits, tool, actions) {
   const act = (event) => {
@@ -122,6 +128,7 @@ function connectKeys(edits, tool, actions) {
     }
     if (event.altKey) return key === "arrowup" ? edits.reorder(-1) : key === "arrowdown" ? edits.reorder(1) : false;
     if (key === "c" && event.shiftKey) return edits.copyRle();
+    if (key === "g" && event.shiftKey) return actions.tool("cut-polygon");
     if (LETTERS[key]) return actions.tool(LETTERS[key]);
     return tool()?.key?.(key) ?? false;
   };
@@ -138,11 +145,11 @@ function connectKeys(edits, tool, actions) {
 }
 
 /** Show what the tools can do now. */
-function update(edits, brush, scene, stage) {
+function update(edits, brush, scene) {
   const active = edits.image ? scene.active : null;
   const others = edits.active ? edits.others : [];
   const place = scene.objects.indexOf(active);
-  for (const name of ["brush", "erase"]) document.querySelector(`[data-tool=${name}]`).disabled = !edits.image;
+  for (const name of TOOLS) document.querySelector(`[data-tool=${name}]`).disabled = !edits.image;
   $("edit-duplicate").disabled = $("edit-color").disabled = !active;
   $("edit-up").disabled = !(place > 0);
   $("edit-down").disabled = !active || place === scene.objects.length - 1;
@@ -151,6 +158,20 @@ function update(edits, brush, scene, stage) {
   if (active) $("edit-color").value = active.color;
   $("brush-size").value = brush.size;
   offer($("edit-other"), others);
+}
+
+/** Say what the polygon needs next. */
+function updatePolygon(edits, polygon, stage) {
+  const count = polygon.isOn ? polygon.corners.length : 0;
+  const isCut = stage.tool === "cut-polygon";
+  const end = isCut ? "take it out of the mask" : edits.active ? "add it to the mask" : "begin an object";
+  $("polygon-hint").hidden = !polygon.isOn;
+  $("polygon-hint").textContent = polygon.isClosable
+    ? `${count} corners. Enter, or the first corner again, closes the polygon to ${end}.`
+    : `Click at least three corners around an area to ${end}.`;
+  $("polygon-buttons").hidden = !count;
+  $("polygon-close").disabled = !polygon.isClosable;
+  if (count) $("undo").disabled = false;
 }
 
 function offer(select, others) {

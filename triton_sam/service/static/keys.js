@@ -13,6 +13,7 @@ const LETTERS = {
   j: (act) => act.merge(),
   "/": (act) => act.search(),
   o: (act, event) => (event.shiftKey ? act.openFolder() : act.open()),
+  u: (act) => act.openUrl(),
   pageup: (act) => act.otherImage(-1),
   pagedown: (act) => act.otherImage(1),
   1: (act) => act.candidate(0),

@@ -20,7 +20,18 @@ export function setState(state, text) {
 
 export function busy(text) {
   $("busy").hidden = !text;
-  $("busy").lastElementChild.textContent = text;
+  $("busy-text").textContent = text;
+  $("busy-part").hidden = $("busy-sent").hidden = true;
+}
+
+/** Show which part of a file has been sent, from 0 to 1; then the service works, and ``then`` says at what. */
+export function sending(kind, part, then) {
+  if (part >= 1) return busy(then);
+  const text = `Sending the ${kind} …`;
+  if ($("busy-text").textContent !== text) busy(text); // a screen reader says it once
+  $("busy-part").hidden = $("busy-sent").hidden = false;
+  $("busy-part").value = part;
+  $("busy-sent").textContent = `${Math.floor(100 * part)} %`;
 }
 
 export function warn(text) {

@@ -1,9 +1,12 @@
 // The open image: opening it, sending it to the service, and switching between the images of the user.
 
-import { busy, askToken } from "./notices.js";
+import { busy, askToken, sending } from "./notices.js";
 import * as rest from "./rest.js";
 import { Shelf } from "./shelf.js";
 import { isVideo } from "./video.js";
+
+const ENCODING = "Encoding the image …";
+const OPENING = "Opening the video …";
 
 export class Pictures {
   /** {key, id, name, stem, width, height, file}; null when none is open. */
@@ -58,6 +61,17 @@ export class Pictures {
     for (const file of files.filter(isCoco)) await this.#import(file);
   }
 
+  /** Open an image that lies at an address, which the service fetches. */
+  async openUrl(url) {
+    let file = null;
+    const name = nameOf(url);
+    const problem = await this.#opens("Fetching the image …", name, async (_, signal) => {
+      file = new File([await rest.fetchUrl(url, this.#page.settings.model, signal)], name);
+    });
+    if (problem?.status === 401) void askToken().then(() => this.openUrl(url));
+    if (!problem) await this.#openFile(file);
+  }
+
   async #openFiles(first, others) {
     if (isVideo(first)) return this.#openVideo(first);
     if (/\.zip$/i.test(first.name)) return this.#openProject(first);
@@ -82,10 +96,10 @@ export class Pictures {
   }
 
   async #openFile(file, entry = null) {
-    const problem = await this.#opens("Encoding the image …", file.name, async (isCurrent, signal) => {
+    const problem = await this.#opens(ENCODING, file.name, async (isCurrent, signal) => {
       const model = this.#page.settings.model;
       const local = await createImageBitmap(file).catch(() => null); // browsers show no TIFF or 16-bit images
-      const info = await rest.upload(file, model, signal);
+      const info = await rest.upload(file, model, signal, (part) => isCurrent() && sending("image", part, ENCODING));
       const picture = local ?? (await createImageBitmap(await rest.preview(info.id, signal)));
       if (!isCurrent()) return;
       const kept = await this.#shelf.keep(entry, info, file, picture);
@@ -99,8 +113,8 @@ export class Pictures {
   }
 
   async #openVideo(file, kept = null) {
-    const problem = await this.#opens("Opening the video …", file.name, async (isCurrent, signal) => {
-      await this.#page.video.open(file, signal, kept);
+    const problem = await this.#opens(OPENING, file.name, async (isCurrent, signal) => {
+      await this.#page.video.open(file, signal, (part) => isCurrent() && sending("video", part, OPENING), kept);
       this.#waiting = null;
       this.#shelf.leave();
       this.image = null;
@@ -132,21 +146,32 @@ export class Pictures {
     await this.#page.forImages.masks.refresh();
   }
 
+  /** Stop opening what is being opened. What was open before stays open. */
+  cancel() {
+    if (!this.#opening) return;
+    this.#opening.abort();
+    this.#opening = this.#waiting = null;
+    busy("");
+    this.#page.show();
+  }
+
   /** Upload the image or the video again: for another model, or for a service that has forgotten it. */
   async reupload() {
     const { video, settings, forImages } = this.#page;
     if (!(this.image || video.isOpen) || this.#opening) return;
     const mine = (this.#opening = new AbortController());
     const model = settings.model;
-    busy(this.image ? "Encoding the image …" : "Opening the video …");
+    const [kind, text] = this.image ? ["image", ENCODING] : ["video", OPENING];
+    const heard = (part) => this.#opening === mine && sending(kind, part, text);
+    busy(text);
     try {
       if (video.isOpen) {
         await video.stop();
-        await video.reopen(mine.signal);
+        await video.reopen(mine.signal, heard);
         this.#sentFor = model;
         return;
       }
-      const info = await rest.upload(this.image.file, model, mine.signal);
+      const info = await rest.upload(this.image.file, model, mine.signal, heard);
       if (this.#opening !== mine) return;
       this.image = forImages.masks.image = { ...this.image, ...info };
       this.#sentFor = model;
@@ -207,6 +232,16 @@ export class Pictures {
     if (!entry.state) return;
     everything.restore(entry.state.found);
     forImages.scene.restore(entry.state);
+  }
+}
+
+/** Return the last part of an address as the name of a file. */
+function nameOf(url) {
+  try {
+    const { hostname, pathname } = new URL(url);
+    return decodeURIComponent(pathname.split("/").filter(Boolean).at(-1) ?? hostname);
+  } catch {
+    return "image";
   }
 }
 

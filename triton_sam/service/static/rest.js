@@ -1,5 +1,7 @@
 // Calls to /v1, with the token if the service needs one. Errors become Problems with the members of problem+json.
 
+import { sendWithProgress } from "./sending.js";
+
 const TOKEN = "triton-sam-token";
 
 export class Problem extends Error {
@@ -26,7 +28,8 @@ export function rememberToken(text) {
   }
 }
 
-export async function call(path, options = {}) {
+/** ``send`` sends the request instead of fetch(). */
+export async function call(path, options = {}, send = fetch) {
   const headers = new Headers(options.headers);
   try {
     if (token()) headers.set("Authorization", `Bearer ${token()}`);
@@ -35,7 +38,7 @@ export async function call(path, options = {}) {
   }
   let answer;
   try {
-    answer = await fetch(path, { ...options, headers });
+    answer = await send(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem({ status: 0, detail: "the service cannot be reached" });
@@ -50,15 +53,31 @@ export async function call(path, options = {}) {
   throw new Problem(members);
 }
 
+/** Return {models, image_urls}. */
 export async function models() {
-  return (await (await call("/v1/models")).json()).models;
+  return (await call("/v1/models")).json();
 }
 
-export async function upload(file, model, signal) {
+/** Upload an image; ``heard(part)`` hears which part has been sent. */
+export async function upload(file, model, signal, heard) {
   const body = new FormData();
   body.append("image", file, file.name || "image");
   const query = model ? `?model=${encodeURIComponent(model)}` : "";
-  return (await call(`/v1/images${query}`, { method: "POST", body, signal })).json();
+  return sendFile(`/v1/images${query}`, body, signal, heard);
+}
+
+/** Let the service fetch an image from an address, and return its bytes. */
+export async function fetchUrl(url, model, signal) {
+  const query = model ? `?model=${encodeURIComponent(model)}` : "";
+  const headers = { "Content-Type": "application/json" };
+  const info = await call(`/v1/images/url${query}`, { method: "POST", body: JSON.stringify({ url }), headers, signal });
+  return (await call(`/v1/images/${(await info.json()).id}/content`, { signal })).blob();
+}
+
+/** Send a form with a file, and return the JSON of the answer. */
+export async function sendFile(path, body, signal, heard) {
+  const send = (url, options) => sendWithProgress(url, options, heard);
+  return (await call(path, { method: "POST", body, signal }, send)).json();
 }
 
 export async function preview(id, signal) {

@@ -1,14 +1,15 @@
 // Calls to /v1/videos.
 
-import { call, hear } from "./rest.js";
+import { call, hear, sendFile } from "./rest.js";
 
 const JSON_TYPE = { "Content-Type": "application/json" };
 
-export async function upload(file, model, signal) {
+/** Upload a video; ``heard(part)`` hears which part has been sent. */
+export async function upload(file, model, signal, heard) {
   const body = new FormData();
   body.append("video", file, file.name || "video");
   const query = model ? `?model=${encodeURIComponent(model)}` : "";
-  return (await call(`/v1/videos${query}`, { method: "POST", body, signal })).json();
+  return sendFile(`/v1/videos${query}`, body, signal, heard);
 }
 
 export async function frame(id, index, width, signal) {

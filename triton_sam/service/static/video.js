@@ -79,8 +79,8 @@ export class Video {
   }
 
   /** Upload a video and show its first frame; with what kept() has returned, the frame that was shown, prompts and masks. */
-  async open(file, signal, kept = null) {
-    const info = await rest.upload(file, this.#page.settings.model, signal);
+  async open(file, signal, heard, kept = null) {
+    const info = await rest.upload(file, this.#page.settings.model, signal, heard);
     const frames = this.#framesOf(info);
     const state = kept?.state ? JSON.parse(kept.state) : null;
     const frame = Math.min(state?.frame ?? 0, info.num_frames - 1);
@@ -109,9 +109,9 @@ export class Video {
   }
 
   /** Upload the video again, and send all prompts: for another model, or for a service that has forgotten it. */
-  async reopen(signal) {
+  async reopen(signal, heard) {
     const { file, id } = this.info;
-    const info = await rest.upload(file, this.#page.settings.model, signal);
+    const info = await rest.upload(file, this.#page.settings.model, signal, heard);
     const isAnother = info.model !== this.info.model;
     rest.forget(id);
     this.#take(info, file, this.#framesOf(info));

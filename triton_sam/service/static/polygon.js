@@ -1,0 +1,187 @@
+// The polygons: corners are set one by one, and the closed outline is added to the mask of the active object, or taken out.
+
+import { fillRings } from "./bitmap.js";
+import { distanceOf } from "./stage.js";
+
+const REACH = { mouse: 9, pen: 12, touch: 22 }; // pixels of the screen around a corner
+const SMALLEST = 3; // corners
+const DRAG = 4; // pixels of the screen; a shorter move of a corner is a click on it
+
+export class Polygon {
+  #edits;
+  #stage;
+  #show;
+  #image = null; // the key of the image that the corners belong to
+  #corners = []; // {x, y} in pixels of the image
+  #held = null; // the corner under the pointer, {index, isNew, from, hasMoved}
+  #at = null; // where the mouse is
+
+  /** ``show()`` is called when the number of corners has changed. */
+  constructor(edits, stage, show) {
+    [this.#edits, this.#stage, this.#show] = [edits, stage, show];
+  }
+
+  /** Whether it is the chosen tool. */
+  get isOn() {
+    return Boolean(this.#edits.image) && ["polygon", "cut-polygon"].includes(this.#stage.tool);
+  }
+
+  /** The corners of the open image, {x, y}. */
+  get corners() {
+    if (this.#image !== this.#edits.image?.key) [this.#image, this.#corners, this.#held] = [this.#edits.image?.key, [], null];
+    return this.#corners;
+  }
+
+  get isClosable() {
+    return this.corners.length >= SMALLEST;
+  }
+
+  get #cuts() {
+    return this.#stage.tool === "cut-polygon";
+  }
+
+  /** Enter closes the polygon, Backspace takes the last corner back, and Escape all of them. */
+  key(key) {
+    if (key === "enter") return this.isClosable && this.close();
+    if (key === "escape") return this.discard();
+    return (key === "backspace" || key === "delete") && this.takeBack();
+  }
+
+  /** Add a corner; the first or the last one again closes the polygon. */
+  set(point, pointer = "mouse") {
+    const index = this.#cornerAt(point, pointer);
+    if (index === null) this.#add(point);
+    else if (this.#closes(index)) this.close();
+  }
+
+  down(point, event) {
+    const index = this.#cornerAt(point, event.pointerType);
+    if (event.button === 2) return index !== null && this.#remove(index);
+    if (index === null && !this.#add(point)) return;
+    const at = index ?? this.corners.length - 1;
+    this.#held = { index: at, isNew: index === null, from: this.corners[at], start: point, hasMoved: false };
+    this.hover(point);
+  }
+
+  move(point) {
+    const held = this.#held;
+    if (held && distanceOf(point, held.start) * this.#stage.scale > DRAG) held.hasMoved = true;
+    if (held?.hasMoved) this.corners[held.index] = point;
+    this.hover(point);
+  }
+
+  up() {
+    const held = this.#held;
+    this.#held = null;
+    if (held && !held.isNew && !held.hasMoved && this.#closes(held.index)) this.close();
+  }
+
+  hover(point) {
+    this.#at = point;
+    this.#stage.redraw();
+  }
+
+  /** Undo what the pointer that is down has done. */
+  abort() {
+    const held = this.#held;
+    this.#held = null;
+    if (held?.isNew) this.#remove(held.index);
+    else if (held) this.corners[held.index] = held.from;
+    this.hover(null);
+  }
+
+  /** Take the last corner back; return whether there was one. */
+  takeBack() {
+    return this.corners.length > 0 && this.#remove(this.corners.length - 1);
+  }
+
+  discard() {
+    if (!this.corners.length) return false;
+    this.#replace([]);
+    return true;
+  }
+
+  /** Change the mask of the active object. The corners come back if that fails. */
+  close() {
+    if (!this.isClosable) return false;
+    const [corners, target, value] = [this.corners, this.#edits.active, this.#cuts ? 0 : 1];
+    const key = this.#edits.image.key;
+    this.#replace([]);
+    void this.#edits.attempt(async () => {
+      try {
+        const inside = await this.#edits.bitmapOf(target);
+        fillRings(inside, this.#edits.size, [corners.flatMap(({ x, y }) => [x, y])], value);
+        this.#edits.give(target, inside);
+      } catch (problem) {
+        if (this.#edits.image?.key === key && !this.corners.length) this.#replace(corners);
+        throw problem;
+      }
+    });
+    return true;
+  }
+
+  /** Draw the outline, its corners, and the line to the mouse. */
+  paint(context, unit) {
+    const corners = this.corners;
+    if (!corners.length) return;
+    const color = this.#cuts ? "#e13237" : (this.#edits.active?.color ?? "#1e90ff");
+    const outline = new Path2D();
+    for (const { x, y } of corners) outline.lineTo(x, y);
+    if (this.#at && !this.#held) outline.lineTo(this.#at.x, this.#at.y);
+    const area = new Path2D(outline);
+    area.closePath();
+    context.save();
+    context.lineJoin = "round";
+    context.fillStyle = color;
+    context.globalAlpha = 0.25;
+    context.fill(area, "evenodd");
+    context.globalAlpha = 1;
+    for (const [width, style] of [[4, "rgb(0 0 0 / 60%)"], [2, "#fff"]]) {
+      context.lineWidth = width * unit;
+      context.strokeStyle = style;
+      context.stroke(outline);
+    }
+    corners.forEach(({ x, y }, index) => paintCorner(context, x, y, (index ? 4 : this.isClosable ? 7 : 5) * unit, color, unit));
+    context.restore();
+  }
+
+  #closes(index) {
+    return this.isClosable && (index === 0 || index === this.corners.length - 1);
+  }
+
+  #cornerAt(point, pointer) {
+    const reach = (REACH[pointer] ?? REACH.mouse) / this.#stage.scale;
+    const distances = this.corners.map((corner) => distanceOf(corner, point));
+    const nearest = distances.indexOf(Math.min(...distances));
+    return nearest >= 0 && distances[nearest] <= reach ? nearest : null;
+  }
+
+  #add(point) {
+    if (this.#cuts && !this.#edits.active) {
+      void this.#edits.attempt(() => Promise.reject(new Error("select an object that has a mask and is shown")));
+      return false;
+    }
+    this.#replace([...this.corners, point]);
+    return true;
+  }
+
+  #remove(index) {
+    this.#replace(this.corners.filter((_, at) => at !== index));
+    return true;
+  }
+
+  #replace(corners) {
+    [this.#image, this.#corners, this.#held] = [this.#edits.image?.key, corners, null];
+    this.#show();
+  }
+}
+
+function paintCorner(context, x, y, radius, color, unit) {
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.fillStyle = color;
+  context.fill();
+  context.lineWidth = 1.5 * unit;
+  context.strokeStyle = "#fff";
+  context.stroke();
+}

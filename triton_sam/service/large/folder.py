@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import hashlib
 import io
+import math
 import os
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -27,6 +29,8 @@ TILE = 512
 """Width and height of the tiles that a caller sees."""
 KEPT = 16
 """Files that stay open."""
+FRESH_SECONDS = 1.0
+"""The folder is not searched more often, whatever callers ask."""
 MEGA = 1_000_000
 
 
@@ -49,10 +53,15 @@ class LargeFolder:
         self._open: OrderedDict[str, tuple[tuple[int, int], LargeImage]] = OrderedDict()
         self._readers: dict[int, int] = {}
         self._lock = asyncio.Lock()
+        self._search = asyncio.Lock()
+        self._searched = -math.inf
 
     async def names(self) -> list[LargeImageName]:
         """Return all images of the folder by name."""
-        self._paths = await asyncio.to_thread(self._find)
+        async with self._search:
+            if time.monotonic() - self._searched > FRESH_SECONDS:
+                self._paths = await asyncio.to_thread(self._find)
+                self._searched = time.monotonic()
         return [LargeImageName(id=image_id, name=name) for image_id, (name, _) in self._paths.items()]
 
     @contextlib.asynccontextmanager
@@ -76,6 +85,9 @@ class LargeFolder:
             yield name, image
         finally:
             self._readers[id(image)] -= 1
+            if not self._readers[id(image)] and all(kept is not image for _, kept in self._open.values()):
+                del self._readers[id(image)]
+                image.close()  # the file was replaced meanwhile
             self._trim(KEPT)
 
     async def tile(self, image: LargeImage, level: int, column: int, row: int) -> bytes:
@@ -126,8 +138,9 @@ class LargeFolder:
 
     def close(self) -> None:
         """Close all files."""
-        self._readers.clear()
-        self._trim(0)
+        for _, image in self._open.values():
+            image.close()
+        self._open.clear()
 
     def _find(self) -> dict[str, tuple[str, Path]]:
         found = large_images_below(self._folder)

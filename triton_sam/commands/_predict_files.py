@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from .._common.files import atomic_path, atomic_write
+from ..download.images import fetch_image
 from ..errors import ConfigurationError, ImageError, PromptError
 from ..families.base import FloatArray
 from ..inputs.images import open_image
@@ -22,6 +24,7 @@ from ..masks.drawing import cutout
 from ..masks.formats import FORMATS
 from ..masks.segment import Segment
 
+URLS = ("http://", "https://")
 STREAM = "-"
 """Standard input as an image, or standard output as a file."""
 IMAGES = frozenset({".png"})
@@ -34,7 +37,7 @@ class Source:
     """One image of the command.
 
     Args:
-        name: its path as the user wrote it, or "-".
+        name: its path or URL as the user wrote it, or "-".
         content: a path or the bytes of the file.
     """
 
@@ -44,7 +47,13 @@ class Source:
     @property
     def stem(self) -> str:
         """The part of the name that results of several images contain."""
-        return "stdin" if self.name == STREAM else Path(self.name).stem
+        return "stdin" if self.name == STREAM else Path(self.file_name).stem
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file, without its folders."""
+        path = unquote(urlsplit(self.name).path) if _is_url(self.name) else self.name
+        return Path(path).name or "image"
 
 
 @dataclass(frozen=True)
@@ -100,10 +109,10 @@ BY_SUFFIX = {".png": "png", ".json": "coco", ".geojson": "geojson"}
 
 
 def read_sources(given: Sequence[str]) -> list[Source]:
-    """Return the images that a user names: files, patterns such as "photos/*.jpg", and - for standard input.
+    """Return the images that a user names: files, patterns such as "photos/*.jpg", URLs, and - for standard input.
 
     Raises:
-        ImageError: a pattern fits no file, or standard input is empty.
+        ImageError: a pattern fits no file, a URL has no file, or standard input is empty.
         ConfigurationError: an image is named twice.
     """
     sources: list[Source] = []
@@ -113,6 +122,8 @@ def read_sources(given: Sequence[str]) -> list[Source]:
             if not content:
                 raise ImageError("standard input is empty: pipe an image file into the command")
             sources.append(Source(STREAM, content))
+        elif _is_url(name):
+            sources.append(Source(name, fetch_image(name)))
         elif glob.has_magic(name) and not Path(name).exists():
             found = sorted(glob.glob(name))  # noqa: PTH207 - the pattern may be absolute, which Path.glob() refuses
             if not found:
@@ -125,6 +136,10 @@ def read_sources(given: Sequence[str]) -> list[Source]:
     if twice is not None:
         raise ConfigurationError(f"{twice} is named twice")
     return sources
+
+
+def _is_url(name: str) -> bool:
+    return name.lower().startswith(URLS)
 
 
 def format_of(out: str, wanted: str | None) -> str:
@@ -216,7 +231,7 @@ def write(out: str, form: FileFormat, found: Sequence[tuple[Source, Sequence[Seg
     """
     files: list[tuple[Path, bytes]] = []
     if form.several:
-        documents = [(Path(source.name).name, open_image(source.content).size, masks) for source, masks in found]
+        documents = [(source.file_name, open_image(source.content).size, masks) for source, masks in found]
         files.append((Path(out), json.dumps(coco_document(documents)).encode()))
     else:
         for source, masks in found:

@@ -38,7 +38,10 @@ DEFAULT_FAMILY = Sam2.name
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="image file: JPEG, PNG, WebP, TIFF, ...; a pattern; - for stdin"
+        "images",
+        nargs="+",
+        metavar="IMAGE",
+        help="image file: JPEG, PNG, WebP, TIFF, ...; a pattern; an http(s) URL; - for stdin",
     )
     parser.add_argument(
         "--point",

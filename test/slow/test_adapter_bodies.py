@@ -219,7 +219,7 @@ def cases_of_words(image: str):
     }
 
 
-def cases_of_videos(running, image: str):
+def cases_of_videos(running, image: str, file: str):
     """Return the path, the headers and the bodies of each adapter that tracks objects."""
     images = st.sampled_from([*[image] * 8, base64_of(clip.png(1)), "", "%"])
     numbers = st.lists(NUMBERS, max_size=8)
@@ -235,7 +235,33 @@ def cases_of_videos(running, image: str):
             tracker,
             members(image=images, shapes=st.lists(shape, max_size=2), states=st.lists(states, max_size=2)),
         ),
+        "label-studio": ("/label-studio/predict", {}, video_events(file)),
     }
+
+
+def video_events(file: str):
+    """Return events of Label Studio, most of them for the video of a file."""
+    value = {"id": 1, "data": {"v": f"data:video/mp4;base64,{file}"}}
+    tasks = st.sampled_from([*[[value]] * 8, [{"id": 1, "data": {"v": "data:,AAAA"}}], [{"data": {}}]])
+    events = [
+        "track",
+        "track_progress",
+        "track_cancel",
+        "release",
+        "capabilities",
+        "x",
+    ]  # no Triton is there to predict
+    inside = st.fixed_dictionaries({"x": st.integers(0, 100), "y": st.integers(0, 100)})
+    clicks = st.fixed_dictionaries({"type": st.just("keypointlabels"), "value": inside})
+    context = st.fixed_dictionaries(
+        {"event": st.sampled_from(events), "result": st.lists(st.one_of(clicks, REGION), max_size=2)},
+        optional={
+            name: mostly(NUMBERS)
+            for name in ("frame", "time_ms", "max_frames", "max_duration_ms", "session_id", "direction", "window")
+        },
+    )
+    setup = '<View><Video name="c" value="$v"/><VideoRectangle name="b" toName="c"/></View>'
+    return members(tasks=tasks, label_config=st.just(setup), params=st.fixed_dictionaries({"context": context}))
 
 
 @pytest.fixture(scope="module")
@@ -278,9 +304,10 @@ def test_made_up_words(with_words, images, name):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["cvat"])
-def test_made_up_videos(with_videos, name):
-    ask_often(with_videos, *cases_of_videos(with_videos, base64_of(clip.png(0)))[name])
+@pytest.mark.parametrize("name", ["cvat", "label-studio"])
+def test_made_up_videos(with_videos, tmp_path, name):
+    file = base64_of(clip.write_clip(tmp_path / "clip.mp4", 4).read_bytes())
+    ask_often(with_videos, *cases_of_videos(with_videos, base64_of(clip.png(0)), file)[name])
 
 
 def sent(http, path, headers, body):

@@ -7,6 +7,7 @@ import tempfile
 
 from PIL import Image
 
+from ..._common.extras import install
 from ...errors import ImageError, MissingDependencyError
 from ...inputs.images import FORMATS
 from ..image_files import MEGA
@@ -41,9 +42,7 @@ def plain_image(content: bytes, max_megapixels: float) -> bytes:
                     )
                 pixels = image.levels[0].read(0, 0, width, height)
     except MissingDependencyError:
-        raise Problem(
-            415, "this kind of TIFF needs more packages at the service: pip install triton-sam[tiles]"
-        ) from None
+        raise Problem(415, f"this kind of TIFF needs more packages at the service: {install('tiles')}") from None
     except ImageError as error:
         raise Problem(415, f"the image cannot be read: {str(error).rpartition(': ')[2]}"[:200]) from None
     buffer = io.BytesIO()

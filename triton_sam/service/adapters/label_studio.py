@@ -1,4 +1,4 @@
-"""Label Studio: an ML backend for images.
+"""Label Studio: an ML backend for images and videos.
 
 Reference: label_studio_ml/api.py and examples/segment_anything_2_image of
 https://github.com/HumanSignal/label-studio-ml-backend.
@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from ...concepts.query import MAX_TEXTS
 from ...families.base import Size
@@ -26,7 +26,10 @@ from ..problems import Problem
 from ..store import StoredImage
 from .bridge import Bridge, Lenient, Target, json_answer
 from .brush_rle import encode_brush
+from .label_studio_video import CONTROLS as VIDEO_CONTROLS
+from .label_studio_video import VideoCall, VideoEvents, capabilities
 from .task_images import TaskImages
+from .task_videos import TaskVideos
 
 BRUSH, POLYGON = "brushlabels", "polygonlabels"
 CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
@@ -43,10 +46,13 @@ class Region(Lenient):
     is_positive: bool = True
 
 
-class Context(Lenient):
-    """The regions of one click."""
+class Context(BaseModel):
+    """The regions of one click. The other members belong to an event of a video."""
+
+    model_config = ConfigDict(extra="allow")
 
     result: list[Region] = Field(default_factory=list)
+    event: str | None = Field(default=None, max_length=64)
 
 
 class Parameters(Lenient):
@@ -110,9 +116,20 @@ class _Tool:
         self._images = TaskImages(
             bridge, settings.label_studio_url, settings.label_studio_token, settings.label_studio_private_storage
         )
+        self._events = VideoEvents(bridge, TaskVideos(bridge, self._images))
 
     async def predict(self, request: Request, body: PredictRequest) -> Response:
         regions = body.params.context.result if body.params is not None and body.params.context is not None else []
+        event = body.params.context.event if body.params is not None and body.params.context is not None else None
+        if event == "capabilities":
+            pair = await self._bridge.pair(None)
+            names = [each.name for each in self._bridge.pairs.values() if each.tracks_videos]
+            result = [capabilities(names, version_of(pair))]
+            return json_answer({"results": [prediction(result, pair)], "model_version": version_of(pair)})
+        if body.tasks and (tag := video_tag(body.label_config)) is not None:
+            return await self._video(request, body, tag)
+        if event not in (None, "predict"):  # of a video, but the setup has none
+            return json_answer({"results": []})
         words = words_of(regions)
         if not body.tasks:
             return json_answer({"results": []})
@@ -128,6 +145,23 @@ class _Tool:
         )
         results = [each for candidates in found for each in candidates if each is not None]
         return json_answer({"results": [prediction_of(results, pair)], "model_version": version_of(pair)})
+
+    async def _video(self, request: Request, body: PredictRequest, tag: Control) -> Response:
+        """Answer an event of a video. Without a context, nobody has asked for anything."""
+        pair = await self._bridge.pair(None)
+        context = body.params.context if body.params is not None else None
+        if context is None:
+            return json_answer({"results": [], "model_version": version_of(pair)})
+        task = body.tasks[0]
+        address = task.data.get(tag.key)
+        if not isinstance(address, str):
+            raise Problem(422, f"the task has no video in `{tag.key}`")
+        names = {"from_name": tag.name, "to_name": tag.image}
+        members = context.model_extra or {}
+        event = context.event or "predict"
+        call = VideoCall(event, str(task.id), address, names, members, percent_target(context.result))
+        result = await self._events.answer(request, call)
+        return json_answer({"results": [prediction(result, pair)], "model_version": version_of(pair)})
 
     async def _find(self, request: Request, body: PredictRequest, words: list[str]) -> Response:
         """Return all instances of words in each task; without words, those of the labels of the setup."""
@@ -189,6 +223,39 @@ def router(bridge: Bridge) -> APIRouter:
         return await tool.predict(request, await bridge.read(request, PredictRequest))
 
     return api
+
+
+def prediction(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:
+    """Return the results of an event as a prediction."""
+    return {"result": results, "score": 0.0, "model_version": version_of(pair)}
+
+
+def video_tag(config: str) -> Control | None:
+    """Return the tag of a labelling setup that takes objects of a video; None if it has none."""
+    try:
+        tree = ElementTree.fromstring(config)  # noqa: S314 - expat bounds the growth of entities
+    except ElementTree.ParseError:
+        return None
+    for tag in VIDEO_CONTROLS:
+        for element in tree.iter(tag):
+            video = next((each for each in tree.iter("Video") if each.get("name") == element.get("toName")), None)
+            if video is not None:
+                key = video.get("value", "").removeprefix("$")
+                return Control(element.get("name", ""), video.get("name", ""), tag, key)
+    return None
+
+
+def percent_target(regions: list[Region]) -> Target:
+    """Return the points and the last box of regions, in percent. A point is outside of the object if either member
+    says so: ``is_positive`` of the region, or ``positive`` of its value."""
+    points = [(_numbers(each.value, "x", "y"), each) for each in regions if each.type == KEYPOINT]
+    labels = [int(each.is_positive and each.value.get("positive", True) is not False) for _, each in points]
+    boxes = [_numbers(each.value, "x", "y", "width", "height") for each in regions if each.type == RECTANGLE]
+    box = None
+    if boxes:
+        x, y, width, height = boxes[-1]
+        box = [x, y, x + width, y + height]
+    return Target([point for point, _ in points], labels, box)
 
 
 def prediction_of(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:

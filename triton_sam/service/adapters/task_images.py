@@ -13,7 +13,7 @@ import urllib3
 from ..problems import Problem
 from ..public import PrivateAddressError, PublicPool
 from ..store import StoredImage
-from .bridge import Bridge
+from .bridge import Bridge, decoded
 
 KEEP_SECONDS = 300.0
 """An image that was fetched so lately is not fetched again for the next click."""
@@ -62,12 +62,18 @@ class TaskImages:
             found = self._bridge.engine.images.get(known[0])
             if found is not None:
                 return found
-        content = await asyncio.to_thread(self._fetch, self._located(address, task))
+        content = await self.content(address, task)
         image = await self._bridge.engine.store(content)
         while len(self._kept) >= MAX_KEPT:
             self._kept.pop(next(iter(self._kept)))
         self._kept[address] = (image.image_id, time.monotonic() + KEEP_SECONDS)
         return image
+
+    async def content(self, address: str, task: object, name: str = "image") -> bytes:
+        """Return the file of a task. See image()."""
+        if address.startswith("data:"):
+            return await asyncio.to_thread(decoded, address, name)
+        return await asyncio.to_thread(self._fetch, self._located(address, task))
 
     def _located(self, address: str, task: object) -> str:
         """Return the URL at Label Studio."""

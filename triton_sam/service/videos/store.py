@@ -132,17 +132,28 @@ class Videos:
         Raises:
             Problem: 503, there are too many videos; see uploads.receive().
         """
-        if self._is_stopping:
-            raise stopping()
-        place = self._budgets.videos.take()
-        folder = None
+        folder, place = await self.room()
         try:
-            folder = await asyncio.to_thread(self._make_folder)
             return await uploads.receive(request, folder, self._engine.settings.max_video_frames), folder, place
         except BaseException as error:
             await self.drop(folder, place)
             if isinstance(error, ClientDisconnect):
                 raise cancelled() from None
+            raise
+
+    async def room(self) -> tuple[Path, Lease]:
+        """Return a new folder and the place of a video. keep() or drop() must follow.
+
+        Raises:
+            Problem: 503, there are too many videos.
+        """
+        if self._is_stopping:
+            raise stopping()
+        place = self._budgets.videos.take()
+        try:
+            return await asyncio.to_thread(self._make_folder), place
+        except BaseException:
+            place.give()
             raise
 
     async def drop(self, folder: Path | None, place: Lease) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,3 +133,41 @@ def test_bad_requests_get_one_error_and_never_reach_the_encoder(triton: Any, squ
         assert "Traceback" not in str(caught.value)
     assert encoded(triton) == before
     assert set(infer(triton, SAM2, tensor("image", grey))) == {"image_embed", "high_res_feats_0", "high_res_feats_1"}
+
+
+class Calls:
+    """Calls that run at the same time, and the order in which they end."""
+
+    def __init__(self, triton: Any) -> None:
+        self._triton = triton
+        self.ended: queue.Queue[tuple[str, Any]] = queue.Queue()
+
+    def start(self, name: str, images: np.ndarray, **options: Any) -> Any:
+        return self._triton.async_infer(
+            SAM2, [tensor("image", images)], lambda result, error: self.ended.put((name, error)), **options
+        )
+
+    def end(self, count: int) -> list[tuple[str, Any]]:
+        return [self.ended.get(timeout=60) for _ in range(count)]
+
+
+@pytest.mark.slow
+def test_cancelled_calls_never_reach_the_encoder_and_priority_1_overtakes(triton: Any) -> None:
+    grey = np.full((1, 3, 1024, 1024), 0.5, np.float32)
+    calls, before = Calls(triton), encoded(triton)
+    # Three images in one call: the encoder is busy until the last of the others has arrived and is cancelled.
+    calls.start("long", np.repeat(grey, 3, axis=0))
+    threading.Event().wait(0.3)
+    cancelled = [calls.start("cancelled", grey) for _ in range(4)]
+    for number in range(3):
+        calls.start(f"usual {number}", grey, priority=5)
+    calls.start("urgent", grey, priority=1)
+    for call in cancelled:
+        call.cancel()
+    ended = calls.end(9)
+    assert [name for name, error in ended if error is not None] == ["cancelled"] * 4
+    served = [name for name, error in ended if error is None]
+    # On a busy machine, one of the calls may have been prepared already, or computed, when the others arrived.
+    assert served.index("urgent") < served.index("usual 2")
+    assert served.index("urgent") <= 2
+    assert encoded(triton) - before <= len(served) + 1

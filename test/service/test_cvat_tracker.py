@@ -118,6 +118,35 @@ def test_objects_in_calls_of_their_own_share_a_frame(http, client):
     assert again[0] == BOX[0] + 2 * clip.STEP
 
 
+def test_objects_of_one_call_may_be_followed_one_after_the_other(http):
+    boxes = [{"type": "rectangle", "points": BOX}, {"type": "mask", "points": [1, 1, 1, 1, 8, 8, 9, 9]}]
+    _, states = tracked(http, 0, boxes)
+    together = []
+    for frame in range(1, 5):
+        shapes, states = tracked(http, frame, states=states)
+        together.append(shapes)
+    _, (first, second) = tracked(http, 0, boxes)
+    alone = []
+    for state in (first, second):
+        answers = [tracked(http, frame, states=[state]) for frame in range(1, 5)]
+        assert all(states == [state] for _, states in answers)
+        alone.append([shape for [shape], _ in answers])
+    assert [list(pair) for pair in zip(*alone, strict=True)] == together
+    assert together[0] != together[3]
+
+
+def test_an_object_leaves_the_frames_of_the_others(http):
+    _, (first, second) = tracked(http, 0, [{"type": "rectangle", "points": BOX}] * 2)
+    for frame in (1, 2):
+        tracked(http, frame, states=[first])
+    answer = call(http, 3, states=[second])
+    assert answer.status_code == 409
+    assert "draw the object again, alone" in answer.text
+    _, again = tracked(http, 1, states=[second])
+    _, together = tracked(http, 2, states=[first, *again])
+    assert together == [first, second]
+
+
 def test_a_call_brings_new_objects_beside_tracked_ones(http):
     _, states = tracked(http, 0, [BOX])
     shapes, states = tracked(http, 1, [None, {"type": "rectangle", "points": [100, 20, 160, 80]}], states)

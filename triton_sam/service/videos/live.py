@@ -27,6 +27,11 @@ from .store import MOST_SECONDS, Videos
 Result = TypeVar("Result")
 UNKNOWN = "the state of an object is not known (any more): draw the object in a frame, and track it again from there"
 """What a tool shows when a session has ended."""
+OTHER_FRAME = (
+    "objects that were drawn together go through the same frames, and others of them were tracked through another frame"
+    " here: draw the object again, alone, and track it from there"
+)
+"""What a tool shows when an object leaves the path of the objects of its session."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,9 @@ class LiveVideo:
     def __init__(self, image: StoredImage, client: VideoClient, engine: Engine, leases: tuple[Lease, Lease]) -> None:
         self.used = time.monotonic()
         self._frames = GrowingFrames(image.content, image.size)
-        self._last = _name(image.content)
-        self._tracked = 0
-        self._masks: dict[int, MaskRecord] = {}
+        self._names = [_name(image.content)]
+        self._masks: list[dict[int, MaskRecord]] = [{}]  # of each tracked frame
+        self._places: dict[int, int] = {}  # the frame up to which the tool has followed each object
         self._client = client
         self._engine = engine
         self._place, self._memory = leases
@@ -82,31 +87,49 @@ class LiveVideo:
                 segment = await self._video.add(
                     0, number, points=each.points, labels=labels, box=each.box, mask=each.mask
                 )
-                self._masks[number] = await self._record(0, number, segment)
-            return list(self._masks.values())
+                self._masks[0][number] = await self._record(0, number, segment)
+                self._places[number] = 0
+            return list(self._masks[0].values())
 
         return await self._run(work)
 
     async def track(self, image: StoredImage, numbers: Sequence[int]) -> list[MaskRecord]:
-        """Return the masks of objects in a frame. An image that equals the last one is the same frame.
+        """Return the masks of objects in a frame. An image that equals the last one of an object is the same frame.
+
+        A tool may send the objects of a session one after the other, each through all frames: the first one brings
+        the frames, and the others are tracked with it.
 
         Raises:
-            Problem: 404, there is no such object; 413, there are too many frames; 503, there is no memory for the
-                frame.
+            Problem: 404, there is no such object; 409, another frame than that of the others; 413, there are too many
+                frames; 503, there is no memory for the frame.
             SamError: the frame cannot be used, or Triton fails. The call can be repeated.
         """
-        if not set(numbers) <= set(self._masks):
+        if not set(numbers) <= set(self._places):
             raise Problem(404, UNKNOWN, code="unknown_state")
 
         async def work() -> list[MaskRecord]:
             name = _name(image.content)
-            if name != self._last:
+            places = [self._place_of(number, name) for number in numbers]
+            if self._frames.count in places:
                 self._add(image, name)
-            if self._tracked < self._frames.count - 1:
+            if max(places) >= len(self._masks):
                 await self._catch_up(self._frames.count - 1)
-            return [self._masks[number] for number in numbers]
+            self._places.update(zip(numbers, places, strict=True))
+            return [self._masks[place][number] for place, number in zip(places, numbers, strict=True)]
 
         return await self._run(work)
+
+    def _place_of(self, number: int, name: bytes) -> int:
+        """Return the index of a frame on the path of an object: its last frame, the next one, or a new one."""
+        place = self._places[number]
+        if self._names[place] == name:
+            return place
+        if place + 1 >= len(self._masks):  # frames of calls that failed may be behind the last one that was tracked
+            waiting = [index for index in range(place + 1, len(self._names)) if self._names[index] == name]
+            return waiting[0] if waiting else len(self._names)
+        if self._names[place + 1] != name:
+            raise Problem(409, OTHER_FRAME, code="other_frame")
+        return place + 1
 
     async def close(self) -> None:
         """End the session at Triton. It raises nothing."""
@@ -126,20 +149,18 @@ class LiveVideo:
         self._engine.budgets.video_masks.check(len(image.content))
         self._frames.append(image.content, image.size)
         self._memory.grow(self._frames.nbytes - before)
-        self._last = name
+        self._names.append(name)
 
     async def _catch_up(self, index: int) -> None:
         """Track from the frame behind the last one that was tracked: an earlier call may have failed."""
         video = self._video
         if video is None:
             raise Problem(404, UNKNOWN, code="unknown_state")
-        count = index - self._tracked
-        frames = video.propagate(start=self._tracked + 1, count=count)
+        tracked = len(self._masks)
+        frames = video.propagate(start=tracked, count=index + 1 - tracked)
         async with contextlib.aclosing(frames):
             async for frame, masks in frames:
-                found = {number: await self._record(frame, number, each) for number, each in masks.items()}
-                self._masks.update(found)
-                self._tracked = frame
+                self._masks.append({number: await self._record(frame, number, each) for number, each in masks.items()})
                 self._engine.metrics.tracked_frames.inc()
 
     async def _record(self, frame: int, number: int, segment: VideoSegment) -> MaskRecord:

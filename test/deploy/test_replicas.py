@@ -70,7 +70,7 @@ def cache_hits(server) -> int:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("protocol", ["https", "grpcs"])
+@pytest.mark.parametrize("protocol", [pytest.param("https", marks=pytest.mark.nightly), "grpcs"])
 def test_no_click_fails_while_a_server_dies_and_comes_back(replicas, protocol: str, images: Path) -> None:
     first, second = replicas.servers
     with SAM2TritonClient(getattr(replicas, protocol), **replicas.options) as client:

@@ -78,7 +78,7 @@ def test_equal_masks_pass_and_others_fail(reference, runner, monkeypatch: pytest
     assert [line.split()[-1] for line in table[1:]] == ["ok", "FAIL", "FAIL"] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_case(reference, runner) -> None:
     rows = list(verify.verify_video(reference, {"onnxruntime": runner}, SIZE, FRAMES))
     assert [row.case for row in rows] == list(verify.cases(SIZE, FRAMES))
@@ -93,7 +93,7 @@ def test_the_threshold_is_that_of_images_below_fp32() -> None:
     assert (verify.threshold(8, "fp16"), verify.threshold(100, "int8")) == (0.99, 0.98)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["verify", "sam2-video", "--random", "--size", "micro", "--image-size", "512", "--frames", "4"]
     assert main([*arguments, "--local", "--json", "-q"]) == 0

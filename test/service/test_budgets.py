@@ -188,12 +188,12 @@ def test_an_answer_without_room_becomes_a_503_and_a_lone_one_always_has_room(htt
     async def large():
         return Response(bytes(150_000))
 
-    http.app.add_api_route("/large", large)
+    http.app.add_api_route("/much", large)
     answers = http.app.state.engine.budgets.answers
     answers.limit = 1000
-    assert len(http.get("/large").content) == 150_000
+    assert len(http.get("/much").content) == 150_000
     with answers.take(1):
-        refused = http.get("/large")
+        refused = http.get("/much")
     assert problem(refused, 503)["code"] == "busy"
     assert refused.headers["retry-after"] == "1"
     assert refused.headers["x-request-id"]

@@ -73,7 +73,8 @@ def _serve(line: str) -> None:
         try:
             pages = (re.search(r"the page: (http://\S+)/ ", each) for each in process.stderr)
             url = next(page[1] for page in pages if page)
-            page, names = httpx.get(f"{url}/large", timeout=30), httpx.get(f"{url}/v1/large", timeout=30).json()
+            with httpx.Client(transport=httpx.HTTPTransport(retries=8), timeout=30) as client:  # it listens soon
+                page, names = client.get(f"{url}/large"), client.get(f"{url}/v1/large").json()
         finally:
             process.terminate()
             process.communicate(timeout=30)

@@ -21,7 +21,7 @@ export function setState(state, text) {
 export function busy(text) {
   $("busy").hidden = !text;
   $("busy-text").textContent = text;
-  $("busy-part").hidden = $("busy-sent").hidden = true;
+  for (const part of document.querySelectorAll("#busy-part, #busy-sent")) part.hidden = true; // /large sends no files
 }
 
 /** Show which part of a file has been sent, from 0 to 1; then the service works, and ``then`` says at what. */

@@ -61,6 +61,7 @@ PROMPT = st.fixed_dictionaries(
         "box": st.fixed_dictionaries({"x": NUMBERS, "y": NUMBERS, "width": NUMBERS, "height": NUMBERS}),
     },
 )
+RIGHT_PROMPT = INSIDE.map(lambda point: {"points": [{"x": point[0], "y": point[1], "positive": True}]})
 
 
 def mostly(kind, other=ANYTHING):
@@ -87,7 +88,10 @@ def cases(image: str):
             members(
                 model=st.sampled_from(["sam2", "sam2:tiny", "sam:100m", "x"]),
                 image=images,
-                prompt=members(points=POINTS, point_labels=st.lists(st.integers(-1, 4), max_size=4), texts=ANYTHING),
+                prompt=st.one_of(
+                    INSIDE.map(lambda point: {"points": [point], "point_labels": [1]}),
+                    members(points=POINTS, point_labels=st.lists(st.integers(-1, 4), max_size=4), texts=ANYTHING),
+                ),
             ),
         ),
         "qupath": (
@@ -108,7 +112,7 @@ def cases(image: str):
             {},
             members(
                 image=members(type=st.just("base64"), value=images),
-                prompts=st.lists(PROMPT, max_size=3),
+                prompts=st.lists(mostly(RIGHT_PROMPT, PROMPT), max_size=3),
                 image_id=st.one_of(st.none(), st.text(max_size=4)),
                 format=st.sampled_from(["rle", "json", "x"]),
                 multimask_output=st.booleans(),

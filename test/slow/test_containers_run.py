@@ -130,6 +130,7 @@ def test_doors_stay_closed_without_a_token(deployment: SimpleNamespace) -> None:
         request = urllib.request.Request(deployment.https + path, b"{}" if "load" in path else None, headers)
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=30, context=context)
+        refused.value.close()
         assert refused.value.code == status, (path, headers)
 
 
@@ -318,9 +319,13 @@ def ask(url: str, body: bytes | None = None, token: str = "", **headers: str) ->
     """Return the body of an HTTP answer."""
     if token:
         headers["Authorization"] = f"Bearer {token}"
-    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
-        content: bytes = answer.read()
-        return content
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
+            content: bytes = answer.read()
+            return content
+    except urllib.error.HTTPError as error:
+        error.close()  # its socket would stay open until the garbage collector finds it, which is a warning
+        raise
 
 
 def until(step: Callable[[], Any], seconds: float) -> Any:

@@ -20,8 +20,9 @@ from ..errors import PromptError
 from ..families.base import Size
 from ..inputs.video.base import encode
 from ..inputs.video.growing import GrowingFrames
+from ..inputs.video.path import SharedPath
 from ..masks.polygons import mask_to_polygons
-from ..masks.rle import BoolArray
+from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
 from ..masks.segment import mask_to_box
 
 SHAPES = ("mask", "polygon", "rectangle")
@@ -39,7 +40,7 @@ class Frame:
 
     def __init__(self, image: Any) -> None:
         self.content, self.size = encode(image, None)
-        self.name = hashlib.sha256(self.content).digest()
+        self.name = hashlib.sha256(self.content).hexdigest()
         self.session: Session | None = None
 
 
@@ -99,7 +100,8 @@ class Tracker:
             state: answer of init_tracking_state().
 
         Raises:
-            VideoError: the frame has another size than the first one.
+            VideoError: the frame has another size than the first one, or others of the objects that began with this
+                one were tracked through another frame.
             ServerError: see triton_sam.errors. The call can be repeated.
         """
         from cvat_sdk import auto_annotation
@@ -127,8 +129,9 @@ class Session:
 
     def __init__(self, client: SAM2VideoClient, frame: Frame) -> None:
         self._frames = GrowingFrames(frame.content, frame.size)
-        self._last, self._tracked = frame.name, 0
-        self._masks: dict[int, BoolArray] = {}
+        self._path = SharedPath(frame.name)
+        self._masks: dict[int, dict[int, Any]] = {0: {}}  # RLE, of the frames that an object may still ask for
+        self._tracked = 1
         self._lock = threading.Lock()
         self._video = client.open(self._frames)
         weakref.finalize(self, _close_soon, self._video)
@@ -141,22 +144,28 @@ class Session:
     def add(self, prompt: dict[str, Any]) -> int:
         """Prompt an object in the first frame and return its number."""
         with self._lock:
-            number = len(self._masks) + 1
-            self._masks[number] = self._video.add(0, number, **prompt, logits=False).mask
+            number = len(self._masks[0]) + 1
+            self._masks[0][number] = mask_to_rle(self._video.add(0, number, **prompt, logits=False).mask)
+            self._path.begin(number)
             return number
 
     def mask(self, frame: Frame, number: int) -> BoolArray:
-        """Return the mask of an object in a frame, which is the last one or a new one."""
+        """Return the mask of an object in a frame, which is its last one, the next one, or a new one."""
         with self._lock:
-            if frame.name != self._last:
+            place = self._path.find(number, frame.name, self._tracked)
+            if place == self._frames.count:
                 self._frames.append(frame.content, frame.size)
-                self._last = frame.name
-            left = self._frames.count - 1 - self._tracked
-            if left:
-                for index, found in self._video.propagate(self._tracked + 1, left, logits=False):
-                    self._masks.update({each: segment.mask for each, segment in found.items()})
-                    self._tracked = index
-            return self._masks[number]
+                self._path.append(frame.name)
+            if place >= self._tracked:
+                left = self._frames.count - self._tracked
+                for index, found in self._video.propagate(self._tracked, left, logits=False):
+                    self._masks[index] = {each: mask_to_rle(segment.mask) for each, segment in found.items()}
+                    self._tracked = index + 1
+            mask = rle_to_mask(self._masks[place][number])
+            needed = self._path.move({number: place})
+            for index in [index for index in self._masks if index < needed]:
+                del self._masks[index]
+            return mask
 
 
 def _close_soon(video: Video) -> None:

@@ -107,6 +107,24 @@ def test_each_frame_is_tracked_once_for_all_its_objects(tracker, server):
     assert server.tracked == [1, 2, 3]
 
 
+def test_objects_of_one_frame_may_be_followed_one_after_the_other(tracker, server, expected):
+    drawn, boxed = begin(tracker)
+    first = [follow(tracker, [drawn], index) for index in range(1, COUNT)]
+    second = [follow(tracker, [boxed], index) for index in range(1, COUNT)]
+    for index, shapes in enumerate(zip(first, second, strict=True), 1):
+        assert is_equal([each for [each] in shapes], expected[index]), index
+    assert server.tracked == list(range(1, COUNT))
+
+
+def test_an_object_cannot_leave_the_frames_of_the_others(tracker):
+    drawn, boxed = begin(tracker)
+    for index in (1, 2, 3):
+        follow(tracker, [drawn], index)
+    with pytest.raises(VideoError, match="draw the object again, alone"):
+        follow(tracker, [boxed], 9)
+    follow(tracker, [boxed], 1)
+
+
 def test_an_object_drawn_later_has_a_session_of_its_own(tracker, server):
     first = begin(tracker)
     follow(tracker, first, 1)

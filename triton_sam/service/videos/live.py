@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ...errors import SamError
+from ...errors import SamError, VideoError
 from ...inputs.video.growing import GrowingFrames
+from ...inputs.video.path import SharedPath
 from ...masks.rle import BoolArray
 from ...masks.video_segment import VideoSegment
 from ...tracks.records import MaskRecord
@@ -22,16 +22,12 @@ from ..logs import LOGGER
 from ..problems import Problem
 from ..store import StoredImage
 from .clients import OpenVideo, VideoClient
+from .records import Records
 from .store import MOST_SECONDS, Videos
 
 Result = TypeVar("Result")
 UNKNOWN = "the state of an object is not known (any more): draw the object in a frame, and track it again from there"
-"""What a tool shows when a session has ended."""
-OTHER_FRAME = (
-    "objects that were drawn together go through the same frames, and others of them were tracked through another frame"
-    " here: draw the object again, alone, and track it from there"
-)
-"""What a tool shows when an object leaves the path of the objects of its session."""
+"""The message that a tool shows when a session has ended."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +52,15 @@ class LiveVideo:
         image: the first frame.
         client: the client of the video model.
         engine: has the budgets.
-        leases: the place of the session, and the memory of its frames and masks.
+        leases: the place of the session, and the memory of its frames.
     """
 
     def __init__(self, image: StoredImage, client: VideoClient, engine: Engine, leases: tuple[Lease, Lease]) -> None:
         self.used = time.monotonic()
         self._frames = GrowingFrames(image.content, image.size)
-        self._names = [_name(image.content)]
-        self._masks: list[dict[int, MaskRecord]] = [{}]  # of each tracked frame
-        self._places: dict[int, int] = {}  # the frame up to which the tool has followed each object
+        self._path = SharedPath(image.image_id)
+        self._records = Records(engine.budgets.video_masks)  # of the frames that an object may still ask for
+        self._tracked = 1
         self._client = client
         self._engine = engine
         self._place, self._memory = leases
@@ -87,9 +83,9 @@ class LiveVideo:
                 segment = await self._video.add(
                     0, number, points=each.points, labels=labels, box=each.box, mask=each.mask
                 )
-                self._masks[0][number] = await self._record(0, number, segment)
-                self._places[number] = 0
-            return list(self._masks[0].values())
+                self._records.put(0, [await self._record(0, number, segment)])
+                self._path.begin(number)
+            return list(self._records.all()[0])
 
         return await self._run(work)
 
@@ -104,32 +100,23 @@ class LiveVideo:
                 frames; 503, there is no memory for the frame.
             SamError: the frame cannot be used, or Triton fails. The call can be repeated.
         """
-        if not set(numbers) <= set(self._places):
+        if not all(number in self._path for number in numbers):
             raise Problem(404, UNKNOWN, code="unknown_state")
 
         async def work() -> list[MaskRecord]:
-            name = _name(image.content)
-            places = [self._place_of(number, name) for number in numbers]
-            if self._frames.count in places:
-                self._add(image, name)
-            if max(places) >= len(self._masks):
-                await self._catch_up(self._frames.count - 1)
-            self._places.update(zip(numbers, places, strict=True))
-            return [self._masks[place][number] for place, number in zip(places, numbers, strict=True)]
+            try:
+                places = {number: self._path.find(number, image.image_id, self._tracked) for number in numbers}
+            except VideoError as error:
+                raise Problem(409, str(error), code="other_frame") from None
+            if self._frames.count in places.values():
+                self._add(image)
+            if max(places.values()) >= self._tracked:
+                await self._catch_up()
+            found = [self._records.of(places[number], number) for number in numbers]
+            self._records.forget_before(self._path.move(places))
+            return found
 
         return await self._run(work)
-
-    def _place_of(self, number: int, name: bytes) -> int:
-        """Return the index of a frame on the path of an object: its last frame, the next one, or a new one."""
-        place = self._places[number]
-        if self._names[place] == name:
-            return place
-        if place + 1 >= len(self._masks):  # frames of calls that failed may be behind the last one that was tracked
-            waiting = [index for index in range(place + 1, len(self._names)) if self._names[index] == name]
-            return waiting[0] if waiting else len(self._names)
-        if self._names[place + 1] != name:
-            raise Problem(409, OTHER_FRAME, code="other_frame")
-        return place + 1
 
     async def close(self) -> None:
         """End the session at Triton. It raises nothing."""
@@ -140,8 +127,9 @@ class LiveVideo:
                     await video.aclose()
         self._place.give()
         self._memory.give()
+        self._records.clear()
 
-    def _add(self, image: StoredImage, name: bytes) -> None:
+    def _add(self, image: StoredImage) -> None:
         most = self._engine.settings.max_video_frames
         if self._frames.count >= most:
             raise Problem(413, f"a video may have {most} frames")
@@ -149,18 +137,18 @@ class LiveVideo:
         self._engine.budgets.video_masks.check(len(image.content))
         self._frames.append(image.content, image.size)
         self._memory.grow(self._frames.nbytes - before)
-        self._names.append(name)
+        self._path.append(image.image_id)
 
-    async def _catch_up(self, index: int) -> None:
+    async def _catch_up(self) -> None:
         """Track from the frame behind the last one that was tracked: an earlier call may have failed."""
         video = self._video
         if video is None:
             raise Problem(404, UNKNOWN, code="unknown_state")
-        tracked = len(self._masks)
-        frames = video.propagate(start=tracked, count=index + 1 - tracked)
+        frames = video.propagate(start=self._tracked, count=self._frames.count - self._tracked)
         async with contextlib.aclosing(frames):
             async for frame, masks in frames:
-                self._masks.append({number: await self._record(frame, number, each) for number, each in masks.items()})
+                self._records.put(frame, [await self._record(frame, number, each) for number, each in masks.items()])
+                self._tracked = frame + 1
                 self._engine.metrics.tracked_frames.inc()
 
     async def _record(self, frame: int, number: int, segment: VideoSegment) -> MaskRecord:
@@ -275,7 +263,3 @@ class LiveVideos:
                 if not video.is_busy and now - video.used > idle:
                     await self._end(name)
                     LOGGER.info("session removed", extra={"fields": {"idle_seconds": idle}})
-
-
-def _name(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()

@@ -60,6 +60,19 @@ class Records:
         if object_id in kept:
             self._set(frame, {known: record for known, record in kept.items() if known != object_id}, None)
 
+    def of(self, frame: int, object_id: int) -> MaskRecord:
+        """Return the mask of an object in a frame.
+
+        Raises:
+            KeyError: it is not known.
+        """
+        return self._frames[frame][object_id]
+
+    def forget_before(self, frame: int) -> None:
+        """Forget the masks of all frames before one."""
+        for earlier in [index for index in self._frames if index < frame]:
+            self._set(earlier, {}, None)
+
     def clear(self) -> None:
         """Forget all masks."""
         for frame in list(self._frames):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 from ..client.video import SAM2VideoClient
 from ..client.video.sync import Video
@@ -21,7 +20,7 @@ from ..families.base import Size
 from ..inputs.video.base import encode
 from ..inputs.video.growing import GrowingFrames
 from ..inputs.video.path import SharedPath
-from ..masks.polygons import mask_to_polygons
+from ..masks.polygons import fill_polygon, mask_to_polygons
 from ..masks.rle import BoolArray, mask_to_rle, rle_to_mask
 from ..masks.segment import mask_to_box
 
@@ -182,10 +181,7 @@ def _prompt(shape: Any, size: Size) -> dict[str, Any]:
     if kind == "mask":
         mask: Any = decode_mask(shape.points, image_width=width, image_height=height)
     else:
-        canvas = Image.new("1", size)
-        corners = [(x - 0.5, y - 0.5) for x, y in np.reshape(np.asarray(shape.points, float), (-1, 2)).tolist()]
-        ImageDraw.Draw(canvas).polygon(corners, fill=1)
-        mask = np.asarray(canvas)
+        mask = fill_polygon(shape.points, size)
     if not np.any(mask):
         raise PromptError(f"the {kind} covers no pixel of the image")
     return {"mask": np.asarray(mask, bool)}

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image, ImageDraw
 
 from .._common.extras import missing
 from ..errors import InputError
-from .rle import foreground
+from .rle import BoolArray, foreground
 
 FloatPoints = npt.NDArray[np.float64]
 
@@ -74,6 +75,19 @@ def trace_polygons(mask: npt.ArrayLike, tolerance: float = 0.5) -> list[Polygon]
         rings = [_simplify(points[start : end - 1] + origin, tolerance) for start, end in itertools.pairwise(offsets)]
         polygons.append(Polygon(rings[0], tuple(rings[1:])))
     return sorted(polygons, key=lambda polygon: -_area(polygon.exterior))
+
+
+def fill_polygon(ring: npt.ArrayLike, size: tuple[int, int]) -> BoolArray:
+    """Return the mask (H,W) of the pixels whose centres lie within a polygon, or on its outline.
+
+    Args:
+        ring: (N,2) x, y in pixels, see the top of this file.
+        size: width and height of the image.
+    """
+    canvas = Image.new("1", size)
+    corners = np.asarray(ring, np.float64).reshape(-1, 2) - 0.5  # Pillow counts from the centre of the first pixel
+    ImageDraw.Draw(canvas).polygon([(x, y) for x, y in corners.tolist()], fill=1)
+    return np.asarray(canvas, bool)
 
 
 def _area(ring: FloatPoints) -> float:

@@ -13,11 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 from fastapi import Request, Response
-from PIL import Image, ImageDraw
 from pydantic import Field
 
 from ...families.base import Size
-from ...masks.polygons import mask_to_polygons
+from ...masks.polygons import fill_polygon, mask_to_polygons
 from ...masks.rle import BoolArray
 from ...tracks.records import MaskRecord
 from ..engine import Pair
@@ -158,7 +157,7 @@ def drawn_of(shape: Typed, size: Size) -> Drawn:
         return Drawn(points=Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"])
     if shape.type == "polygon" and len(pairs) >= 3:
         inside = Target(points=pairs, labels=[1] * len(pairs)).inside(size)["points"]
-        return Drawn(mask=_filled(_polygon(inside, size), shape.type))
+        return Drawn(mask=_filled(fill_polygon(inside, size), shape.type))
     raise Problem(422, f"{len(points)} numbers do not make a {shape.type}")
 
 
@@ -177,12 +176,6 @@ def shape_of(record: MaskRecord, state: State) -> Any:
     else:
         points = [float(value) for value in record.box]
     return {"type": state.kind, "points": points} if state.is_typed else points
-
-
-def _polygon(points: list[list[float]], size: Size) -> BoolArray:
-    canvas = Image.new("1", size)
-    ImageDraw.Draw(canvas).polygon([(x - 0.5, y - 0.5) for x, y in points], fill=1)
-    return np.asarray(canvas, bool)
 
 
 def _filled(mask: BoolArray, kind: str) -> BoolArray:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 from .._common.files import atomic_write
 from ..errors import InputError
+from .large_results import LargeResult
 from .records import ImageRecord
 
 Categories = Mapping[int, str]
 """Names of categories by id."""
 Records = Callable[[], Iterable[ImageRecord]]
 """Returns the records from the first one on, each time that it is called. Records with an error are left out."""
+
+Named = TypeVar("Named", ImageRecord, LargeResult)
 
 
 def write_file(folder: Path, name: str, content: bytes | str) -> None:
@@ -26,8 +30,8 @@ def write_file(folder: Path, name: str, content: bytes | str) -> None:
     atomic_write(path, content if isinstance(content, bytes) else content.encode())
 
 
-def with_stems(records: Records) -> Iterator[tuple[str, ImageRecord]]:
-    """Yield each record and its image's name without the suffix.
+def with_stems(records: Callable[[], Iterable[Named]]) -> Iterator[tuple[str, Named]]:
+    """Yield each record, or result of a large image, and its image's name without the suffix.
 
     Raises:
         InputError: two images would have the same name.

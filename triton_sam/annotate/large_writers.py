@@ -7,17 +7,16 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._common.extras import missing
 from .._common.files import atomic_path
-from ..errors import InputError
 from ..masks.polygons import FloatPoints, trace_polygons
 from ..tiles.objects import to_feature
-from ._writing import Categories
+from ._writing import Categories, with_stems
 from .large_results import LargeResult, Results
 
 _FIXED_DATE = "2000-01-01T00:00:00.000Z"
@@ -48,7 +47,7 @@ def write_geojson(folder: Path, results: Results, categories: Categories) -> Non
     The coordinates are those of the map's reference system, which the member ``crs`` names; without one they are pixels
     of the largest level, y downwards.
     """
-    for stem, result in _with_stems(results):
+    for stem, result in with_stems(results):
         with _created(folder, f"geojson/{stem}.geojson") as temporary, temporary.open("w", encoding="utf-8") as file:
             crs = result.georeference.crs if result.georeference else None
             file.write('{"type":"FeatureCollection",' + (f'"crs":{_json(crs)},' if crs else "") + '"features":[')
@@ -64,7 +63,7 @@ def write_gpkg(folder: Path, results: Results, categories: Categories) -> None:
     """
     pyogrio, raw = _pyogrio()
     pyogrio.set_gdal_config_options({"OGR_CURRENT_DATE": _FIXED_DATE})
-    for stem, result in _with_stems(results):
+    for stem, result in with_stems(results):
         features = list(_features(result, categories))
         epsg = result.georeference.epsg if result.georeference else None
         with _created(folder, f"gpkg/{stem}.gpkg") as temporary, warnings.catch_warnings():
@@ -137,21 +136,6 @@ def _wkb(polygons: Any) -> bytes:
             points: FloatPoints = np.asarray(ring, "<f8")
             content += [struct.pack("<I", len(points)), points.tobytes()]
     return b"".join(content)
-
-
-def _with_stems(results: Results) -> Iterator[tuple[str, LargeResult]]:
-    """Yield each result and its image's name without the suffix.
-
-    Raises:
-        InputError: two images would have the same name.
-    """
-    seen: set[str] = set()
-    for result in results():
-        stem = str(PurePosixPath(result.name).with_suffix(""))
-        if stem in seen:
-            raise InputError(f"two images would have the same file {stem}: rename one, or use --format coco-polygons")
-        seen.add(stem)
-        yield stem, result
 
 
 def _created(folder: Path, name: str) -> Any:

@@ -70,13 +70,7 @@ class _Checked(HTTPConnection):
         except (OSError, UnicodeError):
             found = []  # urllib3 tells it
         _check(self.host, [str(each[4][0]) for each in found])
-        connection = super()._new_conn()
-        try:
-            _check(self.host, [connection.getpeername()[0]])
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return _checked(self.host, super()._new_conn())
 
 
 class _CheckedTLS(_Checked, HTTPSConnection):
@@ -97,12 +91,7 @@ class _Timed(HTTPConnection):
             raise
         except OSError as error:
             raise NewConnectionError(self, str(error)) from error
-        try:
-            _check(self.host, [connection.getpeername()[0]])
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+        return _checked(self.host, connection)
 
 
 class _TimedTLS(_Timed, HTTPSConnection):
@@ -123,6 +112,16 @@ class _TimedHTTPPool(HTTPConnectionPool):
 
 class _TimedHTTPSPool(HTTPSConnectionPool):
     ConnectionCls = _TimedTLS
+
+
+def _checked(host: str, connection: socket.socket) -> socket.socket:
+    """Return a connection to a public address; close any other one."""
+    try:
+        _check(host, [connection.getpeername()[0]])
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _check(host: str, addresses: list[str]) -> None:

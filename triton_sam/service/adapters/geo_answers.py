@@ -136,4 +136,4 @@ ANSWERS: dict[str, Callable[[Found], Response]] = {
     "json": _boxes,
     "detections": _detections,
 }
-"""What makes the answer of each format."""
+"""The function that makes the answer, by the name of the format."""

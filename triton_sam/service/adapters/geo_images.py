@@ -9,7 +9,7 @@ from PIL import Image
 
 from ..._common.extras import install
 from ...errors import ImageError, MissingDependencyError
-from ...inputs.images import FORMATS
+from ...inputs.images import FORMATS, image_bytes
 from ..image_files import MEGA
 from ..problems import Problem
 
@@ -45,9 +45,7 @@ def plain_image(content: bytes, max_megapixels: float) -> bytes:
         raise Problem(415, f"this kind of TIFF needs more packages at the service: {install('tiles')}") from None
     except ImageError as error:
         raise Problem(415, f"the image cannot be read: {str(error).rpartition(': ')[2]}"[:200]) from None
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+    return image_bytes(pixels)
 
 
 def _is_plain(content: bytes) -> bool:

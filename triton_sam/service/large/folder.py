@@ -13,15 +13,15 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
 from ...errors import ImageError
 from ...tiles import LargeImage, open_large_image
 from ...tiles.folders import large_images_below
 from ...tiles.opening import check_packages
-from ...tiles.pyramid import Bytes, Region, Window
+from ...tiles.pyramid import Region, Window
 from ..engine import Engine
+from ..image_files import MEGA
 from ..problems import Problem
 from .schemas import LargeImageInfo, LargeImageName, LargeLevel
 
@@ -31,7 +31,6 @@ KEPT = 16
 """Files that stay open."""
 FRESH_SECONDS = 1.0
 """The folder is not searched more often, whatever callers ask."""
-MEGA = 1_000_000
 
 
 class LargeFolder:
@@ -197,13 +196,6 @@ def describe(image_id: str, name: str, image: LargeImage) -> LargeImageInfo:
     return LargeImageInfo(
         id=image_id, name=name, width=width, height=height, tile=TILE, levels=levels_of(image), epsg=epsg
     )
-
-
-def to_png(pixels: Bytes) -> bytes:
-    """Return the pixels of a part as the content of an image file, without loss."""
-    buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
 
 
 def _id_of(name: str) -> str:

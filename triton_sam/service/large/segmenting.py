@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...inputs.images import image_bytes
 from ...masks.formats import FORMATS
 from ...masks.segment import Segment
 from ...tiles import LargeImage, LargeObject
@@ -15,7 +16,7 @@ from ...tiles.parts import SIDE, is_cut, length_for, part_around
 from ...tiles.pyramid import Region, Window
 from ..engine import Engine, Pair
 from ..problems import Problem
-from .folder import LargeFolder, to_png
+from .folder import LargeFolder
 from .schemas import LargeMask, LargeSegmentRequest
 
 ENLARGE = 2
@@ -48,7 +49,7 @@ async def _segment_part(
     engine: Engine, folder: LargeFolder, pair: Pair, image: LargeImage, request: LargeSegmentRequest, region: Region
 ) -> list[LargeMask]:
     window = await folder.window(image, region, SIDE)
-    stored = await engine.store(to_png(window.pixels))  # an equal part has the same id, so it is encoded once
+    stored = await engine.store(image_bytes(window.pixels))  # an equal part has the same id, so it is encoded once
     embeddings = await engine.embed(stored, pair)
 
     def write(segments: Iterator[Segment]) -> list[LargeMask]:

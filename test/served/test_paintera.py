@@ -55,7 +55,7 @@ def infer(triton: Any, model: str, *inputs: Any, **options: Any) -> dict[str, np
 
 
 def normalised(image: Image.Image, family: Any) -> np.ndarray:
-    """What newer clients send: see the guide that wire/encoder_front.py names."""
+    """Return a tensor as newer clients normalise it: see the guide that wire/encoder_front.py names."""
     values = np.asarray(image, np.float32).transpose(2, 0, 1)[None] / np.float32(255)
     mean, std = (np.float32(each)[:, None, None] for each in (family.pixel_mean, family.pixel_std))
     return (values - mean) / std

@@ -23,7 +23,7 @@ PIXELS = "pixels"
 
 Pixels = Literal["auto", "unit", "normalised"]
 PIXEL_MODES: tuple[Pixels, ...] = get_args(Pixels)
-"""What raw tensors hold: RGB in 0..1, normalised RGB, or one of both as their values tell."""
+"""The contents of raw tensors: RGB in 0..1 (unit), normalised RGB, or either of them, as their values tell (auto)."""
 
 PRIORITY_LEVELS = 2
 """Priority 1 goes first. All other priorities are the default, 2; released clients send 5, which Triton reads as 2."""

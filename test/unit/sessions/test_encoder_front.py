@@ -158,7 +158,7 @@ class Tensor:
 
 
 class Request:
-    """What Triton hands over, and its response sender at once."""
+    """A request from Triton, which is its own response sender."""
 
     def __init__(self, parameters: str = "", **tensors: np.ndarray) -> None:
         self.parameters = lambda: parameters

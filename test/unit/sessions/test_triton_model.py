@@ -65,7 +65,7 @@ class Error(Exception):
 
 
 class Request:
-    """What Triton hands over, and its response sender at once."""
+    """A request from Triton, which is its own response sender."""
 
     def __init__(self, wanted: list[str], cancelled: bool = False, **tensors: np.ndarray) -> None:
         self._wanted, self._cancelled = wanted, cancelled

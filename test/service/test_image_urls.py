@@ -9,13 +9,14 @@ import pytest
 pytest.importorskip("fastapi")
 from support.problems import problem
 from support.running_service import running_service
+from support.small_site import SmallSite
 
 from triton_sam.service import image_urls, public
 
 LARGE = 1 << 20
 
 
-class Site(http.server.BaseHTTPRequestHandler):
+class Site(SmallSite, http.server.BaseHTTPRequestHandler):
     """A web site with an image, and with everything that can go wrong."""
 
     content = b""
@@ -42,17 +43,6 @@ class Site(http.server.BaseHTTPRequestHandler):
                 time.sleep(0.05)
         else:
             self.answer(404, b"")
-
-    def answer(self, status, content, location=None):
-        self.send_response(status)
-        self.send_header("content-length", str(len(content)))
-        if location:
-            self.send_header("location", location)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
 
     def handle(self):
         try:

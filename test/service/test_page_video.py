@@ -16,6 +16,7 @@ pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
 from support.running_browser import WIDE, Page, open_page
+from support.video_page import covered, go_to, open_clip, reload, segmented, shown, track
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
@@ -25,8 +26,6 @@ SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]
     .map((e) => [e, e.getBoundingClientRect()])
     .filter(([e, b]) => b.width && b.height && !e.closest("dialog") && (b.width < {FINGER} || b.height < {FINGER}))
     .map(([e]) => e.id || e.getAttribute("aria-label") || e.textContent.trim())"""
-CANVAS_FITS = """(() => { const canvas = document.getElementById("canvas");
-    return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()"""
 NAMELESS = """[...document.querySelectorAll("button, select, input")]
     .filter((e) => e.getBoundingClientRect().width && !e.closest("dialog"))
     .filter((e) => !(e.getAttribute("aria-label") || e.labels?.length || e.innerText?.trim()))
@@ -51,44 +50,12 @@ def client(running):
     client.seconds, client.failure = 0.0, None
 
 
-def open_clip(page, path):
-    page.page.set_input_files("#file", path)
-    page.wait("tritonSam.video.isOpen && document.getElementById('busy').hidden")
-    page.wait(CANVAS_FITS)  # the timeline has taken its place
-
-
 @pytest.fixture
 def page(browser, running, client, path):
     """A page with the clip open."""
     with open_page(browser, running[0].url) as page:
         open_clip(page, path)
         yield page
-
-
-def shown(page):
-    return page.page.evaluate("tritonSam.scene.frame")
-
-
-def go_to(page, frame):
-    page.page.evaluate(f"tritonSam.video.goTo({frame})")
-    page.wait(f"tritonSam.scene.frame === {frame}")
-
-
-def segmented(page):
-    """Every prompt on the page has reached the service, and has its mask."""
-    page.wait("""tritonSam.scene.objects.every((o) => Object.keys(o.prompts)
-        .every((frame) => tritonSam.video.masks.maskOf(o, Number(frame))))""")
-
-
-def track(page, direction="forward"):
-    before = page.page.evaluate("tritonSam.video.ended")
-    page.page.click(f"#track-{direction}")
-    page.wait(f"tritonSam.video.ended > {before}")
-
-
-def covered(page, object_index=0):
-    """Frames with a mask, as ranges."""
-    return page.page.evaluate(f"tritonSam.video.masks.rangesOf(tritonSam.scene.objects[{object_index}])")
 
 
 def test_a_click_is_tracked_and_the_overlay_is_the_mask(page):
@@ -277,12 +244,6 @@ def test_a_service_that_has_forgotten_the_video_gets_it_again(page, running, cli
 
 MASKS = f"""JSON.stringify(tritonSam.scene.objects.map((o) =>
     Array.from({{ length: {FRAMES} }}, (_, frame) => tritonSam.video.masks.maskOf(o, frame))))"""
-
-
-def reload(page):
-    page.wait("tritonSam.video.isSafe")
-    page.page.reload()
-    page.ready()
 
 
 def test_a_reload_loses_nothing(page, client):

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from support.running_service import running_service
+from support.small_site import SmallSite
 from support.tools import CLICK
 
 from triton_sam.service.public import PrivateAddressError, PublicPool, is_public
@@ -20,7 +21,7 @@ CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" to
 PERSONAL = "header.payload.signature"
 
 
-class Studio(http.server.BaseHTTPRequestHandler):
+class Studio(SmallSite, http.server.BaseHTTPRequestHandler):
     """A Label Studio with one image, which it also leads to from elsewhere."""
 
     content = b""
@@ -44,17 +45,6 @@ class Studio(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.answer(200 if body == {"refresh": PERSONAL} else 401, json.dumps({"access": "access"}).encode())
-
-    def answer(self, status, content, location=None):
-        self.send_response(status)
-        self.send_header("content-length", str(len(content)))
-        if location:
-            self.send_header("location", location)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ CUSTOM_RESOURCES = {
     "GRPCRoute": "grpcroute_v1",
     "Route": "route_v1",
 }
+POD_KEYS = ("containers", "initContainers", "tolerations", "volumes")
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 
 
@@ -153,7 +154,7 @@ def manifest_errors(manifest: dict[str, Any]) -> Iterable[str]:
             return
         # The fields that KServe copies from a pod have the schema of a pod.
         predictor = manifest["spec"]["predictor"]
-        pod = {key: predictor[key] for key in ("containers", "volumes") if key in predictor}
+        pod = {key: predictor[key] for key in POD_KEYS if key in predictor}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "predictor"}, "spec": pod}
     try:
         import kubernetes_validate

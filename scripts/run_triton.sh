@@ -162,7 +162,9 @@ if command -v nvidia-smi >/dev/null 2>&1; then
     gpus=(--gpus all)
     [[ $(basename "$engine") == podman ]] && gpus=(--device nvidia.com/gpu=all) # a CDI device, see docs/how-to/deploy.md
 fi
-# The image of this project starts Triton again when a model dies, and lets nobody load models over the network.
+# The image of this project starts Triton again when a model dies, lets nobody load models over the network, and gives
+# Triton options that fit the models, such as GPU memory for embeddings. NVIDIA's own image serves no session models,
+# which alone need that memory.
 # Bash 3.2 (macOS) takes an empty array for an unset variable, hence ${array[@]+...}.
 if [[ ${#models[@]} == 0 ]]; then
     echo "run_triton.sh: no model in $repository has weights that can be read: export one with \`triton-sam setup\`" >&2

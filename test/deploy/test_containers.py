@@ -6,11 +6,15 @@ The tests read the Dockerfile, the compose file and the manifests.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from triton_sam._common.bundle import checkout
+from triton_sam.cli import main
+from triton_sam.local_server.defaults import CUDA_POOL, METRICS
 
 yaml = pytest.importorskip("yaml")
 from support import manifests  # noqa: E402
@@ -100,7 +104,7 @@ def test_pods_are_alive_while_every_model_works(place: str, pod: dict) -> None:
     (triton,) = pod["containers"]
     # A command would replace NVIDIA's entry point.
     assert "command" not in triton
-    assert triton["args"][:3] == ["triton-sam", "container", "--"]
+    assert triton["args"] == ["triton-sam", "container"]
     assert triton["livenessProbe"]["exec"]["command"] == ["python3", HEALTH, "--live"]
     assert {triton[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe")} == {"/v2/health/ready"}
     # Shorter than this, and Kubernetes would end a server that starts again by itself.
@@ -115,13 +119,33 @@ def test_containers_are_healthy_while_every_model_works() -> None:
         assert SERVICES[name]["healthcheck"]["test"] == ["CMD", "python3", HEALTH]
 
 
-def test_options_of_triton_that_every_deployment_has() -> None:
-    """The pool of GPU memory holds the default cache of one session model, 512 MiB, and 256 MB for requests."""
-    compose = [option for option in SERVICES["triton"]["command"] if option.startswith("--")][1:]
-    compose = [option.replace("${CUDA_POOL_BYTES:-805306368}", "805306368") for option in compose]
-    assert compose[0] == f"--cuda-memory-pool-byte-size=0:{(512 + 256) << 20}"
-    for _, pod in PODS:
-        assert pod["containers"][0]["args"][3:] == compose
+def test_options_of_triton_have_one_source() -> None:
+    """`triton-sam container` sets the options that every deployment needs, so no deployment repeats them."""
+    assert SERVICES["triton"]["command"] == ["triton-sam", "container"]
+    assert SERVICES["triton-second"]["command"] == ["triton-sam", "container"]
+    files = [ROOT / "docker-compose.yml", ROOT / "scripts" / "run_triton.sh", *(ROOT / "deploy").rglob("*.yaml")]
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        assert not [option for option in (METRICS, CUDA_POOL) if option in text], path
+
+
+@pytest.mark.parametrize(("place", "pod"), PODS, ids=[place for place, _ in PODS])
+def test_settings_for_gpus_are_written_before_the_server_starts(
+    place: str, pod: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = next(one for one in pod["initContainers"] if one["name"] == "config")
+    (models,) = (mount for mount in config["volumeMounts"] if mount["mountPath"] == "/models")
+    assert not models.get("readOnly")
+    environment = {variable["name"]: variable["value"] for variable in config["env"]}
+    assert environment["TRITON_SAM_REPOSITORY"] == "/models"
+    for model in ("sam2", "sam2_encoder", "sam2_decoder"):
+        shutil.copytree(ROOT / "model_repository" / model, tmp_path / model, ignore=shutil.ignore_patterns("[2-9]*"))
+    monkeypatch.setenv("TRITON_SAM_REPOSITORY", str(tmp_path))
+    program, *command = [*config["command"], *config["args"]]
+    assert program == "triton-sam"
+    assert main(command) == 0
+    assert "cudnn_conv_algo_search" in (tmp_path / "sam2_encoder" / "config.pbtxt").read_text(encoding="utf-8")
+    assert "gpus: [0]" in (tmp_path / "sam2" / "config.pbtxt").read_text(encoding="utf-8")
 
 
 def test_no_port_is_open_to_the_world_by_default() -> None:

@@ -34,16 +34,13 @@ NOT_ON_THIS_SERVER = {
 
 @pytest.fixture(scope="module")
 def monitored() -> Iterator:
-    """Yield a local Triton with the metrics options of docker-compose.yml, after one click and one failure."""
+    """Yield a local Triton, which has the metrics options of a container, after one click and one failure."""
     local_server = pytest.importorskip("triton_sam.local_server")
     pytest.importorskip("onnxruntime")
     from triton_sam import SAM2TritonClient
 
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    options = [option for option in compose["x-triton"]["command"] if option.startswith("--metrics-config")]
-    assert len(options) == 2
     with local_server.LocalServer(
-        bundled("model_repository"), models=["sam2"], http_port=0, grpc_port=0, metrics_port=0, extra_args=options
+        bundled("model_repository"), models=["sam2"], http_port=0, grpc_port=0, metrics_port=0
     ) as server:
         with SAM2TritonClient(server.http_url, timeout=120) as client:
             client.set_image(bundled("test/images/shapes.jpg"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from triton_sam._common.bundle import bundled, checkout
+from triton_sam.local_server.defaults import CUDA_POOL, METRICS
 
 ROOT = checkout()
 
@@ -32,9 +33,7 @@ def test_options_of_tritonserver_exist(tmp_path: Path) -> None:
     newer = {option for option, words in rows.items() if "from release 2" in words}
     assert newer == {"--allow-client-shm", "--http-max-input-size"}
     assert set(rows) - known == newer
-    sources = (ROOT / "docker-compose.yml").read_text() + (ROOT / "deploy/kubernetes/base/deployment.yaml").read_text()
-    used = set(re.findall(r"- (--[a-z-]+)=", sources))
-    assert {"--metrics-config", "--cuda-memory-pool-byte-size"} <= used <= known
+    assert {METRICS, CUDA_POOL} <= known
 
 
 QUEUE_POLICY = """dynamic_batching { default_queue_policy {

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from triton_sam.local_server import supervisor
 from triton_sam.local_server.closed import LINKS, closed_options, link_models, shared_memory_options, shm_prefix
+from triton_sam.local_server.defaults import cuda_pool_options, metrics_options, values_of
 from triton_sam.repository.selection import ModelFolder
 
 GRACE_SECONDS = 35.0
@@ -54,10 +55,11 @@ def become_supervisor(
     else:
         link_models(links, [folder.path for folder in folders])
         control = closed_options(links, options)
+    defaults = [*cuda_pool_options(folders, options), *metrics_options(options)]
     ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
     host = option(options, "--http-address") or "0.0.0.0"  # noqa: S104 - Triton's default
     job = supervisor.Job(
-        command=[program, *control, *shared_memory_options(identity), *options],
+        command=[program, *control, *shared_memory_options(identity), *defaults, *options],
         log_file="",
         run_directory=str(run_directory),
         shm_prefix=shm_prefix(identity),
@@ -78,10 +80,6 @@ def become_supervisor(
 
 
 def option(options: Sequence[str], name: str) -> str | None:
-    """Return the value of an option, written as `--name=value` or as two words; None without it."""
-    value = None
-    for index, word in enumerate(options):
-        given, equals, text = word.partition("=")
-        if given == name:
-            value = text if equals else "".join(options[index + 1 : index + 2])
-    return value
+    """Return the last value of an option; None without it."""
+    values = values_of(options, name)
+    return values[-1] if values else None

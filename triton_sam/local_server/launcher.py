@@ -20,6 +20,7 @@ from triton_sam.local_server.closed import (
     shared_memory_options,
     shm_prefix,
 )
+from triton_sam.local_server.defaults import metrics_options
 from triton_sam.local_server.installation import Triton, prepare_triton
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
@@ -287,6 +288,7 @@ class LocalServer:
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._stop_timeout))}",
             *shared_memory_options(identity),
+            *metrics_options(self._extra_args),
             f"--log-verbose={self._log_verbose}",
         ]
         for service, port in self._ports.items():

@@ -1,0 +1,63 @@
+"""The options of tritonserver that this package sets unless the user sets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from triton_sam._common.bundle import bundled
+from triton_sam.local_server.defaults import CUDA_POOL, cuda_pool_options, metrics_options, values_of
+from triton_sam.repository.config import parse_config
+from triton_sam.repository.selection import ModelFolder, select_models
+
+MIB = 1 << 20
+
+
+def session(cache: str, instances: str = "count: 1, kind: KIND_AUTO") -> ModelFolder:
+    text = (
+        f'backend: "python" instance_group [{{ {instances} }}] '
+        f'parameters [{{ key: "cache_bytes", value {{ string_value: "{cache}" }} }}]'
+    )
+    return ModelFolder(Path("sam2"), parse_config(text))
+
+
+def test_the_pool_of_gpu_memory_holds_the_embeddings_of_the_built_in_model() -> None:
+    folders = select_models(bundled("model_repository"), ["sam2"])
+    assert cuda_pool_options(folders, []) == [f"{CUDA_POOL}=0:{(512 + 256) * MIB}"]
+    (encoder,) = (folder for folder in folders if folder.name == "sam2_encoder")
+    assert cuda_pool_options([encoder], []) == []
+
+
+def test_each_gpu_gets_a_pool_for_its_session_models() -> None:
+    folders = [
+        session(str(100 * MIB)),
+        session(str(200 * MIB), "count: 1, kind: KIND_GPU, gpus: [0]"),
+        session(str(300 * MIB), "count: 1, kind: KIND_GPU, gpus: [1]"),
+        session(str(400 * MIB), "count: 1, kind: KIND_CPU"),
+    ]
+    assert cuda_pool_options(folders, []) == [f"{CUDA_POOL}=0:{556 * MIB}", f"{CUDA_POOL}=1:{556 * MIB}"]
+
+
+@pytest.mark.parametrize("cache", ["", "-1", "512 MiB", "none"])
+def test_a_wrong_size_is_left_to_the_model_which_says_so(cache: str) -> None:
+    assert cuda_pool_options([session(cache)], []) == []
+
+
+def test_a_size_that_fits_no_number_of_triton_does_not_end_it() -> None:
+    assert cuda_pool_options([session("9" * 30)], []) == [f"{CUDA_POOL}=0:{2**63 - 1}"]
+
+
+@pytest.mark.parametrize("given", [[f"{CUDA_POOL}=0:1"], [CUDA_POOL, "0:1"]])
+def test_the_pool_of_the_user_replaces_ours(given: list[str]) -> None:
+    assert cuda_pool_options([session("1")], given) == []
+
+
+def test_metrics_of_the_user_replace_ours() -> None:
+    assert [option.split("=")[1] for option in metrics_options([])] == ["summary_latencies", "summary_quantiles"]
+    for given in (["--metrics-config=summary_latencies=false"], ["--metrics-config", "summary_latencies=false"]):
+        assert [option.split("=")[1] for option in metrics_options(given)] == ["summary_quantiles"]
+
+
+def test_values_of_an_option_are_found_in_both_spellings() -> None:
+    assert values_of(["--a=1", "--b", "2", "--a", "3", "--aa=4", "--a"], "--a") == ["1", "3", ""]

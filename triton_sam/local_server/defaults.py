@@ -1,0 +1,76 @@
+"""Options of tritonserver that this package sets unless the user sets them: the one place for every deployment.
+
+`triton-sam container` and the local server add them. So the compose file, the Helm chart, the manifests and
+scripts/run_triton.sh name none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from triton_sam.repository.selection import ModelFolder
+
+METRICS = "--metrics-config"
+CUDA_POOL = "--cuda-memory-pool-byte-size"
+CACHE_BYTES = "cache_bytes"
+"""The parameter of session models that limits the embeddings they keep."""
+POOL_FOR_REQUESTS = 256 << 20
+"""Bytes of GPU memory for the tensors of running requests, besides the embeddings that session models keep."""
+_METRICS = {
+    # Medians and quantiles, which the dashboard shows. Each pair is a quantile and its error.
+    "summary_latencies": "true",
+    "summary_quantiles": "0.5:0.05,0.95:0.005,0.99:0.001",
+}
+_LARGEST = (1 << 63) - 1
+"""Triton ends at a number that does not fit 64 bits."""
+
+
+def values_of(options: Sequence[str], name: str) -> list[str]:
+    """Return the values of an option, each written as `--name=value` or as two words, in their order."""
+    values = []
+    for index, word in enumerate(options):
+        given, equals, text = word.partition("=")
+        if given == name:
+            values.append(text if equals else "".join(options[index + 1 : index + 2]))
+    return values
+
+
+def metrics_options(given: Sequence[str]) -> list[str]:
+    """Return the options for quantiles in the metrics.
+
+    Args:
+        given: the user's options. A setting among them replaces ours.
+    """
+    keys = {value.partition("=")[0] for value in values_of(given, METRICS)}
+    return [f"{METRICS}={key}={value}" for key, value in _METRICS.items() if key not in keys]
+
+
+def cuda_pool_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
+    """Return the size of Triton's pool of GPU memory, for each GPU that keeps embeddings.
+
+    Python models pass GPU tensors through this pool, so the embeddings that session models keep lie in it. Triton's own
+    64 MiB hold three images of SAM2; from then on, each click would allocate GPU memory anew. The pool gets the
+    `cache_bytes` of all models of a GPU, and 256 MiB for requests. Triton takes it when it starts; on a host without a
+    GPU it ignores the option (tried with release 24.10).
+
+    Args:
+        folders: the models that Triton loads.
+        given: the user's options. With a pool among them, the user decides.
+    """
+    if values_of(given, CUDA_POOL):
+        return []
+    sizes: dict[int, int] = {}
+    for folder in folders:
+        text = folder.config.parameters[CACHE_BYTES].string_value if CACHE_BYTES in folder.config.parameters else ""
+        if text.strip().isdecimal():
+            for gpu in _gpus(folder):
+                sizes[gpu] = sizes.get(gpu, POOL_FOR_REQUESTS) + int(text)
+    return [f"{CUDA_POOL}={gpu}:{min(size, _LARGEST)}" for gpu, size in sorted(sizes.items())]
+
+
+def _gpus(folder: ModelFolder) -> list[int]:
+    """Return the GPUs of a model's instances. Without a choice in its config.pbtxt, this is GPU 0."""
+    groups = list(folder.config.instance_group)
+    if groups and all(group.kind == group.KIND_CPU for group in groups):
+        return []
+    return sorted({gpu for group in groups for gpu in group.gpus}) or [0]

@@ -136,44 +136,40 @@ if "$engine" container inspect "$name" >/dev/null 2>&1; then
     exit 1
 fi
 
-# Load only models that can work: Triton stops at a folder without weights, and at a model whose Python package is missing.
-models=()
-for folder in "$repository"/*/; do
-    model=$(basename "$folder")
-    weights=$(find "$folder" -mindepth 2 -maxdepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1 || true)
-    config=$folder/config.pbtxt
-    if grep -qs 'platform: *"ensemble"' "$config"; then
-        weights=ensemble
+# The image of this project chooses the models that have all their weights, starts Triton again when a model dies, lets
+# nobody load models over the network, and gives Triton options that fit the models, such as GPU memory for embeddings.
+server=(triton-sam container)
+
+# NVIDIA's own image has none of this. It stops at a folder without weights, and at a model whose Python package is
+# missing; it serves no session models, which alone need that memory.
+if [[ $image == nvcr.io/* ]]; then
+    server=(tritonserver --model-repository=/models --model-control-mode=explicit)
+    found=''
+    for folder in "$repository"/*/; do
+        model=$(basename "$folder")
+        weights=$(find "$folder" -mindepth 2 -maxdepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1 || true)
+        if grep -qs 'platform: *"ensemble"' "$folder/config.pbtxt"; then
+            weights=ensemble
+        fi
+        if needs_package "${folder%/}"; then
+            echo "run_triton.sh: $model is left out, because it needs the image of scripts/build_image.sh" >&2
+        elif [[ -n $weights ]]; then
+            server+=("--load-model=$model")
+            found=yes
+        fi
+    done
+    if [[ -z $found ]]; then
+        echo "run_triton.sh: no model in $repository has weights that can be read: export one with \`triton-sam setup\`" >&2
+        exit 1
     fi
-    if [[ $image == nvcr.io/* ]] && needs_package "${folder%/}"; then
-        echo "run_triton.sh: $model is left out, because it needs the image of scripts/build_image.sh" >&2
-        continue
-    fi
-    # A session model names its encoder in a parameter. Without the encoder's weights it cannot work.
-    encoder=$(sed -n 's/.*"encoder".*string_value: *"\([^"]*\)".*/\1/p' "$config" 2>/dev/null || true)
-    if [[ -n $encoder && -z $(find "$repository/$encoder" -mindepth 2 -type f ! -name '.*' 2>/dev/null | head -n 1 || true) ]]; then
-        continue
-    fi
-    [[ -n $weights ]] && models+=("$model")
-done
+fi
 
 gpus=()
 if command -v nvidia-smi >/dev/null 2>&1; then
     gpus=(--gpus all)
     [[ $(basename "$engine") == podman ]] && gpus=(--device nvidia.com/gpu=all) # a CDI device, see docs/how-to/deploy.md
 fi
-# The image of this project starts Triton again when a model dies, lets nobody load models over the network, and gives
-# Triton options that fit the models, such as GPU memory for embeddings. NVIDIA's own image serves no session models,
-# which alone need that memory.
 # Bash 3.2 (macOS) takes an empty array for an unset variable, hence ${array[@]+...}.
-if [[ ${#models[@]} == 0 ]]; then
-    echo "run_triton.sh: no model in $repository has weights that can be read: export one with \`triton-sam setup\`" >&2
-    exit 1
-fi
-server=(triton-sam container --models "${models[@]}")
-if [[ $image == nvcr.io/* ]]; then
-    server=(tritonserver --model-repository=/models --model-control-mode=explicit "${models[@]/#/--load-model=}")
-fi
 exec "$engine" run --rm --name "$name" ${gpus[@]+"${gpus[@]}"} --shm-size "${SHM_SIZE:-1g}" \
     -p "$address:$http_port:8000" -p "$address:$grpc_port:8001" -p "$address:$metrics_port:8002" \
     -v "$repository:/models:ro" "$image" "${server[@]}"

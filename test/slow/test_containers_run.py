@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 from support import containers
 from support.deployment_calls import TOKEN, ask, click, segment, until, version
+from support.fresh_clone import check_mask, fresh_clone, infer_example, served
 from support.nginx_proxy import free_ports, make_tls
 
 from triton_sam._common.bundle import checkout
@@ -43,6 +44,7 @@ pytestmark = [
 PROFILES = ("--profile", "service", "--profile", "tls", "--profile", "monitoring", "--profile", "second")
 STARTED = ("triton", "service", "nginx", "prometheus")
 OTHER_TAG = "26.99-py3"
+CLONED_TAG = "26.98-py3"
 
 
 @pytest.fixture(scope="module")
@@ -265,6 +267,21 @@ def test_another_tag_of_triton(deployment: SimpleNamespace) -> None:
     assert engine.inspect("triton")["ImageName"].endswith(OTHER_TAG)
     np.testing.assert_array_equal(until(lambda: click(deployment.http), 120), expected)
     assert engine.execute("triton", "cat", "/var/cache/triton-sam/engine") == "kept"
+
+
+def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment: SimpleNamespace, tmp_path: Path) -> None:
+    """scripts/run_triton.sh builds the image and starts a container, which scripts/infer_example.sh asks for a mask."""
+    engine = deployment.engine
+    base = "nvcr.io/nvidia/tritonserver"
+    engine.run("tag", f"{base}:{deployment.settings['TRITON_TAG']}", f"{base}:{CLONED_TAG}")
+    clone = fresh_clone(checkout(), tmp_path / "clone")
+    variables = {"CONTAINER_ENGINE": "podman", "CONTAINER_NAME": f"{engine.project}-clone", "TRITON_TAG": CLONED_TAG}
+    with served(clone, tmp_path / "log", {**engine.environment, **variables}, seconds=500) as port:
+        check_mask(infer_example(clone, port))
+        words = engine.run("exec", variables["CONTAINER_NAME"], "cat", "/proc/1/cmdline")
+    assert f"building triton-sam:{CLONED_TAG}" in (tmp_path / "log").read_text()
+    assert "--cuda-memory-pool-byte-size=0:805306368" in words
+    assert engine.run("ps", "--all", "--quiet", "--filter", f"name={variables['CONTAINER_NAME']}") == ""
 
 
 def test_the_image_for_processors(deployment: SimpleNamespace) -> None:

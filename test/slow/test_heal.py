@@ -20,7 +20,7 @@ from triton_sam.local_server import LocalServer
 CLIENTS = 16
 SECONDS_TO_HEAL = 10.0
 """Limit from the kill until every model is ready. On a machine so busy that the first start of the same server takes
-more than half of it, the limit is twice the time of that start."""
+more than a third of it, the limit is three times that start."""
 PATIENCE = 60.0
 POINTS = [[[200, 180]], [[120, 90]], [[260, 60]], [[300, 200]]]
 MODELS = ["sam2_decoder", "sam2_encoder", "sam2", "sam2_preprocess"]

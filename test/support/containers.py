@@ -60,8 +60,8 @@ class Podman:
         self.project = project
         self.directory = folder / "checkout"
         self.compose_file = self.directory / "compose.test.yml"
-        self._environment = {**os.environ, **self._settings(), "BUILDAH_ISOLATION": "chroot"}
-        self._environment.pop("NOTIFY_SOCKET", None)
+        self.environment = {**os.environ, **self._settings(), "BUILDAH_ISOLATION": "chroot"}
+        self.environment.pop("NOTIFY_SOCKET", None)
 
     def _settings(self) -> dict[str, str]:
         """Write the configuration and return the variables that name its files.
@@ -101,7 +101,7 @@ class Podman:
         done = subprocess.run(
             command,
             cwd=self.directory,
-            env=self._environment,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -134,14 +134,14 @@ class Podman:
     def is_healthy(self, service: str) -> bool:
         """Run the health check of a service's container once. (Podman needs systemd to run it by a timer.)"""
         command = ["podman", "healthcheck", "run", self.container(service)]
-        return subprocess.run(command, env=self._environment, capture_output=True, check=False).returncode == 0
+        return subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
 
     def last_words(self, lines: int = 15) -> str:
         """Return the last lines of the log of every container, for a test that failed."""
         parts = []
         for name in self.run("ps", "--all", "--format", "{{.Names}}").splitlines():
             command = ["podman", "logs", "--tail", str(lines), name]
-            done = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
             parts.append(f"--- {name}\n{done.stdout}{done.stderr}")
         return "\n".join(parts)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import wire_attacks
 from support.processes import all_gone, family_of, segments_of_log
 from support.tiny_models import ENSEMBLE, add_graph, config_of, write_model, write_repository
 
@@ -321,24 +320,6 @@ def test_a_killed_model_is_there_again_on_the_same_ports(scale_only: Path) -> No
         lock = {name for name in old if name.endswith("lock")}
         assert segments_of_log(server.log) & old == lock
     assert segments_of_log(server.log) == set()
-
-
-def test_a_model_that_a_request_ended_is_there_again(scale_only: Path) -> None:
-    """Triton's Python backend ends at a size of -2^63 over gRPC, before any code of the model runs."""
-    grpc = pytest.importorskip("tritonclient.grpc")
-    part = {"name": "x", "dtype": "float32", "shape": [-(1 << 63), 2]}
-    ones = np.ones((1, 2), np.float32)
-    with LocalServer(scale_only) as server:
-        transport = Transport(parse_url(server.grpc_url))
-        expected = transport.infer("scale", {"x": ones}, ["y"])["y"]
-        (stub,) = psutil.Process(server.pid).children()
-        with grpc.InferenceServerClient(server.grpc_url.partition("://")[2]) as client:
-            assert wire_attacks.send(grpc, client, "scale", [part]) is not None
-        assert all_gone([stub]), "this Triton refuses the request"
-        np.testing.assert_array_equal(transport.infer("scale", {"x": ones}, ["y"])["y"], expected)
-        transport.close()
-        assert server.restarts == 1
-        assert "the process of model scale is gone" in server.log
 
 
 @pytest.mark.slow

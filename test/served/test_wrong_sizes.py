@@ -12,8 +12,11 @@ import pytest
 pytest.importorskip("onnxruntime")
 urllib3 = pytest.importorskip("urllib3")
 grpc = pytest.importorskip("tritonclient.grpc")
+psutil = pytest.importorskip("psutil")
 
 from support import graph_attacks, wire_attacks  # noqa: E402
+from support.processes import all_gone  # noqa: E402
+from support.tiny_models import SCALE_CONFIG, scale_graph, write_model  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import InferenceError  # noqa: E402
@@ -34,6 +37,23 @@ def test_no_image_at_all(server: LocalServer) -> None:
     assert answer.status == 500
     assert "guard/image" in answer.json()["error"]  # the model's process answers, and not Triton in its place
     assert {model.name for model in server.served_models()} >= {"sam2_encoder", "sam2_decoder"}
+
+
+def test_a_size_that_ends_a_model_is_healed(tmp_path: Path) -> None:
+    """Triton's Python backend (2.51) ends at a size of -2^63 over gRPC, before any code of the model runs."""
+    write_model(tmp_path, "scale", scale_graph(2), SCALE_CONFIG)
+    attack = [{"name": "x", "dtype": "float32", "shape": [-(1 << 63), 2]}]
+    ones = np.ones((1, 2), np.float32)
+    with LocalServer(tmp_path) as server, grpc.InferenceServerClient(server.grpc_url[len("grpc://") :]) as client:
+        transport = Transport(parse_url(server.grpc_url))
+        expected = transport.infer("scale", {"x": ones}, ["y"])["y"]
+        (stub,) = psutil.Process(server.pid).children()
+        assert wire_attacks.send(grpc, client, "scale", attack) is not None
+        assert all_gone([stub]), "this Triton refuses the request: change docs/background/reliability.md"
+        np.testing.assert_array_equal(transport.infer("scale", {"x": ones}, ["y"])["y"], expected)
+        transport.close()
+        assert server.restarts == 1
+        assert "the process of model scale is gone" in server.log
 
 
 def test_sizes_that_the_config_refuses_are_requests_that_are_wrong(server: LocalServer) -> None:

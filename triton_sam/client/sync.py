@@ -10,14 +10,14 @@ from typing import Any
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
 from ..everything.parts import Part, Seen
-from ..everything.search import FoundObjects, Step
+from ..everything.search import Coming, FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
-from ..transport.base import BaseTransport, Tensors
+from ..transport.base import BaseTransport, Tensors, can_stream
 from ..transport.options import Busy
 from ..transport.triton import Transport
 from ..wire.pair import Request
@@ -25,6 +25,7 @@ from .base import ClientCore, EmbeddingsPlace
 from .clicks import Click
 from .concepts import FoundInstances, current
 from .drivers import carry
+from .everything_stream import PartStream
 from .flows import ask
 from .server_models import ServerModels, sort_models
 from .spellings import also_spelled, check_image_size
@@ -245,6 +246,13 @@ class SamTritonClient(ClientCore):
         """
         with self._transport.one_call():
             return carry(self._jobs.see_part(part), self._send)
+
+    def stream_parts(self, coming: Coming) -> PartStream:
+        """Let the server find the objects of the next parts of a search, and send them as they come, if it can."""
+        request = self._jobs.stream(coming)
+        if request is None or not can_stream(self._transport):
+            return PartStream(self._jobs)
+        return PartStream(self._jobs, self._transport.stream(request.model, request.inputs, request.outputs))
 
     def find(
         self,

@@ -202,10 +202,11 @@ class SamTritonClient(ClientCore):
 
         Without ``progress``, the server searches and sends the objects in the answer to one request, if its session
         model offers it, the client does not keep the embeddings, and the answer comes within the timeout. Otherwise,
-        and with ``progress``, the client asks for the objects under a few points at a time, and the server still
-        decodes and filters. A client that keeps the embeddings, or speaks to an older server, filters by itself. The
-        objects are the same. An interrupted search ends before its next decode over gRPC; over HTTP, Triton does not
-        notice it.
+        and with ``progress``, the client asks for the objects under a few points at a time, or takes them as a stream
+        over gRPC where the server has the model for it; the server still decodes and filters. A client that keeps the
+        embeddings, or speaks to an older server, filters by itself. The objects are the same. An interrupted search
+        ends before its next decode over gRPC, and a stream after the part at hand; over HTTP, Triton does not notice
+        it.
 
         Args:
             image: see encode(); or an image that encode() returned. None for the current image.

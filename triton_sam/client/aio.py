@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..everything.parts import Part, Seen
-from ..everything.search import FoundObjects, Step
+from ..everything.search import Coming, FoundObjects, Step
 from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -25,6 +25,7 @@ from .concepts import FoundInstances
 from .dispatched import DispatchedCore
 from .drivers import at_once
 from .everything import Queued
+from .everything_stream import AsyncPartStream
 from .flows import ask, predict
 from .lanes import Lanes
 from .spellings import also_spelled
@@ -159,6 +160,10 @@ class AsyncSamTritonClient(DispatchedCore):
         """Let the server find the objects under some points of a search for everything; None if it cannot."""
         return await self._carry(self._jobs.see_part(part))
 
+    def stream_parts(self, coming: Coming) -> AsyncPartStream:
+        """Let the server find the objects of the next parts of a search, and send them as they come, if it can."""
+        return self._stream_parts(coming)
+
     async def find(
         self,
         text: str | Sequence[str] | None = None,
@@ -201,6 +206,9 @@ class _SearchCalls:
 
     async def see_part_async(self, part: Part) -> Seen | None:
         return await self._client.see_part(part)
+
+    def stream_parts(self, coming: Coming) -> AsyncPartStream:
+        return self._client.stream_parts(coming)
 
     async def predict_async(
         self,

@@ -6,6 +6,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..concepts.query import check_parameters
@@ -18,11 +19,12 @@ from .clicks import Click
 from .concepts import FoundInstances, current
 from .dispatcher import Dispatcher, Work
 from .drivers import RunStep, carry, carry_async
+from .everything_stream import AsyncPartStream
 from .flows import Flow
 from .lanes import Lanes
 
 if TYPE_CHECKING:
-    from ..everything.search import FoundObjects
+    from ..everything.search import Coming, FoundObjects
     from .everything import AsyncSearchClient, Progress
 
 Value = TypeVar("Value")
@@ -96,6 +98,13 @@ class DispatchedCore(ClientCore):
             found = await self._carry(self._jobs.find_everything(source, chosen))
         found = found or await told_everything_async(calls, source, chosen, progress, embeddings)
         return await asyncio.to_thread(FoundObjects, found)
+
+    def _stream_parts(self, coming: Coming) -> AsyncPartStream:
+        """Let the server stream the next parts of a search, if it can; see SAM2TritonClient.stream_parts()."""
+        request = self._jobs.stream(coming)
+        if request is None or not self._dispatcher.can_stream:
+            return AsyncPartStream(self._jobs)
+        return AsyncPartStream(self._jobs, partial(self._dispatcher.stream, request))
 
     def _encode_here(self, image: ImageSource) -> ImageEmbeddings:
         """Encode an image and wait for its embeddings, for an image that the server keeps."""

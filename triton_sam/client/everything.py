@@ -12,12 +12,13 @@ from PIL import Image
 from ..errors import ConfigurationError
 from ..everything.parameters import Parameters
 from ..everything.parts import Decode, Part, Seen, see
-from ..everything.search import Encode, Found, SearchInParts, Step, search_in_parts
+from ..everything.search import Coming, Encode, Found, SearchInParts, Step, search_in_parts
 from ..families.base import Family, FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource, open_image, plain_source
 from ..inputs.prompts import PromptArray
 from .concepts import current
+from .everything_stream import AsyncPartStream
 from .session_image import SessionImage
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class AsyncSearchClient(Protocol):
 
     async def see_part_async(self, part: Part) -> Seen | None:
         """Let the server find the objects under some points; None if it cannot."""
+
+    def stream_parts(self, coming: Coming) -> AsyncPartStream:
+        """Let the server find the objects of the next parts, and send them as they come, if it can."""
 
 
 def to_search(
@@ -109,20 +113,23 @@ def find_everything(
     opened = _opened(image, embeddings)
     running = search_in_parts(opened, parameters)
     answer: Any = None
-    while True:
-        try:
-            asked = running.send(answer)
-        except StopIteration as end:
-            found: Found = end.value
-            return found
-        if isinstance(asked, Encode):
-            is_known = embeddings is not None and asked.image is opened
-            answer = embeddings if is_known else client.encode(_as_file(asked.image, opened, image))
-        elif isinstance(asked, Part):
-            answer = client.see_part(asked) or _see(client, asked)
-        else:
+    with contextlib.ExitStack() as streams:
+        while True:
+            try:
+                asked = running.send(answer)
+            except StopIteration as end:
+                found: Found = end.value
+                return found
             answer = None
-            if progress is not None:
+            if isinstance(asked, Encode):
+                is_known = embeddings is not None and asked.image is opened
+                answer = embeddings if is_known else client.encode(_as_file(asked.image, opened, image))
+            elif isinstance(asked, Coming):
+                streams.close()
+                stream = streams.enter_context(contextlib.closing(client.stream_parts(asked)))
+            elif isinstance(asked, Part):
+                answer = stream.next() or client.see_part(asked) or _see(client, asked)
+            elif progress is not None:
                 progress(asked)
 
 
@@ -162,7 +169,7 @@ async def find_everything_async(
     """
     image = await asyncio.to_thread(plain_source, image)
     opened = await asyncio.to_thread(_opened, image, embeddings)
-    with contextlib.closing(search_in_parts(opened, parameters)) as running:
+    with contextlib.closing(search_in_parts(opened, parameters)) as running, contextlib.ExitStack() as streams:
         answer: Any = None
         while True:
             asked = await asyncio.to_thread(_advance, running, answer)
@@ -170,8 +177,11 @@ async def find_everything_async(
             if isinstance(asked, Encode):
                 is_known = embeddings is not None and asked.image is opened
                 answer = embeddings if is_known else await client.encode_async(_as_file(asked.image, opened, image))
+            elif isinstance(asked, Coming):
+                streams.close()
+                stream = streams.enter_context(contextlib.closing(client.stream_parts(asked)))
             elif isinstance(asked, Part):
-                answer = await client.see_part_async(asked) or await _see_async(client, asked)
+                answer = await stream.next() or await client.see_part_async(asked) or await _see_async(client, asked)
             else:
                 yield asked
                 if isinstance(asked, Found):
@@ -209,7 +219,7 @@ async def _see_async(client: AsyncSearchClient, part: Part) -> Seen:
         answer = await task
 
 
-def _advance(running: SearchInParts, answer: Any) -> Encode | Part | Step | Found:
+def _advance(running: SearchInParts, answer: Any) -> Encode | Coming | Part | Step | Found:
     """Take one step; return the result instead of raising StopIteration, which a future cannot carry."""
     try:
         return running.send(answer)

@@ -1,4 +1,7 @@
-"""The search for all objects by the session model: in one request, or in parts, which tell the progress."""
+"""The search for all objects by the session model: in one request, or in parts, which tell the progress.
+
+The parts are single requests, or come as a stream where the server has the model for it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,18 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from ..errors import InferenceError, ModelNotReadyError, ServerTimeoutError
+from ..errors import InferenceError, ModelNotReadyError, ServerError, ServerTimeoutError
 from ..everything.parameters import Parameters
 from ..everything.parts import FoundMask, Part, Seen
-from ..everything.search import Found
+from ..everything.search import Coming, Found
 from ..inputs.images import ImageSource, image_bytes
 from ..masks.rle import rle_to_mask
+from ..repository.names import STREAM_SUFFIX
 from ..transport.base import Tensors
 from ..wire import contract
 from ..wire.pair import ModelPair, Request
@@ -39,7 +44,7 @@ class JobFlows:
 
     def __init__(self, pair: ModelPair, *, is_used: bool) -> None:
         self._pair = pair
-        self._is_used = self._takes_parts = is_used
+        self._is_used = self._takes_parts = self._streams = is_used
 
     def find_everything(self, source: ImageSource, parameters: Parameters) -> Flow[Found | None]:
         """Let the server search for all objects.
@@ -98,8 +103,38 @@ class JobFlows:
         else:
             image.remote.misses = 0
         image.keep_id(outputs)
-        found = _read(outputs, self._pair.session_model)
-        return Seen(found.masks, found.decodes, found.candidates, found.dropped)
+        return _read_seen(outputs, self._pair.session_model)
+
+    def stream(self, coming: Coming) -> Request | None:
+        """Return the request for a stream of the next parts.
+
+        None if single requests do as well, or if no stream is possible: there is one part alone, the embeddings are
+        here, or the server has no model for streams.
+        """
+        part = coming.part
+        image = part.image
+        if not (self._streams and self._takes_parts and isinstance(image, SessionImage)):
+            return None
+        if not coming.step < len(part.points) <= contract.MAX_JOB_POINTS:
+            return None
+        inputs = {
+            contract.IMAGE_ID: text(image.remote.image_id.encode()),
+            contract.EVERYTHING_PART: text(_part_to_json(part, {contract.POINTS_PER_ANSWER: coming.step})),
+        }
+        return Request(f"{self._pair.session_model}{STREAM_SUFFIX}", inputs, (contract.RESULT_JSON,))
+
+    def read_streamed(self, outputs: Tensors) -> Seen:
+        """Read an answer of a stream.
+
+        Raises:
+            InferenceError: the served model does not keep the wire contract.
+        """
+        return _read_seen(outputs, f"{self._pair.session_model}{STREAM_SUFFIX}")
+
+    def stream_failed(self, error: ServerError) -> None:
+        """Remember a server without the model for streams."""
+        if isinstance(error, ModelNotReadyError):
+            self._streams = False
 
 
 def _can_be_sent(parameters: Parameters) -> bool:
@@ -114,8 +149,8 @@ def _to_json(parameters: Parameters) -> bytes:
     return json.dumps(_members(parameters), default=np.generic.item).encode()
 
 
-def _part_to_json(part: Part) -> bytes:
-    request: dict[str, Any] = {"points": part.points.tolist(), "parameters": _members(part.parameters)}
+def _part_to_json(part: Part, more: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    request: dict[str, Any] = {"points": part.points.tolist(), "parameters": _members(part.parameters), **more}
     if part.crop != (0, 0, *part.whole):
         request |= {"crop": list(part.crop), "image_size": list(part.whole)}
     return json.dumps(request, default=np.generic.item).encode()
@@ -146,6 +181,12 @@ def _read(outputs: Tensors, model: str) -> Found:
         return Found(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
     except (ValueError, LookupError, TypeError) as error:
         raise InferenceError(f"{model} sent objects that are not as agreed: {error!r}") from error
+
+
+def _read_seen(outputs: Tensors, model: str) -> Seen:
+    """Read the objects under some points, as _read() does."""
+    found = _read(outputs, model)
+    return Seen(found.masks, found.decodes, found.candidates, found.dropped)
 
 
 def _read_mask(record: Mapping[str, Any]) -> FoundMask:

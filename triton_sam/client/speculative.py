@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from ..everything.parts import Part, Seen
-from ..everything.search import FoundObjects, Step
+from ..everything.search import Coming, FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
@@ -28,6 +28,7 @@ from .concepts import FoundInstances
 from .dispatched import DispatchedCore
 from .dispatcher import Work
 from .drivers import carry, settle
+from .everything_stream import AsyncPartStream
 from .flows import ask, predict
 from .lanes import Job, Lanes
 from .spellings import also_spelled, check_image_size, timeout_in_second_place
@@ -219,6 +220,10 @@ class SpeculativeSAM2Client(DispatchedCore):
     async def see_part_async(self, part: Part) -> Seen | None:
         """Let the server find the objects under some points of a search for everything; None if it cannot."""
         return await self._carry(self._jobs.see_part(part))
+
+    def stream_parts(self, coming: Coming) -> AsyncPartStream:
+        """Let the server find the objects of the next parts of a search, and send them as they come, if it can."""
+        return self._stream_parts(coming)
 
     async def find_async(
         self,

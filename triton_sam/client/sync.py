@@ -10,14 +10,14 @@ from typing import Any
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError
 from ..everything.parts import Part, Seen
-from ..everything.search import FoundObjects, Step
+from ..everything.search import Coming, FoundObjects, Step
 from ..families.base import FloatArray
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.images import ImageSource
 from ..inputs.prompts import PromptArray
 from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
-from ..transport.base import BaseTransport, Tensors
+from ..transport.base import BaseTransport, Tensors, can_stream
 from ..transport.options import Busy
 from ..transport.triton import Transport
 from ..wire.pair import Request
@@ -25,6 +25,7 @@ from .base import ClientCore, EmbeddingsPlace
 from .clicks import Click
 from .concepts import FoundInstances, current
 from .drivers import carry
+from .everything_stream import PartStream
 from .flows import ask
 from .server_models import ServerModels, sort_models
 from .spellings import also_spelled, check_image_size
@@ -201,10 +202,11 @@ class SamTritonClient(ClientCore):
 
         Without ``progress``, the server searches and sends the objects in the answer to one request, if its session
         model offers it, the client does not keep the embeddings, and the answer comes within the timeout. Otherwise,
-        and with ``progress``, the client asks for the objects under a few points at a time, and the server still
-        decodes and filters. A client that keeps the embeddings, or speaks to an older server, filters by itself. The
-        objects are the same. An interrupted search ends before its next decode over gRPC; over HTTP, Triton does not
-        notice it.
+        and with ``progress``, the client asks for the objects under a few points at a time, or takes them as a stream
+        over gRPC where the server has the model for it; the server still decodes and filters. A client that keeps the
+        embeddings, or speaks to an older server, filters by itself. The objects are the same. An interrupted search
+        ends before its next decode over gRPC, and a stream after the part at hand; over HTTP, Triton does not notice
+        it.
 
         Args:
             image: see encode(); or an image that encode() returned. None for the current image.
@@ -245,6 +247,13 @@ class SamTritonClient(ClientCore):
         """
         with self._transport.one_call():
             return carry(self._jobs.see_part(part), self._send)
+
+    def stream_parts(self, coming: Coming) -> PartStream:
+        """Let the server find the objects of the next parts of a search, and send them as they come, if it can."""
+        request = self._jobs.stream(coming)
+        if request is None or not can_stream(self._transport):
+            return PartStream(self._jobs)
+        return PartStream(self._jobs, self._transport.stream(request.model, request.inputs, request.outputs))
 
     def find(
         self,

@@ -35,6 +35,19 @@ class Encode:
     image: Image.Image
 
 
+@dataclass(frozen=True)
+class Coming:
+    """Tells which points the next parts are about. It needs no answer.
+
+    Args:
+        part: all these points in one part.
+        step: number of points of each of the next parts; the last one may have fewer.
+    """
+
+    part: Part
+    step: int
+
+
 @dataclass
 class Found:
     """All objects of an image, and how they were found.
@@ -105,7 +118,7 @@ class Step:
 
 Search = Generator["Encode | Decode | Step", Any, Found]
 """A running search. It ends with all objects."""
-SearchInParts = Generator["Encode | Part | Step", Any, Found]
+SearchInParts = Generator["Encode | Coming | Part | Step", Any, Found]
 """A running search that leaves it to the caller how a part is computed."""
 
 
@@ -125,7 +138,10 @@ def search(image: Image.Image, family: Family, parameters: Parameters) -> Search
         except StopIteration as end:
             found: Found = end.value
             return found
-        answer = (yield from see(asked, family)) if isinstance(asked, Part) else (yield asked)
+        if isinstance(asked, Coming):
+            answer = None
+        else:
+            answer = (yield from see(asked, family)) if isinstance(asked, Part) else (yield asked)
 
 
 def search_in_parts(image: Image.Image, parameters: Parameters) -> SearchInParts:
@@ -142,10 +158,17 @@ def search_in_parts(image: Image.Image, parameters: Parameters) -> SearchInParts
         part = image if len(crops) == 1 else image.crop(crop)
         encoded = yield Encode(part)
         clicks = Clicks(encoded, crop, image.size, parameters, found)
-        for points, left_out in clicks.chunks(parameters.grid(layer) * np.array(part.size)):
-            yield from clicks.click(points)
-            done += len(points) + left_out
-            yield Step(done, total, clicks, found)
+        for points, left_out in clicks.passes(parameters.grid(layer) * np.array(part.size)):
+            if len(points):
+                yield Coming(clicks.part(points), _POINTS_PER_REQUEST)
+            for start in range(0, len(points), _POINTS_PER_REQUEST):
+                few = points[start : start + _POINTS_PER_REQUEST]
+                yield from clicks.click(few)
+                done += len(few)
+                yield Step(done, total, clicks, found)
+            if left_out:
+                done += left_out
+                yield Step(done, total, clicks, found)
         kept = clicks.kept()
         found.dropped["box_nms_thresh"] += len(clicks.masks) - len(kept)
         found.masks += kept
@@ -179,27 +202,27 @@ class Clicks:
         boxes, scores = [each.box for each in self.masks], [each.score for each in self.masks]
         return [self.masks[index] for index in suppressed(boxes, scores, self._parameters.box_nms_thresh)]
 
-    def chunks(self, points: FloatArray) -> Iterator[tuple[FloatArray, int]]:
-        """Yield the points (N,2) in pixels of the crop, a few at a time, and how many others are left out."""
+    def passes(self, points: FloatArray) -> Iterator[tuple[FloatArray, int]]:
+        """Yield the points (N,2) in pixels of the crop to try at a time, and how many others are left out."""
         is_square = math.isqrt(len(points)) ** 2 == len(points)
         if not (self._parameters.adaptive and is_square):
-            for start in range(0, len(points), _POINTS_PER_REQUEST):
-                yield points[start : start + _POINTS_PER_REQUEST], 0
+            yield points, 0
             return
         self._lattice = Lattice(points, self._size)
         self._indices = {(float(x), float(y)): index for index, (x, y) in enumerate(points)}
         left_out = len(points)
         for chosen in self._lattice.passes():
             left_out -= len(chosen)
-            for start in range(0, len(chosen), _POINTS_PER_REQUEST):
-                yield points[chosen[start : start + _POINTS_PER_REQUEST]], 0
+            yield points[chosen], 0
         yield points[:0], left_out
+
+    def part(self, points: FloatArray) -> Part:
+        """Return the request for the masks under some points (N,2)."""
+        return Part(self._image, points, self._crop, self._whole, self._parameters)
 
     def click(self, points: FloatArray) -> Generator[Part, Seen, None]:
         """Click on points (N,2), and keep the masks that pass the filters."""
-        if not len(points):
-            return
-        seen = yield Part(self._image, points, self._crop, self._whole, self._parameters)
+        seen = yield self.part(points)
         self._found.decodes += seen.decodes
         self._found.candidates += seen.candidates
         self._found.dropped += seen.dropped

@@ -7,20 +7,20 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from ..errors import ServerError, ServerTimeoutError
+from ..errors import ConfigurationError, ServerError, ServerTimeoutError
 from .base import Tensors
 from .failures import all_outputs, map_error
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
-from .protocols import AsyncProtocolClient
+from .protocols import AsyncProtocolClient, AsyncStreamingClient
 from .retry import Attempts
 from .timed_sockets import Call
-from .triton import inference_span
+from .triton import NO_STREAMS, inference_span
 from .url import ServerUrl
 
 Result = TypeVar("Result")
@@ -111,6 +111,32 @@ class AsyncTransport:
                 left = _END.get() - time.monotonic()
                 pause = attempts.pause_after(error, map_error(error, self._url, model), left)
             await asyncio.sleep(pause)
+
+    @property
+    def can_stream(self) -> bool:
+        """See Transport.can_stream."""
+        return isinstance(self._client, AsyncStreamingClient)
+
+    async def stream(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> AsyncGenerator[Tensors, None]:
+        """Run one inference of a decoupled model; yield its answers, see Transport.stream().
+
+        Raises:
+            ConfigurationError: the protocol has no streams.
+            ServerError: see triton_sam.errors.
+        """
+        if not isinstance(self._client, AsyncStreamingClient):
+            raise ConfigurationError(NO_STREAMS)
+        with inference_span(model) as headers:
+            try:
+                answers = self._client.stream(model, inputs, outputs, headers, self._timeout)
+                async with contextlib.aclosing(answers):
+                    async for arrays in answers:
+                        yield all_outputs(arrays, model, outputs)
+            except Exception as error:
+                meant = map_error(error, self._url, model)
+                if meant is None:
+                    raise
+                raise meant from (None if meant is error else error)
 
     async def is_ready(self, model: str) -> bool:
         """Return whether the server answers and reports that a model is ready. There is one attempt."""

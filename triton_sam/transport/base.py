@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy.typing as npt
 
@@ -44,6 +44,25 @@ class BaseTransport(Protocol):
     def close(self) -> None:
         """Release connections and memory. Later calls raise an error."""
         ...
+
+
+@runtime_checkable
+class StreamingTransport(Protocol):
+    """A transport for inferences that have many answers, blocking or asynchronous. Not every transport has them."""
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether the protocol of this connection has streams."""
+        ...
+
+    def stream(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> Any:
+        """Run one inference; return a generator of its answers, whose close() or aclose() cancels it on the wire."""
+        ...
+
+
+def can_stream(transport: object) -> TypeGuard[StreamingTransport]:
+    """Whether a transport has streams."""
+    return isinstance(transport, StreamingTransport) and transport.can_stream
 
 
 class AsyncBaseTransport(Protocol):

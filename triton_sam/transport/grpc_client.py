@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import tritonclient.grpc
 from tritonclient.utils import np_to_triton_dtype
 
 from ..errors import ServerUnreachableError
+from .base import Tensors
 from .connections import SharedClient
 from .failures import map_error
 from .options import GRPC_GRACE, grpc_options
@@ -45,6 +46,35 @@ class GrpcClient:
         with self._client(model) as client:
             answer = self._infer_in_time(client, model, given, wanted, call)
         return named_outputs(answer, outputs)
+
+    def stream(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str], timeout: float
+    ) -> Generator[Tensors, None, None]:
+        """See ProtocolClient. A client of tritonclient has one stream at most, so each stream has a client."""
+        answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+        client = self._connect()
+        try:
+            client.start_stream(
+                lambda result, error: answers.put((result, error)), headers=lower_case({**self._headers, **headers})
+            )
+            client.async_stream_infer(
+                model,
+                [infer_input(name, array) for name, array in inputs.items()],
+                outputs=[tritonclient.grpc.InferRequestedOutput(name) for name in outputs],
+            )
+            while True:
+                try:
+                    result, error = answers.get(timeout=timeout)
+                except queue.Empty:
+                    raise TimeoutError from None
+                if error is not None:
+                    raise error
+                yield named_outputs(result, outputs)
+                if is_last(result):
+                    return
+        finally:
+            client.stop_stream(cancel_requests=True)
+            client.close()
 
     def is_ready(self, call: Call) -> bool:
         """See ProtocolClient."""
@@ -141,6 +171,12 @@ class GrpcClient:
 def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
     """Return headers with their names in lower case, since gRPC refuses any other."""
     return {name.lower(): value for name, value in headers.items()}
+
+
+def is_last(answer: Any) -> bool:
+    """Whether an answer of a stream is the last one."""
+    flags = answer.get_response().parameters
+    return "triton_final_response" in flags and bool(flags["triton_final_response"].bool_param)
 
 
 def infer_input(name: str, tensor: npt.NDArray[Any] | SharedTensor) -> Any:

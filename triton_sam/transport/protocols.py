@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -74,6 +74,28 @@ class ProtocolClient(Protocol):
 
     def close(self) -> None:
         """Close the connections. Later calls raise a ConfigurationError."""
+        ...
+
+
+@runtime_checkable
+class StreamingClient(Protocol):
+    """A client of a protocol that has inferences with many answers: gRPC has, HTTP has not."""
+
+    def stream(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str], timeout: float
+    ) -> Generator[Tensors, None, None]:
+        """Run one inference of a decoupled model; yield its answers, each within the timeout in seconds."""
+        ...
+
+
+@runtime_checkable
+class AsyncStreamingClient(Protocol):
+    """Does the same on an event loop."""
+
+    def stream(
+        self, model: str, inputs: Tensors, outputs: Sequence[str], headers: Mapping[str, str], timeout: float
+    ) -> AsyncGenerator[Tensors, None]:
+        """See StreamingClient.stream."""
         ...
 
 

@@ -13,8 +13,9 @@ from ..adapter import Adapter, header_token
 from ..engine import Pair
 from ..problems import Problem
 from .bridge import Bridge, Lenient, Target, json_answer
+from .x_anylabeling_sessions import SUFFIX, VideoSessions, pair_name
 from .x_anylabeling_shapes import FINENESS, Drawing, shapes_of, words_of
-from .x_anylabeling_video import SUFFIX, VideoSessions, add_routes, pair_name
+from .x_anylabeling_video import add_routes
 
 BUTTONS = ("button_add_point", "button_remove_point", "button_add_rect", "button_clear", "button_finish_object")
 WIDGETS: tuple[tuple[str, float | None], ...] = (

@@ -5,7 +5,6 @@ The tests that need no server are in test/unit/benchmark.
 
 import copy
 import csv
-import importlib.util
 import io
 import json
 import os
@@ -25,6 +24,7 @@ pytest.importorskip("onnx")
 from support.light_encoder import lighten
 
 from triton_sam._common.bundle import bundled
+from triton_sam._common.extras import find_package
 from triton_sam.benchmark.report import make_document, summary, write_report
 from triton_sam.benchmark.result_file import from_json, load, to_csv, to_json
 from triton_sam.benchmark.run import begin, measure
@@ -245,7 +245,7 @@ def test_bf16_by_torch_and_by_openvino(running, repository):
     target.close()
     encoded = {row.who for row in found.of("comparison", "encode")}
     answered = {row.who for row in found.of("comparison", "click, full-size mask")}
-    if importlib.util.find_spec("openvino") is None:
+    if find_package("openvino") is None:
         assert any("openvino was left out" in note and "pip install" in note for note in found.notes)
         encoded.add("openvino")
         answered.add("openvino")

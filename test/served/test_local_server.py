@@ -253,7 +253,7 @@ def test_two_threads_that_stop_a_server_close_its_pipe_once(scale_only: Path, mo
 def test_without_the_wheel_the_error_names_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, scale_only: Path
 ) -> None:
-    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(installation, "find_package", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install .*\[local\]"):
         LocalServer(scale_only).start()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
+from triton_sam._common.extras import find_package
 from triton_sam.errors import LocalServerError
 from triton_sam.local_server import LocalServer
 from triton_sam.local_server.backends.onnxruntime import openvino_session
@@ -20,7 +20,7 @@ from triton_sam.repository.hashes import sha256_of
 from triton_sam.repository.verified import Comparison, store_comparison
 
 COMMITTED = bundled("model_repository")
-HAS_OPENVINO = importlib.util.find_spec("openvino") is not None
+HAS_OPENVINO = find_package("openvino") is not None
 needs_openvino = pytest.mark.skipif(not HAS_OPENVINO, reason="openvino is not installed: pip install openvino")
 IMAGE = bundled("test/images") / "coffee.jpg"
 

@@ -240,7 +240,45 @@ def cases_of_videos(running, image: str, file: str):
             members(image=images, shapes=st.lists(shape, max_size=2), states=st.lists(states, max_size=2)),
         ),
         "label-studio": ("/label-studio/predict", {}, video_events(file)),
+        "x-anylabeling": ("/x-anylabeling/v1/video/prompt", {}, video_prompts(running, image)),
+        "qupath": (
+            "/sam/video/",
+            {},
+            members(
+                type=st.just("sam2_t"),
+                b64imgs=st.lists(images, min_size=1, max_size=2),
+                axes=st.sampled_from(["XYT", "XYZ"]),
+                objs=mostly(
+                    INSIDE.map(lambda point: {"0": [{"obj_id": 1, "point_coords": [point]}]}),
+                    st.dictionaries(st.integers(-1, 2).map(str), st.lists(clicked(), max_size=2), max_size=2),
+                ),
+                start_frame_idx=mostly(st.sampled_from([None, 0]), NUMBERS),
+                max_frame_num_to_track=mostly(st.sampled_from([None, 1]), NUMBERS),
+            ),
+        ),
     }
+
+
+def clicked():
+    """Return objects of QuPath."""
+    box = st.one_of(BOX, ANYTHING)
+    return members(obj_id=st.integers(-1, 5), point_coords=POINTS, point_labels=st.just([1]), bbox=box)
+
+
+def video_prompts(running, image: str):
+    """Return prompts of X-AnyLabeling in a session of two frames."""
+    start = {"model": "sam2-video", "frames": [image] * 2}
+    session = sent(running.http, "/x-anylabeling/v1/video/init", {}, start).json()["data"]["session_id"]
+    share = st.lists(st.floats(0, 1), min_size=2, max_size=2)
+    return members(
+        session_id=st.sampled_from([*[session] * 8, "", "x"]),
+        model=st.just("sam2-video"),
+        frame_index=st.integers(-1, 2),
+        points=mostly(share.map(lambda point: [point]), ODD_POINTS),
+        point_labels=mostly(st.just([1])),
+        obj_id=st.one_of(st.none(), st.integers(-1, 60)),
+        params=members(epsilon_factor=st.one_of(st.just(0.001), NUMBERS)),
+    )
 
 
 def video_events(file: str):
@@ -308,7 +346,7 @@ def test_made_up_words(with_words, images, name):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["cvat", "label-studio"])
+@pytest.mark.parametrize("name", ["cvat", "label-studio", "x-anylabeling", "qupath"])
 def test_made_up_videos(with_videos, tmp_path, name):
     file = base64_of(clip.write_clip(tmp_path / "clip.mp4", 4).read_bytes())
     ask_often(with_videos, *cases_of_videos(with_videos, base64_of(clip.png(0)), file)[name])

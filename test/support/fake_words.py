@@ -97,20 +97,29 @@ def _pairs(engine: Engine) -> dict[str, Pair]:
     }
 
 
+def _pairs_with_video(engine: Engine) -> dict[str, Pair]:
+    return {**_pairs(engine), "sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=True)}
+
+
 async def _embed(engine: Engine, image: Any, pair: Pair) -> ImageEmbeddings:
     image.keep(pair.origin, held(image.content, image.size))
     return image.embeddings[pair.origin]
 
 
 @contextlib.contextmanager
-def service_with_words(**options: Any) -> Iterator[Any]:
-    """Run a service without a Triton, whose model "sam3" finds words; yields the service and its client."""
+def service_with_words(video_client: Any = None, **options: Any) -> Iterator[Any]:
+    """Run a service without a Triton, whose model "sam3" finds words; yields the service and its client.
+
+    With a video client, the model "sam2" tracks videos by it.
+    """
     from support.running_service import running_service
 
     client = FakeWords()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "_pairs", _pairs)
+        patch.setattr(Engine, "_pairs", _pairs if video_client is None else _pairs_with_video)
         patch.setattr(Engine, "embed", _embed)
         patch.setattr(Engine, "client", lambda engine, pair, *, keeps_images: client)
         with running_service(NOWHERE, **options) as service:
+            if video_client is not None:
+                service.app.state.videos.clients.connect = lambda *_: video_client
             yield service, client

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.machinery
+import importlib.util
 from pathlib import Path
 
 from ..errors import MissingDependencyError
@@ -18,6 +20,19 @@ def install(extras: str) -> str:
         if root == Path.cwd():
             return f'pip install -c constraints.txt -e ".[{extras}]"'
     return f'pip install -c "{root}/constraints.txt" -e "{root}[{extras}]"'
+
+
+def find_package(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return the spec of an installed package without importing it (only those above it); None if there is none.
+
+    A folder of this name in the path, which Python takes for a namespace package, is none: it has no file of its own.
+    The namespace package of several distributions (``opentelemetry``) is none, either: ask for a package in it.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # a package above it is missing, or a module without a spec stands for it
+        return None
+    return spec if spec is not None and spec.origin is not None else None
 
 
 def missing(subject: str, extra: str, error: ImportError, extras: str | None = None) -> MissingDependencyError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import importlib.util
 import json
 import platform
 import shutil
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from .._common.extras import install
+from .._common.extras import find_package, install
 from ..download.catalogue import catalogue
 from ..errors import MissingDependencyError, SamError
 from ..local_server.backends.onnxruntime.openvino_session import computes_in_bf16
@@ -132,7 +131,7 @@ def _processor() -> Finding:
 
 def _export_packages() -> Finding:
     names = ("torch", "torchvision", "segment_anything", "sam2", "transformers", "onnx", "onnxscript")
-    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    absent = [name for name in names if find_package(name) is None]
     if absent:
         text = f"{', '.join(absent)} not installed; needed only to export official checkpoints"
         return Finding("export", "note", text, f"SAM2_BUILD_CUDA=0 {install('export')}")
@@ -140,7 +139,7 @@ def _export_packages() -> Finding:
 
 
 def _service_packages() -> Finding:
-    absent = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    absent = [name for name in ("fastapi", "uvicorn") if find_package(name) is None]
     if absent:
         text = f"{', '.join(absent)} not installed; needed only for the web page and the REST API"
         return Finding("service", "note", text, install("service"))

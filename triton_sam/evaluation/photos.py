@@ -9,7 +9,6 @@ their `hashes`, and refuses them.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from .._common.extras import find_package
 from ..errors import ConfigurationError
 from .samples import Dataset, Sample
 
@@ -125,7 +125,7 @@ def _photo(entry: dict[str, Any]) -> Photo:
 
 def _folder(package: str) -> Path | None:
     """Return the folder of an installed package without importing it."""
-    spec = importlib.util.find_spec(package)
+    spec = find_package(package)
     return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 

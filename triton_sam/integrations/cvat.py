@@ -1,4 +1,4 @@
-"""Functions for CVAT's agents and for `cvat-cli task auto-annotate`, see docs/how-to/other-tools.md.
+"""Functions for CVAT's agents and for `cvat-cli task auto-annotate`, see docs/how-to/tools/cvat.md.
 
 Reference: cvat_sdk/auto_annotation/interface.py of https://github.com/cvat-ai/cvat.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from triton_sam._common import onnx_session, reports
-from triton_sam._common.extras import install
+from triton_sam._common.extras import find_package, install
 from triton_sam.errors import ConfigurationError, LocalServerError, MissingDependencyError
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
@@ -101,7 +100,7 @@ def find_wheel() -> Path:
         raise LocalServerError(f"the local server needs {needs}, this is {where}: {DOCKER_HINT}")
     if _python_version() not in PYTHONS:
         raise _wrong_python(PYTHONS)
-    spec = importlib.util.find_spec("pytriton")
+    spec = find_package("pytriton")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(f"the local server needs the nvidia-pytriton wheel: {install('local')}")
     package = Path(spec.origin).parent

@@ -6,14 +6,13 @@ environment names a collector, it also opens spans of OpenTelemetry.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .._common.extras import install
+from .._common.extras import find_package, install
 from ..errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def add_traces(app: FastAPI) -> Callable[[], object]:
     """
     if not any(os.environ.get(name) for name in _ENDPOINTS) or os.environ.get("OTEL_SDK_DISABLED") == "true":
         return lambda: None
-    if importlib.util.find_spec("opentelemetry") is None:
+    if find_package("opentelemetry.sdk.trace") is None:
         raise MissingDependencyError(f"traces need OpenTelemetry, because {_ENDPOINTS[0]} is set: {install('tracing')}")
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -39,7 +39,7 @@ def test_enough_of_everything(findings, tmp_path, monkeypatch):
 def test_too_little_is_a_note_that_says_what_to_do(findings, monkeypatch):
     monkeypatch.setattr(doctor, "MEMORY_TO_SERVE", 1 << 50)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10**9))
-    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor, "find_package", lambda name: None)
     found = findings()
     assert {found[name]["status"] for name in ("service", "memory", "disk")} == {"note"}
     assert found["disk"]["text"].startswith("1.0 GB free in ")

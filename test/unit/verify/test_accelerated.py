@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from triton_sam._common.bundle import bundled
+from triton_sam._common.extras import find_package
 from triton_sam.errors import MissingDependencyError
 from triton_sam.verify.accelerated import IMAGES, compare_precision, crops
 
@@ -33,9 +33,7 @@ def test_without_openvino_the_error_names_the_command(monkeypatch: pytest.Monkey
         compare_precision(FILES, "sam2", "bf16", [])
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("openvino") is None, reason="openvino is not installed: pip install openvino"
-)
+@pytest.mark.skipif(find_package("openvino") is None, reason="openvino is not installed: pip install openvino")
 def test_masks_in_fp32_are_those_of_onnx_runtime() -> None:
     found = compare_precision(FILES, "sam2", "fp32", crops(PHOTOS, 1))
     assert (found.images, found.masks) == (1, 5)

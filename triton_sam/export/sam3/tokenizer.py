@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 from pathlib import Path
 from typing import Any
 
-from ..._common.extras import missing
+from ..._common.extras import find_package, missing
 from ...errors import ExportError
 from .model import checkpoint_folder
 
@@ -54,7 +53,7 @@ def open_tokenizer(checkpoint: Path | None) -> Any:
 
 def _vocabulary() -> dict[str, Any]:
     """Return vocabulary and merges of CLIP's tokenizer, made as in clip.simple_tokenizer.SimpleTokenizer."""
-    package = importlib.util.find_spec("open_clip")
+    package = find_package("open_clip")
     if package is None or package.origin is None:
         raise ExportError(
             "there is no tokenizer: put tokenizer.json into the folder of the checkpoint, "

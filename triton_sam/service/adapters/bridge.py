@@ -273,9 +273,15 @@ class Bridge:
         """Encode an image now, so that the first click is fast."""
         await self._requests.run(request, self.engine.embed(image, pair))
 
-    async def run(self, request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of work, which ends when the client goes away or the time is up."""
-        return await self._requests.run(request, work)
+    async def run(self, request: Request, work: Coroutine[Any, Any, Result], *, timeout: float | None = None) -> Result:
+        """Return the result of work, which ends when the client goes away or the time is up.
+
+        Args:
+            request: the request that it is for.
+            work: the work.
+            timeout: seconds that it may take; None: those of every request.
+        """
+        return await self._requests.run(request, work, timeout=timeout)
 
     async def everything(
         self,

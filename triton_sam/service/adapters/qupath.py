@@ -23,6 +23,8 @@ from ..engine import Pair
 from ..image_files import check_image
 from ..problems import Problem
 from .bridge import Bridge, Lenient, Target, decoded, json_answer
+from .qupath_video import Sam2VideoBody, Sam3VideoBody, Sequences
+from .sent_frames import segment_of
 
 CONTRACT = "0.7.1"
 """The version of samapi whose protocol this is. QuPath's extension shows it."""
@@ -178,17 +180,60 @@ def router(bridge: Bridge) -> APIRouter:
         """Answer that nothing is downloaded."""
         return {"message": None, "percent": -1}
 
+    _add_videos(api, bridge, Sequences(bridge))
     return api
 
 
-def feature(segment: Segment, number: int, model: str) -> dict[str, Any] | None:
-    """Return a mask as a feature: a polygon, or a multi-polygon of several parts. None: the mask is empty."""
+def _add_videos(api: APIRouter, bridge: Bridge, sequences: Sequences) -> None:
+    """Add the routes of stacks and series."""
+
+    @api.post("/upload/", summary="Send a frame for QuPath")
+    async def upload(request: Request) -> dict[str, str]:
+        """Keep a frame of a stack or a series until `video/` or `sam3video/` names its folder."""
+        return {"filename": await sequences.uploads.receive(request)}
+
+    @api.post("/video/", summary="Follow objects for QuPath")
+    async def video(request: Request) -> Response:
+        """Return a feature of GeoJSON for each object in each frame. The frames are forgotten afterwards."""
+        body = await bridge.read(request, Sam2VideoBody)
+        if not body.type.startswith("sam2"):
+            raise Problem(404, "objects are followed by SAM2: choose a type that begins with sam2")
+        pair = await bridge.videos.pair((await _pair(bridge, body.type)).name)
+        found = await sequences.clicked(
+            *(request, pair, body),
+            lambda record, number: feature(segment_of(record), number, pair.name, body.plane(record.frame)),
+        )
+        return json_answer(found)
+
+    @api.post("/sam3video/", summary="Follow words for QuPath")
+    async def sam3video(request: Request) -> Response:
+        """Return a feature of GeoJSON for each instance of words and examples in each frame."""
+        body = await bridge.read(request, Sam3VideoBody)
+        words, pair = await bridge.words_pair(), await bridge.videos.pair(None)
+        found = await sequences.named(
+            *(request, pair, body),
+            lambda record, number: feature(segment_of(record), number, words.name, body.plane(record.frame)),
+        )
+        return json_answer(found)
+
+
+def feature(segment: Segment, number: int, model: str, plane: dict[str, int] | None = None) -> dict[str, Any] | None:
+    """Return a mask as a feature: a polygon, or a multi-polygon of several parts. None: the mask is empty.
+
+    Args:
+        segment: the mask.
+        number: the number of the object.
+        model: the name of the model.
+        plane: the plane of a stack or a series that it lies in.
+    """
     geometry = multi_polygon(segment.mask)
     parts = geometry["coordinates"]
     if not parts:
         return None
     if len(parts) == 1:
         geometry = {"type": "Polygon", "coordinates": parts[0]}
+    if plane is not None:
+        geometry = {**geometry, "plane": plane}
     properties = {"object_idx": number, "label": "object", "quality": segment.score, "sam_model": model}
     return {"type": "Feature", "geometry": geometry, "properties": properties}
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import datetime
-import math
-import re
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from ...concepts.query import THRESHOLD
-from ...masks.polygons import mask_to_polygons
-from ...masks.segment import Segment
 from ..adapter import Adapter, header_token
 from ..engine import Pair
 from ..problems import Problem
 from .bridge import Bridge, Lenient, Target, json_answer
+from .x_anylabeling_sessions import SUFFIX, VideoSessions, pair_name
+from .x_anylabeling_shapes import FINENESS, Drawing, shapes_of, words_of
+from .x_anylabeling_video import add_routes
 
-LABEL = "AUTOLABEL_OBJECT"
-"""X-AnyLabeling asks its user for the label of shapes with this one."""
-FINENESS = 0.001
-"""The share of its length by which an outline may be simplified, unless the slider says another one."""
-LEAST_TOLERANCE = 0.5
 BUTTONS = ("button_add_point", "button_remove_point", "button_add_rect", "button_clear", "button_finish_object")
 WIDGETS: tuple[tuple[str, float | None], ...] = (
     *((name, None) for name in BUTTONS),
@@ -50,16 +43,13 @@ class Mark(Lenient):
     label: int = 1
 
 
-class Parameters(Lenient):
+class Parameters(Drawing):
     """The prompt."""
 
     marks: list[Mark] = Field(default_factory=list)
     text_prompt: str | None = None
     conf_threshold: float | None = None
     iou_threshold: float | None = None
-    epsilon_factor: float = FINENESS
-    show_boxes: bool = False
-    show_masks: bool = True
     multimask_output: bool = False
 
 
@@ -86,11 +76,22 @@ def router(bridge: Bridge) -> APIRouter:
     async def models() -> dict[str, Any]:
         """List the models."""
         await bridge.pair(None)
-        return {"success": True, "data": {name: described(pair) for name, pair in bridge.pairs.items()}}
+        images = {name: described(pair) for name, pair in bridge.pairs.items()}
+        has_words = any(pair.finds_concepts for pair in bridge.pairs.values())
+        videos = {
+            f"{name}{SUFFIX}": described_video(pair, has_words)
+            for name, pair in bridge.pairs.items()
+            if pair.tracks_videos
+        }
+        return {"success": True, "data": {**images, **videos}}
 
     @api.get("/v1/models/{model_id}/info", summary="A model for X-AnyLabeling")
     async def model_info(model_id: str) -> dict[str, Any]:
         """Describe a model."""
+        if model_id not in bridge.pairs and model_id.endswith(SUFFIX):
+            pair = await bridge.videos.pair(pair_name(model_id))
+            has_words = any(each.finds_concepts for each in bridge.pairs.values())
+            return {"success": True, "data": {"model_id": model_id, **described_video(pair, has_words)}}
         pair = await bridge.pair(model_id)
         return {"success": True, "data": {"model_id": pair.name, **described(pair)}}
 
@@ -98,10 +99,9 @@ def router(bridge: Bridge) -> APIRouter:
     async def predict(request: Request) -> Response:
         """Return the best mask of each object as polygons."""
         body = await bridge.read(request, PredictRequest)
-        pair = await bridge.pair(body.model)
+        pair = await bridge.pair(body.model if body.model in bridge.pairs else pair_name(body.model))
         parameters = body.params
-        if not math.isfinite(parameters.epsilon_factor) or not 0 <= parameters.epsilon_factor <= 1:
-            raise Problem(422, "epsilon_factor must lie between 0 and 1")
+        parameters.check()
         targets = targets_of(parameters.marks)
         shapes: list[dict[str, Any]] = []
         if parameters.text_prompt and not targets:
@@ -117,16 +117,16 @@ def router(bridge: Bridge) -> APIRouter:
             shapes = [shape for _, of_object in best for shape in of_object]
         return json_answer({"success": True, "data": {"shapes": shapes, "description": "", "replace": False}})
 
+    add_routes(api, VideoSessions(bridge), bridge)
     return api
 
 
 async def _instances(bridge: Bridge, request: Request, pair: Pair, body: PredictRequest) -> list[dict[str, Any]]:
     """Return the shapes of all instances of the words in the window's text field."""
     parameters = body.params
-    texts = [each.strip() for each in re.split(r"[,.\n]", parameters.text_prompt or "") if each.strip()]
     image = await bridge.image(body.image)
     found = await bridge.instances(
-        *(request, image, pair, list(dict.fromkeys(texts))),
+        *(request, image, pair, words_of(parameters.text_prompt or "")),
         lambda segment: shapes_of(segment, parameters, segment.label),
         threshold=parameters.conf_threshold,
         nms=parameters.iou_threshold,
@@ -144,21 +144,6 @@ def targets_of(marks: list[Mark]) -> list[Target]:
     return [Target(points, labels)] if points else []
 
 
-def shapes_of(segment: Segment, parameters: Parameters, label: str = LABEL) -> list[dict[str, Any]]:
-    """Return a mask as shapes: a closed polygon for each part, and a rectangle if the caller wants it."""
-    score = min(1.0, max(0.0, segment.score))
-    shapes = []
-    if parameters.show_masks:
-        for ring in _outlines(segment, parameters.epsilon_factor):
-            points = np.reshape(ring, (-1, 2)).tolist()
-            shapes.append({"label": label, "shape_type": "polygon", "points": [*points, points[0]], "score": score})
-    if parameters.show_boxes and segment.box is not None:
-        x1, y1, x2, y2 = map(float, segment.box)
-        corners = [[x1, y1], [x2, y1], [x2, y2], [x1, y2]]
-        shapes.append({"label": label, "shape_type": "rectangle", "points": corners, "score": score})
-    return shapes
-
-
 def described(pair: Pair) -> dict[str, Any]:
     """Return the description of a model that X-AnyLabeling builds its window from."""
     widgets = (*WORD_WIDGETS, *WIDGETS) if pair.finds_concepts else WIDGETS
@@ -172,16 +157,19 @@ def described(pair: Pair) -> dict[str, Any]:
     }
 
 
-def _outlines(segment: Segment, fineness: float) -> list[list[float]]:
-    """Return the rings of a mask, simplified by a share of the length of the longest."""
-    rings = mask_to_polygons(segment.mask, LEAST_TOLERANCE)
-    tolerance = fineness * max(map(_length, rings), default=0.0)
-    return rings if tolerance <= LEAST_TOLERANCE else mask_to_polygons(segment.mask, tolerance)
+def described_video(pair: Pair, has_words: bool) -> dict[str, Any]:
+    """Return the description of a model that follows objects through the images of a folder.
 
-
-def _length(ring: list[float]) -> float:
-    points = np.reshape(ring, (-1, 2))
-    return float(np.linalg.norm(points - np.roll(points, 1, axis=0), axis=1).sum())
+    It has no rectangles, because X-AnyLabeling sends points and words only.
+    """
+    clicks = [each for each in WIDGETS if each[0] != "button_add_rect"]
+    widgets = [*(WORD_WIDGETS if has_words else ()), *clicks, ("toggle_preserve_existing_annotations", False)]
+    return {
+        **described(pair),
+        "display_name": f"triton_sam: {pair.name} (video)",
+        "widgets": [{"name": name, "value": value} for name, value in widgets],
+        "batch_processing_mode": "video",
+    }
 
 
 def error(problem: Problem) -> dict[str, Any]:

@@ -68,6 +68,11 @@ class Records:
         """
         return self._frames[frame][object_id]
 
+    def at(self, frame: int) -> tuple[MaskRecord, ...]:
+        """Return the masks of a frame in the order of objects; none if the frame is not known."""
+        kept = self._frames.get(frame, {})
+        return tuple(kept[object_id] for object_id in sorted(kept))
+
     def forget_before(self, frame: int) -> None:
         """Forget the masks of all frames before one."""
         for earlier in [index for index in self._frames if index < frame]:
@@ -90,7 +95,7 @@ class Records:
 
     def all(self) -> dict[int, tuple[MaskRecord, ...]]:
         """Return the masks of all frames, in the order of frames and objects."""
-        return {frame: tuple(self._frames[frame][key] for key in sorted(self._frames[frame])) for frame in self._order}
+        return {frame: self.at(frame) for frame in self._order}
 
     def label_maps(self) -> Iterator[tuple[int, bytes]]:
         """Yield each frame with its label map as PNG. The masks are those of the moment of the call.

@@ -194,6 +194,10 @@ class Videos:
         video.used = time.monotonic()
         return video
 
+    def has(self, video_id: str) -> bool:
+        """Whether a video is kept. This is no use of it."""
+        return video_id in self._videos
+
     async def remove(self, video_id: str) -> bool:
         """Forget a video: its session, its masks, and its files. Return False if there is none."""
         video = self._videos.pop(video_id, None)

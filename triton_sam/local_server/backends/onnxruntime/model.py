@@ -13,7 +13,6 @@ This file runs in Triton's stub processes, one for each model instance, and does
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -234,7 +233,7 @@ def openvino_precision(config: Mapping[str, Any], folder: Path, file: Path) -> s
     except ValueError as error:
         raise pb_utils.TritonModelException(str(error)) from error
     is_free = os.environ.get(openvino_session.CHOICE_VARIABLE) == "auto"
-    if asked is not None or not is_free or importlib.util.find_spec("openvino") is None:
+    if asked is not None or not is_free or not openvino_session.is_installed():
         return asked
     verified: str | None = openvino_session.verified_precision(folder, file)
     return verified

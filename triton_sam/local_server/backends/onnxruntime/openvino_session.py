@@ -7,6 +7,7 @@ that a comparison measures the same code as a server runs.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -113,6 +114,12 @@ class OpenVinoSession:
         for node in self._inputs:
             if node.type == "tensor(float)" and feed[node.name].dtype != np.float32:
                 raise RuntimeError(f"input {node.name} must be float32, not {feed[node.name].dtype}")
+
+
+def is_installed() -> bool:
+    """Whether OpenVINO is installed: a folder named so in the path has no file of its own, and is no package."""
+    spec = importlib.util.find_spec("openvino")
+    return spec is not None and spec.origin is not None
 
 
 def wanted_precision(config: Mapping[str, Any]) -> str | None:

@@ -1,0 +1,236 @@
+"""QuPath's stacks and time series, with a video client that moves discs, and a client that finds drawn shapes."""
+
+import base64
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+from support import clip
+from support.conditions import wait_until
+from support.fake_everything import shapes
+from support.fake_video_client import FakeVideoClient, service_with_videos
+from support.fake_words import service_with_words
+from support.tools import base64_of, filled, near
+
+from triton_sam.errors import InferenceError
+from triton_sam.masks import mask_to_box
+
+COUNT = 12
+X, Y = clip.START
+POINT = {"obj_id": 0, "point_coords": [[X, Y]], "point_labels": [1]}
+
+
+@pytest.fixture(scope="module")
+def running():
+    with service_with_videos(adapters=("qupath",), max_videos=3, max_video_frames=12, video_idle_seconds=60) as running:
+        yield running
+
+
+@pytest.fixture
+def http(running):
+    yield running[0].http
+    running[1].failure = None
+
+
+def send(http, name, numbers):
+    """Upload frames as QuPath does: several at a time, with names of one width."""
+
+    def upload(number):
+        content = ("file", (f"{number:02d}.jpg", clip.png(number), "image/jpeg"))
+        answer = http.post("/sam/upload/", data={"dirname": name}, files=[content])
+        assert (answer.status_code, answer.json()) == (200, {"filename": f"{number:02d}.jpg"}), answer.text
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(upload, numbers))
+
+
+def follow(http, path="video", status=200, **members):
+    answer = http.post(f"/sam/{path}/", json={"type": "sam2_t", **members})
+    assert answer.status_code == status, answer.text
+    return answer.json() if status == 200 else answer.json()["detail"]
+
+
+def drawn(feature, shape=(clip.HEIGHT, clip.WIDTH)):
+    geometry = feature["geometry"]
+    parts = geometry["coordinates"] if geometry["type"] == "MultiPolygon" else [geometry["coordinates"]]
+    return np.logical_or.reduce([filled(part, shape) for part in parts])
+
+
+def places(running):
+    budgets = running[0].app.state.engine.budgets
+    return budgets.videos.used, budgets.video_bytes.used
+
+
+def test_a_series_that_is_uploaded_frame_by_frame(running, http):
+    send(http, "series", reversed(range(COUNT)))
+    body = {"axes": "XYT", "plane_position": 2, "start_frame_idx": 0, "max_frame_num_to_track": None}
+    found = follow(http, dirname="series", objs={"0": [POINT]}, **body)
+    assert [each["geometry"]["plane"] for each in found] == [{"c": -1, "z": 2, "t": frame} for frame in range(COUNT)]
+    assert {each["properties"]["object_idx"] for each in found} == {0}
+    for frame, each in enumerate(found):
+        assert near(drawn(each), clip.disc(frame))
+    wait_until(lambda: places(running) == (0, 0))
+    assert "upload" in follow(http, dirname="series", objs={"0": [POINT]}, status=404)
+
+
+def test_a_stack_of_images_in_base64(running, http):
+    boxed = {"obj_id": 7, "bbox": [X - 30, Y - 30, X + 30, Y + 30]}
+    images = [base64_of(clip.png(frame)) for frame in range(6)]
+    found = follow(http, b64imgs=images, axes="XYZ", objs={"2": [boxed], "3": [POINT]}, max_frame_num_to_track=2)
+    assert [(each["geometry"]["plane"]["z"], each["properties"]["object_idx"]) for each in found] == [
+        *((frame, number) for frame in (2, 3, 4) for number in (0, 7))
+    ]
+    assert running[1].videos[-1].prompts[8][2]["box"] == boxed["bbox"]
+    wait_until(lambda: places(running) == (0, 0))
+
+
+def test_users_do_not_meet(http):
+    """Two users follow objects in frames of their own at the same time."""
+    send(http, "one", range(3))
+    send(http, "two", range(3))
+    with ThreadPoolExecutor(2) as pool:
+        asked = [
+            pool.submit(follow, http, dirname=name, objs={"0": [{"obj_id": 1, "point_coords": [[x, 100]]}]})
+            for name, x in (("one", 50), ("two", 200))
+        ]
+        for answer, x in zip(asked, (50, 200), strict=True):
+            assert near(drawn(answer.result()[1]), clip.disc(1, (x, 100)))
+
+
+def test_a_frame_that_comes_again_replaces_the_first(running, http):
+    send(http, "again", [0, 1, 1])
+    assert len(follow(http, dirname="again", objs={"0": [POINT]})) == 2
+    wait_until(lambda: places(running) == (0, 0))
+
+
+def test_frames_that_nobody_follows_are_removed(running, http):
+    settings = running[0].app.state.engine.settings
+    before = settings.video_idle_seconds
+    object.__setattr__(settings, "video_idle_seconds", 0.05)
+    try:
+        send(http, "lost", [0])
+        wait_until(lambda: places(running) == (0, 0))
+    finally:
+        object.__setattr__(settings, "video_idle_seconds", before)
+    assert "upload" in follow(http, dirname="lost", objs={"0": [POINT]}, status=404)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("video", {"objs": {"0": [POINT]}}, 422, "dirname"),
+        ("video", {"b64imgs": [], "objs": {"0": [POINT]}}, 422, "no frames"),
+        ("video", {"b64imgs": ["%"], "objs": {"0": [POINT]}}, 422, "frame 0"),
+        ("video", {"b64imgs": [base64_of(clip.png(0))], "objs": {"1": [POINT]}}, 422, "no frame 1"),
+        ("video", {"b64imgs": [base64_of(clip.png(0))], "objs": {}}, 422, "no prompt"),
+        ("video", {"b64imgs": [base64_of(clip.png(0))], "objs": {"0": [{"obj_id": 0}]}}, 422, "points"),
+        ("video", {"b64imgs": [base64_of(clip.png(0))], "objs": {"0": [{"obj_id": -1}]}}, 422, "obj_id"),
+        ("video", {"b64imgs": [base64_of(clip.png(0))], "objs": {"0": [POINT]}, "type": "vit_h"}, 404, "sam2"),
+        ("video", {"b64imgs": [base64_of(clip.png(0))], "objs": {"0": [POINT]}, "axes": "X"}, 422, "axes"),
+        ("sam3video", {"b64imgs": [base64_of(clip.png(0))], "objs": {"0": [{"text": "cell"}]}}, 404, "words"),
+    ],
+)
+def test_calls_that_cannot_be_followed(running, http, path, body, status, words):
+    assert words in follow(http, path, status, **body)
+    wait_until(lambda: places(running) == (0, 0))
+
+
+def test_a_failure_of_triton_forgets_the_frames(running, http):
+    running[1].failure = InferenceError("the GPU is gone")
+    images = [base64_of(clip.png(frame)) for frame in range(3)]
+    assert http.post("/sam/video/", json={"b64imgs": images, "objs": {"0": [POINT]}}).status_code in (500, 502, 503)
+    wait_until(lambda: places(running) == (0, 0))
+
+
+@pytest.mark.parametrize("fields", [{}, {"dirname": "x"}, {"dirname": "x" * 300}])
+def test_uploads_that_cannot_be_kept(running, http, fields):
+    files = {"file": ("0.jpg", b"x")} if len(fields.get("dirname", "")) > 200 else {"other": ("0.jpg", b"x")}
+    answer = http.post("/sam/upload/", data=fields, files=files)
+    assert answer.status_code == 422
+    assert "name" in answer.json()["detail"]
+    assert http.post("/sam/upload/", json={}).status_code == 415
+    assert places(running) == (0, 0)
+
+
+def test_too_many_folders_and_frames_are_refused(running, http):
+    for name in ("a", "b", "c"):
+        send(http, name, [0])
+    answer = http.post("/sam/upload/", data={"dirname": "d"}, files={"file": ("0.jpg", clip.png(0))})
+    assert answer.status_code == 503
+    send(http, "a", range(COUNT))
+    answer = http.post("/sam/upload/", data={"dirname": "a"}, files={"file": ("99.jpg", clip.png(0))})
+    assert (answer.status_code, "12 frames" in answer.json()["detail"]) == (413, True)
+    for name in ("a", "b", "c"):
+        follow(http, dirname=name, objs={"0": [POINT]})
+    wait_until(lambda: places(running) == (0, 0))
+
+
+@pytest.fixture(scope="module")
+def finding():
+    with service_with_words(FakeVideoClient(), adapters=("qupath", "x-anylabeling")) as (service, client):
+        yield service, client
+
+
+@pytest.fixture(scope="module")
+def scene(images):
+    return base64.b64encode((images / "shapes.jpg").read_bytes()).decode()
+
+
+def test_words_are_followed_through_a_series(finding, scene):
+    objs = {"0": [{"obj_id": 3, "text": "cell", "boxes_xywh": [[10, 20, 30, 40]], "box_labels": [1]}]}
+    found = follow(finding[0].http, "sam3video", type="sam3", b64imgs=[scene] * 3, objs=objs)
+    count = len(found) // 3
+    assert [each["geometry"]["plane"]["t"] for each in found] == sorted([0, 1, 2] * count)
+    assert {each["properties"]["object_idx"] for each in found} == {3}
+    for each, mask in zip(found[:count], shapes(), strict=False):
+        assert near(drawn(each, mask.shape), mask)
+    query, image, _ = finding[1].asked[-1]
+    assert query.texts == ("cell",)
+    assert query.boxes.tolist() == [[10, 20, 40, 60]]
+    assert image == base64.b64decode(scene)
+
+
+def test_words_in_a_later_frame_find_new_objects_only(finding, scene):
+    """The same objects are found again in frame 1, where the tracker knows them."""
+    first = follow(finding[0].http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}]})
+    both = follow(
+        finding[0].http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}], "1": [{"text": "cell"}]}
+    )
+    assert len(both) == len(first)
+    other = follow(
+        finding[0].http, "sam3video", b64imgs=[scene] * 2, objs={"0": [{"text": "cell"}], "1": [{"text": "dog"}]}
+    )
+    assert len(other) > len(first)
+    assert follow(finding[0].http, "sam3video", b64imgs=[scene], objs={"0": [{"text": "nothing"}]}) == []
+
+
+def test_x_anylabeling_follows_words(finding, scene):
+    root = "/x-anylabeling/v1/video"
+
+    def post(path, body):
+        answer = finding[0].http.post(f"{root}/{path}", json={"model": "sam2-video", **body})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]
+
+    models = finding[0].http.get("/x-anylabeling/v1/models").json()["data"]
+    assert "edit_text" in {widget["name"] for widget in models["sam2-video"]["widgets"]}
+    assert "sam3-video" not in models
+    session = post("init", {"frames": [scene] * 2})["session_id"]
+    prompt = {"session_id": session, "frame_index": 0, "params": {"conf_threshold": 0.7}}
+    found = post("prompt", {**prompt, "text_prompt": "cell, nothing."})["masks"]
+    assert [each["label"] for each in found] == ["cell"] * len(found)
+    assert [each["score"] for each in found] == [0.95, 0.8]
+    assert [each["group_id"] for each in found] == [1, 2]
+    x1, y1, x2, y2 = mask_to_box(shapes()[0])
+    across, down = np.transpose(found[0]["points"])
+    assert np.allclose([across.min(), down.min(), across.max(), down.max()], [x1, y1, x2, y2], atol=2)
+    task = post("propagate", {"session_id": session})["task_id"]
+    state = f"{root}/status/{task}"
+    wait_until(lambda: finding[0].http.get(state).json()["data"]["status"] == "completed")
+    results = finding[0].http.get(state).json()["data"]["results"]
+    assert [(each["label"], each["group_id"]) for each in results["1"]["masks"]] == [("cell", 1), ("cell", 2)]
+    again = post("prompt", {**prompt, "text_prompt": "dog"})["masks"]
+    assert {each["label"] for each in again} == {"dog"}
+    post(f"cleanup/{session}", {})

@@ -1,0 +1,222 @@
+"""X-AnyLabeling's video models, with a video client that moves discs."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+from support import clip
+from support.conditions import wait_until
+from support.fake_video_client import service_with_videos
+from support.tools import base64_of, filled_each, near
+
+from triton_sam.errors import InferenceError
+
+COUNT = 6
+FRAMES = [f"data:image/png;base64,{base64_of(clip.png(index))}" for index in range(COUNT)]
+X, Y = clip.START
+SHARES = [X / clip.WIDTH, Y / clip.HEIGHT]
+MODEL = "sam2-video"
+ROOT = "/x-anylabeling/v1/video"
+
+
+@pytest.fixture(scope="module")
+def running():
+    with service_with_videos(adapters=("x-anylabeling",), max_videos=3, max_video_frames=8) as running:
+        running[1].most_objects = 1 << 20  # the fake counts by the number of the object, and X-AnyLabeling says 10000
+        yield running
+
+
+@pytest.fixture
+def post(running):
+    def post(path, body, status=200):
+        answer = running[0].http.post(f"{ROOT}/{path}", json={"model": MODEL, **body})
+        assert answer.status_code == status, answer.text
+        told = answer.json()
+        assert told["success"] is (status == 200)
+        return told["data"] if status == 200 else told["error"]
+
+    return post
+
+
+@pytest.fixture
+def session(running, post):
+    name = post("init", {"frames": FRAMES})["session_id"]
+    yield name
+    running[1].seconds, running[1].failure = 0.0, None
+    running[0].http.post(f"{ROOT}/cleanup/{name}", params={"model": MODEL})
+
+
+def click(session, points=(SHARES,), frame=0, labels=None, **members):
+    labels = labels or [1] * len(points)
+    return {
+        "session_id": session,
+        "frame_index": frame,
+        "points": list(points),
+        "point_labels": labels,
+        "obj_id": 10000,
+        **members,
+    }
+
+
+def streamed(running, session, **members):
+    """The events of a way through the frames, read as X-AnyLabeling reads them."""
+    body = {"session_id": session, "model": MODEL, **members}
+    with running[0].http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
+        assert answer.status_code == 200
+        lines = [line for line in answer.iter_lines() if line.startswith("data: ")]
+    return [json.loads(line[6:]) for line in lines]
+
+
+def drawn(shapes):
+    """The pixels of shapes."""
+    return filled_each([shape["points"] for shape in shapes], (clip.HEIGHT, clip.WIDTH))
+
+
+def check_disc(shapes, frame, label="AUTOLABEL_OBJECT", group=10001):
+    assert {(shape["label"], shape["shape_type"], shape["group_id"]) for shape in shapes} == {(label, "polygon", group)}
+    assert near(drawn(shapes), clip.disc(frame), 2)
+
+
+def test_the_list_of_models_names_a_video_model(running):
+    models = running[0].http.get("/x-anylabeling/v1/models").json()["data"]
+    assert models["sam2"]["batch_processing_mode"] is None
+    assert models[MODEL]["batch_processing_mode"] == "video"
+    assert {"button_add_point", "button_clear"} <= {widget["name"] for widget in models[MODEL]["widgets"]}
+    info = running[0].http.get(f"/x-anylabeling/v1/models/{MODEL}/info").json()["data"]
+    assert info == {"model_id": MODEL, **models[MODEL]}
+
+
+def test_a_click_is_followed_through_the_frames(running, post, session):
+    found = post("prompt", click(session))
+    assert (found["frame_index"], found["num_objects"]) == (0, 1)
+    check_disc(found["masks"], 0)
+    assert running[1].videos[-1].prompts[10001][0]["points"] == [[X, Y]]
+    first, *progress, last = streamed(running, session, start_frame=0)
+    assert first == {"type": "started", "total_frames": COUNT, "start_frame_index": 0}
+    assert [each["current_frame"] for each in progress] == list(range(COUNT))
+    assert progress[-1]["progress"] == 1
+    assert sorted(last["results"], key=int) == [str(index) for index in range(COUNT)]
+    for index, result in last["results"].items():
+        check_disc(result["masks"], int(index))
+
+
+def test_a_prompt_after_tracking_begins_a_new_object(running, post, session):
+    post("prompt", click(session))
+    post("prompt", click(session, frame=1))  # still the same object
+    assert sorted(running[1].videos[-1].prompts[10001]) == [0, 1]
+    streamed(running, session)
+    post("prompt", click(session, frame=3))
+    assert sorted(running[1].videos[-1].prompts[10001]) == [3]
+    *_, last = streamed(running, session, start_frame=3)
+    assert sorted(last["results"]) == ["3", "4", "5"]
+    check_disc(last["results"]["4"]["masks"], 1)  # the disc of a fake session starts at the click
+
+
+def test_frames_have_the_numbers_of_the_tool(running, post):
+    name = post("init", {"frames": FRAMES[:4], "start_frame_index": 10})
+    assert (name["num_frames"], name["start_frame_index"]) == (4, 10)
+    name = name["session_id"]
+    assert "10 to 13" in post("prompt", click(name, frame=3), 422)["message"]
+    post("prompt", click(name, frame=11))
+    first, *_, last = streamed(running, name, end_frame=12)
+    assert first["start_frame_index"] == 10
+    assert sorted(last["results"]) == ["11", "12"]
+    post("prompt", click(name, frame=11))
+    body = {"session_id": name, "start_frame": 12, "end_frame": 11}
+    assert "before" in post("propagate", body, 422)["message"]
+    assert running[0].http.post(f"{ROOT}/cleanup/{name}?model={MODEL}").json()["success"]
+    assert post("prompt", click(name), 404)["code"] == "SESSION_NOT_FOUND"
+
+
+def test_a_task_tells_its_progress_and_its_results(running, post, session):
+    post("prompt", click(session, obj_id=None))
+    task = post("propagate", {"session_id": session})
+    assert task["status"] == "processing"
+
+    def told():
+        return running[0].http.get(f"{ROOT}/status/{task['task_id']}").json()["data"]
+
+    wait_until(lambda: told()["status"] == "completed")
+    state = told()
+    assert (state["progress"], state["total_frames"]) == (1, COUNT)
+    check_disc(state["results"]["5"]["masks"], 5, group=100_000)
+
+
+def test_a_task_is_cancelled(running, post, session):
+    running[1].seconds = 0.05
+    post("prompt", click(session))
+    task = post("propagate", {"session_id": session})["task_id"]
+    assert post("propagate", {"session_id": session}, 409)["code"] == "TRACKING"
+    assert post(f"cancel/{task}", {}) == {"message": "Task cancelled"}
+    assert running[0].http.get(f"{ROOT}/status/{task}").json()["data"]["status"] == "cancelled"
+    wait_until(lambda: not running[0].app.state.videos.get(session).tracking.is_tracking)
+    assert len(running[1].videos[-1].computed) < COUNT
+
+
+def test_a_tool_that_hangs_up_ends_the_tracking(running, post, session):
+    running[1].seconds = 0.1
+    post("prompt", click(session))
+    body = {"session_id": session, "model": MODEL}
+    with running[0].http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
+        next(answer.iter_lines())
+    wait_until(lambda: not running[0].app.state.videos.get(session).tracking.is_tracking)
+    assert len(running[1].videos[-1].computed) < COUNT
+
+
+def test_a_stream_ends_when_its_session_does(running, post, session):
+    running[1].seconds = 0.1
+    post("prompt", click(session))
+    body = {"session_id": session, "model": MODEL}
+    with running[0].http.stream("POST", f"{ROOT}/propagate/stream", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        post(f"cleanup/{session}", {})
+        rest = [line for line in lines if line]
+    assert json.loads(rest[-1][6:])["type"] in ("error", "completed")
+
+
+def test_a_failure_of_triton_is_told(running, post, session):
+    post("prompt", click(session))
+    running[1].failure = InferenceError("the GPU is gone")
+    *_, last = streamed(running, session)
+    assert (last["type"], "the GPU is gone" in last["message"]) == ("error", True)
+    task = post("propagate", {"session_id": session})["task_id"]
+    state = f"{ROOT}/status/{task}"
+    wait_until(lambda: running[0].http.get(state).json()["data"]["status"] == "failed")
+    assert "the GPU is gone" in running[0].http.get(state).json()["data"]["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("init", {"frames": []}, 422, "no frames"),
+        ("init", {"frames": ["%"]}, 422, "frame 0"),
+        ("init", {"frames": ["AAAA"]}, 415, "image"),
+        ("init", {"frames": FRAMES * 2}, 413, "8 frames"),
+        ("init", {"frames": FRAMES[:1], "model": "x-video"}, 404, "x"),
+        ("prompt", {}, 422, "text_prompt"),
+        ("prompt", {"points": [[0.5]], "point_labels": [1]}, 422, "a point"),
+        ("prompt", {"points": [SHARES], "point_labels": [3]}, 422, "labels"),
+        ("prompt", {"points": [SHARES]}, 422, "labels"),
+        ("prompt", {"points": [SHARES], "point_labels": [1], "params": {"epsilon_factor": 7}}, 422, "epsilon"),
+        ("prompt", {"text_prompt": "dog"}, 404, "words"),
+        ("propagate", {}, 422, "nothing to follow"),
+        ("cancel/0", {}, 404, "task"),
+        ("cleanup/0", {}, 404, "session"),
+    ],
+)
+def test_errors_have_the_form_of_the_tool(running, post, session, path, body, status, words):
+    before = len(running[0].app.state.videos)
+    told = post(path, {"session_id": session, **body}, status)
+    assert words in told["message"]
+    assert len(running[0].app.state.videos) == before
+    assert np.isclose(running[0].app.state.engine.budgets.videos.used, before)
+
+
+def test_too_many_videos_are_refused(post, running):
+    names = [post("init", {"frames": FRAMES[:1]})["session_id"] for _ in range(3)]
+    assert "videos" in post("init", {"frames": FRAMES[:1]}, 503)["message"]
+    for name in names:
+        post(f"cleanup/{name}", {})

@@ -1,0 +1,344 @@
+"""QuPath's stacks and time series: the frames are uploaded one by one, and one call follows all objects through them.
+
+Reference: ``upload``, ``video`` and ``sam3video`` in src/samapi/main.py of https://github.com/ksugar/samapi.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from fastapi import Request
+from pydantic import Field
+from starlette.datastructures import UploadFile
+
+from ...concepts.association import SAME_OBJECT
+from ...masks.compare import intersection_over_union
+from ...masks.rle import BoolArray, rle_to_mask
+from ...tracks.records import MaskRecord
+from ..bodies import FILES, kind_of
+from ..budgets import Lease
+from ..engine import Pair
+from ..problems import Problem
+from ..videos.schemas import PropagateRequest
+from ..videos.store import StoredVideo
+from ..videos.uploads import Upload
+from .bridge import Bridge, Lenient, Target
+from .sent_frames import Found, check_count, find_in_frame, in_thread, keep_images, tracked, video_prompt
+
+MAX_NAME = 200
+MAX_PROMPTS = 1024
+"""The most prompts of one call."""
+TRACK_SECONDS = 3600.0
+"""A call that follows objects may take so long."""
+VISUAL = "visual"
+"""SAM3's word for a prompt of boxes alone."""
+UNKNOWN = "there are no such frames (any more): upload them again"
+
+Feature = dict[str, Any]
+Describe = Callable[[MaskRecord, int], Feature | None]
+Work = Callable[[StoredVideo], Coroutine[Any, Any, list[Feature]]]
+FrameNumber = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+class VideoBody(Lenient):
+    """The frames: a folder that was uploaded, or images in base64."""
+
+    objs: Mapping[int, Any]
+
+    dirname: str | None = Field(default=None, max_length=MAX_NAME)
+    b64imgs: list[str] | None = None
+    axes: Literal["XYT", "XYZ"] = "XYT"
+    plane_position: int | None = 0
+    start_frame_idx: FrameNumber | None = None
+    max_frame_num_to_track: int | None = Field(default=None, ge=0, lt=(1 << 31) - 1)
+
+    def plane(self, frame: int) -> dict[str, int]:
+        """Return the plane of the stack or series that a frame stands for."""
+        other = self.plane_position or 0
+        z, t = (frame, other) if self.axes == "XYZ" else (other, frame)
+        return {"c": -1, "z": z, "t": t}
+
+    @property
+    def count(self) -> int | None:
+        """The number of frames of one way; None: all."""
+        return None if self.max_frame_num_to_track is None else self.max_frame_num_to_track + 1
+
+
+class Clicked(Lenient):
+    """The prompt of one object in a frame."""
+
+    obj_id: int = Field(ge=0, lt=(1 << 31) - 1)
+    point_coords: list[list[float]] | None = None
+    point_labels: list[int] | None = None
+    bbox: list[float] | None = None
+
+
+class Shown(Lenient):
+    """Words and examples in a frame; boxes are x, y, width and height."""
+
+    obj_id: int = 0
+    text: str | None = None
+    boxes_xywh: list[list[float]] | None = None
+    box_labels: list[int] | None = None
+
+
+class Sam2VideoBody(VideoBody):
+    """Objects that are followed."""
+
+    type: str = Field(default="sam2_t", max_length=32)
+    objs: dict[FrameNumber, list[Clicked]] = Field(max_length=MAX_PROMPTS)
+
+
+class Sam3VideoBody(VideoBody):
+    """Words and examples whose instances are followed."""
+
+    type: str = Field(default="sam3", max_length=32)
+    objs: dict[FrameNumber, list[Shown]] = Field(max_length=MAX_PROMPTS)
+
+
+@dataclass(eq=False)
+class Folder:
+    """Frames that are uploaded, and not followed yet.
+
+    Args:
+        path: the folder.
+        leases: its place among the videos, and its bytes.
+    """
+
+    path: Path
+    leases: tuple[Lease, Lease]
+    files: dict[str, Path] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+
+    def frames(self) -> list[Path]:
+        """Return the files in the order of their numbers."""
+
+        def order(name: str) -> tuple[float, str]:
+            stem = PurePosixPath(name).stem
+            return (int(stem) if stem.isdecimal() else float("inf"), name)
+
+        return [self.files[name] for name in sorted(self.files, key=order)]
+
+
+class Uploads:
+    """Folders of frames, by the names that the tool gives them.
+
+    Args:
+        bridge: keeps the videos.
+    """
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._folders: dict[str, Folder] = {}
+        self._lock = asyncio.Lock()
+
+    async def receive(self, request: Request) -> str:
+        """Keep a frame, and return its name.
+
+        Raises:
+            Problem: 415 or 422, it is no form with a folder and a file; 413, there are too many frames; 503, there are
+                too many videos, or too many bytes.
+        """
+        if kind_of(request.headers) != FILES:
+            raise Problem(415, f"send a form as {FILES}, with dirname and file")
+        async with request.form(max_files=1, max_fields=8) as sent:
+            file, name = sent.get("file"), sent.get("dirname")
+            if not isinstance(file, UploadFile) or not file.filename or not isinstance(name, str) or not name:
+                raise Problem(422, "send dirname, and the image as file with a name")
+            if max(len(name), len(file.filename)) > MAX_NAME:
+                raise Problem(422, f"a name has at most {MAX_NAME} characters")
+            content = await file.read()
+        async with self._lock:  # QuPath sends several at a time, and the first of them makes the folder
+            folder = self._folders.get(name) or await self._new(name)
+            check_count(self._bridge, len({*folder.files, file.filename}))
+            folder.leases[1].grow(len(content))
+            path = folder.files.setdefault(file.filename, folder.path / f"{len(folder.files):06d}")
+            self._wait(name, folder)
+            await asyncio.to_thread(path.write_bytes, content)
+        return file.filename
+
+    async def video(self, name: str, pair: Pair) -> StoredVideo:
+        """Let a folder be a video; it is no folder any more.
+
+        Raises:
+            Problem: 404, there is no such folder; or it cannot be a video, see Videos.keep().
+        """
+        async with self._lock:
+            folder = self._folders.pop(name, None)
+        if folder is None:
+            raise Problem(404, UNKNOWN)
+        if folder.timer is not None:
+            folder.timer.cancel()
+        place, disk = folder.leases
+        upload = Upload(folder.path, b"-", len(folder.files))
+        upload.frames, upload.name = folder.frames(), name
+        try:
+            return await self._bridge.videos.keep(upload, folder.path, place, pair)
+        finally:
+            disk.give()  # a video that is kept has its own
+
+    async def _new(self, name: str) -> Folder:
+        path, place = await self._bridge.videos.room()
+        self._folders[name] = Folder(path, (place, self._bridge.engine.budgets.video_bytes.take(0)))
+        return self._folders[name]
+
+    def _wait(self, name: str, folder: Folder) -> None:
+        """Remove the folder if nobody uses it for a while."""
+        if folder.timer is not None:
+            folder.timer.cancel()
+        loop = asyncio.get_running_loop()
+        seconds = self._bridge.engine.settings.video_idle_seconds
+        folder.timer = loop.call_later(seconds, lambda: loop.create_task(self._drop(name)))
+
+    async def _drop(self, name: str) -> None:
+        async with self._lock:
+            folder = self._folders.pop(name, None)
+        if folder is not None:
+            folder.leases[1].give()
+            await self._bridge.videos.drop(folder.path, folder.leases[0])
+
+
+class Sequences:
+    """Follows objects through stacks and series.
+
+    Args:
+        bridge: asks the engine.
+    """
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self.uploads = Uploads(bridge)
+
+    async def clicked(self, request: Request, pair: Pair, body: Sam2VideoBody, feature: Describe) -> list[Feature]:
+        """Return the features of all objects in all frames.
+
+        Args:
+            request: the request.
+            pair: the models.
+            body: frames and objects.
+            feature: makes the feature of a mask, from a MaskRecord and the number of the object.
+
+        Raises:
+            Problem: 422, a prompt cannot be used; or a failure.
+        """
+
+        async def work(video: StoredVideo) -> list[Feature]:
+            for frame, objects in sorted(body.objs.items()):
+                for each in objects:
+                    points = each.point_coords or []
+                    target = Target(points, each.point_labels or [1] * len(points), each.bbox or None)
+                    placed = target.inside(video.file.size)
+                    await video.tracking.add(video_prompt(frame=frame, object_id=each.obj_id + 1, **placed))
+            ways = [PropagateRequest(start=body.start_frame_idx, count=body.count)]
+            return await self._features(video, ways, lambda record: feature(record, record.object_id - 1))
+
+        return await self._bridge.run(request, self._with_video(body, pair, work), timeout=TRACK_SECONDS)
+
+    async def named(self, request: Request, pair: Pair, body: Sam3VideoBody, feature: Describe) -> list[Feature]:
+        """Return the features of all instances of words and examples in all frames; see clicked()."""
+
+        async def work(video: StoredVideo) -> list[Feature]:
+            owners: dict[int, tuple[int, str]] = {}
+            before = None
+            for frame, shown in sorted(body.objs.items()):
+                if before is not None and owners:
+                    await _walk(video, PropagateRequest(start=before, count=frame - before + 1))
+                await self._find(request, video, frame, shown, owners)
+                before = frame
+            if not owners:
+                return []
+            first = min(body.objs) if body.start_frame_idx is None else body.start_frame_idx
+            ways = [PropagateRequest(start=first, count=body.count)]
+            if first:
+                ways.append(PropagateRequest(start=first, count=body.count, reverse=True))
+            return await self._features(video, ways, lambda record: feature(record, owners[record.object_id][0]))
+
+        return await self._bridge.run(request, self._with_video(body, pair, work), timeout=TRACK_SECONDS)
+
+    async def _with_video(
+        self, body: VideoBody, pair: Pair, work: Callable[[StoredVideo], Coroutine[Any, Any, list[Feature]]]
+    ) -> list[Feature]:
+        if body.dirname is not None:
+            video = await self.uploads.video(body.dirname, pair)
+        elif body.b64imgs is not None:
+            video = await keep_images(self._bridge, body.b64imgs, pair)
+        else:
+            raise Problem(422, "send dirname or b64imgs")
+        try:
+            for frame in (*body.objs, body.start_frame_idx or 0):
+                if frame >= video.file.num_frames:
+                    raise Problem(422, f"there is no frame {frame}: the last one is {video.file.num_frames - 1}")
+            return await work(video)
+        finally:
+            await asyncio.shield(asyncio.ensure_future(self._bridge.videos.remove(video.video_id)))
+
+    async def _find(
+        self, request: Request, video: StoredVideo, frame: int, shown: list[Shown], owners: dict[int, tuple[int, str]]
+    ) -> None:
+        """Let the new instances of a frame be objects, and note whose prompt each of them answers."""
+        by_text: defaultdict[str, list[Shown]] = defaultdict(list)
+        for each in shown:
+            by_text["" if each.text in (None, VISUAL) else str(each.text).strip()].append(each)
+        for text, prompts in by_text.items():
+            boxes, labels = _examples(prompts)
+            if not text and not boxes:
+                raise Problem(422, "send a text, boxes, or both")
+            examples: dict[str, Any] = {"boxes": boxes, "box_labels": labels} if boxes else {}
+            texts = [text] if text else []
+            found = await find_in_frame(self._bridge, request, video, frame, texts, **examples)
+            known = [each for each in video.tracking.records.at(frame) if owners[each.object_id][1] == text]
+            for new in await asyncio.to_thread(_new, found, known):
+                number = len(owners) + 1
+                owners[number] = prompts[0].obj_id, text
+                await video.tracking.add(video_prompt(frame=frame, object_id=number, mask_rle=new.rle))
+
+    async def _features(
+        self, video: StoredVideo, ways: list[PropagateRequest], feature: Callable[[MaskRecord], Feature | None]
+    ) -> list[Feature]:
+        by_frame: dict[int, list[Feature | None]] = {}
+        for way in ways:
+            async with contextlib.aclosing(tracked(video, way)) as frames:
+                async for frame, records in frames:
+                    by_frame[frame] = await in_thread(self._bridge, video, records, feature)
+        return [each for frame in sorted(by_frame) for each in by_frame[frame] if each is not None]
+
+
+async def _walk(video: StoredVideo, way: PropagateRequest) -> None:
+    """Follow the objects, so that their masks are known."""
+    async with contextlib.aclosing(tracked(video, way)) as frames:
+        async for _ in frames:
+            pass
+
+
+def _examples(prompts: list[Shown]) -> tuple[list[list[float]], list[int]]:
+    """Return the example boxes of prompts, as x1, y1, x2, y2, with their labels.
+
+    Raises:
+        Problem: 422, a box does not have four numbers, or there is not one label for each box.
+    """
+    boxes, labels = [], []
+    for each in prompts:
+        given = each.boxes_xywh or []
+        marks = each.box_labels or [1] * len(given)
+        if len(marks) != len(given) or any(len(box) != 4 for box in given):
+            raise Problem(422, "a box is x, y, width, height, and has one label")
+        boxes += [[x, y, x + width, y + height] for x, y, width, height in given]
+        labels += marks
+    return boxes, labels
+
+
+def _new(found: list[Found], known: Sequence[MaskRecord]) -> list[Found]:
+    """Return the instances that are none of the known objects, as in a search in a video."""
+    masks: list[BoolArray] = [record.mask for record in known]
+    new = []
+    for each in found:
+        mask = rle_to_mask(each.rle.model_dump())
+        if all(intersection_over_union(mask, other) < SAME_OBJECT for other in masks):
+            new.append(each)
+    return new

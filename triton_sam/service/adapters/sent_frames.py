@@ -1,0 +1,170 @@
+"""Videos whose frames a tool sends as images before it tracks: they are kept, searched for words, and tracked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import ValidationError
+
+from ...concepts.instances import Instance
+from ...masks.rle import mask_to_rle
+from ...masks.segment import Segment
+from ...tracks.records import MaskRecord
+from ..engine import Pair
+from ..problems import Problem
+from ..videos.events import Event
+from ..videos.propagation import Propagation
+from ..videos.schemas import PropagateRequest, RleMask, VideoPrompt
+from ..videos.store import StoredVideo
+from ..videos.uploads import Upload
+from .bridge import MAX_FAULT, Bridge, decoded
+
+Result = TypeVar("Result")
+FrameRecords = tuple[int, tuple[MaskRecord, ...]]
+"""The index of a frame, and its masks."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An instance of words or examples in a frame.
+
+    Args:
+        text: the words.
+        score: 0..1.
+        rle: its mask, as a prompt for the tracker.
+    """
+
+    text: str
+    score: float
+    rle: RleMask
+
+
+async def keep_images(bridge: Bridge, texts: Sequence[str], pair: Pair, name: str = "frames") -> StoredVideo:
+    """Keep frames, each the text of an image file in base64, as a video.
+
+    Raises:
+        Problem: 404, there is no video model; 413, too many frames or pixels; 415 or 422, a frame is no image; 503,
+            there are too many videos.
+        VideoError: the frames differ in size.
+    """
+    check_count(bridge, len(texts))
+    folder, place = await bridge.videos.room()
+
+    def write() -> list[Path]:
+        paths = [folder / f"{index:06d}" for index in range(len(texts))]
+        for index, (path, text) in enumerate(zip(paths, texts, strict=True)):
+            path.write_bytes(decoded(text, f"frame {index}"))
+        return paths
+
+    try:
+        paths = await asyncio.to_thread(write)
+    except BaseException:
+        await bridge.videos.drop(folder, place)
+        raise
+    upload = Upload(folder, b"-", len(texts))
+    upload.frames, upload.name = paths, name
+    return await bridge.videos.keep(upload, folder, place, pair)
+
+
+def check_count(bridge: Bridge, count: int) -> None:
+    """Refuse a video without frames, or with too many.
+
+    Raises:
+        Problem: 422 or 413.
+    """
+    if not count:
+        raise Problem(422, "there are no frames: send at least one image")
+    most = bridge.engine.settings.max_video_frames
+    if count > most:
+        raise Problem(413, f"a video may have {most} frames")
+
+
+async def find_in_frame(
+    bridge: Bridge, request: Request, video: StoredVideo, frame: int, texts: Sequence[str], **filters: Any
+) -> list[Found]:
+    """Return every instance of texts, or of example boxes, in a frame.
+
+    Raises:
+        Problem: 404, no model finds words; 422, a text, a box, or a filter cannot be used.
+    """
+    content = await asyncio.to_thread(video.file.paths[frame].read_bytes)
+    image = await bridge.engine.store(content)
+
+    def convert(each: Instance) -> Found:
+        return Found(each.label, each.score, RleMask(**mask_to_rle(each.mask)))
+
+    return await bridge.instances(request, image, await bridge.words_pair(), texts, convert, **filters)
+
+
+def video_prompt(**members: Any) -> VideoPrompt:
+    """Return a prompt of the video's session.
+
+    Raises:
+        Problem: 422, a member cannot be used.
+    """
+    try:
+        return VideoPrompt(**members)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise Problem(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:MAX_FAULT]) from None
+
+
+async def tracked(
+    video: StoredVideo, way: PropagateRequest
+) -> AsyncGenerator[tuple[int, tuple[MaskRecord, ...]], None]:
+    """Track all objects, and yield each frame with its masks. Tracking ends if nobody reads on.
+
+    Raises:
+        Problem: there is nothing to track, or Triton fails.
+    """
+    propagation = await video.tracking.propagate(way)
+    try:
+        while True:
+            event = await _next(propagation)
+            told = json.loads(event.data)
+            if event.name == "error":
+                raise Problem(told["status"], told["detail"], code=told.get("code"))
+            if event.name == "frame":
+                yield told["frame"], video.tracking.records.at(told["frame"])
+            elif event.name == "done":
+                return
+    finally:
+        propagation.leave()
+
+
+async def _next(propagation: Propagation) -> Event:
+    """Return the next event. Nobody puts one into the queue once the video is removed."""
+    while propagation.events.empty():
+        if propagation.task.done():
+            raise Problem(404, "the frames have been removed", code="unknown_video")
+        event = asyncio.ensure_future(propagation.events.get())
+        try:
+            await asyncio.wait({event, propagation.task}, return_when=asyncio.FIRST_COMPLETED)
+            if event.done():
+                return event.result()
+        finally:
+            event.cancel()
+    return propagation.events.get_nowait()
+
+
+async def in_thread(
+    bridge: Bridge, video: StoredVideo, records: Sequence[MaskRecord], convert: Callable[[MaskRecord], Result]
+) -> list[Result]:
+    """Convert masks to a form of the tool's, one by one in a thread."""
+
+    async def fetch() -> Sequence[MaskRecord]:
+        return records
+
+    width, height = video.file.size
+    return await bridge.engine.budgets.workers.run(2 * width * height, fetch, lambda found: list(map(convert, found)))
+
+
+def segment_of(record: MaskRecord) -> Segment:
+    """Return a mask of a video as a mask of an image."""
+    return Segment(record.mask, record.score, None, record.object_id - 1)

@@ -1,0 +1,344 @@
+"""The sessions of X-AnyLabeling's video models: their frames, their objects, and how these are followed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fastapi import Request
+from pydantic import Field
+
+from ...errors import SamError
+from ...tracks.records import MaskRecord
+from .. import problems
+from ..problems import Problem
+from ..videos.schemas import PropagateRequest
+from ..videos.store import StoredVideo
+from .bridge import Bridge, Lenient, Target
+from .sent_frames import find_in_frame, in_thread, keep_images, segment_of, tracked, video_prompt
+from .x_anylabeling_shapes import LABEL, Drawing, shapes_of, words_of
+
+SUFFIX = "-video"
+"""The name of a video model is that of the pair, and this."""
+OBJECT = 99_999
+"""The number of the object of clicks that name none."""
+NOTHING = "there is nothing to follow: click an object, or send words, first"
+MAX_TASKS = 8
+"""The most ways through its frames that a session remembers."""
+
+Shapes = list[dict[str, Any]]
+
+
+class InitRequest(Lenient):
+    """The frames of a session."""
+
+    model: str = Field(max_length=128)
+    frames: list[str]
+    start_frame_index: int = Field(default=0, ge=0, lt=1 << 31)
+
+
+class PromptParameters(Drawing):
+    """How the masks of a prompt are found and drawn."""
+
+    conf_threshold: float | None = None
+
+
+class PromptRequest(Lenient):
+    """Words, or the points of an object in shares of the width and height."""
+
+    session_id: str = Field(max_length=128)
+    model: str = Field(max_length=128)
+    text_prompt: str | None = None
+    frame_index: int = 0
+    points: list[list[float]] | None = None
+    point_labels: list[int] | None = None
+    obj_id: int | None = Field(default=None, ge=0, lt=(1 << 31) - 1)
+    params: PromptParameters = Field(default_factory=PromptParameters)
+
+
+@dataclass(eq=False)
+class Task:
+    """A way through the frames that the tool asks about.
+
+    Args:
+        total: frames of the video.
+    """
+
+    total: int
+    status: str = "processing"
+    current: int = 0
+    done: int = 0
+    results: dict[str, Any] | None = None
+    error: str | None = None
+    runner: asyncio.Task[None] | None = None
+
+    async def stop(self) -> None:
+        """End the way after the frame that Triton computes."""
+        if self.runner is not None and not self.runner.done():
+            self.status = "cancelled"
+            self.runner.cancel()
+            await asyncio.wait({self.runner})
+
+    def told(self) -> dict[str, Any]:
+        """Return the state as the tool expects it."""
+        share = 1.0 if self.status == "completed" else self.done / self.total
+        known = {"status": self.status, "progress": share, "current_frame": self.current, "total_frames": self.total}
+        more = {"results": self.results, "error": self.error}
+        return {**known, **{name: value for name, value in more.items() if value is not None}}
+
+
+@dataclass(eq=False)
+class Session:
+    """A video of X-AnyLabeling.
+
+    Args:
+        video: the frames.
+        first: the index of the first frame in the tool.
+
+    Attributes:
+        drawing: how masks are drawn.
+        labels: the words of each object that words have found.
+        finished: the objects that have been followed. A new prompt for one of them begins it anew.
+        tasks: the ways that the tool asks about.
+    """
+
+    video: StoredVideo
+    first: int
+    drawing: Drawing = field(default_factory=Drawing)
+    labels: dict[int, str] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    tasks: dict[str, Task] = field(default_factory=dict)
+
+    def place(self, frame: int) -> int:
+        """Return the index of a frame here.
+
+        Raises:
+            Problem: 422, there is no such frame.
+        """
+        count = self.video.file.num_frames
+        if not self.first <= frame < self.first + count:
+            raise Problem(422, f"there is no frame {frame}: the frames are {self.first} to {self.first + count - 1}")
+        return frame - self.first
+
+    def way(self, start: int | None, end: int | None) -> PropagateRequest:
+        """Return the frames from one to another; None: from the first prompt, and to the end.
+
+        Raises:
+            Problem: 422, there is no such frame, or the last one is before the first.
+        """
+        first = None if start is None else self.place(start)
+        if end is None:
+            return PropagateRequest(start=first)
+        if first is None:
+            first = min((frame for each in self.video.tracking.prompted.values() for frame in each), default=0)
+        last = self.place(end)
+        if last < first:
+            raise Problem(422, "end_frame is before start_frame, or before the first prompt")
+        return PropagateRequest(start=first, count=last - first + 1)
+
+    def shapes(self, record: MaskRecord, score: float | None = None) -> Shapes:
+        """Return the shapes of an object in a frame; none if it is not seen there.
+
+        Args:
+            record: the mask.
+            score: that of the shapes; None: that of the mask.
+        """
+        number, segment = record.object_id, segment_of(record)
+        shown = segment if score is None else replace(segment, score=score)
+        return shapes_of(shown, self.drawing, self.labels.get(number, LABEL), group_id=number)
+
+
+class VideoSessions:
+    """The sessions of the tool.
+
+    Args:
+        bridge: keeps the videos.
+    """
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._sessions: dict[str, Session] = {}
+
+    async def begin(self, request: Request, body: InitRequest) -> dict[str, Any]:
+        """Keep the frames of a new session.
+
+        Raises:
+            Problem: see keep_images().
+        """
+        pair = await self._bridge.videos.pair(pair_name(body.model))
+        video = await self._bridge.run(request, keep_images(self._bridge, body.frames, pair))
+        self._forget_ended()
+        self._sessions[video.video_id] = Session(video, body.start_frame_index)
+        count = video.file.num_frames
+        return {"session_id": video.video_id, "num_frames": count, "start_frame_index": body.start_frame_index}
+
+    def get(self, name: str) -> Session:
+        """Return a session, which counts as a use.
+
+        Raises:
+            Problem: 404, it is not known, or not any more.
+        """
+        session = self._sessions.get(name)
+        if session is not None:
+            with contextlib.suppress(Problem):
+                self._bridge.videos.get(name)
+                return session
+        raise Problem(404, "the session is not known (any more): prompt the object again", code="session_not_found")
+
+    async def end(self, name: str) -> None:
+        """Forget a session and its frames.
+
+        Raises:
+            Problem: 404, it is not known.
+        """
+        session = self.get(name)
+        del self._sessions[name]
+        for task in session.tasks.values():
+            await task.stop()
+        await self._bridge.videos.remove(name)
+
+    async def click(self, session: Session, body: PromptRequest) -> Shapes:
+        """Prompt an object by points, and return its shapes in the frame.
+
+        Raises:
+            Problem: 422, the points cannot be used; 409, objects are being followed.
+        """
+        frame = session.place(body.frame_index)
+        width, height = session.video.file.size
+        points = [[x * width, y * height] for x, y in map(_pair_of, body.points or [])]
+        placed = Target(points, body.point_labels or []).inside(session.video.file.size)
+        number = (OBJECT if body.obj_id is None else body.obj_id) + 1
+        prompt = video_prompt(frame=frame, object_id=number, **placed)
+        tracking = session.video.tracking
+        if number in session.finished and number in tracking.prompted:
+            await tracking.remove(number)
+        session.finished.discard(number)
+        session.labels.pop(number, None)
+        session.drawing = body.params
+        await tracking.add(prompt)
+        return _joined(
+            await in_thread(self._bridge, session.video, [tracking.records.of(frame, number)], session.shapes)
+        )
+
+    async def name(self, request: Request, session: Session, body: PromptRequest) -> Shapes:
+        """Let all instances of words in a frame be the objects, and return their shapes there.
+
+        Raises:
+            Problem: 404, no model finds words; 422, the words cannot be used; 409, objects are being followed.
+        """
+        frame = session.place(body.frame_index)
+        texts, threshold = words_of(body.text_prompt or ""), body.params.conf_threshold
+        tracking = session.video.tracking
+        found = await find_in_frame(self._bridge, request, session.video, frame, texts, threshold=threshold)
+        prompts = [
+            video_prompt(frame=frame, object_id=number, mask_rle=each.rle) for number, each in enumerate(found, 1)
+        ]
+        if tracking.prompted:
+            await tracking.reset()
+        session.finished.clear()
+        session.drawing = body.params
+        session.labels = {number: each.text for number, each in enumerate(found, 1)}
+        for prompt in prompts:
+            await tracking.add(prompt)
+        scores = {number: each.score for number, each in enumerate(found, 1)}
+        records = [tracking.records.of(frame, number) for number in scores]
+        drawn = await in_thread(
+            *(self._bridge, session.video, records), lambda record: session.shapes(record, scores[record.object_id])
+        )
+        return _joined(drawn)
+
+    async def walk(self, session: Session, way: PropagateRequest) -> AsyncGenerator[dict[str, Any], None]:
+        """Follow the objects, and yield what the tool wants to know: ``progress`` of each frame, then ``completed``.
+
+        Raises:
+            Problem: there is nothing to follow, or Triton fails.
+        """
+        total = session.video.file.num_frames
+        session.finished |= set(session.video.tracking.prompted)
+        results: dict[str, Any] = {}
+        async with contextlib.aclosing(tracked(session.video, way)) as frames:
+            async for index, records in frames:
+                frame = index + session.first
+                drawn = await in_thread(self._bridge, session.video, records, session.shapes)
+                results[str(frame)] = {"masks": _joined(drawn)}
+                share = len(results) / total
+                yield {"type": "progress", "current_frame": frame, "total_frames": total, "progress": share}
+        yield {"type": "completed", "results": results}
+
+    def start(self, session: Session, way: PropagateRequest) -> str:
+        """Follow the objects in the background, and return the name of the task.
+
+        Raises:
+            Problem: 409, they are being followed; 422, there is nothing to follow.
+        """
+        tracking = session.video.tracking
+        if tracking.is_tracking or any(task.status == "processing" for task in session.tasks.values()):
+            raise Problem(409, "the objects are being followed already: wait, or cancel it", code="tracking")
+        if not any(tracking.prompted.values()):
+            raise Problem(422, NOTHING)
+        task = Task(session.video.file.num_frames)
+        name = uuid.uuid4().hex
+        session.tasks = dict([*session.tasks.items()][1 - MAX_TASKS :]) | {name: task}
+        task.runner = asyncio.create_task(self._follow(session, way, task))
+        return name
+
+    def task(self, name: str) -> Task:
+        """Return a task.
+
+        Raises:
+            Problem: 404, it is not known, or not any more.
+        """
+        self._forget_ended()
+        for session_name, session in self._sessions.items():
+            if name in session.tasks:
+                self.get(session_name)  # a question is a use of the video
+                return session.tasks[name]
+        raise Problem(404, "the task is not known (any more)", code="task_not_found")
+
+    async def cancel(self, name: str) -> None:
+        """Stop a task after the frame that Triton computes.
+
+        Raises:
+            Problem: 404, it is not known.
+        """
+        await self.task(name).stop()
+
+    async def _follow(self, session: Session, way: PropagateRequest, task: Task) -> None:
+        try:
+            async for told in self.walk(session, way):
+                if told["type"] == "completed":
+                    task.results, task.status = told["results"], "completed"
+                else:
+                    task.current, task.done = told["current_frame"], task.done + 1
+        except (Problem, SamError) as error:
+            task.status, task.error = "failed", text_of(error)
+
+    def _forget_ended(self) -> None:
+        """Forget the sessions whose videos nobody has used for a while."""
+        for name in list(self._sessions):
+            if not self._bridge.videos.has(name):
+                del self._sessions[name]
+
+
+def pair_name(model: str) -> str:
+    """Return the name of the pair of a video model."""
+    return model.removesuffix(SUFFIX)
+
+
+def text_of(error: Problem | SamError) -> str:
+    """Return what the window shows of a failure."""
+    return error.detail if isinstance(error, Problem) else problems.as_problem(error).detail
+
+
+def _joined(shapes: list[Shapes]) -> Shapes:
+    return [shape for of_object in shapes for shape in of_object]
+
+
+def _pair_of(point: list[float]) -> tuple[float, float]:
+    if len(point) != 2:
+        raise Problem(422, "a point is x, y in shares of the width and height")
+    return point[0], point[1]

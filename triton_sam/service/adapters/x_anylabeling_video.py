@@ -1,0 +1,113 @@
+"""X-AnyLabeling's video models: all images of a folder are the frames, and objects are clicked or named in one of them.
+
+Reference: app/api/video.py of X-AnyLabeling-Server, read as a contract.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+from starlette.responses import StreamingResponse
+
+from ...errors import SamError
+from ..logs import LOGGER
+from ..problems import Problem
+from ..videos import events
+from .bridge import Bridge, Lenient, json_answer
+from .x_anylabeling_sessions import InitRequest, PromptRequest, Session, VideoSessions, text_of
+
+
+class PropagateFrames(Lenient):
+    """The frames through which objects are followed."""
+
+    session_id: str = Field(max_length=128)
+    model: str = Field(max_length=128)
+    start_frame: int | None = None
+    end_frame: int | None = None
+
+
+def add_routes(api: APIRouter, sessions: VideoSessions, bridge: Bridge) -> None:
+    """Add the routes below /v1/video."""
+
+    @api.post("/v1/video/init", summary="Send the frames of a video for X-AnyLabeling")
+    async def init(request: Request) -> Response:
+        """Keep the frames of a new session."""
+        body = await bridge.read(request, InitRequest)
+        return _success(await sessions.begin(request, body))
+
+    @api.post("/v1/video/prompt", summary="Prompt objects in a frame for X-AnyLabeling")
+    async def prompt(request: Request) -> Response:
+        """Return the shapes of the clicked object, or of all instances of words, in a frame."""
+        body = await bridge.read(request, PromptRequest)
+        body.params.check()
+        session = sessions.get(body.session_id)
+        if body.text_prompt and body.text_prompt.strip():
+            shapes = await sessions.name(request, session, body)
+        elif body.points:
+            shapes = await bridge.run(request, sessions.click(session, body))
+        else:
+            raise Problem(422, "send a text_prompt, or points")
+        return _success({"frame_index": body.frame_index, "masks": shapes, "num_objects": len(shapes)})
+
+    @api.post("/v1/video/propagate", summary="Follow objects in the background for X-AnyLabeling")
+    async def propagate(request: Request) -> Response:
+        """Begin to follow all objects."""
+        body = await bridge.read(request, PropagateFrames)
+        session = sessions.get(body.session_id)
+        name = sessions.start(session, session.way(body.start_frame, body.end_frame))
+        return _success({"task_id": name, "status": "processing", "message": "Propagation started"})
+
+    @api.post(
+        "/v1/video/propagate/stream", summary="Follow objects for X-AnyLabeling", response_class=StreamingResponse
+    )
+    async def stream(request: Request) -> StreamingResponse:
+        """Follow all objects, and tell the progress and the shapes as server-sent events."""
+        body = await bridge.read(request, PropagateFrames)
+        session = sessions.get(body.session_id)
+        told = _told(sessions.walk(session, session.way(body.start_frame, body.end_frame)), session)
+        return StreamingResponse(told, media_type=events.MEDIA_TYPE, headers=events.HEADERS)
+
+    @api.get("/v1/video/status/{task_id}", summary="Progress of a task for X-AnyLabeling")
+    async def status(task_id: str) -> Response:
+        """Return the state of a task, and at its end the shapes of all frames."""
+        return _success(sessions.task(task_id).told())
+
+    @api.post("/v1/video/cancel/{task_id}", summary="Cancel a task for X-AnyLabeling")
+    async def cancel(task_id: str) -> Response:
+        """Stop a task after at most one more frame."""
+        await sessions.cancel(task_id)
+        return _success({"message": "Task cancelled"})
+
+    @api.post("/v1/video/cleanup/{session_id}", summary="End a session for X-AnyLabeling")
+    async def cleanup(session_id: str) -> Response:
+        """Forget a session and its frames."""
+        await sessions.end(session_id)
+        return _success({"message": f"Session {session_id} cleaned up"})
+
+
+async def _told(walk: AsyncGenerator[dict[str, Any], None], session: Session) -> AsyncIterator[bytes]:
+    """Yield events as the tool expects them. If nobody reads to the end, the objects are followed no further."""
+    start = {"type": "started", "total_frames": session.video.file.num_frames, "start_frame_index": session.first}
+    yield _event(start)
+    try:
+        async with contextlib.aclosing(walk) as found:
+            async for each in found:
+                yield _event(each)
+    except (Problem, SamError) as error:
+        yield _event({"type": "error", "message": text_of(error)})
+    except Exception:  # noqa: BLE001 - the reader has an answer with status 200 already
+        LOGGER.exception("tracking failed")
+        yield _event({"type": "error", "message": "an error of the service itself; its log has the details"})
+
+
+def _event(members: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(members, separators=(',', ':'))}\n\n".encode()
+
+
+def _success(data: dict[str, Any]) -> Response:
+    return json_answer({"success": True, "data": data})

@@ -55,7 +55,7 @@ class Track:
 def map_clip(model: nn.Module, clip: Clip) -> MappedClip:
     """Run the image encoder on all frames of a clip, one after the other."""
     window = network.Window(clip.images.shape[1], clip.images.shape[1])
-    no_memory: Tensor = model.no_mem_embed.detach().view(1, -1, 1, 1)  # type: ignore[operator, union-attr]
+    no_memory: Tensor = model.no_mem_embed.detach().view(1, -1, 1, 1)  # type: ignore[operator]
     with torch.no_grad():
         kept = [network.encode(model, network.normalise(torch.from_numpy(i[None])), window) for i in clip.images]
     return MappedClip(

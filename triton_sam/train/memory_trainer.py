@@ -300,7 +300,7 @@ def speed_up_norms(model: nn.Module) -> None:
 
     for module in model.modules():
         if isinstance(module, LayerNorm2d):
-            module.forward = forward(module)  # type: ignore[method-assign]
+            module.forward = forward(module)
 
 
 def track_iou(model: nn.Module, clip: clips.MappedClip, seed: int = 0) -> Tensor:

@@ -72,7 +72,8 @@ def open_videos(name: str, count: int | None = None, seed: int = 0) -> VideoData
         seed: selects the clips. At least 0.
 
     Raises:
-        ConfigurationError: there is no such folder, the count is below 1, or the seed is negative.
+        ConfigurationError: there is no such folder, the count is below 1, the seed is negative, or the clips would be
+            those of the training.
         InputError: the folder has no video with annotations.
         MissingDependencyError: the evaluate extra is not installed.
     """
@@ -81,9 +82,17 @@ def open_videos(name: str, count: int | None = None, seed: int = 0) -> VideoData
     if name == CLIPS:
         number = _DEFAULT_CLIPS if count is None else count
         first = seed * 1000
+        _check_held_out(first + number)
         loaders = tuple((f"clip {clip}", partial(_clip, clip)) for clip in range(first, first + number))
         return VideoDataset(CLIPS, "drawn clips with exact labels", loaders)
     return _davis(Path(name.removeprefix(DAVIS)), count)
+
+
+def _check_held_out(end: int) -> None:
+    from ..scenes.motion import TRAINING_CLIPS
+
+    if end > TRAINING_CLIPS:
+        raise ConfigurationError(f"the seed must be smaller: clips from {TRAINING_CLIPS} on are those of the training")
 
 
 def _clip(seed: int) -> KnownVideo:

@@ -45,7 +45,7 @@ class Clip:
 
 
 @dataclass(frozen=True, eq=False)
-class _Layer:
+class Layer:
     """A thing that is drawn in every frame.
 
     Args:
@@ -92,14 +92,14 @@ def generate_clip(seed: int, frames: int = FRAMES, size: int = SIZE) -> Clip:
         time = frame / (frames - 1)
         canvas = background.copy()
         for layer in layers:
-            _draw(layer, time, canvas, labels[frame])
-        images[frame] = _photograph(rng, canvas)
+            draw_layer(layer, time, canvas, labels[frame])
+        images[frame] = photograph(rng, canvas)
     return Clip(seed, images, labels)
 
 
-def _layers(rng: np.random.Generator, size: int, ground: NDArray[np.float32]) -> list[_Layer]:
+def _layers(rng: np.random.Generator, size: int, ground: NDArray[np.float32]) -> list[Layer]:
     """Return the layers from back to front."""
-    first, second, third = (_sprite(rng, size, radius) for radius in (0.075, 0.11, 0.09))
+    first, second, third = (sprite(rng, size, radius) for radius in (0.075, 0.11, 0.09))
     columns = np.flatnonzero(first.any(axis=0))
     width = _HIDING_PLACE * (columns[-1] - columns[0] + 1)
     middle = size * rng.uniform(0.45, 0.55)
@@ -129,7 +129,7 @@ def _layers(rng: np.random.Generator, size: int, ground: NDArray[np.float32]) ->
     ]
 
 
-def _sprite(rng: np.random.Generator, size: int, radius: float) -> shapes.Mask:
+def sprite(rng: np.random.Generator, size: int, radius: float) -> shapes.Mask:
     """Draw the silhouette of an object in one piece, in the middle of the image; thin ones are drawn again."""
     while True:
         draw = (shapes.smooth, shapes.ellipse, shapes.polygon)[int(rng.integers(3))]
@@ -145,14 +145,14 @@ def _layer(
     ground: NDArray[np.float32],
     place: Callable[[float], tuple[float, float]],
     turn: float,
-) -> _Layer:
+) -> Layer:
     size = len(mask)
     colour = textures.contrasting_colour(rng, ground, _MIN_CONTRAST)
     pixels = textures.paint(rng, (size, size), colour, 0.25)
-    return _Layer(label, mask.astype(np.float32), pixels, place, turn)
+    return Layer(label, mask.astype(np.float32), pixels, place, turn)
 
 
-def _draw(layer: _Layer, time: float, canvas: textures.Image, labels: NDArray[np.uint8]) -> None:
+def draw_layer(layer: Layer, time: float, canvas: textures.Image, labels: NDArray[np.uint8]) -> None:
     """Draw a layer at a time 0..1 over the canvas and over the labels of a frame."""
     size = len(canvas)
     x, y = layer.place(time)
@@ -164,7 +164,7 @@ def _draw(layer: _Layer, time: float, canvas: textures.Image, labels: NDArray[np
     labels[inside] = layer.label
 
 
-def _photograph(rng: np.random.Generator, canvas: textures.Image) -> NDArray[np.uint8]:
+def photograph(rng: np.random.Generator, canvas: textures.Image) -> NDArray[np.uint8]:
     """Blur the edges as a lens does, and add a little noise of the sensor, new in each frame."""
     soft = cv2.GaussianBlur(np.clip(canvas, 0, 1), (0, 0), max(len(canvas) / 512 * 0.7, 0.25))
     noisy = soft + rng.normal(0, 0.008, soft.shape).astype(np.float32)

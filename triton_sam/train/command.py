@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
     options.out.mkdir(parents=True, exist_ok=True)
     views = [view for stage in settings.stages for view in stage.views]
-    with _flushed_denormals(), _stop_signals() as should_stop:
+    with flushed_denormals(), stop_signals() as should_stop:
         source = SceneSource(
             options.scenes or options.out / "scenes",
             views,
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _flushed_denormals() -> Iterator[None]:
+def flushed_denormals() -> Iterator[None]:
     """Count denormal numbers as zero: sharp attention produces them, and they are a hundred times slower."""
     torch.set_flush_denormal(True)
     try:
@@ -231,7 +231,7 @@ def _set_threads_by_load() -> None:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
+def stop_signals() -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether Ctrl-C or SIGTERM arrived, so that a run can end between two steps.
 
     A second Ctrl-C ends the program at once.

@@ -131,6 +131,8 @@ def test_wrong_data_sets_are_one_clear_error(tmp_path: Path) -> None:
         open_videos(f"davis:{tmp_path}")
     with pytest.raises(ConfigurationError, match="at least"):
         open_videos("clips", count=0)
+    with pytest.raises(ConfigurationError, match="training"):
+        open_videos("clips", seed=10_000)
     assert is_video_dataset("clips")
     assert not is_video_dataset("my_clips")
 

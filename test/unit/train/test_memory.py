@@ -1,0 +1,170 @@
+"""The training of the memory half: clips, the tracker with gradients, the steps, and resuming."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cv2")
+
+from triton_sam.errors import CheckpointError, ConfigurationError
+from triton_sam.scenes.motion import TRAINING_CLIPS, generate_training_clip
+
+SIDE = 128
+FRAMES = 3
+
+
+class TestTrainingClips:
+    def test_the_same_seed_gives_the_same_clip(self):
+        first, second = (generate_training_clip(TRAINING_CLIPS + 1, 3, 96) for _ in range(2))
+        assert np.array_equal(first.images, second.images)
+        assert np.array_equal(first.labels, second.labels)
+        assert first.images.shape == (3, 96, 96, 3)
+
+    def test_objects_move(self):
+        moved = [generate_training_clip(TRAINING_CLIPS + seed, 8, 96).labels for seed in range(4)]
+        assert all((labels[0] != labels[-1]).any() for labels in moved)
+        assert all(len(np.unique(labels[0])) > 2 for labels in moved)
+
+    @pytest.mark.parametrize(("seed", "frames"), [(TRAINING_CLIPS - 1, 4), (TRAINING_CLIPS, 1), (TRAINING_CLIPS, 33)])
+    def test_held_out_seeds_and_wrong_lengths_are_refused(self, seed, frames):
+        with pytest.raises(ConfigurationError, match="training"):
+            generate_training_clip(seed, frames, 96)
+
+
+@pytest.fixture(scope="module")
+def prepared(trainer_module):
+    """A model with fresh weights for frames of 128 px, and the maps of one clip."""
+    import torch
+
+    from triton_sam.export.sam2.model import build_model
+    from triton_sam.train import clips, memory, network
+
+    torch.manual_seed(0)
+    model = build_model("sam2.1_hiera_micro.yaml", SIDE)
+    network.prepare(model)
+    clip = clips.map_clip(model, generate_training_clip(TRAINING_CLIPS + 2, 4, SIDE))
+    memory.prepare_memory(model, clip.embedding.float())
+    return model, clip
+
+
+class OneClip:
+    def __init__(self, clip):
+        self._clip = clip
+
+    def clip(self, number):
+        return self._clip
+
+
+def make_trainer(prepared, steps=2):
+    import copy
+
+    from triton_sam.train import memory_trainer
+
+    model, clip = prepared
+    settings = memory_trainer.MemorySettings((memory_trainer.ClipStage(FRAMES, steps),), rate=3e-3, warm_up=1)
+    return memory_trainer.MemoryTrainer(copy.deepcopy(model), settings, OneClip(clip))
+
+
+@pytest.mark.export
+class TestTracker:
+    def test_it_equals_the_official_steps(self, prepared):
+        import torch
+
+        from triton_sam.train import clips, memory
+
+        model, clip = prepared
+        tracks = [clips.Track(clip, number, 0) for number in (1, 2)]
+        prompt = clips.first_prompt(np.random.default_rng(0), tracks, "box")
+        outputs = {"cond_frame_outputs": {}, "non_cond_frame_outputs": {}}
+        with torch.no_grad():
+            tracker = memory.Tracker(model)
+            for frame in range(FRAMES):
+                maps = clips.frame_maps(tracks, frame)
+                ours = tracker.step(frame, maps) if frame else tracker.start(maps, prompt, None, None)
+                levels = [*maps.high_res, maps.embedding]
+                points = {"point_coords": prompt.points, "point_labels": prompt.labels}
+                official = model.track_step(
+                    frame_idx=frame,
+                    is_init_cond_frame=frame == 0,
+                    current_vision_feats=[level.flatten(2).permute(2, 0, 1) for level in levels],
+                    current_vision_pos_embeds=[
+                        model.image_encoder.neck.position_encoding(level).flatten(2).permute(2, 0, 1)
+                        for level in levels
+                    ],
+                    feat_sizes=[level.shape[-2:] for level in levels],
+                    point_inputs=None if frame else points,
+                    mask_inputs=None,
+                    output_dict=outputs,
+                    num_frames=32,
+                )
+                outputs["non_cond_frame_outputs" if frame else "cond_frame_outputs"][frame] = official
+                shown = torch.where(ours.present[:, :, None, None] > 0, ours.mask(), torch.tensor(-1024.0))
+                assert torch.allclose(shown, official["pred_masks"], atol=1e-3)
+
+
+@pytest.mark.export
+class TestMemoryTrainer:
+    def test_steps_lower_the_loss_and_leave_the_image_half_alone(self, prepared):
+        import torch
+
+        from triton_sam.train import clips, memory
+
+        trainer = make_trainer(prepared, steps=12)
+        tracks = [clips.Track(prepared[1], number, 0) for number in (1, 2)]
+        prompt = clips.first_prompt(np.random.default_rng(0), tracks, "box")
+
+        def loss():
+            frames = [clips.frame_maps(tracks, number) for number in range(FRAMES)]
+            wanted = clips.targets(tracks, FRAMES)
+            with torch.no_grad():
+                return float(memory.track_loss(trainer.model, frames, prompt, wanted, easy=True)[0])
+
+        trained = {n for n, _ in (*memory.memory_parameters(trainer.model), *memory.object_head(trainer.model))}
+        before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+        first = loss()
+        for _ in range(12):
+            trainer.step()
+        assert loss() < 0.95 * first
+        changed = {n for n, value in trainer.model.state_dict().items() if not torch.equal(value, before[n])}
+        assert changed <= trained
+        assert any(name.startswith("memory_encoder") for name in changed)
+
+    def test_a_resumed_run_equals_one_without_a_break(self, prepared, tmp_path):
+        import torch
+
+        whole = make_trainer(prepared)
+        for _ in range(2):
+            whole.step()
+        part = make_trainer(prepared)
+        part.step()
+        part.save(tmp_path / "state.pt")
+        resumed = make_trainer(prepared)
+        resumed.load(tmp_path / "state.pt")
+        resumed.step()
+        assert resumed.progress.step == 2
+        for name, value in whole.averaged_state().items():
+            assert torch.equal(value, resumed.averaged_state()[name]), name
+
+    def test_another_file_is_refused(self, prepared, tmp_path):
+        (tmp_path / "state.pt").write_bytes(b"no state")
+        with pytest.raises(CheckpointError, match="not a training state"):
+            make_trainer(prepared).load(tmp_path / "state.pt")
+
+    @pytest.mark.parametrize("text", ["4", "1:5m", "11:5m", "4:x", "2:5m,4:600"])
+    def test_wrong_stages_are_refused(self, trainer_module, text):
+        from triton_sam.train.memory_trainer import parse_clip_stages
+
+        with pytest.raises(ConfigurationError):
+            parse_clip_stages(text)
+
+    def test_a_kept_clip_equals_a_drawn_one(self, prepared, tmp_path):
+        import torch
+
+        from triton_sam.train.clips import ClipStore
+
+        store = ClipStore(tmp_path, prepared[0], SIDE, 2)
+        drawn, kept = store.clip(0), store.clip(0)
+        assert [path.name for path in tmp_path.iterdir()] == ["0.npz"]
+        assert torch.equal(drawn.embedding, kept.embedding)
+        assert np.array_equal(drawn.labels, kept.labels)

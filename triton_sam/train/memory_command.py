@@ -1,0 +1,131 @@
+"""Train the memory half of sam2.1_hiera_micro, which only videos use, on drawn clips."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .._common.extras import missing
+
+try:
+    import torch
+
+    from ..export.sam2.model import build_model, load_checkpoint
+except ImportError as error:
+    raise missing("training needs", "train", error) from error
+
+from .._common.files import atomic_path, atomic_write
+from ..errors import ConfigurationError
+from ..scenes.clip import FRAMES, generate_clip
+from .clips import SIDE, ClipStore, map_clip
+from .command import CONFIG, EXIT_INTERRUPTED, flushed_denormals, stop_signals
+from .memory import prepare_memory
+from .memory_trainer import MemorySettings, MemoryTrainer, parse_clip_stages, track_iou
+
+_HELD_OUT = (500, 501)  # seeds of clips
+_FITTED = 6  # clips to which prepare_memory fits the last normalisation
+
+_EPILOG = """\
+example:
+  scripts/train_memory.py --init checkpoints/sam2.1_hiera_micro.pt --out runs/memory
+
+Run the same command again to resume an interrupted run. The folder --out receives the maps of the clips (24 MB each),
+state.pt (for resuming), curves.json and sam2.1_hiera_micro.pt, in which only the memory half and the head of the object
+score differ from the checkpoint of --init.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command's options."""
+    options = argparse.ArgumentParser(
+        prog="train_memory.py", description=__doc__, epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    options.add_argument(
+        "--init", type=Path, required=True, metavar="CHECKPOINT", help="weights with a trained image half"
+    )
+    options.add_argument("--out", type=Path, required=True, help="folder of the run; a run that is there is resumed")
+    options.add_argument(
+        "--stages", default="2:5m,4:15m,7:15m", metavar="FRAMES:LENGTH,...",
+        help="stages of the training; each has the number of frames of a track and a length in minutes (5m) or steps "
+        "(600) (default: %(default)s)",
+    )  # fmt: skip
+    options.add_argument(
+        "--continue-memory", action="store_true", help="start from the memory half of the checkpoint, too"
+    )
+    options.add_argument("--seed", type=int, default=0, help="seed of weights, prompts and clips (default: 0)")
+    options.add_argument("--rate", type=float, default=1e-3, help="peak learning rate (default: %(default)s)")
+    options.add_argument("--clips", type=int, default=300, help="largest number of clips (default: %(default)s)")
+    options.add_argument("--threads", type=int, default=1, help="number of CPU threads (default: 1)")
+    options.add_argument("--save-every", type=float, default=120, metavar="SECONDS", help="time between two saves")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Returns the exit code: 0, or 130 if the run was interrupted.
+
+    Raises:
+        SamError: an option is wrong, or a checkpoint or a saved state cannot be read.
+        OSError: a file cannot be written.
+    """
+    options = parser().parse_args(arguments)
+    settings = _settings(options)
+    torch.set_num_threads(options.threads)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with flushed_denormals(), stop_signals() as should_stop:
+        trainer = _trainer(options, settings)
+        trainer.run(lambda run: _save(run, options.out), options.save_every, should_stop, _say)
+        if not should_stop():
+            _measure(trainer)
+        else:
+            _say("interrupted; the same command resumes")
+        return EXIT_INTERRUPTED if should_stop() else 0
+
+
+def _settings(options: argparse.Namespace) -> MemorySettings:
+    if options.rate <= 0 or min(options.clips, options.threads) < 1 or options.seed < 0:
+        raise ConfigurationError("--rate must be above 0, --clips and --threads at least 1, and --seed at least 0")
+    return MemorySettings(parse_clip_stages(options.stages), options.seed, options.rate, options.clips)
+
+
+def _trainer(options: argparse.Namespace, settings: MemorySettings) -> MemoryTrainer:
+    torch.manual_seed(settings.seed)
+    model: Any = build_model(CONFIG, SIDE)
+    fresh = {name: value.clone() for name, value in model.state_dict().items()}
+    load_checkpoint(model, options.init)
+    store = ClipStore(options.out / "clips", model)
+    trainer = MemoryTrainer(model, settings, store)
+    state = options.out / "state.pt"
+    if state.is_file():
+        trainer.load(state)
+        _say(f"resuming at step {trainer.progress.step}")
+    elif not options.continue_memory:
+        trainer.restart(fresh)
+        prepare_memory(model, torch.cat([store.clip(number).embedding[::3] for number in range(_FITTED)]).float())
+        trainer.restart(model.state_dict())
+    return trainer
+
+
+def _measure(trainer: MemoryTrainer) -> None:
+    """Print the mean IoU of held-out clips that neither the training nor the default evaluation shows."""
+    model = trainer.model
+    model.load_state_dict(trainer.averaged_state())
+    measured = [track_iou(model, map_clip(model, generate_clip(seed))).flatten() for seed in _HELD_OUT]
+    _say(f"held-out clips, {FRAMES} frames from one box: mean IoU {float(torch.cat(measured).mean()):.3f}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _save(trainer: MemoryTrainer, out: Path) -> None:
+    trainer.save(out / "state.pt")
+    atomic_write(out / "curves.json", json.dumps(trainer.progress.history).encode())
+    half = {
+        name: value.half() if value.is_floating_point() else value for name, value in trainer.averaged_state().items()
+    }
+    with atomic_path(out / "sam2.1_hiera_micro.pt") as partial, partial.open("wb") as file:
+        torch.save({"model": half}, file)

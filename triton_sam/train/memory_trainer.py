@@ -1,0 +1,324 @@
+"""The training run of the memory half on drawn clips."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from sam2.modeling.sam2_utils import LayerNorm2d
+from torch import Tensor, nn
+
+from .._common.files import atomic_path
+from ..errors import CheckpointError, ConfigurationError
+from . import clips
+from .losses import mask_iou
+from .memory import Tracker, freeze_images, memory_parameters, object_head, track_loss
+from .optimizer import Optimizer
+
+TRACKS = 4
+"""Number of objects in a step."""
+
+_FIRST_CLIPS, _STEPS_FOR_CLIP = 16, 6  # the run starts with few clips, and each sixth step adds one
+_PROMPTS, _PROMPT_SHARES = ("box", "click"), (0.7, 0.3)
+_MASK_SHARE = 0.3  # share of the objects that start from their true mask
+_OBJECT_HEAD_RATE = 0.3  # learning rate of the object score's head, as a share of the others'
+_EMA_DECAY = 0.99
+
+
+class Clips(Protocol):
+    """A source of training clips."""
+
+    def clip(self, number: int) -> clips.MappedClip:
+        """Return clip 0, 1, 2, ..."""
+
+
+@dataclass(frozen=True)
+class ClipStage:
+    """A part of the training.
+
+    Args:
+        frames: number of frames of each track, 2..10.
+        steps: length in steps, or None.
+        seconds: length in seconds, or None. Either `steps` or `seconds` is given.
+    """
+
+    frames: int
+    steps: int | None = None
+    seconds: float | None = None
+
+    def share_done(self, steps: int, seconds: float) -> float:
+        """Return the share of the stage, 0..1, that is done after a number of steps and seconds."""
+        if self.steps is not None:
+            return min(1.0, steps / max(self.steps, 1))
+        return min(1.0, seconds / max(self.seconds or 0.0, 1e-9))
+
+    @property
+    def length(self) -> float:
+        """Length in steps or seconds, whichever is given."""
+        return float(self.steps if self.steps is not None else self.seconds or 0.0)
+
+
+def parse_clip_stages(text: str) -> tuple[ClipStage, ...]:
+    """Parse the stages of a run, for example "2:5m,4:15m": tracks of 2 frames for 5 minutes, then of 4 for 15.
+
+    Raises:
+        ConfigurationError: the text has another form, or a number of frames is out of range.
+    """
+    stages = []
+    for item in text.split(","):
+        found = re.fullmatch(r"(\d+):(?:(\d+)|(\d+(?:\.\d+)?)m)", item.strip())
+        if found is None or not 2 <= int(found[1]) <= clips.CLIP_FRAMES:
+            raise ConfigurationError(
+                f"cannot read the stage {item!r}: write it like 4:15m or 4:600, with 2 to {clips.CLIP_FRAMES} frames"
+            )
+        steps, seconds = (int(found[2]), None) if found[2] else (None, 60 * float(found[3]))
+        stages.append(ClipStage(int(found[1]), steps, seconds))
+    if len({stage.steps is None for stage in stages}) > 1:
+        raise ConfigurationError("give every stage in minutes or every stage in steps")
+    return tuple(stages)
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """The settings of a run.
+
+    Args:
+        stages: the stages of the run.
+        seed: seed of the prompts and of the choice of clips.
+        rate: peak learning rate.
+        clips: largest number of clips.
+        warm_up: steps in which the learning rate rises.
+        hold: share of the run after which the learning rate falls.
+        weight_decay: weight decay of matrices.
+        clip: largest norm of the gradient.
+    """
+
+    stages: tuple[ClipStage, ...]
+    seed: int = 0
+    rate: float = 1e-3
+    clips: int = 300
+    warm_up: int = 20
+    hold: float = 0.5
+    weight_decay: float = 0.01
+    clip: float = 1.0
+
+
+@dataclass
+class MemoryProgress:
+    """How far a run is."""
+
+    step: int = 0
+    stage: int = 0
+    stage_steps: int = 0
+    stage_seconds: float = 0.0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+class MemoryTrainer:
+    """Trains the memory half of a SAM2Base in place.
+
+    Args:
+        model: the SAM2Base of the clips' side, in eval mode, after prepare_memory().
+        settings: the settings of the run.
+        source: the training clips.
+    """
+
+    def __init__(self, model: nn.Module, settings: MemorySettings, source: Clips) -> None:
+        self.model, self.settings, self._source = model.eval(), settings, source
+        self.progress = MemoryProgress()
+        freeze_images(model)
+        speed_up_norms(model)
+        memory, head = list(memory_parameters(model)), list(object_head(model))
+        self._named = memory + head
+        self._averages = [parameter.detach().clone() for _, parameter in self._named]
+        self._optimizer = Optimizer("muon", memory, settings.rate, settings.weight_decay)
+        self._head_optimizer = Optimizer("adamw", head, settings.rate, settings.weight_decay)
+
+    def restart(self, state: dict[str, Tensor]) -> None:
+        """Take the weights of the memory half, and of it alone, from a state dict."""
+        with torch.no_grad():
+            for name, parameter in memory_parameters(self.model):
+                parameter.copy_(state[name])
+        self._averages = [parameter.detach().clone() for _, parameter in self._named]
+
+    def _share_done(self) -> float:
+        stages, now = self.settings.stages, self.progress
+        done = sum(stage.length for stage in stages[: now.stage])
+        if now.stage < len(stages):
+            done += stages[now.stage].length * stages[now.stage].share_done(now.stage_steps, now.stage_seconds)
+        return done / max(sum(stage.length for stage in stages), 1e-9)
+
+    def _rate(self) -> float:
+        """Return the learning rate: a linear rise, a constant peak, then half a cosine down to 2 % of the peak."""
+        warm = min(1.0, (self.progress.step + 1) / max(self.settings.warm_up, 1))
+        fall = max(0.0, self._share_done() - self.settings.hold) / (1 - self.settings.hold)
+        return self.settings.rate * warm * (0.02 + 0.98 * 0.5 * (1 + float(np.cos(np.pi * min(1.0, fall)))))
+
+    def _draw_tracks(self, rng: np.random.Generator, frames: int) -> list[clips.Track]:
+        known = min(self.settings.clips, _FIRST_CLIPS + self.progress.step // _STEPS_FOR_CLIP)
+        tracks: list[clips.Track] = []
+        while len(tracks) < TRACKS:
+            track = clips.draw_track(rng, self._source.clip(int(rng.integers(known))), frames)
+            if track is not None:
+                tracks.append(track)
+        return tracks
+
+    def step(self) -> dict[str, float]:
+        """Train on one batch. Returns "loss", "iou" (of the following frames) and "iou_last" (of the last frame)."""
+        rng = np.random.default_rng([self.settings.seed, self.progress.step])
+        frames = self.settings.stages[self.progress.stage].frames
+        tracks = self._draw_tracks(rng, frames)
+        prompt = clips.first_prompt(rng, tracks, str(rng.choice(_PROMPTS, p=_PROMPT_SHARES)))
+        loss, iou = track_loss(
+            self.model,
+            [clips.frame_maps(tracks, number) for number in range(frames)],
+            prompt,
+            clips.targets(tracks, frames),
+            clips.first_masks(tracks),
+            torch.from_numpy(rng.random(len(tracks)) < _MASK_SHARE),
+            easy=float(rng.random()) < 1 - self._share_done(),
+        )
+        self._optimizer.zero_grad()
+        self._head_optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._update()
+        return {"loss": float(loss.detach()), "iou": float(iou.mean()), "iou_last": float(iou[-1].mean())}
+
+    def _update(self) -> None:
+        """Update the weights, unless the gradient is not finite, and the moving average of the weights."""
+        norm = nn.utils.clip_grad_norm_([parameter for _, parameter in self._named], self.settings.clip)
+        if bool(torch.isfinite(norm)):
+            self._optimizer.step(self._rate())
+            self._head_optimizer.step(_OBJECT_HEAD_RATE * self._rate())
+        self.progress.step += 1
+        decay = min(_EMA_DECAY, (1 + self.progress.step) / (10 + self.progress.step))
+        with torch.no_grad():
+            torch._foreach_lerp_(self._averages, [p.data for _, p in self._named], 1 - decay)
+
+    def run(
+        self,
+        save: Callable[[MemoryTrainer], None],
+        save_seconds: float = 120.0,
+        should_stop: Callable[[], bool] = lambda: False,
+        report: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Run the remaining stages.
+
+        Args:
+            save: saves the run; it is called between steps and at the end.
+            save_seconds: seconds between two calls of `save`.
+            should_stop: asked before each step; True ends the run early.
+            report: receives a line of figures after each 20 steps.
+        """
+        last_save = time.monotonic()
+        recent: dict[str, float] = {}
+        while self.progress.stage < len(self.settings.stages) and not should_stop():
+            start = time.monotonic()
+            stage = self.settings.stages[self.progress.stage]
+            for key, value in self.step().items():
+                recent[key] = 0.95 * recent.get(key, value) + 0.05 * value
+            self._count_step(stage, time.monotonic() - start)
+            if self.progress.step % 20 == 0:
+                now = {"step": self.progress.step, "frames": stage.frames, "seconds": self.progress.seconds, **recent}
+                self.progress.history.append(now)
+                report(" ".join(f"{key} {value:.4g}" for key, value in now.items()))
+            if time.monotonic() - last_save > save_seconds:
+                save(self)
+                last_save = time.monotonic()
+        save(self)
+
+    def _count_step(self, stage: ClipStage, seconds: float) -> None:
+        now = self.progress
+        now.stage_steps += 1
+        now.stage_seconds += seconds
+        now.seconds += seconds
+        if stage.share_done(now.stage_steps, now.stage_seconds) >= 1.0:
+            now.stage, now.stage_steps, now.stage_seconds = now.stage + 1, 0, 0.0
+
+    def averaged_state(self) -> dict[str, Tensor]:
+        """Return the model's state dict with averaged weights of the memory half, in single precision."""
+        state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        state.update({name: mean.clone() for (name, _), mean in zip(self._named, self._averages, strict=True)})
+        return state
+
+    def save(self, path: Path) -> None:
+        """Write the state that a resumed run needs.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        content = {
+            "model": self.model.state_dict(),
+            "average": {name: mean for (name, _), mean in zip(self._named, self._averages, strict=True)},
+            "optimizers": [self._optimizer.state(), self._head_optimizer.state()],
+            "progress": json.dumps(asdict(self.progress)),
+        }
+        with atomic_path(path) as partial, partial.open("wb") as file:
+            torch.save(content, file)
+
+    def load(self, path: Path) -> None:
+        """Restore the state that `save` wrote.
+
+        Raises:
+            CheckpointError: the file is damaged, or it belongs to another model.
+        """
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            self.model.load_state_dict(content["model"])
+            self._averages = [content["average"][name].clone() for name, _ in self._named]
+            self._optimizer.load(content["optimizers"][0])
+            self._head_optimizer.load(content["optimizers"][1])
+            self.progress = MemoryProgress(**json.loads(content["progress"]))
+        except (
+            pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError,
+        ) as error:  # fmt: skip
+            raise CheckpointError(
+                f"{path} is not a training state of the memory half: remove it to start a new run "
+                f"({type(error).__name__})"
+            ) from error
+
+
+def speed_up_norms(model: nn.Module) -> None:
+    """Let torch's own layer_norm compute the LayerNorm2d modules, which takes a fraction of the time."""
+
+    def forward(module: Any) -> Callable[[Tensor], Tensor]:
+        def normed(x: Tensor) -> Tensor:
+            last = F.layer_norm(x.permute(0, 2, 3, 1), (x.shape[1],), module.weight, module.bias, module.eps)
+            return last.permute(0, 3, 1, 2)
+
+        return normed
+
+    for module in model.modules():
+        if isinstance(module, LayerNorm2d):
+            module.forward = forward(module)
+
+
+def track_iou(model: nn.Module, clip: clips.MappedClip, seed: int = 0) -> Tensor:
+    """Track all objects of a clip's first frame from their boxes, without gradients.
+
+    Returns:
+        The IoU of the chosen masks of the following frames, (T - 1, B), at a quarter of the side; 1 where an object is
+        hidden and its mask is empty.
+    """
+    frames = len(clip.labels)
+    tracks = [clips.Track(clip, int(number), 0) for number in np.unique(clip.labels[0]) if number != 0]
+    wanted = clips.targets(tracks, frames)
+    prompt = clips.first_prompt(np.random.default_rng(seed), tracks, "box")
+    measured = []
+    with torch.no_grad():
+        tracker = Tracker(model)
+        tracker.start(clips.frame_maps(tracks, 0), prompt, None, None)
+        for number in range(1, frames):
+            answer = tracker.step(number, clips.frame_maps(tracks, number))
+            measured.append(mask_iou(answer.shown() - 0.5, wanted[number]))
+    return torch.stack(measured)

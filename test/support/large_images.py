@@ -151,7 +151,7 @@ class TileClient(ColourClient):
         tensors = {"image_embeddings": (mix[:, None, None] * (small + 1))[None]}
         return ImageEmbeddings(self.family.name, f"{self.family.name}_encoder", image.size, tensors)
 
-    def segment(self, *_: Any, image: Any, **__: Any) -> list[Segment]:
+    def segment(self, *_: Any, image: Any, **__: Any) -> list[Segment]:  # type: ignore[override]
         self.decoded = image["image_embeddings"]
         width, height = image.image_size
         mask = np.zeros((height, width), bool)

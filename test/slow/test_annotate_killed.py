@@ -15,6 +15,7 @@ import pytest
 from support.annotated import files_of
 from support.drawn_data_set import write_scenes
 
+from triton_sam.annotate.folder import SHARD_SIZE
 from triton_sam.local_server import LocalServer
 
 SCENES = 40
@@ -52,14 +53,19 @@ def test_a_run_that_is_killed_often_equals_an_undisturbed_one(
     seconds = time.monotonic() - begin
     chance = random.Random(kills)
     reported = 0
-    for _ in range(kills):
+    for number in range(kills):
+        shards = len(kept_ids(tmp_path / "killed")) // SHARD_SIZE
         with start(scenes, tmp_path / "killed", url) as process:
+            # Every second kill comes after one more shard, so that there is something to lose.
+            while number % 2 and shards < 2 and len(kept_ids(tmp_path / "killed")) // SHARD_SIZE == shards:
+                time.sleep(0.02)
             time.sleep(chance.uniform(0.3, 0.9) * min(seconds, 6))
             process.kill()
             _, printed = process.communicate()
         counts = [int(done) for done in re.findall(rf"(\d+)/{SCENES} ", printed)]
         reported = max([reported, *counts])
         assert len(kept_ids(tmp_path / "killed")) >= reported, "an image that was reported is lost"
+    assert kept_ids(tmp_path / "killed"), "the kills did not fall into the work"
     with start(scenes, tmp_path / "killed", url) as last:
         assert last.wait() == 0
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from support.annotated import files_of
 from support.drawn_data_set import write_scenes
 
+from triton_sam.annotate.folder import SHARD_SIZE
 from triton_sam.local_server import LocalServer
 
 SCENES = 40
@@ -51,16 +53,67 @@ def test_a_run_that_is_killed_often_equals_an_undisturbed_one(
     seconds = time.monotonic() - begin
     chance = random.Random(kills)
     reported = 0
-    for _ in range(kills):
+    for number in range(kills):
+        shards = len(kept_ids(tmp_path / "killed")) // SHARD_SIZE
         with start(scenes, tmp_path / "killed", url) as process:
+            # Every second kill comes after one more shard, so that there is something to lose.
+            while number % 2 and shards < 2 and len(kept_ids(tmp_path / "killed")) // SHARD_SIZE == shards:
+                time.sleep(0.02)
             time.sleep(chance.uniform(0.3, 0.9) * min(seconds, 6))
             process.kill()
             _, printed = process.communicate()
         counts = [int(done) for done in re.findall(rf"(\d+)/{SCENES} ", printed)]
         reported = max([reported, *counts])
         assert len(kept_ids(tmp_path / "killed")) >= reported, "an image that was reported is lost"
+    assert kept_ids(tmp_path / "killed"), "the kills did not fall into the work"
     with start(scenes, tmp_path / "killed", url) as last:
         assert last.wait() == 0
     assert files_of(tmp_path / "killed") == files_of(tmp_path / "whole")
     images = [each["id"] for each in json.loads((tmp_path / "killed/coco.json").read_text())["images"]]
     assert images == list(range(1, SCENES + 1))
+
+
+def start_large(slide: Path, out: Path) -> subprocess.Popen[str]:
+    """Cut a slide into 420 tiles. The client of this process finds the objects by their colours."""
+    options = ["--tile", "96", "--overlap", "24", "--format", "geojson", "coco-polygons"]
+    words = ["annotate", str(slide), "--large", "--with", "everything", "--out", str(out), *options]
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "support.large_run", *words], env=path, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
+def test_tiles_of_a_run_that_is_killed_often_equal_those_of_an_undisturbed_one(kills: int, tmp_path: Path) -> None:
+    pytest.importorskip("tifffile")
+    pytest.importorskip("zarr")
+    from support.large_images import draw, write_tiff
+
+    objects = [(700, 905, 1100, 1300), (60, 60, 100, 90), (1150, 20, 1200, 60), (300, 300, 340, 900)]
+    slide = write_tiff(tmp_path / "slide.tif", draw(objects, (1500, 1400)))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    begin = time.monotonic()
+    with start_large(slide, whole) as process:
+        while not (whole / "manifest.json").exists():
+            time.sleep(0.005)
+        until_work = time.monotonic() - begin
+        process.communicate()
+    assert process.returncode == 0
+    chance = random.Random(kills)
+    reported = done = 0
+    for _ in range(kills):
+        with start_large(slide, killed) as process:
+            time.sleep(until_work + chance.uniform(-0.05, 0.4))
+            process.kill()
+            _, printed = process.communicate()
+        assert process.returncode == -9
+        reported = max([reported, *(int(count) for count in re.findall(r"(\d+)/420 ", printed))])
+        before, done = done, len(kept_ids(killed))
+        assert done >= max(before, reported), "a tile that was reported is lost"
+    assert 0 < done < 420, "the kills did not fall into the work"
+    with start_large(slide, killed) as process:
+        process.communicate()
+    assert process.returncode == 0
+    assert files_of(killed) == files_of(whole)
+    assert len(json.loads((killed / "coco_polygons.json").read_text())["annotations"]) == len(objects)

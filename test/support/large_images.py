@@ -12,6 +12,8 @@ import tifffile
 from triton_sam.concepts.instances import Instance
 from triton_sam.errors import InferenceError, PromptError
 from triton_sam.families import get_family
+from triton_sam.inputs.embeddings import ImageEmbeddings
+from triton_sam.inputs.images import open_image
 from triton_sam.masks.segment import Segment
 
 SIZE = (3000, 2200)
@@ -127,3 +129,48 @@ class ColourServer(ColourClient):
             ColourServer.refused -= 1
             raise InferenceError("the model failed")
         return super().everything(pixels)
+
+
+class TileClient(ColourClient):
+    """A client whose embeddings are random mixtures of what a tile shows, so that equal tiles have equal ones."""
+
+    def __init__(self, family: str = "sam1", seed: int = 1) -> None:
+        super().__init__()
+        self.family = get_family(family)
+        self._seed = seed
+        self.decoded: np.ndarray | None = None
+
+    def encode(self, pixels: Any) -> Any:
+        return self.encode_here(pixels)
+
+    def encode_here(self, pixels: Any) -> ImageEmbeddings:
+        self.encoded.append(pixels)
+        image = open_image(pixels)
+        small = np.asarray(image.resize((64, 64)), np.float32).mean(axis=2)
+        mix = np.random.default_rng(self._seed).normal(0, 1, 256).astype(np.float32)
+        tensors = {"image_embeddings": (mix[:, None, None] * (small + 1))[None]}
+        return ImageEmbeddings(self.family.name, f"{self.family.name}_encoder", image.size, tensors)
+
+    def segment(self, *_: Any, image: Any, **__: Any) -> list[Segment]:  # type: ignore[override]
+        self.decoded = image["image_embeddings"]
+        width, height = image.image_size
+        mask = np.zeros((height, width), bool)
+        mask[height // 2, width // 2] = True
+        return [Segment(mask, 0.9, None, 0, 0)]
+
+
+class TileServer(TileClient):
+    """Stands for SamTritonClient in a process of its own: each tile takes a while."""
+
+    def __init__(self, url: str | None = None, family: str = "sam2", **_: Any) -> None:
+        super().__init__(family)
+
+    def __enter__(self) -> TileServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def encode_here(self, pixels: Any) -> ImageEmbeddings:
+        time.sleep(0.02)
+        return super().encode_here(pixels)

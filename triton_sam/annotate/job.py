@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..client.session_image import SessionImage
 from ..client.sync import SamTritonClient
+from ..client.weights import FIXED_IMAGE, mark_of
 from ..concepts.query import check_parameters
 from ..errors import ConfigurationError, ModelNotReadyError
 from ..everything.parameters import parameters_of
@@ -31,9 +30,6 @@ Task = Literal["boxes", "points", "masks", "everything", "words"]
 EVERYTHING: Task = "everything"
 WORDS: Task = "words"
 Work = Callable[[SamTritonClient, ImageItem], ImageRecord]
-
-_FIXED_IMAGE = b"BM" + struct.pack("<IIIIiiHHIIiiII", 58, 0, 54, 40, 1, 1, 1, 24, 0, 4, 0, 0, 0, 0) + bytes(4)
-"""A BMP file with one black pixel."""
 
 
 @dataclass(frozen=True)
@@ -207,9 +203,9 @@ class Job:
         }
 
     def _models(self, clients: Sequence[SamTritonClient]) -> dict[str, str]:
-        """Return the versions of the models and, from a session model, the id that it gives to a fixed image.
+        """Return the versions of the models and, from a session model, a mark of the encoder's weights.
 
-        The id depends on the encoder's weights, so it shows that another model is served under the same version.
+        The mark shows that another model is served under the same version.
         """
         roles = (ENCODER, DECODER, *(get_family(self.family).concepts if self.texts else ()))
         names = [model_name(self.name or self.family, role) for role in roles]
@@ -219,8 +215,8 @@ class Job:
             for name in names:
                 if name not in models:
                     raise ModelNotReadyError(f"{client.url} does not have the model {name} ready")
-            image = client.encode(_FIXED_IMAGE)
-            weights = {"weights": image.remote.image_id} if isinstance(image, SessionImage) else {}
+            known = mark_of(client.encode(FIXED_IMAGE))
+            weights = {"weights": known} if known is not None else {}
             found.append({name: str(models[name]) for name in names} | weights)
         if any(each != found[0] for each in found):
             raise ConfigurationError("the servers have different versions of the model: results do not mix")

@@ -103,6 +103,11 @@ class SamTritonClient(ClientCore):
         with self._transport.one_call():
             return carry(self._flows.encode(image, self._encode_here), self._send)
 
+    def encode_here(self, image: ImageSource) -> ImageEmbeddings:
+        """Encode an image and return its tensors, also if the server could keep them. See encode()."""
+        with self._transport.one_call():
+            return self._encode_here(image)
+
     @also_spelled(image_path="image")
     def set_image(self, image: ImageSource, image_size: int | None = None) -> ImageEmbeddings:
         """Encode an image and make it the current one, see encode(). After an error, the earlier image stays.

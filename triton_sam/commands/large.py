@@ -4,6 +4,8 @@ Examples:
   triton-sam large slide.svs --point 51200,30400 --out cell.geojson --overlay cell.png
   triton-sam large map.tif --map --box 500010,5399800,500090,5399900 --out house.geojson
   triton-sam large slide.svs --everything --level 1 --out cells.geojson
+  triton-sam large slide.svs --precompute
+  triton-sam large slide.svs --embeddings --point 51200,30400 --out cell.geojson
 
 It reads TIFF, BigTIFF, GeoTIFF, SVS, OME-TIFF and OME-Zarr. docs/how-to/large-images.md describes the levels.
 """
@@ -11,8 +13,9 @@ It reads TIFF, BigTIFF, GeoTIFF, SVS, OME-TIFF and OME-Zarr. docs/how-to/large-i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +29,17 @@ from ..errors import ConfigurationError
 from ..everything.parameters import parameters_of
 from ..masks.drawing import overlay_objects
 from ..masks.polygons import trace_polygons
-from ..tiles import LargeImage, LargeImageClient, LargeObject, open_large_image
+from ..tiles import LargeImage, LargeImageClient, LargeObject, open_large_image, precompute
 from ..tiles.objects import to_geojson
 from ..tiles.pyramid import Region
+from ..tiles.stored import SUFFIX, default_path
 from . import _everything_options, _options, _server, _tile_options
 from ._coordinates import box, point
 
 SHOWN = 1600
 """Pixels of the longest side of an overlay."""
+BESIDE = Path()
+"""Stands for embeddings beside the image."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +61,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--view", type=box, metavar="X1,Y1,X2,Y2", help="the part to look at (default: 1024 pixels around the prompt)"
     )
     _tile_options.add_tiles(parser)
+    parser.add_argument(
+        "--precompute", action="store_true", help="encode all tiles ahead, for later clicks; the same command goes on"
+    )
+    parser.add_argument(
+        "--embeddings",
+        type=Path,
+        nargs="?",
+        const=BESIDE,
+        metavar="DIR",
+        help=f"use the embeddings that --precompute has written, or write them there (default: IMAGE.MODEL{SUFFIX})",
+    )
+    parser.add_argument(
+        "--micro-sam", metavar="NAME", help="with --precompute: the model's name in micro-sam, for example vit_b_lm"
+    )
     parser.add_argument("--out", type=Path, metavar="GEOJSON", help="write the outlines (default: standard output)")
     parser.add_argument("--overlay", type=Path, metavar="PNG", help="write the part with the objects drawn in")
     _everything_options.add_parameters(parser)
@@ -66,15 +86,11 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check(args)
     with open_large_image(args.image, channels=args.channels) as image:
+        if args.precompute:
+            return _precompute(args, image)
         prompts = {} if args.everything else _prompts(args, image)
-        with (
-            ends_by_interrupt(),
-            _server.server_urls(args) as urls,
-            SamTritonClient(
-                urls[-1], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
-            ) as client,
-        ):
-            large = LargeImageClient(client, image)
+        with ends_by_interrupt(), _connected(args) as client:
+            large = LargeImageClient(client, image, embeddings=_embeddings(args))
             found = _search(args, large) if args.everything else large.segment(**prompts)
         document = json.dumps(to_geojson(found, image.georeference), separators=(",", ":"))
         if args.overlay:
@@ -89,6 +105,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _connected(args: argparse.Namespace) -> Iterator[SamTritonClient]:
+    """Yield a client of the server. It waits for a busy one."""
+    options = {"model_name": args.name, "timeout": args.timeout, "busy": "wait", **_options.access(args)}
+    with _server.server_urls(args) as urls, SamTritonClient(urls[-1], args.model, **options) as client:
+        yield client
+
+
+def _embeddings(args: argparse.Namespace) -> Path | None:
+    """Return the folder of the embeddings."""
+    is_beside = args.embeddings == BESIDE or (args.precompute and args.embeddings is None)
+    found: Path | None = default_path(args.image, args.name or args.model) if is_beside else args.embeddings
+    return found
+
+
+def _precompute(args: argparse.Namespace, image: LargeImage) -> int:
+    """Encode all tiles."""
+    path = _embeddings(args) or Path()
+    with ends_by_interrupt(), _connected(args) as client, tqdm(unit="tile", disable=args.quiet) as shown:
+
+        def show(done: int, total: int) -> None:
+            shown.total = total
+            shown.update(done - shown.n)
+
+        cut = {"tile": args.tile, "overlap": args.overlap, "level": args.level}
+        stored = precompute(client, image, path, **cut, micro_sam=args.micro_sam, progress=show)
+    _options.say(args, f"{path}: the embeddings of {len(stored.blocks)} tiles")
+    return 0
+
+
 def _check(args: argparse.Namespace) -> None:
     """Check the options that argparse cannot.
 
@@ -97,10 +143,14 @@ def _check(args: argparse.Namespace) -> None:
         MissingDependencyError: contourpy is not installed.
     """
     prompted = bool(args.point or args.box)
-    if prompted == args.everything:
-        raise ConfigurationError("give --point or --box for one object, or --everything")
-    if args.everything and args.view:
+    if prompted + args.everything + args.precompute != 1:
+        raise ConfigurationError("give --point or --box for one object, or --everything, or --precompute")
+    if args.view and not prompted:
         raise ConfigurationError("--view is for --point and --box")
+    if args.everything and args.embeddings:
+        raise ConfigurationError("--embeddings is for --point, --box and --precompute")
+    if args.micro_sam and not args.precompute:
+        raise ConfigurationError("--micro-sam is for --precompute")
     given = _everything_options.parameters(args)
     if given and not args.everything:
         raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --everything")

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from ..client.server_models import ServerModels, sort_models
 from ..client.session_image import SessionImage
 from ..client.speculative import SpeculativeSAM2Client
+from ..client.weights import FIXED_IMAGE, EncoderIdentity
 from ..errors import ModelNotReadyError, SamError, ServerUnreachableError
 from ..families import FAMILIES, get_family, model_name
 from ..families.base import Family
@@ -117,6 +118,7 @@ class Engine:
         self._clients: dict[tuple[str, bool], SpeculativeSAM2Client] = {}
         self._encodes = asyncio.Semaphore(settings.max_encodes)
         self._shared: dict[tuple[str, Origin], _Shared] = {}
+        self._encoders: dict[Origin, EncoderIdentity] = {}
         self._looking: asyncio.Task[None] | None = None
         self._control = Transport(
             parse_url(settings.url),
@@ -237,6 +239,28 @@ class Engine:
             if shared.waiters == 0:
                 shared.task.cancel()  # when the last one went away before it was done
                 self._shared.pop(key, None)
+
+    async def adopt(self, image: StoredImage, pair: Pair, load: Callable[[], ImageEmbeddings]) -> None:
+        """Keep embeddings that were made elsewhere, unless the image has some.
+
+        Raises:
+            InputError: ``load`` cannot read them.
+        """
+        if pair.origin not in image.embeddings:
+            image.keep(pair.origin, await asyncio.to_thread(load))
+            self._grown(image)
+
+    async def encoder(self, pair: Pair) -> EncoderIdentity:
+        """Return which encoder Triton has for a pair. A fixed image is encoded when it is first asked for.
+
+        Raises:
+            ServerError: see triton_sam.errors.
+        """
+        if pair.origin not in self._encoders:
+            client = self.client(pair, keeps_images=pair.keeps_images)
+            image = await self._encode(lambda: client.encode_async(FIXED_IMAGE))
+            self._encoders[pair.origin] = EncoderIdentity.of(image)
+        return self._encoders[pair.origin]
 
     async def encode_here(self, content: bytes, pair: Pair) -> ImageEmbeddings:
         """Encode an image and return its embeddings; cancelling the caller's task cancels the call to Triton."""

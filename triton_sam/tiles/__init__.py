@@ -5,7 +5,8 @@ They are read part by part, at the level of their pyramid that fits, and results
 
 from .objects import LargeObject
 from .opening import open_large_image
+from .precomputing import precompute
 from .pyramid import LargeImage
 from .segmenting import LargeImageClient
 
-__all__ = ["LargeImage", "LargeImageClient", "LargeObject", "open_large_image"]
+__all__ = ["LargeImage", "LargeImageClient", "LargeObject", "open_large_image", "precompute"]

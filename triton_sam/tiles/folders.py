@@ -18,10 +18,16 @@ def is_zarr(path: Path) -> bool:
     return path.is_dir() and any((path / mark).is_file() for mark in _MARKS)
 
 
+def holds_embeddings(path: Path) -> bool:
+    """Return whether a folder of Zarr holds embeddings, as this project and micro-sam write them, and no image."""
+    return (path / "features").is_dir()
+
+
 def large_images_below(folder: Path) -> list[tuple[str, Path]]:
     """Return the large images below a folder, sorted, each with its path relative to the folder, with "/" in between.
 
-    An OME-Zarr image is a folder, so nothing is looked for inside it. Links to folders are not followed.
+    An OME-Zarr image is a folder, so nothing is looked for inside it. Embeddings are no images. Links to
+    folders are not followed.
     """
     return sorted((path.relative_to(folder).as_posix(), path) for path in _walk(folder))
 
@@ -29,7 +35,7 @@ def large_images_below(folder: Path) -> list[tuple[str, Path]]:
 def _walk(folder: Path) -> Iterator[Path]:
     for where, folders, files in os.walk(folder):
         here = Path(where)
-        images = [name for name in folders if is_zarr(here / name)]
-        folders[:] = [name for name in folders if name not in images]
-        yield from (here / name for name in images)
+        known = [name for name in folders if is_zarr(here / name)]
+        folders[:] = [name for name in folders if name not in known]
+        yield from (here / name for name in known if not holds_embeddings(here / name))
         yield from (here / name for name in files if name.lower().endswith(SUFFIXES))

@@ -112,25 +112,30 @@ def _levels(
         for axis, position in index.items():
             if axis not in name or not 0 <= position < array.shape[name.index(axis)]:
                 raise ImageError(f"there is no position {position} along the axis {axis} of {name}")
-    views = [partial(_read, array, name, channels, index) for array, name in zip(arrays, axes, strict=True)]
+    stored = [partial(_values, array, name, index) for array, name in zip(arrays, axes, strict=True)]
+    views = [partial(_chosen, values, channels) for values in stored]
     sizes = [tuple(array.shape[name.index(axis)] for axis in "XY") for array, name in zip(arrays, axes, strict=True)]
     limits = _range(views[-1], sizes[-1]) if arrays[0].dtype != np.uint8 else None
     return [
-        Level((size[0], size[1]), partial(_as_bytes, view, limits)) for size, view in zip(sizes, views, strict=True)
+        Level((size[0], size[1]), partial(_as_bytes, view, limits), partial(_readable, values))
+        for size, view, values in zip(sizes, views, stored, strict=True)
     ]
 
 
-def _read(
-    array: Any, axes: str, channels: tuple[int, ...], index: dict[str, int], x1: int, y1: int, x2: int, y2: int
-) -> np.ndarray[Any, Any]:
-    """Return a part of a level as (h,w,3) in the array's type."""
+def _values(array: Any, axes: str, index: dict[str, int], x1: int, y1: int, x2: int, y2: int) -> np.ndarray[Any, Any]:
+    """Return a part of a level as (h,w) or (h,w,c) in the array's type."""
     colors = next((axis for axis in axes if axis in "CS"), None)
     selection = {axis: index.get(axis, 0) for axis in axes} | {"Y": slice(y1, y2), "X": slice(x1, x2)}
     if colors:
         selection[colors] = slice(None)
     values = np.asarray(array[tuple(selection[axis] for axis in axes)])
     kept = [axis for axis in axes if axis in ("Y", "X", colors)]
-    values = values.transpose([kept.index(axis) for axis in ("Y", "X", colors) if axis])
+    return values.transpose([kept.index(axis) for axis in ("Y", "X", colors) if axis])
+
+
+def _chosen(read: Any, channels: tuple[int, ...], *corners: int) -> np.ndarray[Any, Any]:
+    """Return a part of a level as (h,w,3) in the array's type."""
+    values: np.ndarray[Any, Any] = read(*corners)
     if values.ndim == 2:
         values = values[:, :, None]
     wanted = list(channels) if max(channels) < values.shape[2] else [min(channels[0], values.shape[2] - 1)] * 3
@@ -147,10 +152,7 @@ def _range(read: Any, size: Sequence[int]) -> tuple[float, float]:
 
 
 def _as_bytes(read: Any, limits: tuple[float, float] | None, x1: int, y1: int, x2: int, y2: int) -> Bytes:
-    try:
-        values = read(x1, y1, x2, y2)
-    except Exception as error:  # see open_large_image
-        raise ImageError(f"the part from ({x1}, {y1}) to ({x2}, {y2}) cannot be read: {_line(error)}") from error
+    values = _readable(read, x1, y1, x2, y2)
     if limits is None:
         return np.asarray(values, np.uint8)
     low, high = limits
@@ -158,3 +160,16 @@ def _as_bytes(read: Any, limits: tuple[float, float] | None, x1: int, y1: int, x
         255 / max(high - low, 1e-12)
     )
     return np.asarray(np.clip(np.rint(scaled), 0, 255), np.uint8)
+
+
+def _readable(read: Any, x1: int, y1: int, x2: int, y2: int) -> np.ndarray[Any, Any]:
+    """Return a part of a level.
+
+    Raises:
+        ImageError: this part of the file is damaged.
+    """
+    try:
+        values: np.ndarray[Any, Any] = read(x1, y1, x2, y2)
+    except Exception as error:  # see open_large_image
+        raise ImageError(f"the part from ({x1}, {y1}) to ({x2}, {y2}) cannot be read: {_line(error)}") from error
+    return values

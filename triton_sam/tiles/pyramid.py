@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +30,12 @@ class Level:
     Args:
         size: width and height in pixels.
         read: returns the pixels x1, y1, x2, y2 of the level as uint8 (h,w,3).
+        values: returns the same part as the file holds it, (h,w), or (h,w,c) with all channels; None without a file.
     """
 
     size: Size
     read: Callable[[int, int, int, int], Bytes]
+    values: Callable[[int, int, int, int], npt.NDArray[Any]] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..client.sync import SamTritonClient
+from ..client.weights import encoder_of
 from ..errors import ConfigurationError, PromptError
 from ..inputs.embeddings import ImageEmbeddings
 from ..inputs.prompts import PromptArray
@@ -20,6 +22,7 @@ from .joining import Joiner, Placed, tiles, to_object
 from .objects import LargeObject
 from .parts import SIDE, is_cut, length_for, part_around
 from .pyramid import LargeImage, Region, Window
+from .stored import StoredTiles
 
 
 class LargeImageClient:
@@ -35,12 +38,25 @@ class LargeImageClient:
         image: the image.
         side: pixels of the longest side of a part that is sent.
         kept: number of parts whose embeddings are kept for further clicks.
+        embeddings: a folder that precompute() or micro-sam filled. A prompt then looks at the tile around it, which is
+            not encoded again, and at a larger part if the mask reaches the border of the tile.
 
     Raises:
-        ConfigurationError: ``side`` or ``kept`` is too small.
+        ConfigurationError: ``side`` or ``kept`` is too small, or another encoder made the embeddings.
+        InputError: the embeddings are missing, damaged, or of another image.
+        ServerError: (with embeddings) see triton_sam.errors.
+        MissingDependencyError: (with embeddings) zarr is not installed.
     """
 
-    def __init__(self, client: SamTritonClient, image: LargeImage, *, side: int = SIDE, kept: int = 8) -> None:
+    def __init__(
+        self,
+        client: SamTritonClient,
+        image: LargeImage,
+        *,
+        side: int = SIDE,
+        kept: int = 8,
+        embeddings: str | os.PathLike[str] | None = None,
+    ) -> None:
         if side < 64 or kept < 1:
             raise ConfigurationError(f"side must be at least 64 and kept at least 1, not {side} and {kept}")
         self._client = client
@@ -49,6 +65,8 @@ class LargeImageClient:
         self._kept = kept
         self._parts: OrderedDict[Region, tuple[Window, ImageEmbeddings]] = OrderedDict()
         self._lock = threading.Lock()
+        self._stored = None if embeddings is None else StoredTiles(embeddings, image)
+        self._encoder = "" if self._stored is None else self._checked(self._stored)
 
     def segment(
         self,
@@ -67,8 +85,8 @@ class LargeImageClient:
             point_labels: (N,): 1 foreground, 0 background; None: all foreground.
             box: (4,) x1, y1, x2, y2 in pixels of the whole image.
             multimask_output: whether to return three candidates instead of one mask.
-            view: the part that the user sees, as x1, y1, x2, y2. None: 1,024 pixels around the prompts, or more if they
-                lie further apart.
+            view: the part that the user sees, as x1, y1, x2, y2. None: the tile of the embeddings, or 1,024 pixels
+                around the prompts, or more if they lie further apart.
             enlarge: without ``view``, how often a part of twice the length is tried if the mask reaches its border.
 
         Returns:
@@ -76,16 +94,16 @@ class LargeImageClient:
 
         Raises:
             PromptError: there is no prompt, it is not of one object, or it lies outside the image or the view.
-            InputError: the image has no level for a part of this size.
+            InputError: the image has no level for a part of this size, or it does not fit the embeddings any more.
             ServerError: see triton_sam.errors.
         """
         points = _array("point_coords", point_coords, 2)
         corners = _array("box", box, 4)
         around = np.concatenate([points.reshape(-1, 2), corners.reshape(-1, 2)])
         self._check(around, view)
-        length = length_for(around, self._side)
+        length = length_for(around, self._side if self._stored is None else self._stored.length)
         while True:
-            region = self.image.clip(view or part_around(around, length, self.image.size))
+            region = self.image.clip(view or self._around(around, length))
             window, embeddings = self._part(region)
             segments = self._client.segment(
                 window.inside(points) if len(points) else None,
@@ -146,19 +164,44 @@ class LargeImageClient:
         if not np.isfinite(around).all() or (around < [x1, y1]).any() or (around > [x2, y2]).any():
             raise PromptError(f"a prompt lies outside of {x1}, {y1}, {x2}, {y2}")
 
+    def _around(self, around: np.ndarray[Any, Any], length: int) -> Region:
+        """Return the part for prompts: a tile whose embeddings are stored, or else one that is encoded."""
+        if self._stored is not None and length == self._stored.length:
+            tile = self._stored.around(around)
+            if tile is not None:
+                return tile
+        return part_around(around, length, self.image.size)
+
+    def _checked(self, stored: StoredTiles) -> str:
+        """Check that the client's encoder made the embeddings, and return its name."""
+        encoder = encoder_of(self._client)
+        if not stored.check_encoder(encoder) and (sample := stored.sample()) is not None:
+            number, pixels = sample
+            stored.check_sample(number, self._client.encode_here(pixels), encoder.encoder)
+        return encoder.encoder
+
     def _part(self, region: Region) -> tuple[Window, ImageEmbeddings]:
-        region = self.image.clip(region)
         with self._lock:
             if region in self._parts:
                 self._parts.move_to_end(region)
                 return self._parts[region]
-        window = self.image.window(region, self._side)
-        part = window, self._client.encode(window.pixels)
+        part = self._read(region) or self._encoded(region)
         with self._lock:
             self._parts[region] = part
             while len(self._parts) > self._kept:
                 self._parts.popitem(last=False)
         return part
+
+    def _read(self, region: Region) -> tuple[Window, ImageEmbeddings] | None:
+        """Return a tile whose embeddings are stored."""
+        number = None if self._stored is None else self._stored.number_of(region)
+        if self._stored is None or number is None:
+            return None
+        return self._stored.window(number), self._stored.embeddings(number, self._encoder)
+
+    def _encoded(self, region: Region) -> tuple[Window, ImageEmbeddings]:
+        window = self.image.window(region, self._side)
+        return window, self._client.encode(window.pixels)
 
     def _object(self, segment: Segment, window: Window) -> LargeObject:
         return LargeObject(

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Path, Request, Response
 
 from ..cancellation import CancellableRequests
 from ..engine import Engine
+from ..large.embeddings import LargeEmbeddings
 from ..large.folder import LargeFolder, describe
 from ..large.schemas import LargeImageInfo, LargeImages, LargeSegmentAnswer, LargeSegmentRequest
-from ..large.segmenting import segment
+from ..large.segmenting import Where, segment
 from ..schemas import problem_responses
 
 LargeId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="An id that `GET /v1/large` lists.")]
@@ -25,6 +26,7 @@ TILE: dict[str, Any] = {
 def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -> APIRouter:
     """Return the routes under /v1/large."""
     api = APIRouter(prefix="/v1/large", tags=["v1 large images"])
+    embeddings = LargeEmbeddings(folder, engine)
 
     @api.get("", summary="List large images", responses=problem_responses())
     async def list_images() -> LargeImages:
@@ -66,14 +68,17 @@ def router(engine: Engine, folder: LargeFolder, requests: CancellableRequests) -
         """Return the mask of one object in pixels of the image.
 
         The service cuts out the part around the prompts, at the level that fits `scale`, and sends it to the model. If
-        the mask reaches the border of the part, a part of twice the length is tried, two times at most.
+        the mask reaches the border of the part, a part of twice the length is tried, two times at most. Where
+        `triton-sam large --precompute` has written the embeddings of tiles, the first part is the tile around the
+        prompts, and nothing is encoded for it.
         """
         started = time.monotonic()
         pair = await engine.pair(body.model)
 
         async def work() -> LargeSegmentAnswer:
             async with folder.image(large_id) as (_, image):
-                masks = await segment(engine, folder, pair, image, body)
+                tiles = await embeddings.of(large_id, image, pair)
+                masks = await segment(engine, folder, embeddings, Where(image, tiles, pair), body)
                 width, height = image.size
             return LargeSegmentAnswer(
                 image=large_id,

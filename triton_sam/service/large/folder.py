@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from PIL import Image
@@ -127,13 +127,43 @@ class LargeFolder:
             text = f"{pixels / MEGA:.1f} million pixels would have to be read, and at most {most:g} million may"
             raise Problem(422, f"{text}: the file needs a pyramid, for example by `vips tiffsave --pyramid`")
 
-        async def fetch() -> list[Region]:
-            return [region]
+        return await self.read(pixels, lambda: image.window(region, side))
 
-        def read(regions: Iterator[Region]) -> Window:
-            return image.window(next(regions), side)
+    async def read(self, pixels: int, read: Callable[[], Window]) -> Window:
+        """Read a part in a worker.
 
-        return await self._engine.budgets.workers.run(pixels, fetch, read)
+        Args:
+            pixels: the most pixels that are in memory meanwhile.
+            read: reads it.
+
+        Raises:
+            Problem: 503, the service stops.
+            InputError: see ``read``.
+        """
+
+        async def fetch() -> list[None]:
+            return [None]
+
+        def work(items: Iterator[None]) -> Window:
+            next(items)
+            return read()
+
+        return await self._engine.budgets.workers.run(pixels, fetch, work)
+
+    def path(self, image_id: str) -> Path:
+        """Return the path of an image that image() lends."""
+        return self._paths[image_id][1]
+
+    def check_links(self, folder: Path) -> None:
+        """Refuse a folder of Zarr of which a part lies outside of the folder of large images.
+
+        Raises:
+            ImageError: it does.
+        """
+        parts = (Path(where, name) for where, folders, files in os.walk(folder) for name in (*folders, *files))
+        for part in (folder, *parts):
+            if part.is_symlink() and not part.resolve().is_relative_to(self._folder):
+                raise ImageError(f"{folder.name} has a link that leads out of the folder of large images")
 
     def close(self) -> None:
         """Close all files."""
@@ -153,20 +183,12 @@ class LargeFolder:
             self._open.move_to_end(image_id)
             return before[1]
         if path.is_dir():
-            self._check_links(path)
+            self.check_links(path)
         image = open_large_image(path)
         if before is not None and not self._readers.get(id(before[1])):
             before[1].close()
         self._open[image_id] = stamp, image
         return image
-
-    def _check_links(self, folder: Path) -> None:
-        """Refuse an OME-Zarr image of which a part lies outside of the folder."""
-        for where, folders, files in os.walk(folder):
-            for name in (*folders, *files):
-                part = Path(where, name)
-                if part.is_symlink() and not part.resolve().is_relative_to(self._folder):
-                    raise ImageError(f"{folder.name} has a link that leads out of the folder of large images")
 
     def _trim(self, count: int) -> None:
         idle = [key for key, (_, image) in self._open.items() if not self._readers.get(id(image))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from ...masks.formats import FORMATS
 from ...masks.segment import Segment
 from ...tiles import LargeImage, LargeObject
 from ...tiles.parts import SIDE, is_cut, length_for, part_around
-from ...tiles.pyramid import Region, Window
+from ...tiles.pyramid import Window
+from ...tiles.stored import StoredTiles
 from ..engine import Engine, Pair
 from ..problems import Problem
+from ..store import StoredImage
+from .embeddings import LargeEmbeddings
 from .folder import LargeFolder
 from .schemas import LargeMask, LargeSegmentRequest
 
@@ -23,21 +27,44 @@ ENLARGE = 2
 """How often a part of twice the length is tried if the mask reaches its border."""
 
 
+@dataclass(frozen=True)
+class Where:
+    """Where a request looks for its object.
+
+    Args:
+        image: the large image.
+        tiles: its embeddings, if somebody has computed them.
+        pair: the models.
+    """
+
+    image: LargeImage
+    tiles: StoredTiles | None
+    pair: Pair
+
+
 async def segment(
-    engine: Engine, folder: LargeFolder, pair: Pair, image: LargeImage, request: LargeSegmentRequest
+    engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: Where, request: LargeSegmentRequest
 ) -> list[LargeMask]:
     """Return the mask of the object, or its three candidates.
 
     Raises:
         Problem: 422, there is no prompt, or it lies outside of the image.
+        InputError: the image has changed since somebody computed its embeddings.
         ServerError: Triton failed, see triton_sam.errors.
     """
+    image = where.image
     around = _points_of(request, image)
     least = SIDE * 2 ** round(math.log2(request.scale))
     length = length_for(around, min(least, max(image.size)))
+    tile = _tile(where.tiles, around, least)
     for attempt in range(ENLARGE + 1):
         region = image.clip(part_around(around, length, image.size))
-        masks = await _segment_part(engine, folder, pair, image, request, region)
+        if attempt == 0 and where.tiles is not None and tile is not None:
+            stored, window = await _read_tile(engine, folder, embeddings, where, where.tiles, tile)
+        else:
+            window = await folder.window(image, region, SIDE)
+            stored = await engine.store(image_bytes(window.pixels))  # an equal part has the same id: one encode
+        masks = await _segment_part(engine, where, request, stored, window)
         best = max(masks, key=lambda mask: mask.score)
         if not best.is_cut or length >= max(image.size) or attempt == ENLARGE:
             break
@@ -45,18 +72,34 @@ async def segment(
     return masks
 
 
+def _tile(tiles: StoredTiles | None, around: np.ndarray[Any, Any], least: int) -> int | None:
+    """Return the number of the tile for a prompt, if its embeddings are there and it shows about as much as asked."""
+    if tiles is None or not least / 2 < tiles.length < least * 2:
+        return None
+    region = tiles.around(around)
+    return None if region is None else tiles.number_of(region)
+
+
+async def _read_tile(
+    engine: Engine, folder: LargeFolder, embeddings: LargeEmbeddings, where: Where, tiles: StoredTiles, tile: int
+) -> tuple[StoredImage, Window]:
+    x1, y1, x2, y2 = tiles.blocks.region(tile)
+    window = await folder.read((x2 - x1) * (y2 - y1), lambda: tiles.window(tile))
+    stored = await engine.store(image_bytes(window.pixels))
+    await embeddings.adopt(stored, tiles, tile, where.pair)
+    return stored, window
+
+
 async def _segment_part(
-    engine: Engine, folder: LargeFolder, pair: Pair, image: LargeImage, request: LargeSegmentRequest, region: Region
+    engine: Engine, where: Where, request: LargeSegmentRequest, stored: StoredImage, window: Window
 ) -> list[LargeMask]:
-    window = await folder.window(image, region, SIDE)
-    stored = await engine.store(image_bytes(window.pixels))  # an equal part has the same id, so it is encoded once
-    embeddings = await engine.embed(stored, pair)
+    embeddings = await engine.embed(stored, where.pair)
 
     def write(segments: Iterator[Segment]) -> list[LargeMask]:
-        return [_mask(each, window, image, request) for each in segments]
+        return [_mask(each, window, where.image, request) for each in segments]
 
     return await engine.segment(
-        embeddings, pair, _prompt(request, window), write, multimask=request.multimask, at_a_time=1
+        embeddings, where.pair, _prompt(request, window), write, multimask=request.multimask, at_a_time=1
     )
 
 

@@ -1,0 +1,124 @@
+"""Embeddings of tiles, computed ahead, on a real Triton: clicks need no encoder, and their masks stay the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.session_server import encoded
+
+from triton_sam import SAM2TritonClient
+from triton_sam.cli import main
+from triton_sam.errors import ConfigurationError, InputError
+from triton_sam.tiles import LargeImageClient, open_large_image
+
+tifffile = pytest.importorskip("tifffile")
+zarr = pytest.importorskip("zarr")
+
+TILES = ["--tile", "640", "--overlap", "128"]
+"""Blocks of 512 pixels, with 64 around each."""
+COUNT = 6
+CLICKS = [(100, 90), (700, 300), (1100, 200), (200, 700), (600, 790), (1150, 600)]
+"""One for each tile."""
+
+
+@pytest.fixture(scope="module")
+def slide(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with Image.open(images / "shapes.jpg") as shapes:
+        pixels = np.asarray(shapes.convert("RGB").resize((1200, 800)))
+    path = tmp_path_factory.mktemp("slide") / "slide.tif"
+    tifffile.imwrite(path, pixels, photometric="rgb", tile=(256, 256))
+    return path
+
+
+@pytest.fixture(scope="module")
+def stored(slide: Path, session_server: Any) -> Path:
+    """The folder that the command has written."""
+    assert main(["large", str(slide), "--precompute", *TILES, "-q", "--url", session_server.http_url]) == 0
+    return slide.with_name("slide.tif.sam2.embeddings.zarr")
+
+
+def test_clicks_need_no_encoder_and_give_the_same_masks(
+    slide: Path, stored: Path, client: SAM2TritonClient, transport: Any
+) -> None:
+    with open_large_image(slide) as image:
+        far, near = LargeImageClient(client, image), LargeImageClient(client, image, embeddings=stored)
+        before = encoded(transport)
+        found = [near.segment([click], enlarge=0, multimask_output=True) for click in CLICKS]
+        boxed = near.segment(box=[40, 40, 260, 240], enlarge=0)
+        assert encoded(transport) == before
+        assert len({objects[0].region for objects in found}) == COUNT
+        for click, objects in zip(CLICKS, found, strict=True):
+            wanted = far.segment([click], view=objects[0].region, multimask_output=True)
+            for one, other in zip(objects, wanted, strict=True):
+                np.testing.assert_array_equal(one.mask, other.mask)
+                assert (one.region, one.score) == (other.region, pytest.approx(other.score, abs=1e-5))
+        assert boxed[0].region == found[0][0].region
+        assert encoded(transport) == before + COUNT
+
+
+def test_the_command_uses_them_and_goes_on(
+    slide: Path, stored: Path, session_server: Any, transport: Any, tmp_path: Path
+) -> None:
+    url = ["-q", "--url", session_server.http_url]
+    click = ["large", str(slide), "--point", "300,250", "--embeddings"]
+    before = encoded(transport)
+    assert main([*click, *url, "--out", str(tmp_path / "cell.geojson")]) == 0
+    assert json.loads((tmp_path / "cell.geojson").read_text())["features"]
+    folder = shutil.copytree(stored, tmp_path / "other")
+    again = ["large", str(slide), "--precompute", *TILES, "--embeddings", str(folder), *url]
+    assert main(again) == 0
+    after = encoded(transport)
+    assert after <= before + 2  # the fixed image, and a larger part around an object on a border
+    for number in (1, 4):
+        shutil.rmtree(folder / "features" / str(number))
+    assert main(again) == 0
+    assert encoded(transport) - after in (2, 3)
+    for number in range(COUNT):
+        for group in ("features", "high_res_feats_0", "high_res_feats_1"):
+            one, other = (zarr.open_array(each / group / str(number), mode="r") for each in (stored, folder))
+            np.testing.assert_array_equal(one[:], other[:])
+
+
+def test_other_weights_are_refused(slide: Path, stored: Path, client: SAM2TritonClient, tmp_path: Path) -> None:
+    """By the mark of the weights, or, where there is none, by what the encoder makes of a tile."""
+    folder = shutil.copytree(stored, tmp_path / "copy")
+    root = zarr.open_group(folder, mode="r+")
+    own = dict(root.attrs["triton_sam"])
+    with open_large_image(slide) as image:
+        root.attrs["triton_sam"] = {**own, "weights": "0" * 32}
+        with pytest.raises(ConfigurationError, match="other weights than those of sam2_encoder"):
+            LargeImageClient(client, image, embeddings=folder)
+        root.attrs["triton_sam"] = {**own, "weights": None}
+        LargeImageClient(client, image, embeddings=folder)
+        array = root["features/0"]
+        array[:] = array[:][:, ::-1]
+        with pytest.raises(ConfigurationError, match="other weights than those of sam2_encoder"):
+            LargeImageClient(client, image, embeddings=folder)
+        root.attrs["triton_sam"] = {**own, "encoder": "sam2.1_large_encoder"}
+        with pytest.raises(ConfigurationError, match="not by sam2_encoder"):
+            LargeImageClient(client, image, embeddings=folder)
+
+
+def test_a_changed_image_is_refused(
+    slide: Path, stored: Path, session_server: Any, client: SAM2TritonClient, tmp_path: Path, capsys: Any
+) -> None:
+    pixels = tifffile.imread(slide)
+    pixels[700:, 900:] = 255
+    other = tmp_path / "slide.tif"
+    tifffile.imwrite(other, pixels, photometric="rgb", tile=(256, 256))
+    with open_large_image(other) as image:
+        large = LargeImageClient(client, image, embeddings=stored)
+        assert large.segment([(100, 90)], enlarge=0)
+        with pytest.raises(InputError, match=r"does not fit slide\.tif: the pixels of tile 5"):
+            large.segment([(1150, 600)], enlarge=0)
+    again = ["large", str(other), "--precompute", *TILES, "--embeddings", str(stored), "-q"]
+    assert main([*again, "--url", session_server.http_url]) == 1
+    errors = capsys.readouterr().err
+    assert "the pixels of tile" in errors
+    assert errors.count("error") == 1

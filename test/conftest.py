@@ -142,18 +142,20 @@ def traced_micro(micro_export: MicroExport, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(scope="session")
 def families_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """A local Triton with all three families, small ones for SAM1 and SAM3, under their own names and under aliases."""
+    """A local Triton with all families, small ones but for SAM2, under their own names and under aliases."""
     for package in ("segment_anything", "transformers", "onnxruntime"):
         pytest.importorskip(package)
     local_server = pytest.importorskip("triton_sam.local_server")
-    from support.family_exports import three_families
+    from support.family_exports import SERVED, all_families
 
     from triton_sam.cli import main
 
-    repository = three_families(tmp_path_factory.mktemp("families"))
+    repository = all_families(tmp_path_factory.mktemp("families"))
     options = ["--model-repository", str(repository), "-q"]
     assert main(["alias", "paintera", *options]) == 0
     assert main(["alias", "my_sam", "--of", "sam2", *options]) == 0
+    if "mobilesam" in SERVED:
+        assert main(["alias", "my_mobile", "--of", "mobilesam", *options]) == 0
     yield from shared(request, local_server.LocalServer(repository))
 
 

@@ -1,4 +1,4 @@
-"""All three families in one local server and one repository, with the same client code, and with aliases."""
+"""All families in one local server and one repository, with the same client code, and with aliases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ local_server = pytest.importorskip("triton_sam.local_server")
 pytest.importorskip("onnxruntime")
 grpc = pytest.importorskip("tritonclient.grpc")
 
-from support.family_exports import sam1_micro, sam3_reduced  # noqa: E402
+from support.family_exports import SERVED as FAMILIES  # noqa: E402
+from support.family_exports import mobilesam_micro, sam1_micro, sam3_reduced  # noqa: E402
 
 from triton_sam import SAM2TritonClient, SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -36,7 +37,6 @@ from triton_sam.repository import BUILT_IN_CHECKPOINT  # noqa: E402
 from triton_sam.verify import THRESHOLDS  # noqa: E402
 from triton_sam.verify.compare import format_table, verify  # noqa: E402
 
-FAMILIES = ("sam1", "sam2", "sam3")
 BOX = [90, 70, 310, 290]
 
 
@@ -50,7 +50,10 @@ def test_all_are_ready_and_sorted(server: Any) -> None:
         models = client.models()
     pairs = {f"{family}_{role}" for family in FAMILIES for role in ("encoder", "decoder")}
     assert pairs | set(FAMILIES) | {"sam2.1_large_encoder", "sam3_tracker_encoder_fp16"} <= set(models)
-    assert models.variants == {"sam1": ("sam1",), "sam2": ("sam2", "my_sam"), "sam3": ("sam3",)}
+    expected = {"sam1": ("sam1",), "sam2": ("sam2", "my_sam"), "sam3": ("sam3",)}
+    if "mobilesam" in FAMILIES:  # its tensors are SAM1's, so only config.pbtxt tells the two apart
+        expected["mobilesam"] = ("mobilesam", "my_mobile")
+    assert models.variants == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -81,6 +84,10 @@ def reference(family: str) -> Reference:
     """Return the official predictor with the weights of the served model."""
     if family == "sam1":
         return Sam1Reference(sam1_micro().model)
+    if family == "mobilesam":
+        from triton_sam.export.mobilesam.recipe import EXPORTER
+
+        return EXPORTER.reference(mobilesam_micro().model)
     if family == "sam3":
         return Sam3Reference(sam3_reduced().model)
     return Sam2Reference(load_sam2(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))

@@ -1,7 +1,8 @@
-"""The session models of SAM1 and SAM3: the same masks as through encoder and decoder."""
+"""The session models of SAM1, SAM3 and MobileSAM: the same masks as through encoder and decoder."""
 
 import numpy as np
 import pytest
+from support.family_exports import SERVED
 
 from triton_sam import SAM2TritonClient
 from triton_sam.client.session_image import SessionImage
@@ -9,7 +10,7 @@ from triton_sam.client.session_image import SessionImage
 pytestmark = pytest.mark.export
 
 
-@pytest.mark.parametrize("family", ["sam1", "sam3"])
+@pytest.mark.parametrize("family", [family for family in SERVED if family != "sam2"])
 def test_masks_are_those_of_encoder_and_decoder(family, images, families_server):
     with (
         SAM2TritonClient(families_server.http_url, family, embeddings="client") as near,

@@ -1,4 +1,4 @@
-"""The service and its page over a Triton with all three families: the same masks as the Python client's."""
+"""The service and its page over a Triton with all families: the same masks as the Python client's."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ pytest.importorskip("transformers")
 pytest.importorskip("fastapi")
 local_server = pytest.importorskip("triton_sam.local_server")
 
+from support.family_exports import SERVED as FAMILIES  # noqa: E402
 from support.running_service import running_service  # noqa: E402
 
 from triton_sam import SamTritonClient  # noqa: E402
 from triton_sam.masks.rle import rle_to_mask  # noqa: E402
 
-FAMILIES = ("sam1", "sam2", "sam3")
 NEW_FAMILIES = ("sam1", "sam3")
+MOBILE = [("mobilesam", "mobilesam", True), ("my_mobile", "mobilesam", False)] if "mobilesam" in FAMILIES else []
 BOX = [180, 60, 420, 330]
 
 
@@ -55,13 +56,15 @@ def test_models_are_listed(service):
         ("sam2", "sam2", True),
         ("my_sam", "sam2", False),  # an alias has no session model of its own
         ("sam3", "sam3", True),
+        *MOBILE,
     ]
     assert [model["name"] for model in listed if model["default"]] == ["sam2"]
-    assert {model["family"]: model["takes_mask"] for model in listed} == {"sam1": True, "sam2": True, "sam3": False}
+    assert {model["family"]: model["takes_mask"] for model in listed} == {name: name != "sam3" for name in FAMILIES}
     assert service.http.get("/models").json()["models"] == {
         "sam1": ["sam1"],
         "sam2": ["sam2", "my_sam"],
         "sam3": ["sam3"],
+        **({"mobilesam": [name for name, *_ in MOBILE]} if MOBILE else {}),
     }
 
 

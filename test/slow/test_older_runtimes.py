@@ -1,14 +1,15 @@
-"""The numbers of the built-in pair and of the graphs for videos and words, with the ONNX Runtimes of the containers."""
+"""The numbers of the built-in pair, MobileSAM, and graphs for videos and words, with the containers' ONNX Runtimes."""
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support import value_runner
-from support.family_exports import sam3_concepts
+from support.family_exports import mobilesam_micro, sam3_concepts
 from support.older_runtimes import VERSION_PARAMETERS, python
 
 from triton_sam._common.bundle import bundled
@@ -67,6 +68,10 @@ def folder(video_models, tmp_path_factory) -> Path:
         path = sam3_concepts().files[role]
         (folder / "graphs" / f"words_{role}.onnx").symlink_to(path.resolve())
         np.savez(folder / "inputs" / f"words_{role}.npz", **inputs(path))
+    if importlib.util.find_spec("mobile_sam"):
+        for role, path in mobilesam_micro().files.items():
+            (folder / "graphs" / f"mobilesam_{role}.onnx").symlink_to(path.resolve())
+            np.savez(folder / "inputs" / f"mobilesam_{role}.npz", **inputs(path))
     value_runner.main(folder)
     return folder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.util
 import json
 import os
 import shutil
@@ -72,6 +73,15 @@ def sam1_micro() -> FamilyExport:
 
 
 @functools.cache
+def mobilesam_micro() -> FamilyExport:
+    """MobileSAM with one block in each stage."""
+    from triton_sam.export.mobilesam.model import load_model
+
+    model = load_model(None, "micro", random_seed=0)
+    return FamilyExport(model, *export_once("mobilesam", "mobilesam", model="micro"))
+
+
+@functools.cache
 def sam3_reduced() -> FamilyExport:
     """SAM3's tracker with two layers: one of windows, one global."""
     from triton_sam.export.sam3.model import load_model
@@ -89,13 +99,19 @@ def sam3_concepts() -> FamilyExport:
     return FamilyExport(model, *export_once("sam3", "concepts", model="reduced", concepts=True))
 
 
-def three_families(folder: Path) -> Path:
-    """Fill a model repository with all families, pairs and session models: small ones for SAM1 and SAM3."""
-    for family in ("sam1", "sam2", "sam3"):
+SERVED = ("sam1", "sam2", "sam3", *(["mobilesam"] if importlib.util.find_spec("mobile_sam") else []))
+"""The families of all_families(). MobileSAM's package is not everywhere where those of the others are."""
+
+
+def all_families(folder: Path) -> Path:
+    """Fill a model repository with the families SERVED, pairs and session models: small ones but for SAM2."""
+    for family in SERVED:
         shutil.copytree(bundled("model_repository") / family, folder / family)
     for role in ("encoder", "decoder"):
         shutil.copytree(sam1_micro().repository / f"sam1_{role}", folder / f"sam1_{role}")
         shutil.copytree(sam3_reduced().repository / f"sam3_{role}", folder / f"sam3_{role}")
+        if "mobilesam" in SERVED:
+            shutil.copytree(mobilesam_micro().repository / f"mobilesam_{role}", folder / f"mobilesam_{role}")
         shutil.copytree(bundled("model_repository") / f"sam2_{role}" / "1", folder / f"sam2_{role}" / "1")
         shutil.copy(bundled("model_repository") / f"sam2_{role}" / "config.pbtxt", folder / f"sam2_{role}")
     return folder

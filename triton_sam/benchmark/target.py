@@ -31,7 +31,7 @@ class Target:
     """A server to measure.
 
     Args:
-        family: sam1, sam2 or sam3.
+        family: name of the family.
         name: variant of the model pair; None means the family's default pair.
         urls: the server's URL by protocol ("http", "grpc"), one or both.
         source: the image to segment.

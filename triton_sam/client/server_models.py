@@ -1,14 +1,15 @@
-"""The models that a server has ready, sorted into families and variants by their tensors."""
+"""The models that a server has ready, sorted into families and variants by their tensors and parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..families import FAMILIES, Family, model_name, split_model_name
+from ..families import FAMILIES, Family, families_with, model_name, split_model_name
+from ..families.registry import TensorNames
 from ..families.sam2 import Sam2
-from ..families.tables import DECODER, ENCODER, ModelSpec
-from ..repository.names import CHECKPOINT_KEY
+from ..families.tables import DECODER, ENCODER
+from ..repository.names import CHECKPOINT_KEY, FAMILY_KEY
 
 
 class ServerModels(dict[str, str]):
@@ -47,7 +48,7 @@ def sort_models(versions: Mapping[str, str], config_of: Callable[[str], Mapping[
         family = _family(config, config_of(decoder))
         if family is not None:
             variants[family.name].append(variant)
-            if _checkpoint(config) == Sam2.built_in:
+            if _parameter(config, CHECKPOINT_KEY) == Sam2.built_in:
                 demo.add(variant)
     return ServerModels(
         versions,
@@ -56,19 +57,21 @@ def sort_models(versions: Mapping[str, str], config_of: Callable[[str], Mapping[
     )
 
 
-def _checkpoint(config: Mapping[str, Any]) -> str | None:
-    checkpoint: str | None = config.get("parameters", {}).get(CHECKPOINT_KEY, {}).get("string_value")
-    return checkpoint
+def _parameter(config: Mapping[str, Any], key: str) -> str | None:
+    value: str | None = config.get("parameters", {}).get(key, {}).get("string_value")
+    return value
 
 
 def _family(encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> Family | None:
-    """Return the family of a model pair by its tensor names, which no two families share; None if no family fits."""
-    for family in FAMILIES.values():
-        if _fits(encoder, family.encoder) and _fits(decoder, family.decoder):
-            return family
-    return None
+    """Return the family of a model pair; None if no family has its tensors.
+
+    If several have them, the parameter of the encoder decides; without it, it is the family that was registered first.
+    """
+    fitting = families_with(_tensors(encoder), _tensors(decoder))
+    named = [family for family in fitting if family.name == _parameter(encoder, FAMILY_KEY)]
+    return next(iter([*named, *fitting]), None)
 
 
-def _fits(config: Mapping[str, Any], spec: ModelSpec) -> bool:
-    names = [{tensor["name"] for tensor in config.get(side, ())} for side in ("input", "output")]
-    return names == [set(spec.input_names), set(spec.output_names)]
+def _tensors(config: Mapping[str, Any]) -> TensorNames:
+    inputs, outputs = (frozenset(tensor["name"] for tensor in config.get(side, ())) for side in ("input", "output"))
+    return inputs, outputs

@@ -19,8 +19,6 @@ from .thresholds import NAMES
 MAX_POINTS_PER_SIDE = 256
 MAX_CROP_LAYERS = 3
 _NO_CLEANUP = Cleanup()
-_PRED_IOU_THRESH = {"sam1": 0.88}
-"""Defaults of official generators that differ from those of SAM2's, by family."""
 _WHOLE_NUMBERS = ("points_per_side", "crop_n_layers", "crop_n_points_downscale_factor")
 _SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh", "crop_nms_thresh")
 
@@ -138,7 +136,7 @@ def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:
         if name not in names:
             raise ConfigurationError(f"there is no parameter {name!r}: the parameters are {', '.join(names)}")
     try:
-        defaults = {"pred_iou_thresh": _PRED_IOU_THRESH[family]} if family in _PRED_IOU_THRESH else {}
+        defaults = {"pred_iou_thresh": get_family(family).pred_iou_thresh}
         parameters = Parameters(**{**defaults, **given}, left_open=frozenset(NAMES) - given.keys())
     except TypeError as error:
         raise ConfigurationError(f"a parameter has a wrong type: {error}") from None

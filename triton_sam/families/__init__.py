@@ -1,9 +1,12 @@
 """The SAM families by name. `new_family.md` in this folder explains how to add one."""
 
 from .base import Family
+from .mobilesam import MobileSam
 from .names import model_name, pair_names
 from .registry import (
     FAMILIES,
+    families_like,
+    families_with,
     family_of_name,
     get_family,
     register,
@@ -17,12 +20,14 @@ from .sam1 import Sam1
 from .sam2 import Sam2
 from .sam3 import Sam3
 
-for _family in (Sam1(), Sam2(), Sam3()):
+for _family in (Sam1(), Sam2(), Sam3(), MobileSam()):
     register(_family)
 
 __all__ = [
     "FAMILIES",
     "Family",
+    "families_like",
+    "families_with",
     "family_of_name",
     "get_family",
     "model_name",

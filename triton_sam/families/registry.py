@@ -13,6 +13,9 @@ from .tables import DECODER, ENCODER, ModelSpec
 FAMILIES: dict[str, Family] = {}
 """The registered families by name. Add one with register()."""
 
+TensorNames = tuple[frozenset[str], frozenset[str]]
+"""The names of a model's inputs, and those of its outputs."""
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 _EXPORTER = re.compile(r"[\w.]+:\w+")
 
@@ -80,11 +83,32 @@ def spec_of(inputs: Iterable[str]) -> ModelSpec | None:
     return next((spec for spec in (*pairs, *others) if set(spec.input_names) == wanted), None)
 
 
+def families_like(family: Family) -> list[Family]:
+    """Return the families whose encoder and decoder have the tensor names of this one's, in the order of registration.
+
+    The family itself is among them. Where there are others, tensors alone do not tell which family a model belongs to.
+    """
+    return families_with(*(_tensor_names(spec) for spec in (family.encoder, family.decoder)))
+
+
+def families_with(encoder: TensorNames, decoder: TensorNames) -> list[Family]:
+    """Return the families whose encoder and decoder have these inputs and outputs, in the order of registration."""
+    return [
+        family
+        for family in FAMILIES.values()
+        if (_tensor_names(family.encoder), _tensor_names(family.decoder)) == (encoder, decoder)
+    ]
+
+
 def roles() -> tuple[str, ...]:
     """Return the roles of all models of all families, those of the model pair first."""
     pairs = (role for family in FAMILIES.values() for role in family.models)
     others = (role for family in FAMILIES.values() for role in family.every_model)
     return tuple(dict.fromkeys((*pairs, *others)))
+
+
+def _tensor_names(spec: ModelSpec) -> TensorNames:
+    return frozenset(spec.input_names), frozenset(spec.output_names)
 
 
 def _find_problem(family: Family) -> str:

@@ -21,7 +21,7 @@ from ..errors import RepositoryError
 from ..families import FAMILIES, model_name
 from ..families.tables import ENCODER
 from .config import parse_config
-from .names import CONFIG_NAME, STREAM_SUFFIX, check_name, pair_names
+from .names import CONFIG_NAME, FAMILY_KEY, STREAM_SUFFIX, check_name, pair_names
 from .selection import ModelFolder, read_repository, select_models, unloadable
 
 PAINTERA_SAM1 = "sam1_paintera_encoder"
@@ -218,6 +218,8 @@ def ensemble_config(target: Any, alias: Alias) -> str:
     config = ModelConfig(name=alias.name, platform="ensemble", max_batch_size=target.max_batch_size)
     config.input.extend(target.input)
     config.output.extend(target.output)
+    if FAMILY_KEY in target.parameters:
+        config.parameters[FAMILY_KEY].CopyFrom(target.parameters[FAMILY_KEY])
     step = config.ensemble_scheduling.step.add(model_name=alias.target, model_version=-1)
     for tensor in target.input:
         step.input_map[tensor.name] = tensor.name

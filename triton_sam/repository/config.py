@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from .._common.extras import missing
 from ..errors import RepositoryError
+from ..families import FAMILIES, families_like
 from ..families.sam2 import Sam2
 from ..families.tables import Tensor
-from .names import CHECKPOINT_KEY, CONFIG_NAME, check_name
+from .names import CHECKPOINT_KEY, CONFIG_NAME, FAMILY_KEY, check_name
 
 if TYPE_CHECKING:
     import onnx
@@ -54,7 +55,8 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
 
     Dimensions equal the graph's, -1 where it has a symbol: NVIDIA's ONNX Runtime backend refuses anything else. An
     input with a default in the graph is optional. The text depends on the signature alone, so that exporting again
-    leaves a committed file as it is; but the demo model says what it is, because Triton tells clients no metadata.
+    leaves a committed file as it is. But the demo model says what it is, and so does a model whose family shares its
+    tensors with a family that was registered earlier, because Triton tells clients no metadata.
 
     Args:
         model: the graph, or the path of its file.
@@ -87,6 +89,7 @@ def config_for(model: onnx.ModelProto | Path, name: str, filename: str = "model.
         "# leaves it out on a CPU, where it would only make the start longer.",
         f'model_warmup [{{ name: "zeros", batch_size: 1, inputs {_warm_up(inputs)} }}]',
         *_demo_lines(metadata.get("triton_sam.checkpoint")),
+        *_family_lines(metadata.get("triton_sam.family")),
     ]
     text = "\n".join(lines) + "\n"
     parse_config(text)
@@ -99,6 +102,16 @@ def _demo_lines(checkpoint: str | None) -> list[str]:
     return [
         "# The small model that comes with the project: clients say so to their users.",
         f'parameters {{ key: "{CHECKPOINT_KEY}" value {{ string_value: "{checkpoint}" }} }}',
+    ]
+
+
+def _family_lines(name: str | None) -> list[str]:
+    family = FAMILIES.get(name or "")
+    if family is None or families_like(family)[0] is family:
+        return []
+    return [
+        f"# {families_like(family)[0].label} has the same tensors: this tells the families apart.",
+        f'parameters {{ key: "{FAMILY_KEY}" value {{ string_value: "{name}" }} }}',
     ]
 
 

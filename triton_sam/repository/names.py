@@ -12,6 +12,8 @@ __all__ = ["CONFIG_NAME", "NAME", "check_name", "pair_names"]
 CONFIG_NAME = "config.pbtxt"
 CHECKPOINT_KEY = "checkpoint"
 """The parameter of config.pbtxt by which a model says over the network that it has the weights of the demo model."""
+FAMILY_KEY = "family"
+"""The parameter of config.pbtxt that names a model's family, in models whose tensors are those of several families."""
 ALIAS_KEY = "alias_of"
 """The parameter of config.pbtxt by which an alias that is a program, and no ensemble, names the model it stands for."""
 

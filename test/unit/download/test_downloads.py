@@ -27,13 +27,14 @@ from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError
 
 
 def test_catalogue() -> None:
-    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 7
+    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 8
     assert len({checkpoint.sha256 for checkpoint in catalogue()}) == len(catalogue())
     assert len({checkpoint.file_name for checkpoint in catalogue()}) == len(catalogue())
     for checkpoint in catalogue():
         assert re.fullmatch("[0-9a-f]{64}", checkpoint.sha256)
-        assert re.fullmatch(r"https://dl\.fbaipublicfiles\.com/segment_anything[\w./]*\.pth?", checkpoint.url)
-        assert checkpoint.bytes is None or checkpoint.bytes > 100_000_000
+        owner = "github.com/ChaoningZhang" if checkpoint.family == "mobilesam" else "dl.fbaipublicfiles.com/segment_any"
+        assert re.fullmatch(rf"https://{re.escape(owner)}[\w./]*\.pth?", checkpoint.url)
+        assert checkpoint.bytes is None or checkpoint.bytes > 40_000_000
     assert checkpoints.sizes("sam2") == ("tiny", "small", "base_plus", "large")
     for family in ("sam1", "sam2"):
         known = [checkpoint.bytes or 0 for checkpoint in catalogue() if checkpoint.family == family]
@@ -48,7 +49,7 @@ def test_find() -> None:
     assert find("sam2", "base_plus").key == "sam2/base_plus"
     with pytest.raises(ConfigurationError, match="choose one of tiny, small, base_plus, large"):
         find("sam2", "huge")
-    with pytest.raises(ConfigurationError, match="choose one of sam1, sam2"):
+    with pytest.raises(ConfigurationError, match="choose one of mobilesam, sam1, sam2"):
         find("sam9", "tiny")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,14 @@ class Sam1EverythingReference:
         model: a segment_anything.modeling.Sam.
     """
 
+    package: ClassVar[str] = "segment_anything"
+    """The package whose SamAutomaticMaskGenerator is run."""
+
     def __init__(self, model: Any) -> None:
         self._model = model
 
     def generate(self, image: npt.NDArray[np.uint8], **parameters: Any) -> list[dict[str, Any]]:
         """See EverythingReference.generate."""
-        from segment_anything import SamAutomaticMaskGenerator
-
+        generator = import_module(self.package).SamAutomaticMaskGenerator
         with quiet():
-            return official_records(SamAutomaticMaskGenerator(self._model, **parameters), image)
+            return official_records(generator(self._model, **parameters), image)

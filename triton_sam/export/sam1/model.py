@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
-from ..weights import load_strictly, randomise, read_state_dict
+from ..weights import initialised
 
 try:
+    import segment_anything.modeling
     import torch
-    from segment_anything.modeling import ImageEncoderViT, MaskDecoder, PromptEncoder, Sam, TwoWayTransformer
     from torch.nn import functional
 except ImportError as error:
     raise missing("exporting and verifying SAM1 needs", "export", error) from error
@@ -81,21 +82,15 @@ def load_model(
         ConfigurationError: checkpoint and random_seed are both given or both None, or the size is unknown.
         CheckpointError: the checkpoint is missing or damaged, or belongs to another size.
     """
-    if (checkpoint is None) == (random_seed is None):
-        raise ConfigurationError("give either a checkpoint or the seed of random weights")
     chosen = choose_size(checkpoint, size)
-    # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(random_seed or 0)
-        model = build_model(chosen, image_size)
-    if checkpoint is None:
-        randomise(model, random_seed or 0)
-    else:
-        path = Path(checkpoint)
-        state = dict(read_state_dict(path, f"triton-sam download sam1 {chosen}"))
-        _fit_positions(state, model)
-        load_strictly(model, state, path, f"is {chosen} its size? Otherwise give another --size")
-    return model.requires_grad_(False)
+    return initialised(
+        lambda: build_model(chosen, image_size),
+        checkpoint,
+        random_seed,
+        download=f"triton-sam download sam1 {chosen}",
+        question=f"is {chosen} its size? Otherwise give another --size",
+        adapt=_fit_positions,
+    )
 
 
 def choose_size(checkpoint: str | Path | None, size: str | None) -> str:
@@ -118,8 +113,8 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
 
     This repeats segment_anything.build_sam, which supports one image size only.
     """
-    vit, side = SIZES[size], image_size // PATCH
-    encoder = ImageEncoderViT(
+    vit = SIZES[size]
+    encoder = segment_anything.modeling.ImageEncoderViT(
         depth=vit.depth,
         embed_dim=vit.width,
         img_size=image_size,
@@ -133,21 +128,37 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
         window_size=14,
         out_chans=CHANNELS,
     )
-    prompts = PromptEncoder(
+    return assemble(segment_anything.modeling, encoder, image_size)
+
+
+def assemble(modeling: Any, encoder: torch.nn.Module, image_size: int) -> torch.nn.Module:
+    """Put an image encoder, the prompt encoder and the mask decoder together, in eval mode.
+
+    Args:
+        modeling: segment_anything.modeling, or a module with the same classes.
+        encoder: takes images of ``image_size`` and gives CHANNELS channels for each patch.
+        image_size: side of the image in pixels, a multiple of PATCH.
+
+    Returns:
+        A ``modeling.Sam``.
+    """
+    side = image_size // PATCH
+    prompts = modeling.PromptEncoder(
         embed_dim=CHANNELS,
         image_embedding_size=(side, side),
         input_image_size=(image_size, image_size),
         mask_in_chans=16,
     )
-    decoder = MaskDecoder(
+    transformer = modeling.TwoWayTransformer(depth=2, embedding_dim=CHANNELS, mlp_dim=2048, num_heads=8)
+    decoder = modeling.MaskDecoder(
         num_multimask_outputs=3,
-        transformer=TwoWayTransformer(depth=2, embedding_dim=CHANNELS, mlp_dim=2048, num_heads=8),
+        transformer=transformer,
         transformer_dim=CHANNELS,
         iou_head_depth=3,
         iou_head_hidden_dim=256,
     )
     # Sam's default mean and standard deviation equal those of build_sam.
-    model: torch.nn.Module = Sam(encoder, prompts, decoder)
+    model: torch.nn.Module = modeling.Sam(encoder, prompts, decoder)
     return model.eval()
 
 

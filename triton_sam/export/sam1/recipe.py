@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..._common.extras import missing
 from ...families.sam1 import Sam1
@@ -37,6 +37,8 @@ class Sam1Exporter(Exporter):
 
     name = "sam1"
     stride = STRIDE
+    encoder_graph: ClassVar[type[torch.nn.Module]] = Sam1Encoder
+    """The module that is traced as the encoder; it takes the official model."""
 
     def load(
         self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
@@ -46,7 +48,7 @@ class Sam1Exporter(Exporter):
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
         """See Exporter.trace."""
-        return _trace_encoder(model) if spec.role == ENCODER else _trace_decoder(model)
+        return _trace_encoder(self.encoder_graph, model) if spec.role == ENCODER else _trace_decoder(model)
 
     def config(self, settings: Settings) -> str:
         """See Exporter.config."""
@@ -65,11 +67,11 @@ class Sam1Exporter(Exporter):
         return Sam1EverythingReference(model)
 
 
-def _trace_encoder(model: Any) -> onnx.ModelProto:
+def _trace_encoder(graph: type[torch.nn.Module], model: Any) -> onnx.ModelProto:
     images = torch.export.Dim("images", min=1)
     side = model.image_encoder.img_size
     example = torch.rand(2, 3, side, side, device=model.device)
-    return onnx_tools.trace(Sam1Encoder(model), Sam1.encoder, [example], {"image": {0: images}})
+    return onnx_tools.trace(graph(model), Sam1.encoder, [example], {"image": {0: images}})
 
 
 def _trace_decoder(model: Any) -> onnx.ModelProto:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib import import_module
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
@@ -19,11 +20,13 @@ class Sam1Reference:
         model: a segment_anything.modeling.Sam.
     """
 
-    def __init__(self, model: Any) -> None:
-        from segment_anything import SamPredictor
+    family_name: ClassVar[str] = "sam1"
+    package: ClassVar[str] = "segment_anything"
+    """The package whose SamPredictor is run."""
 
-        self.family = get_family("sam1")
-        self._predictor = SamPredictor(model)
+    def __init__(self, model: Any) -> None:
+        self.family = get_family(self.family_name)
+        self._predictor = import_module(self.package).SamPredictor(model)
 
     def set_image(self, image: Image.Image) -> None:
         """See Reference.set_image."""

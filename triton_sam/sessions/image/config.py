@@ -27,7 +27,7 @@ def session_config(family: Family, variant: str | None = None) -> str:
         family: the SAM family.
         variant: name of the model pair that it uses, which is also its own name; None for the default pair.
     """
-    subject = f"{family.name.upper()} with the images kept on the server: an image once, then an id and a prompt."
+    subject = f"{family.label} with the images kept on the server: an image once, then an id and a prompt."
     lines = [
         f"# {subject} See docs/reference/session-models.md.",
         f'name: "{ModelPair(family, variant).session_model}"',

@@ -1,0 +1,183 @@
+"""MobileSAM's encoder as a module. It computes the same as TinyViT, and exports to a graph that is faster on CPUs.
+
+Reference: mobile_sam.modeling.tiny_vit_sam. In shapes, B is the number of images, L of positions (h*w), C of channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ...families.sam1 import PIXEL_MEAN, PIXEL_STD
+from ..point_graphs import channel_norm
+
+
+class MobileSamEncoder(nn.Module):
+    """Computes the embeddings of images, as SamPredictor.set_torch_image does.
+
+    Args:
+        model: a mobile_sam.modeling.Sam.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.encoder = model.image_encoder
+        self.register_buffer("mean", torch.tensor(PIXEL_MEAN).reshape(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(PIXEL_STD).reshape(1, 3, 1, 1), persistent=False)
+        self.stages = nn.ModuleList(Stage(layer) for layer in list(self.encoder.layers)[1:])
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Encode images.
+
+        Args:
+            image: (B,3,S,S) RGB in 0..1; S is the image size in pixels. The padding has the mean colour, PIXEL_MEAN of
+                families.sam1.
+
+        Returns:
+            image_embeddings (B,256,S/16,S/16).
+        """
+        x = self.encoder.layers[0](self.encoder.patch_embed((image - self.mean) / self.std))
+        for stage in self.stages:
+            x = stage(x)
+        narrow, norm_1, smooth, norm_2 = self.encoder.neck
+        side = self.encoder.layers[-1].input_resolution
+        features = channel_norm(norm_1, narrow(_to_grid(x, side)))
+        return channel_norm(norm_2, smooth(features))
+
+
+class Stage(nn.Module):
+    """A stage of TinyViT with attention in windows.
+
+    Args:
+        layer: a mobile_sam.modeling.tiny_vit_sam.BasicLayer, whose blocks have windows of one size.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+        block = layer.blocks[0]
+        self.windows = Windows(block.input_resolution, block.window_size, block.attn.num_heads)
+        self.attentions = nn.ModuleList(WindowAttention(block.attn) for block in layer.blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the stage: (B,L,C) to (B,L',C')."""
+        for block, attention in zip(self.layer.blocks, self.attentions, strict=True):
+            x = x + attention(x, self.windows)
+            x = block.local_conv(_to_grid(x, block.input_resolution)).flatten(2).transpose(1, 2)
+            x = x + block.mlp(x)
+        return x if self.layer.downsample is None else _merge(self.layer.downsample, x)
+
+
+def _merge(merging: Any, x: Tensor) -> Tensor:
+    """Compute PatchMerging.forward, which takes the number of images by len(): torch would trace it as a constant."""
+    grid = merging.act(merging.conv1(_to_grid(x, merging.input_resolution)))
+    merged: Tensor = merging.conv3(merging.act(merging.conv2(grid))).flatten(2).transpose(1, 2)
+    return merged
+
+
+def _to_grid(x: Tensor, size: tuple[int, int]) -> Tensor:
+    """Reorder (B,h*w,C) to (B,C,h,w)."""
+    return x.transpose(1, 2).reshape(-1, x.shape[2], *size)
+
+
+class Windows(nn.Module):
+    """The order of the positions of an image in windows, as two lists of row numbers.
+
+    The official code pads the image, transposes it into windows, transposes the heads, and cuts the padding off. Here,
+    a single operator gathers the rows in the new order, and another puts them back: ONNX Runtime does this in several
+    threads, and its transposition in one.
+
+    Args:
+        size: height and width of the image in positions.
+        window: height and width of a window in positions.
+        heads: number of attention heads.
+    """
+
+    there: Tensor
+    back: Tensor
+
+    def __init__(self, size: tuple[int, int], window: int, heads: int) -> None:
+        super().__init__()
+        height, width = size
+        down, across = -(-height // window), -(-width // window)
+        # All positions of the padding are one more row, the last.
+        grid = torch.full((down * window, across * window), height * width)
+        grid[:height, :width] = torch.arange(height * width).reshape(height, width)
+        windows = grid.reshape(down, window, across, window).transpose(1, 2).reshape(-1, 1, window * window)
+        rows = (windows * heads + torch.arange(heads).reshape(1, -1, 1)).flatten()
+        found = torch.empty((height * width + 1) * heads, dtype=torch.int64)
+        found[rows] = torch.arange(len(rows))
+        self.register_buffer("there", rows, persistent=False)
+        self.register_buffer("back", found[:-heads], persistent=False)
+        self.shape = (heads, window * window)
+
+    def split(self, x: Tensor) -> Tensor:
+        """Reorder (B,L+1,C), whose last row is the padding's, to (B*windows,heads,positions,C/heads)."""
+        heads, positions = self.shape
+        side = x.shape[2] // heads
+        rows = x.reshape(-1, x.shape[1] * heads, side).index_select(1, self.there)
+        return rows.reshape(-1, heads, positions, side)
+
+    def join(self, x: Tensor, images: int) -> Tensor:
+        """Reorder (B*windows,heads,positions,d) to (B,L,heads*d), without the padding."""
+        heads, _, side = x.shape[1:]
+        rows = x.reshape(images, -1, side).index_select(1, self.back)
+        return rows.reshape(images, -1, heads * side)
+
+
+class WindowAttention(nn.Module):
+    """TinyViT's attention. The projections run before the padding, so that they do not compute it.
+
+    The official code normalises and projects the padding, too, which gives the same row everywhere: the bias. Here, the
+    row of the padding is zero, and so are the biases of keys and values. That of the keys adds the same number to all
+    logits of a query, which the softmax ignores. That of the values adds the same row to every result, because the
+    weights of a softmax sum to 1; so it is part of the bias of the output projection.
+
+    Args:
+        attention: a mobile_sam.modeling.tiny_vit_sam.Attention.
+    """
+
+    query: Tensor
+    query_bias: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor
+    offsets: Tensor
+
+    def __init__(self, attention: Any) -> None:
+        super().__init__()
+        self.eps = attention.norm.eps
+        self.proj = attention.proj
+        heads = attention.num_heads
+        # The scale and the shift of the normalisation are part of the projections.
+        weights = attention.qkv.weight * attention.norm.weight
+        biases = attention.qkv.bias + attention.qkv.weight @ attention.norm.bias
+        query, key, value = weights.reshape(heads, 3, -1, weights.shape[1]).transpose(0, 1).flatten(1, 2)
+        query_bias, _, value_bias = biases.reshape(heads, 3, -1).transpose(0, 1).flatten(1, 2)
+        constants = {
+            "query": query * attention.scale,
+            "query_bias": query_bias * attention.scale,
+            "key": key,
+            "value": value,
+            "bias": attention.proj.bias + attention.proj.weight @ value_bias,
+            "offsets": attention.attention_biases[:, attention.attention_bias_idxs],
+        }
+        for name, tensor in constants.items():
+            self.register_buffer(name, tensor.contiguous(), persistent=False)
+
+    def forward(self, x: Tensor, windows: Windows) -> Tensor:
+        """Compute the attention of (B,L,C), with the same shape."""
+        rows = functional.layer_norm(x, x.shape[2:], eps=self.eps)
+        padding = rows.new_zeros(1, 1, x.shape[2]).expand(x.shape[0], -1, -1)
+        rows = torch.cat([rows, padding], dim=1)
+        query = windows.split(functional.linear(rows, self.query, self.query_bias))
+        key = windows.split(functional.linear(rows, self.key))
+        value = windows.split(functional.linear(rows, self.value))
+        weights = (query @ key.transpose(2, 3) + self.offsets).softmax(dim=-1)
+        return functional.linear(windows.join(weights @ value, x.shape[0]), self.proj.weight, self.bias)

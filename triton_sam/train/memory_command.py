@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise missing("training needs", "train", error) from error
 
-from .._common.files import atomic_path, atomic_write
+from .._common.files import atomic_write
 from ..errors import ConfigurationError
 from ..scenes.clip import FRAMES, generate_clip
 from .clips import SIDE, ClipStore, map_clip
@@ -124,8 +124,4 @@ def _say(line: str) -> None:
 def _save(trainer: MemoryTrainer, out: Path) -> None:
     trainer.save(out / "state.pt")
     atomic_write(out / "curves.json", json.dumps(trainer.progress.history).encode())
-    half = {
-        name: value.half() if value.is_floating_point() else value for name, value in trainer.averaged_state().items()
-    }
-    with atomic_path(out / "sam2.1_hiera_micro.pt") as partial, partial.open("wb") as file:
-        torch.save({"model": half}, file)
+    trainer.export(out / "sam2.1_hiera_micro.pt")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import pickle
-import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,12 +14,12 @@ import torch.nn.functional as F  # noqa: N812
 from sam2.modeling.sam2_utils import LayerNorm2d
 from torch import Tensor, nn
 
-from .._common.files import atomic_path
-from ..errors import CheckpointError, ConfigurationError
+from ..errors import ConfigurationError
 from . import clips
 from .losses import mask_iou
 from .memory import Tracker, freeze_images, memory_parameters, object_head, track_loss
 from .optimizer import Optimizer
+from .schedule import Averages, Progress, TimedStage, alike, cast, parse_length, restoring, save
 
 TRACKS = 4
 """Number of objects in a step."""
@@ -41,30 +38,15 @@ class Clips(Protocol):
         """Return clip 0, 1, 2, ..."""
 
 
-@dataclass(frozen=True)
-class ClipStage:
+@dataclass(frozen=True, kw_only=True)
+class ClipStage(TimedStage):
     """A part of the training.
 
     Args:
         frames: number of frames of each track, 2..10.
-        steps: length in steps, or None.
-        seconds: length in seconds, or None. Either `steps` or `seconds` is given.
     """
 
     frames: int
-    steps: int | None = None
-    seconds: float | None = None
-
-    def share_done(self, steps: int, seconds: float) -> float:
-        """Return the share of the stage, 0..1, that is done after a number of steps and seconds."""
-        if self.steps is not None:
-            return min(1.0, steps / max(self.steps, 1))
-        return min(1.0, seconds / max(self.seconds or 0.0, 1e-9))
-
-    @property
-    def length(self) -> float:
-        """Length in steps or seconds, whichever is given."""
-        return float(self.steps if self.steps is not None else self.seconds or 0.0)
 
 
 def parse_clip_stages(text: str) -> tuple[ClipStage, ...]:
@@ -75,16 +57,14 @@ def parse_clip_stages(text: str) -> tuple[ClipStage, ...]:
     """
     stages = []
     for item in text.split(","):
-        found = re.fullmatch(r"(\d+):(?:(\d+)|(\d+(?:\.\d+)?)m)", item.strip())
-        if found is None or not 2 <= int(found[1]) <= clips.CLIP_FRAMES:
+        frames, _, amount = item.strip().partition(":")
+        length = parse_length(amount)
+        if length is None or not frames.isdecimal() or not 2 <= int(frames) <= clips.CLIP_FRAMES:
             raise ConfigurationError(
                 f"cannot read the stage {item!r}: write it like 4:15m or 4:600, with 2 to {clips.CLIP_FRAMES} frames"
             )
-        steps, seconds = (int(found[2]), None) if found[2] else (None, 60 * float(found[3]))
-        stages.append(ClipStage(int(found[1]), steps, seconds))
-    if len({stage.steps is None for stage in stages}) > 1:
-        raise ConfigurationError("give every stage in minutes or every stage in steps")
-    return tuple(stages)
+        stages.append(ClipStage(frames=int(frames), **length))
+    return alike(stages)
 
 
 @dataclass(frozen=True)
@@ -112,18 +92,6 @@ class MemorySettings:
     clip: float = 1.0
 
 
-@dataclass
-class MemoryProgress:
-    """How far a run is."""
-
-    step: int = 0
-    stage: int = 0
-    stage_steps: int = 0
-    stage_seconds: float = 0.0
-    seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
-
-
 class MemoryTrainer:
     """Trains the memory half of a SAM2Base in place.
 
@@ -135,12 +103,12 @@ class MemoryTrainer:
 
     def __init__(self, model: nn.Module, settings: MemorySettings, source: Clips) -> None:
         self.model, self.settings, self._source = model.eval(), settings, source
-        self.progress = MemoryProgress()
+        self.progress = Progress()
         freeze_images(model)
         speed_up_norms(model)
         memory, head = list(memory_parameters(model)), list(object_head(model))
-        self._named = memory + head
-        self._averages = [parameter.detach().clone() for _, parameter in self._named]
+        self._averages = Averages(memory + head, _EMA_DECAY)
+        self._parameters = [parameter for _, parameter in memory + head]
         self._optimizer = Optimizer("muon", memory, settings.rate, settings.weight_decay)
         self._head_optimizer = Optimizer("adamw", head, settings.rate, settings.weight_decay)
 
@@ -149,20 +117,7 @@ class MemoryTrainer:
         with torch.no_grad():
             for name, parameter in memory_parameters(self.model):
                 parameter.copy_(state[name])
-        self._averages = [parameter.detach().clone() for _, parameter in self._named]
-
-    def _share_done(self) -> float:
-        stages, now = self.settings.stages, self.progress
-        done = sum(stage.length for stage in stages[: now.stage])
-        if now.stage < len(stages):
-            done += stages[now.stage].length * stages[now.stage].share_done(now.stage_steps, now.stage_seconds)
-        return done / max(sum(stage.length for stage in stages), 1e-9)
-
-    def _rate(self) -> float:
-        """Return the learning rate: a linear rise, a constant peak, then half a cosine down to 2 % of the peak."""
-        warm = min(1.0, (self.progress.step + 1) / max(self.settings.warm_up, 1))
-        fall = max(0.0, self._share_done() - self.settings.hold) / (1 - self.settings.hold)
-        return self.settings.rate * warm * (0.02 + 0.98 * 0.5 * (1 + float(np.cos(np.pi * min(1.0, fall)))))
+        self._averages.restart()
 
     def _draw_tracks(self, rng: np.random.Generator, frames: int) -> list[clips.Track]:
         known = min(self.settings.clips, _FIRST_CLIPS + self.progress.step // _STEPS_FOR_CLIP)
@@ -186,7 +141,7 @@ class MemoryTrainer:
             clips.targets(tracks, frames),
             clips.first_masks(tracks),
             torch.from_numpy(rng.random(len(tracks)) < _MASK_SHARE),
-            easy=float(rng.random()) < 1 - self._share_done(),
+            easy=float(rng.random()) < 1 - self.progress.share_done(self.settings.stages),
         )
         self._optimizer.zero_grad()
         self._head_optimizer.zero_grad()
@@ -196,14 +151,13 @@ class MemoryTrainer:
 
     def _update(self) -> None:
         """Update the weights, unless the gradient is not finite, and the moving average of the weights."""
-        norm = nn.utils.clip_grad_norm_([parameter for _, parameter in self._named], self.settings.clip)
+        norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
         if bool(torch.isfinite(norm)):
-            self._optimizer.step(self._rate())
-            self._head_optimizer.step(_OBJECT_HEAD_RATE * self._rate())
+            rate = self.progress.rate(self.settings)
+            self._optimizer.step(rate)
+            self._head_optimizer.step(_OBJECT_HEAD_RATE * rate)
         self.progress.step += 1
-        decay = min(_EMA_DECAY, (1 + self.progress.step) / (10 + self.progress.step))
-        with torch.no_grad():
-            torch._foreach_lerp_(self._averages, [p.data for _, p in self._named], 1 - decay)
+        self._averages.update(self.progress.step)
 
     def run(
         self,
@@ -227,7 +181,7 @@ class MemoryTrainer:
             stage = self.settings.stages[self.progress.stage]
             for key, value in self.step().items():
                 recent[key] = 0.95 * recent.get(key, value) + 0.05 * value
-            self._count_step(stage, time.monotonic() - start)
+            self.progress.count_step(stage, time.monotonic() - start)
             if self.progress.step % 20 == 0:
                 now = {"step": self.progress.step, "frames": stage.frames, "seconds": self.progress.seconds, **recent}
                 self.progress.history.append(now)
@@ -237,19 +191,18 @@ class MemoryTrainer:
                 last_save = time.monotonic()
         save(self)
 
-    def _count_step(self, stage: ClipStage, seconds: float) -> None:
-        now = self.progress
-        now.stage_steps += 1
-        now.stage_seconds += seconds
-        now.seconds += seconds
-        if stage.share_done(now.stage_steps, now.stage_seconds) >= 1.0:
-            now.stage, now.stage_steps, now.stage_seconds = now.stage + 1, 0, 0.0
-
     def averaged_state(self) -> dict[str, Tensor]:
         """Return the model's state dict with averaged weights of the memory half, in single precision."""
-        state = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        state.update({name: mean.clone() for (name, _), mean in zip(self._named, self._averages, strict=True)})
-        return state
+        state = {**self.model.state_dict(), **self._averages.state()}
+        return {name: value.detach().clone() for name, value in state.items()}
+
+    def export(self, path: Path) -> None:
+        """Write the averaged weights as FP16, in the layout of the official checkpoints.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        save({"model": cast(self.averaged_state())}, path)
 
     def save(self, path: Path) -> None:
         """Write the state that a resumed run needs.
@@ -259,12 +212,11 @@ class MemoryTrainer:
         """
         content = {
             "model": self.model.state_dict(),
-            "average": {name: mean for (name, _), mean in zip(self._named, self._averages, strict=True)},
+            "average": self._averages.state(),
             "optimizers": [self._optimizer.state(), self._head_optimizer.state()],
-            "progress": json.dumps(asdict(self.progress)),
+            "progress": self.progress.to_json(),
         }
-        with atomic_path(path) as partial, partial.open("wb") as file:
-            torch.save(content, file)
+        save(content, path)
 
     def load(self, path: Path) -> None:
         """Restore the state that `save` wrote.
@@ -272,20 +224,13 @@ class MemoryTrainer:
         Raises:
             CheckpointError: the file is damaged, or it belongs to another model.
         """
-        try:
+        with restoring(path, "the memory half"):
             content = torch.load(path, map_location="cpu", weights_only=True)
             self.model.load_state_dict(content["model"])
-            self._averages = [content["average"][name].clone() for name, _ in self._named]
+            self._averages.load(content["average"])
             self._optimizer.load(content["optimizers"][0])
             self._head_optimizer.load(content["optimizers"][1])
-            self.progress = MemoryProgress(**json.loads(content["progress"]))
-        except (
-            pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError,
-        ) as error:  # fmt: skip
-            raise CheckpointError(
-                f"{path} is not a training state of the memory half: remove it to start a new run "
-                f"({type(error).__name__})"
-            ) from error
+            self.progress = Progress.from_json(content["progress"])
 
 
 def speed_up_norms(model: nn.Module) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import ConfigurationError
 from .network import Window
+from .schedule import TimedStage, alike, parse_length
 
 PROMPTS = 6
 """Default number of prompts for each image. It is small because a step on a CPU mostly decodes prompts, and one more
@@ -42,30 +43,15 @@ class View:
         return Window(self.size, self.frame, left, top)
 
 
-@dataclass(frozen=True)
-class Stage:
+@dataclass(frozen=True, kw_only=True)
+class Stage(TimedStage):
     """A part of the training, whose steps draw one of the views at random.
 
     Args:
         views: the views; one that is named twice is drawn twice as often.
-        steps: length in steps, or None.
-        seconds: length in seconds spent in steps, or None. Either `steps` or `seconds` is given.
     """
 
     views: tuple[View, ...]
-    steps: int | None = None
-    seconds: float | None = None
-
-    def share_done(self, steps: int, seconds: float) -> float:
-        """Return the share of the stage, 0..1, that is done after a number of steps and seconds."""
-        if self.steps is not None:
-            return min(1.0, steps / max(self.steps, 1))
-        return min(1.0, seconds / max(self.seconds or 0.0, 1e-9))
-
-    @property
-    def length(self) -> float:
-        """Length in steps or seconds, whichever is given."""
-        return float(self.steps if self.steps is not None else self.seconds or 0.0)
 
 
 def parse_stages(text: str, prompts: int = PROMPTS) -> tuple[Stage, ...]:
@@ -83,16 +69,13 @@ def parse_stages(text: str, prompts: int = PROMPTS) -> tuple[Stage, ...]:
     stages = []
     for item in text.split(","):
         views, _, amount = item.strip().partition(":")
-        found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)m", amount)
-        if found is None:
+        length = parse_length(amount)
+        if length is None:
             raise ConfigurationError(
                 f"cannot read the stage {item!r}: write it like 256:30m, 256:2000 or 256/1024+1024:30m"
             )
-        steps, seconds = (int(found[1]), None) if found[1] else (None, 60 * float(found[2]))
-        stages.append(Stage(tuple(_view(view, prompts) for view in views.split("+")), steps, seconds))
-    if len({stage.steps is None for stage in stages}) > 1:
-        raise ConfigurationError("give every stage in minutes or every stage in steps")
-    return tuple(stages)
+        stages.append(Stage(views=tuple(_view(view, prompts) for view in views.split("+")), **length))
+    return alike(stages)
 
 
 def _view(text: str, prompts: int) -> View:

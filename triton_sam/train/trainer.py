@@ -6,11 +6,9 @@ one if the stages are counted in steps and the scene cache is complete. Stages i
 
 from __future__ import annotations
 
-import json
-import pickle
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,6 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .._common.files import atomic_path
-from ..errors import CheckpointError
 from ..families.base import LABEL_NO_POINT
 from . import network
 from .dataset import Example
@@ -28,6 +24,7 @@ from .dense import Affinity
 from .losses import offset_loss, prompt_loss
 from .optimizer import Optimizer
 from .prompts import CELL, ImagePrompts, correction_clicks, draw_prompts, shaken_box
+from .schedule import Averages, Progress, cast, restoring, save
 from .stages import Stage, View
 
 EMA_DECAY = 0.998
@@ -67,27 +64,6 @@ class Settings:
     bf16: bool = False
 
 
-@dataclass
-class Progress:
-    """The progress of a run, which is saved and restored.
-
-    Attributes:
-        step: number of steps done.
-        stage: index of the current stage.
-        stage_steps: number of steps done in this stage.
-        stage_seconds: seconds spent in these steps.
-        seconds: seconds spent in all steps.
-        history: smoothed losses and IoUs every 20 steps, with the step, the resolution and the seconds.
-    """
-
-    step: int = 0
-    stage: int = 0
-    stage_steps: int = 0
-    stage_seconds: float = 0.0
-    seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
-
-
 DrawExample = Callable[[np.random.Generator, View], Example]
 """A function (source of randomness, view) that returns an augmented example of the view's size."""
 
@@ -124,30 +100,10 @@ class Trainer:
         self.progress = Progress()
         self.affinity = Affinity().to(settings.device)
         named = list(network.trained_parameters(self.model))
-        self._names = [name for name, _ in named]
-        self._averaged_parameters = [parameter for _, parameter in named]
+        self._averages = Averages(named, EMA_DECAY)
         named += list(self.affinity.named_parameters())
         self._parameters = [parameter for _, parameter in named]
         self._optimizer = Optimizer(settings.optimizer, named, settings.rate, settings.weight_decay)
-        self._averages = [parameter.detach().clone() for parameter in self._averaged_parameters]
-
-    # The schedule
-
-    def _share_done(self) -> float:
-        """Return the share of the whole run that is done, 0..1."""
-        stages, now = self.settings.stages, self.progress
-        total = sum(stage.length for stage in stages)
-        done = sum(stage.length for stage in stages[: now.stage])
-        if now.stage < len(stages):
-            current = stages[now.stage]
-            done += current.length * current.share_done(now.stage_steps, now.stage_seconds)
-        return done / max(total, 1e-9)
-
-    def _rate(self) -> float:
-        """Return the learning rate: a linear rise, a constant peak, then half a cosine down to 2 % of the peak."""
-        warm = min(1.0, (self.progress.step + 1) / max(self.settings.warm_up, 1))
-        fall = max(0.0, self._share_done() - self.settings.hold) / (1 - self.settings.hold)
-        return self.settings.rate * warm * (0.02 + 0.98 * 0.5 * (1 + float(np.cos(np.pi * min(1.0, fall)))))
 
     # One step
 
@@ -178,7 +134,7 @@ class Trainer:
             features = network.encode(self.model, network.normalise(batch.images), batch.window)
             loss, measured = self._run_rounds(rng, features, batch)
         dense = self.affinity.loss(features.float(), batch.labels, rng)
-        loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self._share_done()) * dense
+        loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self.progress.share_done(self.settings.stages)) * dense
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._update()
@@ -188,11 +144,9 @@ class Trainer:
         """Update the weights, unless the gradient is not finite, and the moving average of the weights."""
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
         if bool(torch.isfinite(norm)):
-            self._optimizer.step(self._rate())
+            self._optimizer.step(self.progress.rate(self.settings))
         self.progress.step += 1
-        decay = min(EMA_DECAY, (1 + self.progress.step) / (10 + self.progress.step))
-        with torch.no_grad():
-            torch._foreach_lerp_(self._averages, [p.data for p in self._averaged_parameters], 1 - decay)
+        self._averages.update(self.progress.step)
 
     def _run_rounds(
         self, rng: np.random.Generator, features: network.Features, batch: _Batch
@@ -273,7 +227,7 @@ class Trainer:
             for key, value in measured.items():
                 if value == value:  # a NaN means that no prompt of this kind points at an object
                     recent[key] = 0.98 * recent.get(key, value) + 0.02 * value
-            self._count_step(stage, time.monotonic() - start)
+            self.progress.count_step(stage, time.monotonic() - start)
             if self.progress.step % 20 == 0:
                 self.progress.history.append(
                     {
@@ -285,7 +239,7 @@ class Trainer:
                 )
             text = " ".join(f"{key} {value:.3f}" for key, value in sorted(recent.items()))
             bar.set_postfix_str(f"stage {self.progress.stage + 1}, step {self.progress.step}: {text}", refresh=False)
-            bar.update(100 * self._share_done() - bar.n)
+            bar.update(100 * self.progress.share_done(self.settings.stages) - bar.n)
             if save is not None and time.monotonic() - last_save > save_seconds:
                 save(self)
                 last_save = time.monotonic()
@@ -293,22 +247,11 @@ class Trainer:
         if save is not None:
             save(self)
 
-    def _count_step(self, stage: Stage, seconds: float) -> None:
-        """Count a step and its duration, and go to the next stage if this one is finished."""
-        now = self.progress
-        now.stage_steps += 1
-        now.stage_seconds += seconds
-        now.seconds += seconds
-        if stage.share_done(now.stage_steps, now.stage_seconds) >= 1.0:
-            now.stage, now.stage_steps, now.stage_seconds = now.stage + 1, 0, 0.0
-
     # Checkpoints
 
     def averaged_state(self, dtype: torch.dtype = torch.float16) -> dict[str, Tensor]:
         """Return the model's state dict with averaged weights, on the CPU; floating-point tensors have type `dtype`."""
-        state = {name: value.detach() for name, value in self.model.state_dict().items()}
-        state.update(zip(self._names, self._averages, strict=True))
-        return {n: (v.to(dtype) if v.is_floating_point() else v).cpu().contiguous() for n, v in state.items()}
+        return cast({**self.model.state_dict(), **self._averages.state()}, dtype)
 
     def export(self, path: Path) -> None:
         """Write the averaged weights as FP16, in the layout of the official checkpoints.
@@ -316,7 +259,7 @@ class Trainer:
         Raises:
             OSError: the file cannot be written.
         """
-        _save({"model": self.averaged_state()}, path)
+        save({"model": self.averaged_state()}, path)
 
     def save(self, path: Path) -> None:
         """Write the state that a resumed run needs.
@@ -327,11 +270,11 @@ class Trainer:
         content = {
             "model": self.model.state_dict(),
             "affinity": self.affinity.state_dict(),
-            "average": dict(zip(self._names, self._averages, strict=True)),
+            "average": self._averages.state(),
             "optimizer": self._optimizer.state(),
-            "progress": json.dumps(asdict(self.progress)),
+            "progress": self.progress.to_json(),
         }
-        _save(content, path)
+        save(content, path)
 
     def load(self, path: Path) -> None:
         """Restore the state that `save` wrote. The settings may have changed, but the current stage keeps its index.
@@ -339,20 +282,13 @@ class Trainer:
         Raises:
             CheckpointError: the file is damaged, or it belongs to another model or optimizer.
         """
-        try:
+        with restoring(path, "this model and optimizer"):
             content = torch.load(path, map_location=self.settings.device, weights_only=True)
             self.model.load_state_dict(content["model"])
             self.affinity.load_state_dict(content["affinity"])
-            self._averages = [content["average"][name].clone() for name in self._names]
+            self._averages.load(content["average"])
             self._optimizer.load(content["optimizer"])
-            self.progress = Progress(**json.loads(content["progress"]))
-        except (
-            pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError,
-        ) as error:  # fmt: skip
-            raise CheckpointError(
-                f"{path} is not a training state of this model and optimizer: remove it to start a new run "
-                f"({type(error).__name__})"
-            ) from error
+            self.progress = Progress.from_json(content["progress"])
 
 
 def _first_prompts(
@@ -384,15 +320,6 @@ def _record_iou(
             measured[f"{name}{round_number + 1}" if round_number else name] = float(iou[chosen, 0].mean())
             if round_number == 0:
                 measured[f"{name}_best"] = float(iou[chosen, 1:].max(1).mean())
-
-
-def _save(content: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        atomic_path(path) as partial,
-        partial.open("wb") as file,
-    ):  # given a path, torch would store its name in the file
-        torch.save(content, file)
 
 
 __all__ = ["Progress", "Settings", "Trainer"]

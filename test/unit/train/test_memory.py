@@ -62,7 +62,9 @@ def make_trainer(prepared, steps=2):
     from triton_sam.train import memory_trainer
 
     model, clip = prepared
-    settings = memory_trainer.MemorySettings((memory_trainer.ClipStage(FRAMES, steps),), rate=3e-3, warm_up=1)
+    settings = memory_trainer.MemorySettings(
+        (memory_trainer.ClipStage(frames=FRAMES, steps=steps),), rate=3e-3, warm_up=1
+    )
     return memory_trainer.MemoryTrainer(copy.deepcopy(model), settings, OneClip(clip))
 
 

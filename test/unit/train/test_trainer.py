@@ -24,7 +24,7 @@ SCENE = scenes.HELD_OUT_SEED + 503
 def stage(size, steps, prompts=2):
     from triton_sam.train.stages import Stage, View
 
-    return Stage((View(size, size, images=1, prompts=prompts),), steps)
+    return Stage(views=(View(size, size, images=1, prompts=prompts),), steps=steps)
 
 
 def make_trainer(module, stages, seed=0, optimizer="adamw"):
@@ -130,7 +130,7 @@ class TestTrainer:
         first.draw = whole.draw
         for _ in range(2):
             first.step()
-            first._count_step(stages[0], 0.1)
+            first.progress.count_step(stages[0], 0.1)
         first.save(tmp_path / "state.pt")
         second = make_trainer(trainer_module, stages, optimizer=optimizer)
         second.draw = whole.draw

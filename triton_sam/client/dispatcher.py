@@ -98,10 +98,7 @@ class Dispatcher:
         Raises:
             ConfigurationError: the client is closed, or it belongs to the parent of this process.
         """
-        self._check_process()
-        with self._lock:
-            self._check_open()
-            return asyncio.run_coroutine_threadsafe(self._infer(request, end), self._loop)
+        return self._submit(self._infer, request, end)
 
     @property
     def can_stream(self) -> bool:
@@ -118,10 +115,7 @@ class Dispatcher:
         Raises:
             ConfigurationError: the client is closed, or it belongs to the parent of this process.
         """
-        self._check_process()
-        with self._lock:
-            self._check_open()
-            return asyncio.run_coroutine_threadsafe(self._stream(request, put), self._loop)
+        return self._submit(self._stream, request, put)
 
     def is_ready(self, model: str) -> concurrent.futures.Future[bool]:
         """Ask outside of all lanes whether the server has a model ready.
@@ -129,10 +123,7 @@ class Dispatcher:
         Raises:
             ConfigurationError: the client is closed, or it belongs to the parent of this process.
         """
-        self._check_process()
-        with self._lock:
-            self._check_open()
-            return asyncio.run_coroutine_threadsafe(self._is_ready(model), self._loop)
+        return self._submit(self._is_ready, model)
 
     def change(self, act: Callable[[Lanes[Work[Any]]], Step[Work[Any]]]) -> int:
         """Change the lanes; return the number of requests that the change cancelled.
@@ -190,6 +181,15 @@ class Dispatcher:
         The thread of the loop does not exist in a child, and the lock may be held by a thread that does not either.
         """
         return os.getpid() != self._process_id
+
+    def _submit(
+        self, call: Callable[..., Coroutine[Any, Any, Outcome]], *arguments: object
+    ) -> concurrent.futures.Future[Outcome]:
+        """Run a call on the I/O loop."""
+        self._check_process()
+        with self._lock:
+            self._check_open()
+            return asyncio.run_coroutine_threadsafe(call(*arguments), self._loop)
 
     def _check_process(self) -> None:
         if self._is_inherited:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .._common.extras import missing
 from ..errors import CheckpointError, ConfigurationError
@@ -16,6 +16,7 @@ except ImportError as error:
     raise missing("exporting needs", "export", error) from error
 
 Weights = Mapping[str, Any]
+Built = TypeVar("Built")
 
 
 def initialised(
@@ -43,10 +44,7 @@ def initialised(
     """
     if (checkpoint is None) == (random_seed is None):
         raise ConfigurationError("give either a checkpoint or the seed of random weights")
-    # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(random_seed or 0)
-        model = build()
+    model = seeded(build, random_seed)
     if checkpoint is None:
         randomise(model, random_seed or 0)
     else:
@@ -56,6 +54,16 @@ def initialised(
             adapt(state, model)
         load_strictly(model, state, path, question)
     return model.requires_grad_(False)
+
+
+def seeded(build: Callable[[], Built], seed: int | None) -> Built:
+    """Build a model whose fresh weights depend on a seed alone; None counts as 0.
+
+    Layers draw their initial weights from torch's global generator, whose state is the same afterwards.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed or 0)
+        return build()
 
 
 def read_state_dict(path: Path, download_hint: str) -> Weights:

@@ -1,4 +1,4 @@
-"""Lines of the config.pbtxt of models that are written from the wire contract."""
+"""The texts of models in Python that are written from the wire contract: lines of config.pbtxt, and model.py."""
 
 from __future__ import annotations
 
@@ -6,6 +6,24 @@ from collections.abc import Iterable
 
 from ..repository.config import ConfigTensor, parse_config
 from ..wire.contract import Parameter, WireTensor
+
+
+def program(package: str, purpose: str) -> str:
+    """Return the text of a model.py that takes its program from a package in triton_sam.sessions.
+
+    Args:
+        package: name of the package, whose module triton_model has the program.
+        purpose: the docstring.
+    """
+    return f'''"""{purpose}"""
+
+try:
+    from triton_sam.sessions.{package}.triton_model import TritonPythonModel
+except ImportError as error:
+    raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({{error}})") from error
+
+__all__ = ["TritonPythonModel"]
+'''
 
 
 def explained(tensor: WireTensor) -> ConfigTensor:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..errors import ConfigurationError, ServerError, ServerTimeoutError
 from .base import Tensors
-from .failures import all_outputs, map_error
+from .failures import all_outputs, map_error, mapped_errors
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
 from .protocols import AsyncProtocolClient, AsyncStreamingClient
 from .retry import Attempts
@@ -126,17 +126,11 @@ class AsyncTransport:
         """
         if not isinstance(self._client, AsyncStreamingClient):
             raise ConfigurationError(NO_STREAMS)
-        with inference_span(model) as headers:
-            try:
-                answers = self._client.stream(model, inputs, outputs, headers, self._timeout)
-                async with contextlib.aclosing(answers):
-                    async for arrays in answers:
-                        yield all_outputs(arrays, model, outputs)
-            except Exception as error:
-                meant = map_error(error, self._url, model)
-                if meant is None:
-                    raise
-                raise meant from (None if meant is error else error)
+        with inference_span(model) as headers, mapped_errors(self._url, model):
+            answers = self._client.stream(model, inputs, outputs, headers, self._timeout)
+            async with contextlib.aclosing(answers):
+                async for arrays in answers:
+                    yield all_outputs(arrays, model, outputs)
 
     async def is_ready(self, model: str) -> bool:
         """Return whether the server answers and reports that a model is ready. There is one attempt."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from .._common.tracing import span
 from ..errors import ConfigurationError, ServerError
 from .base import Tensors
-from .failures import all_outputs, map_error
+from .failures import all_outputs, map_error, mapped_errors
 from .options import Busy, certificates, check_times, request_headers, waits_if_busy
 from .protocols import ProtocolClient, SharedTensor, StreamingClient
 from .retry import Attempts
@@ -108,15 +108,9 @@ class Transport:
         """
         if not isinstance(self._client, StreamingClient):
             raise ConfigurationError(NO_STREAMS)
-        with inference_span(model) as headers:
-            try:
-                for arrays in self._client.stream(model, inputs, outputs, headers, self._timeout):
-                    yield all_outputs(arrays, model, outputs)
-            except Exception as error:
-                meant = map_error(error, self.url, model)
-                if meant is None:
-                    raise
-                raise meant from (None if meant is error else error)
+        with inference_span(model) as headers, mapped_errors(self.url, model):
+            for arrays in self._client.stream(model, inputs, outputs, headers, self._timeout):
+                yield all_outputs(arrays, model, outputs)
 
     def is_ready(self) -> bool:
         """Return whether the server answers and reports that it is ready."""

@@ -11,38 +11,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...families.sam1 import PIXEL_MEAN, PIXEL_STD
 from ..point_graphs import channel_norm
+from ..sam1.graphs import Sam1Encoder
 
 
-class MobileSamEncoder(nn.Module):
-    """Computes the embeddings of images, as SamPredictor.set_torch_image does.
+class MobileSamEncoder(Sam1Encoder):
+    """Computes the embeddings of images, as mobile_sam.SamPredictor.set_torch_image does.
 
     Args:
         model: a mobile_sam.modeling.Sam.
     """
 
-    mean: Tensor
-    std: Tensor
-
     def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.encoder = model.image_encoder
-        self.register_buffer("mean", torch.tensor(PIXEL_MEAN).reshape(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(PIXEL_STD).reshape(1, 3, 1, 1), persistent=False)
+        super().__init__(model)
         self.stages = nn.ModuleList(Stage(layer) for layer in list(self.encoder.layers)[1:])
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Encode images.
-
-        Args:
-            image: (B,3,S,S) RGB in 0..1; S is the image size in pixels. The padding has the mean colour, PIXEL_MEAN of
-                families.sam1.
-
-        Returns:
-            image_embeddings (B,256,S/16,S/16).
-        """
-        x = self.encoder.layers[0](self.encoder.patch_embed((image - self.mean) / self.std))
+    def embed(self, pixels: Tensor) -> Tensor:
+        """See Sam1Encoder.embed."""
+        x = self.encoder.layers[0](self.encoder.patch_embed(pixels))
         for stage in self.stages:
             x = stage(x)
         narrow, norm_1, smooth, norm_2 = self.encoder.neck

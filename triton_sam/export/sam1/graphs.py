@@ -41,7 +41,11 @@ class Sam1Encoder(nn.Module):
         Returns:
             image_embeddings (B,256,S/16,S/16).
         """
-        embeddings: Tensor = self.encoder((image - self.mean) / self.std)
+        return self.embed((image - self.mean) / self.std)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Compute the embeddings of normalised pixels."""
+        embeddings: Tensor = self.encoder(pixels)
         return embeddings
 
 

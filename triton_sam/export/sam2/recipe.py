@@ -27,6 +27,7 @@ try:
 
     from .. import onnx_tools
     from ..point_graphs import trace_decoder
+    from ..weights import seeded
     from . import attention
     from .graphs import Sam2Decoder, Sam2Encoder
     from .video_graphs import check_video_model, trace_video
@@ -109,10 +110,7 @@ def load_model(
     if (checkpoint is None) == (random_seed is None):
         raise ConfigurationError("give either a checkpoint or the seed of random weights")
     config = _config(checkpoint, model_cfg)
-    # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(random_seed or 0)
-        model = sam2_model.build_model(config, image_size)
+    model = seeded(lambda: sam2_model.build_model(config, image_size), random_seed)
     if checkpoint is not None:
         sam2_model.load_checkpoint(model, checkpoint)
     else:

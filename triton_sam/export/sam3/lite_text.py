@@ -10,7 +10,7 @@ from typing import Any
 
 from ..._common.extras import missing
 from ...errors import CheckpointError, ConfigurationError
-from ..weights import randomise
+from ..weights import randomise, seeded
 from .model import load_official
 
 try:
@@ -102,9 +102,7 @@ def _plain(config: Any) -> dict[str, Any]:
 def _random(size: str, channels: int, seed: int) -> tuple[torch.nn.Module, torch.nn.Module]:
     official: Any = modeling_sam3_lite_text.Sam3LiteTextTextModel
     config = text_configuration(size)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        encoder, projection = official(config), torch.nn.Linear(config.hidden_size, channels)
+    encoder, projection = seeded(lambda: (official(config), torch.nn.Linear(config.hidden_size, channels)), seed)
     for index, part in enumerate((encoder, projection)):
         randomise(part, seed + index)
     return encoder, projection

@@ -10,7 +10,7 @@ from typing import Any
 from ..._common.extras import missing
 from ..._common.text import first_line
 from ...errors import CheckpointError, ConfigurationError
-from ..weights import randomise
+from ..weights import randomise, seeded
 
 try:
     import torch
@@ -72,10 +72,7 @@ def load_model(
     if checkpoint is not None:
         tracker: torch.nn.Module = load_official(Path(checkpoint), Sam3TrackerModel)
         return tracker.requires_grad_(False)
-    # Layers draw their initial weights from torch's global generator, so seed it and restore its state afterwards.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(random_seed or 0)
-        model = build_model(size or "full")
+    model = seeded(lambda: build_model(size or "full"), random_seed)
     randomise(model, random_seed or 0)
     return model.eval().requires_grad_(False)
 
@@ -99,9 +96,7 @@ def add_detector(
         detector: Any = load_official(Path(checkpoint), Sam3Model)
     else:
         official: Any = Sam3Model
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(random_seed or 0)
-            detector = official(detector_configuration(size or "full"))
+        detector = seeded(lambda: official(detector_configuration(size or "full")), random_seed)
         randomise(detector, random_seed or 0)
     # The checkpoint has the weights of the backbone once, so this changes no number and saves their memory.
     detector.vision_encoder.backbone = model.vision_encoder.backbone

@@ -12,17 +12,9 @@ from ...repository.aliases import Alias, install_alias, read_config
 from ...repository.config import ConfigTensor, tensor_list
 from ...repository.names import ALIAS_KEY
 from ...wire.encoder_front import PRIORITY_LEVELS, Pixels, check_pixels, front_inputs, front_parameters
-from ..config_text import checked, explained, parameter_lines
+from ..config_text import checked, explained, parameter_lines, program
 
-MODEL_TEXT = '''"""An encoder under the name that Paintera asks for; see docs/how-to/paintera.md."""
-
-try:
-    from triton_sam.sessions.encoder_front.triton_model import TritonPythonModel
-except ImportError as error:
-    raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({error})") from error
-
-__all__ = ["TritonPythonModel"]
-'''
+MODEL_TEXT = program("encoder_front", "An encoder under the name that Paintera asks for; see docs/how-to/paintera.md.")
 """The text of model.py in the folder of every front end."""
 QUEUE = (
     "# Triton's queue: a cancelled request is dropped there, and priority 1 overtakes. Other priorities count as 2.",

@@ -9,17 +9,11 @@ from ...repository.config import QUEUE, tensor_list
 from ...repository.names import ALIAS_KEY
 from ...wire import contract
 from ...wire.contract import Parameter, WireTensor
-from ..config_text import checked, explained, parameter_lines
+from ..config_text import checked, explained, parameter_lines, program
 
-MODEL_TEXT = '''"""Streams the parts of a search for all objects; see docs/how-to/everything.md."""
-
-try:
-    from triton_sam.sessions.everything_front.triton_model import TritonPythonModel
-except ImportError as error:
-    raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({error})") from error
-
-__all__ = ["TritonPythonModel"]
-'''
+MODEL_TEXT = program(
+    "everything_front", "Streams the parts of a search for all objects; see docs/how-to/everything.md."
+)
 """The text of model.py in the folder of every front end."""
 _INPUTS = (
     WireTensor(contract.IMAGE_ID, "BYTES", (1,), note="of an image that the session model keeps"),

@@ -5,18 +5,12 @@ from __future__ import annotations
 from ...families.base import Family
 from ...repository.config import QUEUE, tensor_list
 from ...wire import video
-from ..config_text import checked, explained, parameter_lines
+from ..config_text import checked, explained, parameter_lines, program
 
 MODEL_NAME = "model.py"
-MODEL_TEXT = '''"""SAM2 follows objects through videos, which are kept on the server; see docs/reference/video.md."""
-
-try:
-    from triton_sam.sessions.video.triton_model import TritonPythonModel
-except ImportError as error:
-    raise ImportError(f"this model needs the triton_sam package: pip install triton-sam ({error})") from error
-
-__all__ = ["TritonPythonModel"]
-'''
+MODEL_TEXT = program(
+    "video", "SAM2 follows objects through videos, which are kept on the server; see docs/reference/video.md."
+)
 """The text of model.py in the folder of every video model."""
 
 

@@ -127,8 +127,11 @@ def test_deleting_a_video_stops_it_and_closes_its_session(http, client, mp4):
     http.post(f"{path}/prompts", json=POINT)
     client.seconds = 0.05
     with http.stream("POST", f"{path}/propagate", json={}) as answer:
-        next(events_of(answer.iter_lines()))
+        found = events_of(answer.iter_lines())
+        next(found)
         assert http.delete(path).status_code == 204
+        name, data = list(found)[-1]  # the reader is still there, and hears why there is no more
+        assert (name, data["status"], data["code"]) == ("error", 404, "unknown_video")
     assert client.videos[-1].is_closed
     assert len(client.videos[-1].computed) < 24
 

@@ -18,8 +18,6 @@ from ...masks.segment import Segment
 from ...tracks.records import MaskRecord
 from ..engine import Pair
 from ..problems import Problem
-from ..videos.events import Event
-from ..videos.propagation import Propagation
 from ..videos.schemas import PropagateRequest, RleMask, VideoPrompt
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
@@ -115,9 +113,7 @@ def video_prompt(**members: Any) -> VideoPrompt:
         raise Problem(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:MAX_FAULT]) from None
 
 
-async def tracked(
-    video: StoredVideo, way: PropagateRequest
-) -> AsyncGenerator[tuple[int, tuple[MaskRecord, ...]], None]:
+async def tracked(video: StoredVideo, way: PropagateRequest) -> AsyncGenerator[FrameRecords, None]:
     """Track all objects, and yield each frame with its masks. Tracking ends if nobody reads on.
 
     Raises:
@@ -126,7 +122,7 @@ async def tracked(
     propagation = await video.tracking.propagate(way)
     try:
         while True:
-            event = await _next(propagation)
+            event = await propagation.events.get()
             told = json.loads(event.data)
             if event.name == "error":
                 raise Problem(told["status"], told["detail"], code=told.get("code"))
@@ -136,21 +132,6 @@ async def tracked(
                 return
     finally:
         propagation.leave()
-
-
-async def _next(propagation: Propagation) -> Event:
-    """Return the next event. Nobody puts one into the queue once the video is removed."""
-    while propagation.events.empty():
-        if propagation.task.done():
-            raise Problem(404, "the frames have been removed", code="unknown_video")
-        event = asyncio.ensure_future(propagation.events.get())
-        try:
-            await asyncio.wait({event, propagation.task}, return_when=asyncio.FIRST_COMPLETED)
-            if event.done():
-                return event.result()
-        finally:
-            event.cancel()
-    return propagation.events.get_nowait()
 
 
 async def in_thread(

@@ -72,14 +72,16 @@ def router(bridge: Bridge) -> APIRouter:
         count = len(bridge.pairs)
         return {"status": "healthy" if count else "unhealthy", "models_loaded": count, "timestamp": now}
 
+    def has_words() -> bool:
+        return any(pair.finds_concepts for pair in bridge.pairs.values())
+
     @api.get("/v1/models", summary="Models for X-AnyLabeling")
     async def models() -> dict[str, Any]:
         """List the models."""
         await bridge.pair(None)
         images = {name: described(pair) for name, pair in bridge.pairs.items()}
-        has_words = any(pair.finds_concepts for pair in bridge.pairs.values())
         videos = {
-            f"{name}{SUFFIX}": described_video(pair, has_words)
+            f"{name}{SUFFIX}": described_video(pair, has_words())
             for name, pair in bridge.pairs.items()
             if pair.tracks_videos
         }
@@ -90,8 +92,7 @@ def router(bridge: Bridge) -> APIRouter:
         """Describe a model."""
         if model_id not in bridge.pairs and model_id.endswith(SUFFIX):
             pair = await bridge.videos.pair(pair_name(model_id))
-            has_words = any(each.finds_concepts for each in bridge.pairs.values())
-            return {"success": True, "data": {"model_id": model_id, **described_video(pair, has_words)}}
+            return {"success": True, "data": {"model_id": model_id, **described_video(pair, has_words())}}
         pair = await bridge.pair(model_id)
         return {"success": True, "data": {"model_id": pair.name, **described(pair)}}
 

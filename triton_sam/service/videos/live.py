@@ -85,7 +85,7 @@ class LiveVideo:
                 )
                 self._records.put(0, [await self._record(0, number, segment)])
                 self._path.begin(number)
-            return list(self._records.all()[0])
+            return list(self._records.at(0))
 
         return await self._run(work)
 

@@ -63,6 +63,11 @@ class Propagation:
         while not self.events.empty():
             self.events.get_nowait()
 
+    def end(self, problem: Problem) -> None:
+        """Stop after the frame that Triton computes. The reader gets a last event, an error, at once."""
+        self.leave()
+        self.events.put_nowait(event("error", **problems.body(problem)))
+
     async def _run(self) -> None:
         try:
             async with self._lock:

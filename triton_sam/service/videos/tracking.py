@@ -212,7 +212,7 @@ class Tracking:
     async def close(self) -> None:
         """Stop everything, end the session at Triton, and forget all masks. It raises nothing."""
         if self._propagation is not None:
-            self._propagation.leave()
+            self._propagation.end(Problem(404, "the video has been removed", code="unknown_video"))
             await asyncio.wait({self._propagation.task})
         async with self._lock:
             video, self._video = self._video, None

@@ -15,21 +15,12 @@ pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
-from support.running_browser import WIDE, Page, open_page
+from support.running_browser import NAMELESS, SMALL_TARGETS, WIDE, Page, open_page
 from support.video_page import covered, go_to, open_clip, reload, segmented, shown, track
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
-FINGER = 44
 FRAMES = 40
-SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]
-    .map((e) => [e, e.getBoundingClientRect()])
-    .filter(([e, b]) => b.width && b.height && !e.closest("dialog") && (b.width < {FINGER} || b.height < {FINGER}))
-    .map(([e]) => e.id || e.getAttribute("aria-label") || e.textContent.trim())"""
-NAMELESS = """[...document.querySelectorAll("button, select, input")]
-    .filter((e) => e.getBoundingClientRect().width && !e.closest("dialog"))
-    .filter((e) => !(e.getAttribute("aria-label") || e.labels?.length || e.innerText?.trim()))
-    .map((e) => e.outerHTML)"""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +47,14 @@ def page(browser, running, client, path):
     with open_page(browser, running[0].url) as page:
         open_clip(page, path)
         yield page
+
+
+@pytest.fixture
+def no_encoder(running, monkeypatch):
+    async def embed(*_):
+        """There is no encoder."""
+
+    monkeypatch.setattr(running[0].app.state.engine, "embed", embed)
 
 
 def test_a_click_is_tracked_and_the_overlay_is_the_mask(page):
@@ -276,11 +275,8 @@ def test_a_reload_loses_nothing(page, client):
     wait_until(lambda: list(client.videos[-1].prompts) == [1])
 
 
-def test_the_next_file_takes_the_place_of_the_kept_video(page, running, images, monkeypatch):
-    async def embed(*_):
-        """There is no encoder."""
-
-    monkeypatch.setattr(running[0].app.state.engine, "embed", embed)
+@pytest.mark.usefixtures("no_encoder")
+def test_the_next_file_takes_the_place_of_the_kept_video(page, images):
     page.click(*clip.START)
     segmented(page)
     page.open(images / "shapes.jpg")
@@ -289,6 +285,15 @@ def test_the_next_file_takes_the_place_of_the_kept_video(page, running, images, 
     page.ready()
     page.opened("shapes.jpg")
     assert page.page.is_hidden("#timeline")
+
+
+@pytest.mark.usefixtures("no_encoder")
+def test_frames_that_still_load_are_given_up_with_their_video(page, images, path):
+    with page.held("/frames/(?!0[?])") as held:
+        open_clip(page, path)
+        wait_until(lambda: page.page.wait_for_timeout(20) or held)
+        page.open(images / "shapes.jpg")
+    page.page.wait_for_timeout(300)
 
 
 def test_a_service_that_cannot_take_the_kept_video_gets_it_later(page, client):
@@ -304,11 +309,8 @@ def test_a_service_that_cannot_take_the_kept_video_gets_it_later(page, client):
     page.faults.clear()
 
 
-def test_an_image_after_a_video_and_a_video_after_an_image(page, running, images, path, monkeypatch):
-    async def embed(*_):
-        """There is no encoder."""
-
-    monkeypatch.setattr(running[0].app.state.engine, "embed", embed)
+@pytest.mark.usefixtures("no_encoder")
+def test_an_image_after_a_video_and_a_video_after_an_image(page, running, images, path):
     page.click(*clip.START)
     segmented(page)
     video = page.page.evaluate("tritonSam.video.info.id")

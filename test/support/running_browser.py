@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,16 @@ from support.conditions import wait_until  # noqa: E402 - needs the service extr
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE = {"width": 1280, "height": 800}
+FINGER = 44
+"""Pixels that a finger needs."""
+SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]
+    .map((e) => [e, e.getBoundingClientRect()])
+    .filter(([e, b]) => b.width && b.height && !e.closest("dialog") && (b.width < {FINGER} || b.height < {FINGER}))
+    .map(([e]) => e.id || e.getAttribute("aria-label") || e.textContent.trim())"""
+NAMELESS = """[...document.querySelectorAll("button, select, input")]
+    .filter((e) => e.getBoundingClientRect().width && !e.closest("dialog"))
+    .filter((e) => !(e.getAttribute("aria-label") || e.labels?.length || e.innerText?.trim()))
+    .map((e) => e.outerHTML)"""
 
 
 class Page:
@@ -63,6 +74,23 @@ class Page:
             [x, y],
         )
 
+    @contextlib.contextmanager
+    def held(self, pattern):
+        """Let requests whose addresses fit a pattern wait; at the end, the service gets those that are still wanted."""
+        held = []
+
+        def keep(route):
+            held.append(route)
+
+        self.page.route(re.compile(pattern), keep)
+        try:
+            yield held
+        finally:
+            self.page.unroute_all()
+            for route in held:
+                with contextlib.suppress(playwright.Error):  # the page has given up this request
+                    route.continue_()
+
     def download(self, button):
         with self.page.expect_download() as waiting:
             self.page.click(button)
@@ -90,5 +118,5 @@ def open_page(browser: Any, url: str) -> Iterator[Page]:
     page.page.goto(url)
     page.ready()
     yield page
-    assert page.faults == []
+    assert page.faults == [], page.faults
     context.close()

@@ -10,12 +10,17 @@ export class Frames {
   #waiting = new Map(); // index -> promise
   #queue = [];
   #running = 0;
-  #isClosed = false;
+  #end = new AbortController();
 
-  /** ``load(index)`` returns the picture of a frame as Blob; ``pixels`` is the size of a picture. */
+  /** ``load(index, signal)`` returns the picture of a frame as Blob; ``pixels`` is the size of a picture. */
   constructor(load, pixels) {
     this.#load = load;
     this.#limit = Math.max(8, Math.floor(KEPT_BYTES / (4 * pixels)));
+  }
+
+  /** Ends all loading when the video is closed. */
+  get signal() {
+    return this.#end.signal;
   }
 
   /** Return the picture of a frame. The frames that were asked for last come first. */
@@ -39,8 +44,8 @@ export class Frames {
   }
 
   close() {
-    this.#isClosed = true;
-    for (const job of this.#queue.splice(0)) job.reject(new Error("the video was closed"));
+    this.#end.abort(new Error("the video was closed"));
+    for (const job of this.#queue.splice(0)) job.reject(this.signal.reason);
     for (const picture of this.#kept.values()) picture.close();
     this.#kept.clear();
   }
@@ -54,8 +59,8 @@ export class Frames {
 
   async #run({ index, resolve, reject }) {
     try {
-      const picture = await createImageBitmap(await this.#load(index));
-      if (!this.#isClosed) this.#keep(index, picture);
+      const picture = await createImageBitmap(await this.#load(index, this.signal));
+      if (!this.signal.aborted) this.#keep(index, picture);
       resolve(picture);
     } catch (error) {
       reject(error);

@@ -89,6 +89,7 @@ export class Video {
       first = await frames.get(frame);
       signal.throwIfAborted();
     } catch (error) {
+      frames.close();
       rest.forget(info.id);
       throw error;
     }
@@ -113,8 +114,8 @@ export class Video {
     const { file, id } = this.info;
     const info = await rest.upload(file, this.#page.settings.model, signal, heard);
     const isAnother = info.model !== this.info.model;
-    rest.forget(id);
     this.#take(info, file, this.#framesOf(info));
+    rest.forget(id); // after its frames: none of them is asked for any more
     if (isAnother) {
       this.masks.reset();
       this.#keeper.forgetMasks(info.model);
@@ -125,9 +126,9 @@ export class Video {
   close() {
     if (!this.info) return;
     this.pause();
-    rest.forget(this.info.id);
     this.#frames.close();
     this.#timeline.close();
+    rest.forget(this.info.id); // after its frames: none of them is asked for any more
     this.info = this.masks.video = null;
     this.#keeper.end();
     this.#noted = "";
@@ -237,13 +238,15 @@ export class Video {
     this.#frames?.close();
     this.#frames = frames;
     this.info = this.masks.video = { ...info, name, stem: name.replace(/\.[^.]*$/, ""), file };
-    this.#timeline.open(info, async (index, width) => createImageBitmap(await rest.frame(info.id, index, width)));
+    this.#timeline.open(info, async (index, width) =>
+      createImageBitmap(await rest.frame(info.id, index, width, frames.signal)),
+    );
   }
 
   #framesOf(info) {
     const width = Math.min(info.width, LARGEST);
     const height = (width * info.height) / info.width;
-    return new Frames((index) => rest.frame(info.id, index, width), width * height);
+    return new Frames((index, signal) => rest.frame(info.id, index, width, signal), width * height);
   }
 
   async #show(frame) {

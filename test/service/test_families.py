@@ -34,7 +34,7 @@ def triton(families_server):
 
 @pytest.fixture(scope="module")
 def service(triton):
-    with running_service(triton.grpc_url) as running:
+    with running_service(triton.grpc_url, adapters=("qupath",)) as running:
         yield running
 
 
@@ -111,6 +111,19 @@ def test_sam3_takes_no_mask(service, photo):
     answer = service.http.post(f"/v1/images/{image['id']}/segment", json=body)
     assert answer.status_code in (400, 422), answer.text
     assert "mask" in answer.json()["detail"]
+
+
+@pytest.mark.skipif("mobilesam" not in FAMILIES, reason="MobileSAM is not installed")
+def test_qupath_asks_for_mobilesam_as_vit_t(service, triton, photo):
+    with client_of(triton, "mobilesam", photo) as client:
+        expected = client.segment([[300, 200]], [1], multimask_output=True)
+    points = {"point_coords": [[300, 200]], "point_labels": [1], "multimask_output": True}
+    body = {"type": "vit_t", "b64img": base64.b64encode(photo).decode(), **points}
+    answer = service.http.post("/sam/", json=body)
+    assert answer.status_code == 200, answer.text
+    qualities = [each["properties"]["quality"] for each in answer.json()]
+    assert qualities == pytest.approx([each.score for each in expected if each.box])
+    assert qualities
 
 
 def pixels(answer):

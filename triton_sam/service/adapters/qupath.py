@@ -32,13 +32,14 @@ TYPES = {
     "vit_h": ("sam1", "vit_h"),
     "vit_l": ("sam1", "vit_l"),
     "vit_b": ("sam1", "vit_b"),
+    "vit_t": ("mobilesam", "vit_t"),
     "sam2_l": ("sam2", "large"),
     "sam2_bp": ("sam2", "base_plus"),
     "sam2_s": ("sam2", "small"),
     "sam2_t": ("sam2", "tiny"),
     "sam3": ("sam3", ""),
 }
-"""The family and size of each type of samapi. Its vit_t is MobileSAM, which triton_sam does not serve."""
+"""The family and size of each type of samapi."""
 MULTI = "Multi"
 """The kinds of output that ask for several masks at a point begin with this word."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from support.commands import copy_committed
 
 from triton_sam._common.bundle import bundled, checkout
 from triton_sam.local_server.defaults import CUDA_POOL, METRICS
@@ -76,8 +76,7 @@ def test_the_options_of_the_document_work_together(tmp_path: Path) -> None:
     )
     for option in OPTIONS:
         assert option.partition("=")[0] in document
-    for name in ("sam2", "sam2_encoder", "sam2_decoder"):
-        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
+    copy_committed(tmp_path, "sam2", "sam2_encoder", "sam2_decoder")
     path = tmp_path / "sam2_decoder" / "config.pbtxt"
     text = path.read_text().replace("dynamic_batching {}", QUEUE_POLICY)
     path.write_text(re.sub(r"(?m)^instance_group.*$", LIMITER, text))

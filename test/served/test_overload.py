@@ -6,11 +6,11 @@ The long form takes five minutes for each protocol:
 """
 
 import os
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support.commands import copy_committed
 
 from triton_sam import SAM2TritonClient
 from triton_sam._common.bundle import bundled
@@ -56,8 +56,7 @@ def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol
 @pytest.mark.slow
 def test_a_full_queue_of_triton_counts_as_busy_as_well(tmp_path, images):
     """When clients send embeddings with each click, the queue is Triton's own, and config.pbtxt sets its limit."""
-    for name in ("sam2", "sam2_encoder", "sam2_decoder"):
-        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
+    copy_committed(tmp_path, "sam2", "sam2_encoder", "sam2_decoder")
     config = tmp_path / "sam2_decoder" / "config.pbtxt"
     limit = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
     config.write_text(config.read_text().replace("dynamic_batching {}", limit))

@@ -14,6 +14,7 @@ mobile_sam = pytest.importorskip("mobile_sam")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from support.commands import error_of  # noqa: E402
 from support.family_exports import FamilyExport, mobilesam_micro  # noqa: E402
 
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -140,10 +141,7 @@ def test_command_errors_are_one_line(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 1
-    error = capsys.readouterr().err.strip()
-    assert text in error
-    assert "\n" not in error
+    assert text in error_of(arguments, capsys)
     assert not (tmp_path / "model_repository").exists()
 
 

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.commands import copy_committed
 
-from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import RepositoryError
 from triton_sam.repository import aliases
@@ -27,11 +27,7 @@ output { name: "image_embeddings" data_type: TYPE_FP32 dims: [-1, 256, 64, 64] }
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """The demo model, and the folders of SAM1 as they are committed, without weights."""
-    for name in ("sam2_encoder", "sam2_decoder", "sam1_encoder", "sam1_decoder", "sam1"):
-        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
-    for weights in tmp_path.glob("sam1_*/*/*.onnx"):  # of this checkout
-        weights.unlink()
-    return tmp_path
+    return copy_committed(tmp_path, "sam2_encoder", "sam2_decoder", "sam1_encoder", "sam1_decoder", "sam1")
 
 
 def paintera(repository: Path, *options: str) -> int:

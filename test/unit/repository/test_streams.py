@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.commands import copy_committed
 
-from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.repository.config import parse_config
 from triton_sam.repository.selection import read_repository, select_models, unloadable
@@ -18,11 +18,7 @@ FRONT = "sam2_everything"
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """The demo model with its session model, and that of SAM1 without weights."""
-    for name in ("sam2", "sam2_encoder", "sam2_decoder", "sam1", "sam1_encoder", "sam1_decoder"):
-        shutil.copytree(bundled("model_repository") / name, tmp_path / name, ignore=shutil.ignore_patterns("[2-9]*"))
-    for weights in tmp_path.glob("sam1_*/*/*.onnx"):  # of this checkout
-        weights.unlink()
-    return tmp_path
+    return copy_committed(tmp_path, "sam2", "sam2_encoder", "sam2_decoder", "sam1", "sam1_encoder", "sam1_decoder")
 
 
 def everything(repository: Path, *options: str) -> int:

@@ -1,0 +1,28 @@
+"""Runs of the command line in this process, and repositories for them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from triton_sam._common.bundle import bundled
+from triton_sam.cli import main
+
+
+def error_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the error of a command that fails: one line."""
+    assert main(arguments) == 1
+    error = capsys.readouterr().err.strip()
+    assert "\n" not in error
+    return error
+
+
+def copy_committed(folder: Path, *models: str) -> Path:
+    """Copy models to a repository as they are committed: the demo model alone has weights."""
+    for name in models:
+        shutil.copytree(bundled("model_repository") / name, folder / name, ignore=shutil.ignore_patterns("[2-9]*"))
+    for weights in folder.glob("sam1_*/*/*.onnx"):  # of this checkout
+        weights.unlink()
+    return folder

@@ -40,8 +40,8 @@ _ROWS = 1024
 _STRIP = 1 << 25
 """Pixels of an image that are read at once for its signature, about."""
 _AGREES = 0.05
-"""Embeddings of one tile and two encoders may differ by this share (RMS of differences / RMS of values). Encoders with
-the same weights in fp32 and fp16 differ by less than a hundredth, and those with other weights by about 1."""
+"""Embeddings of one tile and two encoders may differ by this share (RMS of differences / RMS of values): the same
+weights in another precision, or on another processor, give almost the same values. The bound is a choice."""
 
 
 def default_path(image: str | os.PathLike[str], model: str) -> Path:

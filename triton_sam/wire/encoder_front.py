@@ -74,7 +74,7 @@ def front_parameters(family: Family, encoder_parameter: str, encoder: str, pixel
         family: the SAM family.
         encoder_parameter: the key of the parameter that names the encoder.
         encoder: name of the encoder.
-        pixels: what raw tensors hold if a request does not say it.
+        pixels: the contents of raw tensors, if a request does not tell them.
     """
     return (
         Parameter("family", family.name.upper()),

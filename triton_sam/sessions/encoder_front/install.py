@@ -29,7 +29,7 @@ def write_front(repository: Path, alias: Alias, family: str, pixels: Pixels = "a
         repository: the model repository.
         alias: name, encoder and renamed outputs.
         family: name of the encoder's family.
-        pixels: what raw tensors hold if a request does not say it.
+        pixels: the contents of raw tensors, if a request does not tell them.
 
     Returns:
         Path of the front end's config.pbtxt.

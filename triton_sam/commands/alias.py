@@ -58,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--pixels",
         choices=PIXEL_MODES,
         help="with paintera: the contents of raw tensors, unless a request tells them: RGB in 0..1 (unit), RGB "
-        "normalised by mean and standard deviation (normalised), or one of them as their values tell (auto, the default)",
+        "normalised by mean and standard deviation (normalised), or one of them as their values tell (auto, the "
+        "default)",
     )
     parser.add_argument("--remove", action="store_true", help="remove the names again")
     _options.add_repository(parser)

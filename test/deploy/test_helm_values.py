@@ -33,8 +33,8 @@ def test_presets_cover_every_official_size() -> None:
     sizes["sam3"] = {*FAMILIES["sam3"].hub.precisions, "checkpoint"}  # what `triton-sam setup sam3` takes
     assert {name: set(PRESETS[name]) for name in sizes} == sizes
     table = (ROOT / "docs/reference/models.md").read_text()
-    rows = re.findall(r"(?m)^\| (SAM\d|MobileSAM)\S* \| (\w+) \|(?: [^|]+ \|){2} (\d+) \|", table)
-    assert len(rows) == 8
+    rows = re.findall(r"(?m)^\| (SAM\d|MobileSAM|EdgeTAM)\S* \| (\w+) \|(?: [^|]+ \|){2} (\d+) \|", table)
+    assert len(rows) == 9
     for family, size, megabytes in rows:
         preset = PRESETS[family.lower()][size]
         assert preset["memory"] >= 2 * int(megabytes) / 1.048576 or preset["memory"] >= 512 > 2 * int(megabytes)

@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime")
 grpc = pytest.importorskip("tritonclient.grpc")
 
 from support.family_exports import SERVED as FAMILIES  # noqa: E402
-from support.family_exports import mobilesam_micro, sam1_micro, sam3_reduced  # noqa: E402
+from support.family_exports import edgetam_micro, mobilesam_micro, sam1_micro, sam3_reduced  # noqa: E402
 
 from triton_sam import SAM2TritonClient, SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -53,6 +53,8 @@ def test_all_are_ready_and_sorted(server: Any) -> None:
     expected = {"sam1": ("sam1",), "sam2": ("sam2", "my_sam"), "sam3": ("sam3",)}
     if "mobilesam" in FAMILIES:  # its tensors are SAM1's, so only config.pbtxt tells the two apart
         expected["mobilesam"] = ("mobilesam", "my_mobile")
+    if "edgetam" in FAMILIES:  # the same for SAM2's tensors
+        expected["edgetam"] = ("edgetam",)
     assert models.variants == expected
 
 
@@ -88,6 +90,10 @@ def reference(family: str) -> Reference:
         from triton_sam.export.mobilesam.recipe import EXPORTER
 
         return EXPORTER.reference(mobilesam_micro().model)
+    if family == "edgetam":
+        from triton_sam.export.edgetam.reference import EdgeTamReference
+
+        return EdgeTamReference(edgetam_micro().model)
     if family == "sam3":
         return Sam3Reference(sam3_reduced().model)
     return Sam2Reference(load_sam2(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))

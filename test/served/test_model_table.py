@@ -26,7 +26,16 @@ from triton_sam.export import registry  # noqa: E402
 def test_all_official_sizes_are_there() -> None:
     sizes = list(map(str, model_table.official_sizes()))
     sam1 = ["sam1/vit_b", "sam1/vit_l", "sam1/vit_h"]
-    assert sizes == [*sam1, "sam2/tiny", "sam2/small", "sam2/base_plus", "sam2/large", "sam3/full", "mobilesam/vit_t"]
+    assert sizes == [
+        *sam1,
+        "sam2/tiny",
+        "sam2/small",
+        "sam2/base_plus",
+        "sam2/large",
+        "sam3/full",
+        "mobilesam/vit_t",
+        "edgetam/repvit_m1",
+    ]
 
 
 @pytest.mark.parametrize("text", ["sam1", "sam1/tiny", "sam9/vit_b", ""])

@@ -24,6 +24,7 @@ from triton_sam.masks.rle import rle_to_mask  # noqa: E402
 
 NEW_FAMILIES = ("sam1", "sam3")
 MOBILE = [("mobilesam", "mobilesam", True), ("my_mobile", "mobilesam", False)] if "mobilesam" in FAMILIES else []
+EDGE = [("edgetam", "edgetam", True)] if "edgetam" in FAMILIES else []
 BOX = [180, 60, 420, 330]
 
 
@@ -57,6 +58,7 @@ def test_models_are_listed(service):
         ("my_sam", "sam2", False),  # an alias has no session model of its own
         ("sam3", "sam3", True),
         *MOBILE,
+        *EDGE,
     ]
     assert [model["name"] for model in listed if model["default"]] == ["sam2"]
     assert {model["family"]: model["takes_mask"] for model in listed} == {name: name != "sam3" for name in FAMILIES}
@@ -65,6 +67,7 @@ def test_models_are_listed(service):
         "sam2": ["sam2", "my_sam"],
         "sam3": ["sam3"],
         **({"mobilesam": [name for name, *_ in MOBILE]} if MOBILE else {}),
+        **({"edgetam": ["edgetam"]} if EDGE else {}),
     }
 
 

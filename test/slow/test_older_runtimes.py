@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import value_runner
-from support.family_exports import mobilesam_micro, sam3_concepts
+from support.family_exports import edgetam_micro, mobilesam_micro, sam3_concepts
 from support.older_runtimes import VERSION_PARAMETERS, python
 
 from triton_sam._common.bundle import bundled
@@ -72,6 +72,10 @@ def folder(video_models, tmp_path_factory) -> Path:
         for role, path in mobilesam_micro().files.items():
             (folder / "graphs" / f"mobilesam_{role}.onnx").symlink_to(path.resolve())
             np.savez(folder / "inputs" / f"mobilesam_{role}.npz", **inputs(path))
+    if importlib.util.find_spec("timm"):
+        for role, path in edgetam_micro().files.items():
+            (folder / "graphs" / f"edgetam_{role}.onnx").symlink_to(path.resolve())
+            np.savez(folder / "inputs" / f"edgetam_{role}.npz", **inputs(path))
     value_runner.main(folder)
     return folder
 

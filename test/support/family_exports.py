@@ -82,6 +82,15 @@ def mobilesam_micro() -> FamilyExport:
 
 
 @functools.cache
+def edgetam_micro() -> FamilyExport:
+    """EdgeTAM with few channels, and one block in each stage."""
+    from triton_sam.export.edgetam.model import load_model
+
+    model = load_model(None, "micro", random_seed=0)
+    return FamilyExport(model, *export_once("edgetam", "edgetam", model="micro"))
+
+
+@functools.cache
 def sam3_reduced() -> FamilyExport:
     """SAM3's tracker with two layers: one of windows, one global."""
     from triton_sam.export.sam3.model import load_model
@@ -99,8 +108,9 @@ def sam3_concepts() -> FamilyExport:
     return FamilyExport(model, *export_once("sam3", "concepts", model="reduced", concepts=True))
 
 
-SERVED = ("sam1", "sam2", "sam3", *(["mobilesam"] if importlib.util.find_spec("mobile_sam") else []))
-"""The families of all_families(). MobileSAM's package is not everywhere where those of the others are."""
+_PACKAGES = {"mobilesam": "mobile_sam", "edgetam": "timm"}
+SERVED = ("sam1", "sam2", "sam3", *(name for name, package in _PACKAGES.items() if importlib.util.find_spec(package)))
+"""The families of all_families(). The packages of MobileSAM and EdgeTAM are not everywhere where the others are."""
 
 
 def all_families(folder: Path) -> Path:
@@ -112,6 +122,8 @@ def all_families(folder: Path) -> Path:
         shutil.copytree(sam3_reduced().repository / f"sam3_{role}", folder / f"sam3_{role}")
         if "mobilesam" in SERVED:
             shutil.copytree(mobilesam_micro().repository / f"mobilesam_{role}", folder / f"mobilesam_{role}")
+        if "edgetam" in SERVED:
+            shutil.copytree(edgetam_micro().repository / f"edgetam_{role}", folder / f"edgetam_{role}")
         shutil.copytree(bundled("model_repository") / f"sam2_{role}" / "1", folder / f"sam2_{role}" / "1")
         shutil.copy(bundled("model_repository") / f"sam2_{role}" / "config.pbtxt", folder / f"sam2_{role}")
     return folder

@@ -46,7 +46,7 @@ class SamTritonClient(ClientCore):
     Args:
         url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
             variable TRITON_URL, else localhost:8000.
-        model_type: SAM family: "sam1", "sam2", "sam3" or "mobilesam". All behave alike.
+        model_type: SAM family: "sam1", "sam2", "sam3", "mobilesam" or "edgetam". All behave alike.
         model_name: a variant other than the default one, for example "sam2.1_large" for the models
             ``sam2.1_large_encoder`` and ``sam2.1_large_decoder``.
         timeout: seconds that one call of the client may take, including all its requests to the server.

@@ -67,9 +67,9 @@ def seeded(build: Callable[[], Built], seed: int | None) -> Built:
 
 
 def read_state_dict(path: Path, download_hint: str) -> Weights:
-    """Read a PyTorch state dict, either bare or as `{"model": state dict}`.
+    """Read a PyTorch state dict, either bare or as `{"model": state dict}`, or a file of safetensors.
 
-    The file is read with ``weights_only``, so that no code in it is executed.
+    A file of PyTorch is read with ``weights_only``, so that no code in it is executed.
 
     Args:
         path: the checkpoint file.
@@ -79,7 +79,7 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
         CheckpointError: the file is missing or damaged, cannot be read, or holds no state dict.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _load(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise CheckpointError(f"no checkpoint at {path}: get one with `{download_hint}`") from error
     except OSError as error:
@@ -94,6 +94,14 @@ def read_state_dict(path: Path, download_hint: str) -> Weights:
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} holds no state dict")
     return state
+
+
+def _load(path: Path) -> Any:
+    if path.suffix != ".safetensors":
+        return torch.load(path, map_location="cpu", weights_only=True)
+    from safetensors.torch import load_file
+
+    return load_file(path)
 
 
 def _reason(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """The SAM families by name. `new_family.md` in this folder explains how to add one."""
 
 from .base import Family
+from .edgetam import EdgeTam
 from .mobilesam import MobileSam
 from .names import model_name, pair_names
 from .registry import (
@@ -20,7 +21,7 @@ from .sam1 import Sam1
 from .sam2 import Sam2
 from .sam3 import Sam3
 
-for _family in (Sam1(), Sam2(), Sam3(), MobileSam()):
+for _family in (Sam1(), Sam2(), Sam3(), MobileSam(), EdgeTam()):
     register(_family)
 
 __all__ = [

@@ -27,12 +27,13 @@ from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError
 
 
 def test_catalogue() -> None:
-    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 8
+    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 9
     assert len({checkpoint.sha256 for checkpoint in catalogue()}) == len(catalogue())
     assert len({checkpoint.file_name for checkpoint in catalogue()}) == len(catalogue())
     for checkpoint in catalogue():
         assert re.fullmatch("[0-9a-f]{64}", checkpoint.sha256)
-        owner = "github.com/ChaoningZhang" if checkpoint.family == "mobilesam" else "dl.fbaipublicfiles.com/segment_any"
+        owners = {"mobilesam": "github.com/ChaoningZhang", "edgetam": "github.com/facebookresearch/EdgeTAM"}
+        owner = owners.get(checkpoint.family, "dl.fbaipublicfiles.com/segment_any")
         assert re.fullmatch(rf"https://{re.escape(owner)}[\w./]*\.pth?", checkpoint.url)
         assert checkpoint.bytes is None or checkpoint.bytes > 40_000_000
     assert checkpoints.sizes("sam2") == ("tiny", "small", "base_plus", "large")
@@ -49,7 +50,7 @@ def test_find() -> None:
     assert find("sam2", "base_plus").key == "sam2/base_plus"
     with pytest.raises(ConfigurationError, match="choose one of tiny, small, base_plus, large"):
         find("sam2", "huge")
-    with pytest.raises(ConfigurationError, match="choose one of mobilesam, sam1, sam2"):
+    with pytest.raises(ConfigurationError, match="choose one of edgetam, mobilesam, sam1, sam2"):
         find("sam9", "tiny")
 
 

@@ -1,0 +1,205 @@
+"""EdgeTAM: masks equal those of transformers' model, both layouts of checkpoints load, and tables tell it from SAM2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.export
+torch = pytest.importorskip("torch")
+timm = pytest.importorskip("timm")
+transformers = pytest.importorskip("transformers")
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("sam2")
+
+from support.commands import error_of  # noqa: E402
+from support.family_exports import FamilyExport, edgetam_micro  # noqa: E402
+
+from triton_sam._common.bundle import bundled  # noqa: E402
+from triton_sam.errors import CheckpointError  # noqa: E402
+from triton_sam.export import registry  # noqa: E402
+from triton_sam.export.edgetam.graphs import EdgeTamDecoder, EdgeTamEncoder, fused  # noqa: E402
+from triton_sam.export.edgetam.model import build_model, load_model  # noqa: E402
+from triton_sam.export.edgetam.names import IMAGE_POSITION, of_meta_name, transformers_name  # noqa: E402
+from triton_sam.families import spec_of  # noqa: E402
+from triton_sam.families.edgetam import EdgeTam  # noqa: E402
+from triton_sam.repository.config import config_for  # noqa: E402
+from triton_sam.verify import BARS, OnnxClient  # noqa: E402
+from triton_sam.verify.compare import format_table, verify  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def micro() -> FamilyExport:
+    return edgetam_micro()
+
+
+@pytest.fixture
+def changeable() -> Any:
+    return load_model(None, "micro", random_seed=0)
+
+
+def picture(side: int = 1024) -> Any:
+    return torch.rand(1, 3, side, side, generator=torch.Generator().manual_seed(0))
+
+
+def official_embeddings(model: Any, image: Any) -> tuple[Any, Any, Any]:
+    """Return the embeddings of transformers in the order of the encoder's outputs."""
+    mean, std = (torch.tensor(each).reshape(1, 3, 1, 1) for each in (EdgeTam.pixel_mean, EdgeTam.pixel_std))
+    fine, middle, coarse = model.get_image_embeddings((image - mean) / std)
+    return coarse, fine, middle
+
+
+def test_export_equals_the_official_model(micro: FamilyExport, images: Path, tmp_path: Path) -> None:
+    path = tmp_path / "tall.png"
+    Image.open(images / "coffee.jpg").rotate(90, expand=True).resize((333, 777)).save(path)
+    official = registry.exporter("edgetam").reference(micro.model)
+    rows = verify(official, path, {"onnxruntime": OnnxClient(micro.files, "edgetam")})
+    assert len(rows) == 14
+    assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
+
+
+def test_several_images_are_encoded_as_one_by_one(micro: FamilyExport) -> None:
+    session = onnxruntime.InferenceSession(micro.files["encoder"])
+    pictures = np.random.default_rng(0).random((3, 3, 1024, 1024), dtype=np.float32)
+    together = session.run(None, {"image": pictures})[0]
+    alone = [session.run(None, {"image": each[None]})[0] for each in pictures]
+    np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-4)
+    assert np.abs(together[0] - together[1]).max() > 0.1
+
+
+@pytest.mark.parametrize("part", ["no_memory_embedding", "running_mean", "running_var"])
+def test_every_part_is_in_the_encoder(changeable: Any, part: str) -> None:
+    """Each must change the result, as in the official model; these are 0 or 1 in a fresh model."""
+    image = picture()
+    with torch.no_grad():
+        before = EdgeTamEncoder(changeable)(image)[0]
+        for name, tensor in [*changeable.named_parameters(), *changeable.named_buffers()]:
+            if name.endswith(part):
+                tensor.mul_(torch.linspace(1.2, 1.6, tensor.numel()).reshape(tensor.shape))
+        after = EdgeTamEncoder(changeable)(image)
+        assert (after[0] - before).abs().max() > 1e-3
+        torch.testing.assert_close(after, official_embeddings(changeable, image), atol=1e-3, rtol=1e-4)
+
+
+def test_positions_of_pixels_and_of_points_may_differ(changeable: Any) -> None:
+    state = changeable.state_dict()
+    points = state["prompt_encoder.shared_embedding.positional_embedding"]
+    assert (state[IMAGE_POSITION] - points).abs().max() > 0.1
+    decoder = EdgeTamDecoder(changeable)
+    torch.testing.assert_close(decoder._positions(), changeable.get_image_wide_positional_embeddings())
+    torch.testing.assert_close(decoder.prompt_encoder.pe_layer.positional_encoding_gaussian_matrix, points)
+
+
+def test_a_fused_encoder_has_no_normalisation_and_leaves_the_model_alone(changeable: Any) -> None:
+    before = {name: tensor.clone() for name, tensor in changeable.state_dict().items()}
+    kinds = [type(module) for module in fused(changeable.vision_encoder).modules()]
+    assert torch.nn.BatchNorm2d not in kinds
+    assert torch.nn.Conv2d in kinds
+    torch.testing.assert_close(changeable.state_dict(), before)
+
+
+def meta_state(model: Any) -> dict[str, Any]:
+    """Return the weights of a model under the names of Meta's checkpoint, with one that only videos need."""
+    heads, state = EdgeTamDecoder(model), model.state_dict()
+    found = {
+        **{f"sam_prompt_encoder.{name}": value for name, value in heads.prompt_encoder.state_dict().items()},
+        **{f"sam_mask_decoder.{name}": value for name, value in heads.decoder.state_dict().items()},
+        "no_mem_embed": state["no_memory_embedding"],
+        "maskmem_tpos_enc": torch.zeros(7, 1, 1, 64),
+        "memory_attention.layers.0.norm1.weight": torch.zeros(256),
+    }
+    for name, value in state.items():
+        for new, old in (("backbone.timm_model.", "trunk.body."), ("neck.convs.", "neck.convs.")):
+            if name.startswith(f"vision_encoder.{new}"):
+                rest = name.removeprefix(f"vision_encoder.{new}")
+                rest = rest.replace(".", ".conv.", 1) if "neck" in new else rest
+                found[f"image_encoder.{old}{rest}"] = value
+    return found
+
+
+def test_checkpoints_of_meta_and_of_transformers_load(changeable: Any, tmp_path: Path) -> None:
+    state = meta_state(changeable)
+    torch.save({"model": state}, tmp_path / "edgetam.pt")
+    loaded = load_model(tmp_path / "edgetam.pt", "micro").state_dict()
+    for name, value in changeable.state_dict().items():
+        same = name if name != IMAGE_POSITION else "prompt_encoder.shared_embedding.positional_embedding"
+        torch.testing.assert_close(loaded[name], changeable.state_dict()[same], msg=name)
+        assert loaded[name].shape == value.shape
+    changeable.save_pretrained(tmp_path / "folder")
+    for path in (tmp_path / "folder", tmp_path / "folder" / "model.safetensors"):
+        torch.testing.assert_close(load_model(path, "micro").state_dict(), changeable.state_dict())
+
+
+def test_wrong_checkpoints_are_refused(changeable: Any, tmp_path: Path) -> None:
+    state = meta_state(changeable)
+    del state["no_mem_embed"]
+    torch.save(state, tmp_path / "edgetam.pt")
+    with pytest.raises(CheckpointError, match="1 tensors missing, 0 too many"):
+        load_model(tmp_path / "edgetam.pt", "micro")
+    with pytest.raises(CheckpointError, match="triton-sam download edgetam"):
+        load_model(tmp_path / "model.safetensors", "micro")
+    (tmp_path / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(CheckpointError, match="not a readable"):
+        load_model(tmp_path, "micro")
+
+
+def test_weights_for_videos_are_left_out(tmp_path: Path) -> None:
+    """The published folder holds an EdgeTamVideoModel: its image half is the model that is exported."""
+    vision = build_model("repvit_m1").config.vision_config
+    video = transformers.EdgeTamVideoModel(transformers.EdgeTamVideoConfig(vision_config=vision))
+    video.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path, None).state_dict()
+    known = video.state_dict()
+    assert {name: value.shape for name, value in loaded.items()} == {name: known[name].shape for name in loaded}
+    torch.testing.assert_close(loaded, {name: known[name] for name in loaded})
+
+
+def test_names_of_meta() -> None:
+    name = "sam_mask_decoder.transformer.layers.1.cross_attn_token_to_image.out_proj.weight"
+    expected = "mask_decoder.transformer.layers.1.cross_attn_token_to_image.o_proj.weight"
+    assert transformers_name(name) == expected
+    assert of_meta_name({expected: 5}, name) == 5
+
+
+def test_other_image_sizes() -> None:
+    model = load_model(None, "micro", image_size=512, random_seed=0)
+    with torch.no_grad():
+        found = EdgeTamEncoder(model)(picture(512))
+        torch.testing.assert_close(found, official_embeddings(model, picture(512)), atol=1e-3, rtol=1e-4)
+    assert found[0].shape == (1, 256, 32, 32)
+
+
+@pytest.mark.parametrize("role", ["encoder", "decoder"])
+def test_config_is_the_committed_one_and_names_the_family(micro: FamilyExport, role: str) -> None:
+    committed = (bundled("model_repository") / f"edgetam_{role}" / "config.pbtxt").read_text()
+    assert config_for(micro.files[role], f"edgetam_{role}") == committed
+    assert 'parameters { key: "family" value { string_value: "edgetam" } }' in committed
+    assert spec_of(getattr(EdgeTam, role).input_names).role == role
+
+
+def test_official_size_is_the_official_backbone() -> None:
+    body = build_model("repvit_m1").vision_encoder.backbone.timm_model
+    official = timm.create_model("repvit_m1", features_only=True, out_indices=(0, 1, 2, 3))
+    assert str(body) == str(official)
+    assert registry.parameters("edgetam", "repvit_m1") == 9_120_641
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["export", "edgetam", "--random", "0", "--size", "tiny", "-q"], "no size 'tiny': choose one of repvit_m1"),
+        (["export", "edgetam", "--random", "0", "--image-size", "1000", "-q"], "multiple of 32"),
+        (["export", "edgetam", "--random", "0", "--video", "-q"], "edgetam has no models for videos"),
+        (["export", "edgetam", "--checkpoint", "none.pt", "-q"], "triton-sam download edgetam"),
+    ],
+)
+def test_command_errors_are_one_line(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert text in error_of(arguments, capsys)
+    assert not (tmp_path / "model_repository").exists()

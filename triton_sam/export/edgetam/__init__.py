@@ -1,0 +1,1 @@
+"""The export of EdgeTAM's image half, and transformers' EdgeTamModel as its reference."""

@@ -16,7 +16,7 @@ SHARED = ("families_server", "service_triton", "service", "micro_export", "video
 """Fixtures that take long or much memory. All files that use the same one run in the same process."""
 
 
-MUCH_MEMORY = ("test_concepts.py", "test_containers_run.py")
+MUCH_MEMORY = ("test_concepts.py", "test_concepts_page.py", "test_containers_run.py")
 """Files whose servers need much memory. They run in the same process, so one after the other."""
 
 

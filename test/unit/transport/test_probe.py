@@ -17,12 +17,13 @@ def address():
     """Return a function that starts an HTTP server which knows some paths, and returns its address."""
     servers = []
 
-    def start(*paths):
+    def start(*paths, text=""):
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 self.send_response(200 if self.path in paths else 404)
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
+                self.wfile.write(text.encode())
 
             def log_message(self, *_):
                 pass
@@ -39,9 +40,21 @@ def address():
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_the_port_of_metrics(address, scheme):
-    place = address("/metrics")
-    assert probe.hint(parse_url(f"{scheme}://{place}")).startswith(f"; {place} is the port of metrics")
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('# TYPE nv_inference_count counter\nnv_inference_count{model="sam2"} 1\n', " is the port of metrics: give "),
+        ("# TYPE triton_sam_service_requests counter\n", " is `triton-sam service`: give the URL of its Triton"),
+    ],
+)
+def test_a_port_that_has_metrics_is_named_by_them(address, scheme, text, hint):
+    place = address("/metrics", text=text)
+    assert probe.hint(parse_url(f"{scheme}://{place}")).startswith(f"; {place}{hint}")
+
+
+def test_metrics_of_another_program_give_no_hint(address):
+    place = address("/metrics", text="# TYPE python_info gauge\npython_info 1\n")
+    assert probe.hint(parse_url(f"http://{place}")) == ""
 
 
 def test_http_where_grpc_was_asked(address):
@@ -67,3 +80,10 @@ def test_the_command_line_says_it(address, capsys):
     place = address("/v2/health/live")
     assert main(["models", "--url", f"grpc://{place}"]) == 1
     assert capsys.readouterr().err.endswith(f"; HTTP answers there: give http://{place}\n")
+
+
+def test_doctor_says_it_of_an_error_too(address, capsys):
+    place = address("/metrics", "/v2/health/ready", text="# HELP nv_gpu_utilization\n")
+    assert main(["doctor", "--url", place]) == 1
+    assert f"MISSING server               http://{place} does not answer" in (out := capsys.readouterr().out)
+    assert f"; {place} is the port of metrics" in out

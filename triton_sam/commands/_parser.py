@@ -13,6 +13,9 @@ from typing import NoReturn
 _WIDTH = 100
 _CUTOFF = 0.6  # the similarity of difflib from which a name may have been meant; its own default
 
+_MEANT = {"--words": "--text", "--prompt": "--text", "--label": "--text"}
+"""Names that users may guess, by which they mean another one that is not spelled alike."""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors say which option or command was probably meant. Its commands have the same parser."""
@@ -45,7 +48,8 @@ class Parser(argparse.ArgumentParser):
         options = [option for option in unknown if option.startswith("-")]
         known = [name for action in self._actions for name in action.option_strings]
         for option in options:
-            text += similar(option.partition("=")[0], known)
+            name = option.partition("=")[0]
+            text += similar(_MEANT.get(name, name), known)
         super().error(text)
 
     def _hint(self, message: str) -> str | None:

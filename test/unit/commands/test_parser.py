@@ -26,6 +26,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["predct", "x.jpg"], "; did you mean predict?"),
         (["predict", "x.jpg", "--pont", "3,4"], "error: unrecognized arguments: --pont 3,4; did you mean --point?"),
         (["predict", "x.jpg", "--overlya=y.png"], "; did you mean --overlay?"),
+        (["annotate", "photos", "--with", "words", "--out", "x", "--words", "dog"], "; did you mean --text?"),
         (["serve", "--grpc-prot", "1"], "; did you mean --grpc-port?"),
         (["verify", "sam2-vidoe"], "; did you mean sam2-video?"),
         (["predict", "x.jpg", "--point", "-5,-5"], "; write a value that begins with a minus sign as --point=-5,-5"),

@@ -35,8 +35,11 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the error with a hint, and exit with 2."""
-        super().error(message + (self._hint(message) or ""))
+        """Print the error with a hint and the command of the help, and exit with 2.
+
+        argparse would print the whole usage first, up to 17 lines.
+        """
+        self._fail(message + (self._hint(message) or ""))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Refuse arguments that nothing takes, as argparse does, and name similar options.
@@ -50,7 +53,10 @@ class Parser(argparse.ArgumentParser):
         for option in options:
             name = option.partition("=")[0]
             text += similar(_MEANT.get(name, name), known)
-        super().error(text)
+        self._fail(text)
+
+    def _fail(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\nsee `{self.prog} --help`\n")
 
     def _hint(self, message: str) -> str | None:
         choice = re.match(r"argument (?:[^:]*): invalid choice: '([^']*)' \(choose from (.*)\)", message)

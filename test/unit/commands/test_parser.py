@@ -11,13 +11,15 @@ from triton_sam.commands._parser import name_of, similar, summary
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the last line of the error of wrong options."""
+    """Return the error of wrong options, without the line that names the help."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    return captured.err.strip().splitlines()[-1]
+    error, see = captured.err.splitlines()
+    assert see == f"see `{error.partition(': ')[0]} --help`"
+    return error
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,13 @@ def test_a_negative_point_reaches_the_check_of_prompts(capsys, images):
 def test_similar_names():
     assert similar("--piont", ["--point", "--box"]) == "; did you mean --point?"
     assert similar("--quality", ["--point", "--box"]) == ""
+
+
+def test_without_arguments_the_list_of_commands_is_shown(capsys):
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "\nservers:\n  serve " in captured.err
 
 
 def test_the_help_lists_every_command_once_in_its_group(capsys):

@@ -50,6 +50,7 @@ COMMANDS = tuple(command for commands in GROUPS.values() for command in commands
 
 USAGE = "triton-sam [-h] [--version] COMMAND ..."
 EXIT_ERROR = 1
+EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
@@ -93,7 +94,11 @@ def _without_commands(parser: Parser) -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``triton-sam`` and return its exit code. Print an error of the package as one line, without a traceback."""
-    args, unknown = build_parser().parse_known_args(arguments)
+    parser = build_parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)
+        return EXIT_USAGE
+    args, unknown = parser.parse_known_args(arguments)
     if unknown:
         args.parser.refuse(unknown)
     reports.turn_off()

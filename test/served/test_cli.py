@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -191,6 +192,13 @@ def test_doctor_tells_devices_and_what_is_missing(capsys, server, tmp_path):
     assert "-> triton-sam serve" in out
 
 
+def test_doctor_fails_when_the_given_folder_has_no_models_though_a_server_answers(capsys, server, tmp_path):
+    code, out, _ = run(capsys, "doctor", "--url", server.http_url, "--model-repository", tmp_path / "missing")
+    assert code == 1
+    assert "MISSING models" in out
+    assert "ok      server" in out
+
+
 def test_doctor_fails_when_the_server_it_was_asked_about_is_not_there(capsys):
     code, out, _ = run(capsys, "doctor", "--url", "127.0.0.1:9")
     assert code == 1
@@ -214,6 +222,13 @@ def test_doctor_and_models_call_usable_what_a_server_would_load(capsys, tmp_path
     assert out.count("left out: it has no weights") == 2
     shutil.rmtree(tmp_path / "sam2_preprocess")
     assert doctor_findings(capsys, "--model-repository", tmp_path)["models"]["status"] == "missing"
+
+
+def test_reload_refuses_an_unknown_name_before_it_says_that_the_server_starts_again(capsys, monkeypatch, tmp_path):
+    shutil.copytree(bundled("model_repository") / "sam2_preprocess", tmp_path / "sam2_preprocess")
+    found = SimpleNamespace(repository=tmp_path)
+    monkeypatch.setattr("triton_sam.local_server.control.find_closed_server", lambda port: found)
+    assert_one_line_error(run(capsys, "reload", "nope", "--url", "127.0.0.1:9"), "no model or variant 'nope'")
 
 
 def test_doctor_says_that_the_wheel_cannot_run_with_this_python(capsys, monkeypatch):

@@ -49,6 +49,9 @@ class ClientCore:
         self._server: ServerUrl = parse_url(url)
         self._embeddings: ImageEmbeddings | None = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, model={self._pair.variant or self.family.name!r})"
+
     @property
     def url(self) -> str:
         """The server's URL, with scheme and port."""

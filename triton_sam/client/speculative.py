@@ -22,7 +22,7 @@ from ..masks.cleanup import Cleanup
 from ..masks.segment import Segment
 from ..transport.aio import AsyncTransport
 from ..transport.base import AsyncBaseTransport
-from ..transport.options import Busy
+from ..transport.options import Busy, check_number
 from .base import EmbeddingsPlace
 from .concepts import FoundInstances
 from .dispatched import DispatchedCore
@@ -104,6 +104,8 @@ class SpeculativeSAM2Client(DispatchedCore):
         transport: AsyncBaseTransport | None = None,
     ) -> None:
         super().__init__(url, model_type, model_name, embeddings=embeddings)
+        check_number("max_in_flight", max_in_flight, whole=True)
+        check_number("max_in_flight_total", max_in_flight_total, whole=True)
         if max_in_flight < 1 or max_in_flight_total < 1:
             raise ConfigurationError("max_in_flight and max_in_flight_total must be at least 1")
         if transport is None:

@@ -13,6 +13,9 @@ from typing import NoReturn
 _WIDTH = 100
 _CUTOFF = 0.6  # the similarity of difflib from which a name may have been meant; its own default
 
+_MEANT = {"--words": "--text", "--prompt": "--text", "--label": "--text"}
+"""Names that users may guess, by which they mean another one that is not spelled alike."""
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors say which option or command was probably meant. Its commands have the same parser."""
@@ -32,8 +35,11 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the error with a hint, and exit with 2."""
-        super().error(message + (self._hint(message) or ""))
+        """Print the error with a hint and the command of the help, and exit with 2.
+
+        argparse would print the whole usage first, up to 17 lines.
+        """
+        self._fail(message + (self._hint(message) or ""))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Refuse arguments that nothing takes, as argparse does, and name similar options.
@@ -45,8 +51,12 @@ class Parser(argparse.ArgumentParser):
         options = [option for option in unknown if option.startswith("-")]
         known = [name for action in self._actions for name in action.option_strings]
         for option in options:
-            text += similar(option.partition("=")[0], known)
-        super().error(text)
+            name = option.partition("=")[0]
+            text += similar(_MEANT.get(name, name), known)
+        self._fail(text)
+
+    def _fail(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\nsee `{self.prog} --help`\n")
 
     def _hint(self, message: str) -> str | None:
         choice = re.match(r"argument (?:[^:]*): invalid choice: '([^']*)' \(choose from (.*)\)", message)

@@ -18,7 +18,7 @@ from .._common.files import atomic_path, atomic_write
 from ..download.images import fetch_image
 from ..errors import ConfigurationError, ImageError, PromptError
 from ..families.base import FloatArray
-from ..inputs.images import open_image
+from ..inputs.images import open_image, plain_source
 from ..masks.coco import coco_document
 from ..masks.drawing import cutout
 from ..masks.formats import FORMATS
@@ -112,7 +112,7 @@ def read_sources(given: Sequence[str]) -> list[Source]:
     """Return the images that a user names: files, patterns such as "photos/*.jpg", URLs, and - for standard input.
 
     Raises:
-        ImageError: a pattern fits no file, a URL has no file, or standard input is empty.
+        ImageError: a pattern fits no file, a URL has no file or names another machine, or standard input is empty.
         ConfigurationError: an image is named twice.
     """
     sources: list[Source] = []
@@ -130,7 +130,8 @@ def read_sources(given: Sequence[str]) -> list[Source]:
                 raise ImageError(f"no image at {name}: no file fits this pattern")
             sources += [Source(path, Path(path)) for path in found]
         else:
-            sources.append(Source(name, Path(name)))
+            path = Path(str(plain_source(name)))  # of a file:// URL too
+            sources.append(Source(str(path), path))
     names = [source.name for source in sources]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code.
 
     The code is 1 if the server at --url is not ready or, without --url, if no server runs and none can start here.
+    It is also 1 if the folder of --model-repository has no models, because the user asked about that folder.
 
     Raises:
         ConfigurationError: a URL is malformed.
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
             if finding.mend:
                 print(f"{'':28} -> {finding.mend}")
     by_subject = {finding.subject: finding.status for finding in findings}
+    if args.model_repository is not None and by_subject["models"] != "ok":
+        return 1
     can_serve = all(by_subject[name] == "ok" for name in ("local Triton", "onnxruntime", "models"))
     return 0 if by_subject["server"] == "ok" or (can_serve and args.url is None) else 1
 
@@ -226,7 +229,8 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
             yield Finding("metrics", "note", f"no answer at {args.metrics_url}")
         yield from _devices(transport, sorted(ready), gpus or is_this_machine_with_gpu(url))
     except SamError as error:
-        yield Finding("server", absent, str(error))
+        hint = "" if args.url is None else probe.hint(url)
+        yield Finding("server", absent, f"{error}{hint}")
     finally:
         transport.close()
 

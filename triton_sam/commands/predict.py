@@ -239,7 +239,7 @@ def _print_table(args: argparse.Namespace, chosen: Sequence[tuple[Source, Sequen
             which = f", candidate {segment.candidate}" if args.all_candidates else ""
             name = f"{segment.label} {segment.candidate}" if segment.label else f"object {segment.object_index}"
             score, area = f"score {segment.score:.3f}", f"{segment.area} pixels"
-            print(f"{before}{name}{which}: {score}, {area}, box {segment.box}")
+            print(f"{before}{name}{which}: {score}, {area}, box {segment.box or '-'}")
 
 
 def _document(answer: _Answer, several: bool) -> dict[str, Any]:

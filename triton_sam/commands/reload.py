@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     url = parse_url(args.url)
     server = find_closed_server(url.port) if url.is_local else None
     if server is not None:
-        _options.say(args, "the server accepts no requests to load models, so it starts again ...")
         wanted = _expand(args.names, read_repository(server.repository).keys())
+        _options.say(args, "the server accepts no requests to load models, so it starts again ...")
         versions = server.load_again(wanted, args.timeout)
         for name in wanted:
             print(f"{name} version {versions.get(name, '?')}")

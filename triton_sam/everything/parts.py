@@ -58,6 +58,9 @@ class FoundObject(Segment):
     point: tuple[float, float] = (0.0, 0.0)
     crop_box: Box = (0, 0, 0, 0)
 
+    def __repr__(self) -> str:
+        return super().__repr__()  # without the arrays, which a data class would show
+
 
 @dataclass(frozen=True, eq=False)
 class FoundMask:

@@ -44,7 +44,7 @@ class Segment:
 
     def __repr__(self) -> str:
         height, width = self.mask.shape
-        return f"Segment({width}x{height}, {self.area} px, box={self.box}, score={self.score:.2f})"
+        return f"{type(self).__name__}({width}x{height}, {self.area} px, box={self.box}, score={self.score:.2f})"
 
     @property
     def area(self) -> int:

@@ -19,6 +19,8 @@ from ..errors import ImageError
 from .georeference import georeference_of
 from .pyramid import Bytes, LargeImage, Level
 
+_BYTE_ORDERS = (b"II", b"MM")
+"""The beginning of every TIFF file."""
 _SAMPLE = 1 << 22
 """Pixels of the smallest level, at most, from which the range of deep values is taken."""
 
@@ -70,12 +72,27 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
+def _check_header(path: Path) -> None:
+    """Check the first bytes of a file, because tifffile's error for another format shows them as they are.
+
+    Raises:
+        ImageError: they are not those of a TIFF file.
+    """
+    with path.open("rb") as file:
+        if file.read(2) not in _BYTE_ORDERS:
+            raise ImageError(
+                f"{path} cannot be read as a large image: give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the "
+                "folder of an OME-Zarr image; for small images, such as JPEG and PNG, use `triton-sam predict`"
+            )
+
+
 def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
     try:
         import tifffile
         import zarr
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
+    _check_header(path)
     file = tifffile.TiffFile(path)
     try:
         series = file.series[0]

@@ -8,6 +8,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
+from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any
 
 import numpy.typing as npt
@@ -46,6 +47,10 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
         return ServerUnreachableError(f"TLS to {url} failed: {getattr(error, 'reason', None) or error}")
     if isinstance(error, OSError):
         return _nothing_answers(url, getattr(error, "strerror", None) or error or type(error).__name__)
+    if _is_no_http(error):
+        return ServerUnreachableError(
+            f"{url} does not speak HTTP: give Triton's port of HTTP (8000), or write grpc:// before that of gRPC (8001)"
+        )
     if type(error).__module__.startswith("urllib3"):  # imported with HTTP alone
         return ServerUnreachableError(f"the connection to {url} broke inside an answer ({type(error).__name__})")
     if isinstance(error, ValueError):  # the body is not JSON, or not JSON of this protocol
@@ -63,6 +68,11 @@ def mapped_errors(url: ServerUrl, model: str) -> Iterator[None]:
         if meant is None:
             raise
         raise meant from (None if meant is error else error)
+
+
+def _is_no_http(error: BaseException) -> bool:
+    """Return whether the answer began with other bytes than those of HTTP; a peer that hangs up sent none."""
+    return any(isinstance(each, BadStatusLine) and not isinstance(each, RemoteDisconnected) for each in error.args)
 
 
 def cannot_have_run(error: BaseException, meant: SamError) -> bool:
@@ -133,9 +143,16 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
         return InferenceError(f"{url} refuses access: {words}")
     if status in ("RESOURCE_EXHAUSTED", "413"):
         return InferenceError(f"{url} takes no request of that size: {words}")
-    if is_foreign:
-        return InferenceError(f"{url} does not answer like a Triton server ({words})")
+    if is_foreign or status == "405":
+        return _no_triton(url, status)
     return InferenceError(f"{url} refused the request: {message}" if model is None else f"{model} failed: {message}")
+
+
+def _no_triton(url: ServerUrl, status: str) -> InferenceError:
+    text = f"{url} does not answer like a Triton server (HTTP status {status})"
+    if status == "405":  # the port of metrics takes no POST
+        text += ": give its port of HTTP (8000) or gRPC (8001), not that of metrics (8002)"
+    return InferenceError(text)
 
 
 def _refused_order(url: ServerUrl, message: str) -> str:

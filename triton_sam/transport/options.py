@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import ssl
 from collections.abc import Mapping
@@ -30,12 +31,29 @@ _GRPC_OPTIONS = [
 ]
 
 
+def check_number(name: str, value: object, *, whole: bool = False) -> None:
+    """Check the type of an argument that users may take from a text, such as a setting. NumPy's numbers are numbers.
+
+    Args:
+        name: the name of the argument.
+        value: its value.
+        whole: whether it must be an integer.
+
+    Raises:
+        ConfigurationError: it is no such number.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral if whole else numbers.Real):
+        raise ConfigurationError(f"{name} must be a {'whole ' if whole else ''}number, not {value!r}")
+
+
 def check_times(timeout: float, retries: int) -> None:
     """Check the timeout of a call, in seconds, and the number of its repetitions.
 
     Raises:
-        ConfigurationError: one of them is out of range.
+        ConfigurationError: one of them is no number, or out of range.
     """
+    check_number("timeout", timeout)
+    check_number("retries", retries, whole=True)
     if not 0 < timeout <= LONGEST_TIMEOUT:  # NaN is neither above nor below
         raise ConfigurationError(f"timeout must be above 0 seconds and at most {LONGEST_TIMEOUT:.0f}, not {timeout}")
     if retries < 0:

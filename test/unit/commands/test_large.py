@@ -115,6 +115,14 @@ def test_wrong_options_are_one_clear_error(
     assert not (tmp_path / "out.geojson").exists()
 
 
+def test_an_image_that_is_no_tiff_is_sent_to_predict(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photo = images / "shapes.jpg"
+    assert main(["large", str(photo), "--point", "3,4", "--url", "127.0.0.1:9"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"triton-sam: error: {photo} cannot be read as a large image: give a TIFF file")
+    assert error.endswith("use `triton-sam predict`\n")
+
+
 def test_a_missing_image_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["large", str(tmp_path / "gone.tif"), "--point", "1,1"]) == 1
     assert "gone.tif: there is no such file" in capsys.readouterr().err

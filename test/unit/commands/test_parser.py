@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 
 import pytest
@@ -11,13 +13,15 @@ from triton_sam.commands._parser import name_of, similar, summary
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the last line of the error of wrong options."""
+    """Return the error of wrong options, without the line that names the help."""
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    return captured.err.strip().splitlines()[-1]
+    error, see = captured.err.splitlines()
+    assert see == f"see `{error.partition(': ')[0]} --help`"
+    return error
 
 
 @pytest.mark.parametrize(
@@ -26,6 +30,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["predct", "x.jpg"], "; did you mean predict?"),
         (["predict", "x.jpg", "--pont", "3,4"], "error: unrecognized arguments: --pont 3,4; did you mean --point?"),
         (["predict", "x.jpg", "--overlya=y.png"], "; did you mean --overlay?"),
+        (["annotate", "photos", "--with", "words", "--out", "x", "--words", "dog"], "; did you mean --text?"),
         (["serve", "--grpc-prot", "1"], "; did you mean --grpc-port?"),
         (["verify", "sam2-vidoe"], "; did you mean sam2-video?"),
         (["predict", "x.jpg", "--point", "-5,-5"], "; write a value that begins with a minus sign as --point=-5,-5"),
@@ -55,6 +60,13 @@ def test_similar_names():
     assert similar("--quality", ["--point", "--box"]) == ""
 
 
+def test_without_arguments_the_list_of_commands_is_shown(capsys):
+    assert main([]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "\nservers:\n  serve " in captured.err
+
+
 def test_the_help_lists_every_command_once_in_its_group(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
@@ -80,6 +92,47 @@ def test_the_completion_knows_commands_and_options(shell, capsys, tmp_path):
     if shell == "bash":
         (tmp_path / "completion").write_text(script)
         subprocess.run(["bash", "-n", str(tmp_path / "completion")], check=True)
+
+
+def test_the_completion_of_fish_has_commands_options_choices_and_files(capsys, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "shtab", None)  # fish does not need it
+    assert main(["completion", "fish"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for command in COMMANDS:
+        start = f"complete -c triton-sam -n __triton_sam_at_start -f -a {name_of(command)} -d "
+        assert [line for line in lines if line.startswith(start)], command
+    in_predict = "complete -c triton-sam -n '__triton_sam_in predict'"
+    assert [line for line in lines if line.startswith(f"{in_predict} -l overlay -r -F -d ")]
+    assert [line for line in lines if line.startswith(f"{in_predict} -l point -x -d ")]
+    assert "complete -c triton-sam -n '__triton_sam_in completion' -f -a 'bash zsh tcsh fish'" in lines
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.parametrize(
+    ("typed", "some"),
+    [
+        ("", {"predict", "serve", "doctor"}),
+        ("predict --overl", {"--overlay"}),
+        ("completion ", {"bash", "fish"}),
+        ("predict --format ge", {"geojson"}),
+        ("predict shap", {"shapes.png"}),
+        ("predict --out shap", {"shapes.png"}),
+        ("predict --point shap", set()),
+    ],
+)
+def test_fish_completes(typed, some, capsys, tmp_path):
+    (tmp_path / "shapes.png").touch()
+    main(["completion", "fish"])
+    (tmp_path / "script.fish").write_text(capsys.readouterr().out)
+    order = f"source script.fish; complete -C 'triton-sam {typed}'"
+    home = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", order], cwd=tmp_path, env=home, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    offered = {line.partition("\t")[0] for line in done.stdout.splitlines()}
+    assert offered >= some
+    assert len(offered) == len(some) or len(some) > 1
 
 
 def test_the_completion_without_its_package_names_the_extra(monkeypatch, capsys):

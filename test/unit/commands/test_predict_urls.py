@@ -40,3 +40,14 @@ def test_failures_are_told(site):
 def test_files_keep_their_names(images):
     [source] = read_sources([str(images / "shapes.jpg")])
     assert (source.file_name, source.stem) == ("shapes.jpg", "shapes")
+
+
+def test_a_file_url_is_the_path_that_it_names(images, tmp_path):
+    spaced = tmp_path / "two words.jpg"
+    spaced.write_bytes((images / "shapes.jpg").read_bytes())
+    [source] = read_sources([spaced.as_uri()])
+    assert (source.name, source.content) == (str(spaced), spaced)  # the name is what --out must not overwrite
+    with pytest.raises(ConfigurationError, match="named twice"):
+        read_sources([spaced.as_uri(), str(spaced)])
+    with pytest.raises(ImageError, match="another machine"):
+        read_sources(["file://elsewhere/photo.jpg"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from triton_sam.cli import main
 from triton_sam.client.concepts import FoundInstances
 from triton_sam.client.server_models import ServerModels
 from triton_sam.commands import predict
+from triton_sam.commands._predict_files import Source
 from triton_sam.concepts.instances import Instance
+from triton_sam.masks.segment import Segment
 
 
 @pytest.fixture
@@ -87,6 +90,12 @@ def test_examples_and_what_is_not_meant(client, image: Path, capsys) -> None:
 def test_masks_of_instances_are_numbered(client, image: Path, tmp_path: Path) -> None:
     assert main(["predict", str(image), "--text", "bus", "--out", str(tmp_path / "mask.png"), "-q"]) == 0
     assert sorted(path.name for path in tmp_path.glob("mask*.png")) == ["mask.png", "mask_1.png", "mask_2.png"]
+
+
+def test_an_empty_mask_has_no_box_in_the_table(capsys) -> None:
+    empty = Segment(np.zeros((4, 4), bool), 0.25, None)
+    predict._print_table(argparse.Namespace(all_candidates=False), [(Source("x.jpg", b""), [empty])])
+    assert capsys.readouterr().out == "object 0: score 0.250, 0 pixels, box -\n"
 
 
 def test_nothing_found_is_said(client, image: Path, tmp_path: Path, capsys) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import http.server
 import threading
 
+import numpy as np
 import pytest
 
+from triton_sam import AsyncSAM2TritonClient, SAM2TritonClient
 from triton_sam.cli import main
+from triton_sam.errors import InferenceError, ServerUnreachableError
 from triton_sam.transport import probe
 from triton_sam.transport.url import parse_url
+
+IMAGE = np.zeros((8, 8, 3), np.uint8)
 
 
 @pytest.fixture
@@ -17,10 +24,16 @@ def address():
     """Return a function that starts an HTTP server which knows some paths, and returns its address."""
     servers = []
 
-    def start(*paths):
+    def start(*paths, text="", status_of_post=501):
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 self.send_response(200 if self.path in paths else 404)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def do_POST(self):
+                self.send_response(status_of_post)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -39,9 +52,21 @@ def address():
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_the_port_of_metrics(address, scheme):
-    place = address("/metrics")
-    assert probe.hint(parse_url(f"{scheme}://{place}")).startswith(f"; {place} is the port of metrics")
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('# TYPE nv_inference_count counter\nnv_inference_count{model="sam2"} 1\n', " is the port of metrics: give "),
+        ("# TYPE triton_sam_service_requests counter\n", " is `triton-sam service`: give the URL of its Triton"),
+    ],
+)
+def test_a_port_that_has_metrics_is_named_by_them(address, scheme, text, hint):
+    place = address("/metrics", text=text)
+    assert probe.hint(parse_url(f"{scheme}://{place}")).startswith(f"; {place}{hint}")
+
+
+def test_metrics_of_another_program_give_no_hint(address):
+    place = address("/metrics", text="# TYPE python_info gauge\npython_info 1\n")
+    assert probe.hint(parse_url(f"http://{place}")) == ""
 
 
 def test_http_where_grpc_was_asked(address):
@@ -67,3 +92,40 @@ def test_the_command_line_says_it(address, capsys):
     place = address("/v2/health/live")
     assert main(["models", "--url", f"grpc://{place}"]) == 1
     assert capsys.readouterr().err.endswith(f"; HTTP answers there: give http://{place}\n")
+
+
+def test_doctor_says_it_of_an_error_too(address, capsys):
+    place = address("/metrics", "/v2/health/ready", text="# HELP nv_gpu_utilization\n")
+    assert main(["doctor", "--url", place]) == 1
+    assert f"MISSING server               http://{place} does not answer" in (out := capsys.readouterr().out)
+    assert f"; {place} is the port of metrics" in out
+
+
+@pytest.fixture
+def grpc_port():
+    """The address of a gRPC server without services."""
+    grpc = pytest.importorskip("grpc")
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def test_python_is_told_of_http_at_the_port_of_grpc(grpc_port):
+    said = f"http://{grpc_port} does not speak HTTP: give .* or write grpc:// before that of gRPC"
+    with SAM2TritonClient(grpc_port, retries=0) as client, pytest.raises(ServerUnreachableError, match=said):
+        client.set_image(IMAGE)
+
+    async def ask():
+        async with AsyncSAM2TritonClient(grpc_port, retries=0) as client:
+            await client.set_image(IMAGE)
+
+    with pytest.raises(ServerUnreachableError, match=said):
+        asyncio.run(ask())
+
+
+def test_python_is_told_of_requests_at_the_port_of_metrics(address):
+    place = address("/metrics", status_of_post=405)
+    with SAM2TritonClient(place) as client, pytest.raises(InferenceError, match="not that of metrics"):
+        client.set_image(IMAGE)

@@ -62,12 +62,15 @@ class AsyncSAM2VideoClient:
         transport: AsyncBaseTransport | None = None,
     ) -> None:
         self._model = VideoModel(get_family(model_type), variant)
-        server = parse_url(url)
+        self._server = server = parse_url(url)
         if transport is None:
             transport = AsyncTransport(
                 server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs, connections=CONNECTIONS
             )
         self._dispatcher = Dispatcher(transport, Lanes())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._server)!r}, model={self._model.name!r})"
 
     async def open(
         self,

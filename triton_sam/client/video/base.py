@@ -18,6 +18,7 @@ from ...inputs.video.stream import DEFAULT_WINDOW
 from ...masks.rle import BoolArray
 from ...masks.video_segment import VideoSegment
 from ...transport.base import Tensors
+from ...transport.options import check_number
 from ...wire import video as wire
 from .flows import SessionFlows
 from .frames import SessionFrames
@@ -44,6 +45,10 @@ class VideoOptions:
     window: int = DEFAULT_WINDOW
 
     def __post_init__(self) -> None:
+        for name in ("every", "ahead", "snapshot_every", "window"):
+            check_number(name, getattr(self, name), whole=True)
+        if self.quality is not None:
+            check_number("quality", self.quality, whole=True)
         if self.ahead < 0:
             raise ConfigurationError(f"ahead must be at least 0 frames, not {self.ahead}")
 

@@ -69,10 +69,13 @@ class SAM2VideoClient:
         transport: BaseTransport | None = None,
     ) -> None:
         self._model = VideoModel(get_family(model_type), variant)
-        server = parse_url(url)
+        self._server = server = parse_url(url)
         if transport is None:
             transport = Transport(server, timeout=timeout, retries=retries, headers=headers, ca_certs=ca_certs)
         self._transport: BaseTransport = transport
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._server)!r}, model={self._model.name!r})"
 
     def open(
         self,

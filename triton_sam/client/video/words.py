@@ -41,6 +41,10 @@ class FoundObject:
     box: tuple[float, float, float, float]
     mask: BoolArray
 
+    def __repr__(self) -> str:
+        box = tuple(round(edge) for edge in self.box)
+        return f"FoundObject({self.object_id}, {self.text!r}, frame={self.frame}, box={box}, score={self.score:.2f})"
+
 
 def find_in_video(
     finder: SamTritonClient,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,6 +93,21 @@ class MemorySettings:
     clip: float = 1.0
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best weights of a run so far.
+
+    Args:
+        iou: their mean IoU on held-out clips, 0..1.
+        step: the step after which they were measured.
+        state: averaged weights of the memory half, by name.
+    """
+
+    iou: float
+    step: int
+    state: dict[str, Tensor]
+
+
 class MemoryTrainer:
     """Trains the memory half of a SAM2Base in place.
 
@@ -104,6 +120,7 @@ class MemoryTrainer:
     def __init__(self, model: nn.Module, settings: MemorySettings, source: Clips) -> None:
         self.model, self.settings, self._source = model.eval(), settings, source
         self.progress = Progress()
+        self.best: Best | None = None
         freeze_images(model)
         speed_up_norms(model)
         memory, head = list(memory_parameters(model)), list(object_head(model))
@@ -165,6 +182,8 @@ class MemoryTrainer:
         save_seconds: float = 120.0,
         should_stop: Callable[[], bool] = lambda: False,
         report: Callable[[str], None] = lambda _line: None,
+        measure: Callable[[], float] | None = None,
+        measure_seconds: float = 240.0,
     ) -> None:
         """Run the remaining stages.
 
@@ -173,8 +192,10 @@ class MemoryTrainer:
             save_seconds: seconds between two calls of `save`.
             should_stop: asked before each step; True ends the run early.
             report: receives a line of figures after each 20 steps.
+            measure: returns the mean IoU of the model on held-out clips; the run keeps the best averaged weights.
+            measure_seconds: seconds between two calls of `measure`, which is also called at the end.
         """
-        last_save = time.monotonic()
+        last_save = last_measure = time.monotonic()
         recent: dict[str, float] = {}
         while self.progress.stage < len(self.settings.stages) and not should_stop():
             start = time.monotonic()
@@ -186,10 +207,36 @@ class MemoryTrainer:
                 now = {"step": self.progress.step, "frames": stage.frames, "seconds": self.progress.seconds, **recent}
                 self.progress.history.append(now)
                 report(" ".join(f"{key} {value:.4g}" for key, value in now.items()))
+            if measure is not None and time.monotonic() - last_measure > measure_seconds:
+                report(self._keep_best(measure))
+                last_measure = time.monotonic()
             if time.monotonic() - last_save > save_seconds:
                 save(self)
                 last_save = time.monotonic()
+        if measure is not None and not should_stop():
+            report(self._keep_best(measure))
         save(self)
+
+    def _keep_best(self, measure: Callable[[], float]) -> str:
+        """Measure the averaged weights, and keep them if no earlier ones were better. Returns a line of figures."""
+        with self._averaged():
+            iou = measure()
+        if self.best is None or iou >= self.best.iou:
+            state = {name: value.clone() for name, value in self._averages.state().items()}
+            self.best = Best(iou, self.progress.step, state)
+        self.progress.history.append({"step": self.progress.step, "held_out": iou})
+        return f"step {self.progress.step} held_out {iou:.4g} best {self.best.iou:.4g} of step {self.best.step}"
+
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Give the model the averaged weights inside the block."""
+        trained = {name: self.model.get_parameter(name) for name in self._averages.state()}
+        kept = {name: parameter.detach().clone() for name, parameter in trained.items()}
+        try:
+            _copy(self._averages.state(), trained)
+            yield
+        finally:
+            _copy(kept, trained)
 
     def averaged_state(self) -> dict[str, Tensor]:
         """Return the model's state dict with averaged weights of the memory half, in single precision."""
@@ -197,12 +244,15 @@ class MemoryTrainer:
         return {name: value.detach().clone() for name, value in state.items()}
 
     def export(self, path: Path) -> None:
-        """Write the averaged weights as FP16, in the layout of the official checkpoints.
+        """Write the best weights as FP16, in the layout of the official checkpoints.
+
+        If no held-out clip was measured, these are the averaged weights of now.
 
         Raises:
             OSError: the file cannot be written.
         """
-        save({"model": cast(self.averaged_state())}, path)
+        state = self.averaged_state()
+        save({"model": cast(state if self.best is None else {**state, **self.best.state})}, path)
 
     def save(self, path: Path) -> None:
         """Write the state that a resumed run needs.
@@ -215,6 +265,7 @@ class MemoryTrainer:
             "average": self._averages.state(),
             "optimizers": [self._optimizer.state(), self._head_optimizer.state()],
             "progress": self.progress.to_json(),
+            "best": None if self.best is None else vars(self.best),
         }
         save(content, path)
 
@@ -231,6 +282,13 @@ class MemoryTrainer:
             self._optimizer.load(content["optimizers"][0])
             self._head_optimizer.load(content["optimizers"][1])
             self.progress = Progress.from_json(content["progress"])
+            self.best = None if content.get("best") is None else Best(**content["best"])
+
+
+def _copy(source: dict[str, Tensor], target: dict[str, nn.Parameter]) -> None:
+    with torch.no_grad():
+        for name, parameter in target.items():
+            parameter.copy_(source[name])
 
 
 def speed_up_norms(model: nn.Module) -> None:

@@ -64,7 +64,7 @@ class Prediction:
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the names and parameters that images use. The memory modules, which only videos use, are not trained."""
+    """Yield the names and parameters that images use. The memory modules have a trainer of their own."""
     for name, parameter in model.named_parameters():
         if name.split(".")[0] in _TRAINED or name == "no_mem_embed":
             yield name, parameter

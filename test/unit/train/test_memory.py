@@ -148,6 +148,29 @@ class TestMemoryTrainer:
         for name, value in whole.averaged_state().items():
             assert torch.equal(value, resumed.averaged_state()[name]), name
 
+    def test_the_weights_that_are_best_on_held_out_clips_are_kept(self, prepared, tmp_path):
+        import torch
+
+        trainer = make_trainer(prepared, steps=3)
+        name = next(iter(trainer._averages.state()))
+        measured = []
+
+        def measure():
+            measured.append(trainer.model.get_parameter(name).detach().clone())
+            return (0.3, 0.5, 0.4, 0.1)[len(measured) - 1]
+
+        trainer.run(lambda run: run.save(tmp_path / "state.pt"), measure=measure, measure_seconds=0)
+        trainer.export(tmp_path / "best.pt")
+        assert (trainer.best.iou, trainer.best.step) == (0.5, 2)
+        exported = torch.load(tmp_path / "best.pt", weights_only=True)["model"][name]
+        assert torch.equal(exported, measured[1].half())
+        assert not torch.equal(measured[1], measured[2])
+        assert not torch.equal(trainer.model.get_parameter(name), measured[-1])  # the run goes on with its own weights
+        resumed = make_trainer(prepared, steps=3)
+        resumed.load(tmp_path / "state.pt")
+        assert resumed.best.iou == 0.5
+        assert torch.equal(resumed.best.state[name], measured[1])
+
     def test_another_file_is_refused(self, prepared, tmp_path):
         (tmp_path / "state.pt").write_bytes(b"no state")
         with pytest.raises(CheckpointError, match="not a training state"):

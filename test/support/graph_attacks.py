@@ -1,7 +1,7 @@
-"""Requests that attack exported graphs, the rule that says which of them are right, and the programs that run them.
+"""Requests that attack exported graphs, and the program that runs them.
 
-A request is a list of tensors, as graph_runner.py reads it. The rule is written here by hand and does not read the
-tables of the families, so that it also tests them.
+A request is a list of tensors, as graph_runner.py reads it. A graph is a role of a family, for example "decoder" of
+"sam2". graph_rules.py says which requests are right.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from support.graph_rules import has_right_shapes
 
 from triton_sam.families import get_family
 from triton_sam.families.tables import ModelSpec
@@ -25,6 +27,26 @@ TYPES = {"FP32": "float32", "INT64": "int64"}
 WRONG_TYPES = ("float64", "float16", "int32", "int64", "float32", "uint8", "bool", "str")
 
 Request = list[dict]
+
+ONE = {
+    "images": 1, "prompts": 1, "points": 1, "masks": 1, "boxes": 0, "objects": 1, "memories": 1, "pointers": 1,
+    "instances": 1,
+}  # fmt: skip
+"""The sizes of a small right request, by symbol."""
+MANY = {
+    "images": 2, "prompts": 2, "points": 1, "masks": 2, "boxes": 2, "objects": 2, "memories": 3, "pointers": 4,
+    "instances": 3,
+}  # fmt: skip
+"""The sizes of a larger one."""
+VIDEO_SIDE = 512
+"""Side of the image of the models for videos that the tests export."""
+
+
+def spec_of(family: str, role: str) -> ModelSpec:
+    """Return the row of the family's table for a graph; for the models for videos, at the size of the tests."""
+    chosen = get_family(family)
+    tracking = chosen.tracking.models if chosen.tracking else {}
+    return (chosen.at(VIDEO_SIDE) if role in tracking else chosen).every_model[role]
 
 
 def request(spec: ModelSpec, sizes: dict[str, int], optional: bool = False, fill: str = "random") -> Request:
@@ -43,54 +65,51 @@ def request(spec: ModelSpec, sizes: dict[str, int], optional: bool = False, fill
 
 def controls(family: str, role: str) -> list[Request]:
     """Return right requests, whose answers must stay the same whatever comes between them."""
-    spec = get_family(family).models[role]
-    if role == "encoder":
-        return [request(spec, {"images": 1})]
-    one = {"images": 1, "prompts": 1, "points": 1, "masks": 1, "boxes": 0}
+    spec = spec_of(family, role)
+    if _is_encoder(spec):
+        return [request(spec, ONE)]
     return [
-        request(spec, one),
-        request(spec, {**one, "points": 0}, optional=True),  # a mask alone; without one, "segment something"
-        request(spec, {**one, "prompts": 3, "points": 2, "boxes": 3}),
-        request(spec, {"images": 2, "prompts": 2, "points": 1, "masks": 2, "boxes": 2}, optional=True),
+        request(spec, ONE),
+        request(spec, {**ONE, "points": 0, "pointers": 0}, optional=True),  # a mask alone, or no pointer yet
+        request(spec, {**ONE, "prompts": 3, "points": 2, "boxes": 3, "objects": 3, "memories": 2, "pointers": 2}),
+        request(spec, MANY, optional=True),
     ]
 
 
 def classics(family: str, role: str) -> list[Request]:
     """Return attacks that once ended the process or got a wrong answer, and a few that are obvious."""
-    spec = get_family(family).models[role]
-    one = {"images": 1, "prompts": 1, "points": 1, "masks": 1, "boxes": 0}
-    found = [request(spec, {**one, symbol: 0}, optional=True) for symbol in ("images", "prompts", "masks", "boxes")]
-    found += [request(spec, {**one, symbol: 2}, optional=True) for symbol in ("images", "masks", "boxes")]
-    found += [request(spec, dict.fromkeys(one, 0), optional=True), request(spec, one, fill="nan")]
+    spec = spec_of(family, role)
+    found = [request(spec, {**ONE, symbol: 0}, optional=True) for symbol in ONE if symbol != "points"]
+    found += [request(spec, {**ONE, symbol: 2}, optional=True) for symbol in ("images", "masks", "boxes")]
+    found += [request(spec, dict.fromkeys(ONE, 0), optional=True), request(spec, ONE, fill="nan")]
     for index, tensor in enumerate(spec.inputs):  # one tensor contradicts the others
         for axis, side in enumerate(tensor.shape):
             if isinstance(side, str):
                 for size in (0, 2, 3):
-                    attack = request(spec, one, optional=True)
+                    attack = request(spec, ONE, optional=True)
                     attack[index]["shape"][axis] = size
                     found.append(attack)
     if role == "decoder":
         for size in (1 << 20, 1 << 40):  # many prompts in no byte
-            found.append(request(spec, {**one, "prompts": size, "points": 0}))
+            found.append(request(spec, {**ONE, "prompts": size, "points": 0}))
     return list({json.dumps(attack): attack for attack in found}.values())
 
 
 def negative(family: str, role: str) -> list[Request]:
     """Return attacks with negative sizes, which only a request to a server can have."""
-    spec = get_family(family).models[role]
+    spec = spec_of(family, role)
     found = []
     for index, tensor in enumerate(spec.inputs):
         for axis in range(len(tensor.shape)):
             for size in (-1, -(1 << 40), -(1 << 63)):
-                sizes = {"images": 1, "prompts": 1, "points": 1, "masks": 1, "boxes": 0}
-                found.append(request(spec, sizes, optional=True))
+                found.append(request(spec, ONE, optional=True))
                 found[-1][index]["shape"][axis] = size
     return found
 
 
 def generated(family: str, role: str, count: int, seed: int) -> Iterator[Request]:
     """Yield random attacks: right requests of which one or two parts are changed."""
-    spec = get_family(family).models[role]
+    spec = spec_of(family, role)
     # random, not numpy: the sequence is the same with every version
     chance = random.Random(f"{family}/{role}/{seed}")
     for _ in range(count):
@@ -102,6 +121,7 @@ def generated(family: str, role: str, count: int, seed: int) -> Iterator[Request
             "masks": chance.choice((1, prompts)),
             "boxes": chance.choice((0, prompts)),
         }
+        sizes |= {"objects": prompts, "memories": sizes["masks"], "pointers": sizes["points"], "instances": prompts}
         attack = request(spec, sizes, optional=chance.random() < 0.5)
         for _ in range(chance.choice((1, 1, 2))):
             _spoil(chance, attack)
@@ -146,7 +166,7 @@ def _elements(part: dict) -> int:
 
 def is_right(family: str, role: str, attack: Request) -> bool:
     """Return whether a request has the sizes and types that docs/reference/models.md allows."""
-    spec = get_family(family).models[role]
+    spec = spec_of(family, role)
     types = {tensor.name: TYPES[tensor.dtype] for tensor in spec.inputs}
     ranks = {tensor.name: len(tensor.shape) for tensor in spec.inputs}
     shapes = {part["name"]: part["shape"] for part in attack}
@@ -155,42 +175,12 @@ def is_right(family: str, role: str, attack: Request) -> bool:
         return False
     if any(len(shape) != ranks[name] for name, shape in shapes.items()):
         return False
-    side = get_family(family).image_size
-    if role == "encoder":
-        ((images, *rest),) = shapes.values()
-        return images >= 1 and rest == [3, side, side]
-    return _is_right_for_sam3(shapes) if family == "sam3" else _is_right_for_points(shapes)
+    return has_right_shapes(family, role, shapes)
 
 
-def _is_right_for_points(shapes: dict[str, list[int]]) -> bool:
-    prompts, points, two = shapes["point_coords"]
-    fixed = {
-        "image_embeddings": [256, 64, 64],
-        "high_res_feats_0": [32, 256, 256],
-        "high_res_feats_1": [64, 128, 128],
-        "mask_input": [1, 256, 256],
-        "has_mask_input": [],
-    }
-    others = {name: shape for name, shape in shapes.items() if name in fixed}
-    return (
-        prompts >= 1
-        and two == 2
-        and shapes["point_labels"] == [prompts, points]
-        and all(shape[0] in (1, prompts) and shape[1:] == fixed[name] for name, shape in others.items())
-    )
-
-
-def _is_right_for_sam3(shapes: dict[str, list[int]]) -> bool:
-    images, prompts, points, two = shapes["input_points"]
-    return (
-        min(images, prompts) >= 1
-        and two == 2
-        and shapes["input_labels"] == [images, prompts, points]
-        and shapes["input_boxes"] in ([images, 0, 4], [images, prompts, 4])
-        and shapes["image_embeddings.0"] == [images, 32, 288, 288]
-        and shapes["image_embeddings.1"] == [images, 64, 144, 144]
-        and shapes["image_embeddings.2"] == [images, 256, 72, 72]
-    )
+def _is_encoder(spec: ModelSpec) -> bool:
+    """Whether a graph takes an image alone, in which case a right request costs much."""
+    return len(spec.inputs) == 1 and spec.inputs[0].shape[1:2] == (3,)
 
 
 def run(

@@ -119,7 +119,10 @@ class TritonPythonModel:
                 self._refuse(inputs, sender, wanted)
                 continue
             tensors = {name: tensor.as_numpy() for name, tensor in inputs.items()}
-            if job:  # without its trace: `execute`, and so every click, would wait for its end
+            if job:
+                # Without its trace, or `execute`, and so every click, would wait for its end: the Python backend frees
+                # each request with its trace when `execute` returns, so that later calls would hand on a pointer to
+                # freed memory. Python can open no trace of its own: a trace has only `get_context`.
                 pool.threads.submit(self._run_job, job, tensors, sender, wanted)
                 continue
             trace = bls.trace_of(request)

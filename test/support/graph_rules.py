@@ -1,0 +1,138 @@
+"""The rule that says which shapes a graph takes: written by hand, so that it also tests the tables of the families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+Shapes = Mapping[str, list[int]]
+
+SIDES = {"sam1": 1024, "mobilesam": 1024, "sam2": 1024, "sam3": 1008}
+_TEXT, _SMALL = [32, 256], [256, 72, 72]
+
+
+def has_right_shapes(family: str, role: str, shapes: Shapes) -> bool:
+    """Return whether tensors of the right names, types and ranks have shapes that fit each other and the graph."""
+    if role in ("encoder", "concept_encoder"):
+        ((images, *rest),) = shapes.values()
+        return images >= 1 and rest == [3, SIDES[family], SIDES[family]]
+    if role == "decoder":
+        return _decoder_of_sam3(shapes) if family == "sam3" else _decoder_of_points(shapes)
+    return _RULES[role](shapes)
+
+
+def _decoder_of_points(shapes: Shapes) -> bool:
+    prompts, points, two = shapes["point_coords"]
+    fixed = {
+        "image_embeddings": [256, 64, 64],
+        "high_res_feats_0": [32, 256, 256],
+        "high_res_feats_1": [64, 128, 128],
+        "mask_input": [1, 256, 256],
+        "has_mask_input": [],
+    }
+    return (
+        prompts >= 1
+        and two == 2
+        and shapes["point_labels"] == [prompts, points]
+        and _one_or_each(shapes, fixed, prompts)
+    )
+
+
+def _decoder_of_sam3(shapes: Shapes) -> bool:
+    images, prompts, points, two = shapes["input_points"]
+    return (
+        min(images, prompts) >= 1
+        and two == 2
+        and shapes["input_labels"] == [images, prompts, points]
+        and shapes["input_boxes"] in ([images, 0, 4], [images, prompts, 4])
+        and shapes["image_embeddings.0"] == [images, 32, 288, 288]
+        and shapes["image_embeddings.1"] == [images, 64, 144, 144]
+        and shapes["image_embeddings.2"] == [images, 256, 72, 72]
+    )
+
+
+def _memory_attention(shapes: Shapes) -> bool:
+    objects, memories = shapes["memory_ages"]
+    pointers = shapes["pointer_ages"][1]
+    return (
+        min(objects, memories) >= 1
+        and shapes["memories"] == [objects, memories, 64, 32, 32]
+        and shapes["object_pointers"] == [objects, pointers, 256]
+        and shapes["pointer_ages"] == [objects, pointers]
+        and _one_or_each(shapes, {"image_embeddings": [256, 32, 32]}, objects)
+    )
+
+
+def _memory_encoder(shapes: Shapes) -> bool:
+    (objects,) = shapes["is_prompted"]
+    return (
+        objects >= 1
+        and shapes["masks"] == [objects, 1, 128, 128]
+        and shapes["object_score_logits"] == [objects, 1]
+        and _one_or_each(shapes, {"image_embeddings": [256, 32, 32]}, objects)
+    )
+
+
+def _tracking_decoder(shapes: Shapes) -> bool:
+    objects, points, two = shapes["point_coords"]
+    fixed = {
+        "image_embeddings": [256, 32, 32],
+        "high_res_feats_0": [32, 128, 128],
+        "high_res_feats_1": [64, 64, 64],
+        "mask_input": [1, 128, 128],
+        "has_mask_input": [],
+    }
+    return (
+        objects >= 1
+        and two == 2
+        and shapes["point_labels"] == [objects, points]
+        and shapes["multimask"] == shapes["mask_prompt"] == [objects]
+        and _one_or_each(shapes, fixed, objects)
+    )
+
+
+def _mask_prompt(shapes: Shapes) -> bool:
+    objects, *rest = shapes["mask"]
+    return objects >= 1 and rest == [1, 512, 512]
+
+
+def _text_encoder(shapes: Shapes) -> bool:
+    prompts, tokens = shapes["input_ids"]
+    return prompts >= 1 and tokens == 32 and shapes["attention_mask"] == [prompts, 32]
+
+
+def _detector(shapes: Shapes) -> bool:
+    prompts, boxes = shapes["input_boxes_labels"]
+    return (
+        prompts >= 1
+        and shapes["input_boxes"] == [prompts, boxes, 4]
+        and shapes["text_features"] == [prompts, *_TEXT]
+        and shapes["attention_mask"] == [prompts, 32]
+        and shapes["concept_states"] == shapes["example_features"] == [1, *_SMALL]
+    )
+
+
+def _mask_head(shapes: Shapes) -> bool:
+    prompts, instances, channels = shapes["mask_queries"]
+    return (
+        min(prompts, instances) >= 1
+        and channels == 256
+        and shapes["mask_features"] == [prompts, *_SMALL]
+        and shapes["concept_features.0"] == [1, 256, 288, 288]
+        and shapes["concept_features.1"] == [1, 256, 144, 144]
+    )
+
+
+_RULES = {
+    "memory_attention": _memory_attention,
+    "memory_encoder": _memory_encoder,
+    "tracking_decoder": _tracking_decoder,
+    "mask_prompt": _mask_prompt,
+    "text_encoder": _text_encoder,
+    "detector": _detector,
+    "mask_head": _mask_head,
+}
+
+
+def _one_or_each(shapes: Shapes, rests: Mapping[str, list[int]], count: int) -> bool:
+    """Return whether each of some tensors is one for all objects, or one for each, and is else of its fixed shape."""
+    return all(shape[0] in (1, count) and shape[1:] == rests[name] for name, shape in shapes.items() if name in rests)

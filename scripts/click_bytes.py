@@ -27,7 +27,7 @@ from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 from triton_sam.wire import contract
 
-REQUEST_LIMIT = 2_000
+REQUEST_LIMIT = 1_000
 ANSWER_LIMITS = {"logits": 300_000, "rle": 10_000, "png": 10_000}
 
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from triton_sam.inputs.embeddings import ImageEmbeddings
 
 pytest.importorskip("fastapi")
 from fastapi.testclient import TestClient
+from support.busy_machine import standstill
 from support.conditions import wait_until
+from support.faulty_proxy import FaultyProxy
 from support.running_service import running_service
 
 from triton_sam.service.app import create_app
@@ -69,6 +73,21 @@ def test_a_triton_that_hangs_is_asked_once_for_all_and_health_waits_for_nothing(
         triton.settimeout(0)
         with pytest.raises(BlockingIOError):  # no other connection was made
             triton.accept()
+
+
+def test_health_tells_within_a_second_that_triton_is_gone(service_triton):
+    """Half a second more is for the look itself; and the time counts in which this process could not run."""
+    triton = urlsplit(service_triton.http_url)
+    with FaultyProxy((triton.hostname, triton.port)) as proxy, running_service(f"http://127.0.0.1:{proxy.port}") as one:
+        wait_until(lambda: one.http.get("/health").status_code == 200)
+        began = time.monotonic()
+        proxy.mode = "refuse"
+        proxy.drop()
+        with standstill() as lost:
+            wait_until(lambda: one.http.get("/health").status_code == 503)
+            assert time.monotonic() - began < 1.5 + lost[0]
+        proxy.mode = "pass"
+        wait_until(lambda: one.http.get("/health").status_code == 200)
 
 
 def hang_up(server):

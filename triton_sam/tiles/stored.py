@@ -40,8 +40,9 @@ _ROWS = 1024
 _STRIP = 1 << 25
 """Pixels of an image that are read at once for its signature, about."""
 _AGREES = 0.05
-"""Embeddings of one tile and two encoders may differ by this share (RMS of differences / RMS of values): the same
-weights in another precision, or on another processor, give almost the same values. The bound is a choice."""
+"""Embeddings of one tile and two encoders may differ by this share (RMS of differences / RMS of values). The same
+weights in another precision, or on another processor, give other values, and have to pass. The bound is a choice:
+nobody has measured how far such encoders differ."""
 
 
 def default_path(image: str | os.PathLike[str], model: str) -> Path:

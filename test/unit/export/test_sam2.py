@@ -190,7 +190,7 @@ def test_single_mask_choice_is_the_official_one(micro_export: MicroExport) -> No
     assert torch.equal(scores[torch.arange(8), chosen].unsqueeze(1), expected_scores)
 
 
-# Rounding changes the micro model with random weights more than the official sizes, which BARS is for.
+# Rounding changes the micro model with random weights more than the official sizes, which THRESHOLDS is for.
 @pytest.mark.parametrize(("precision", "bar"), [("fp16", 0.99), pytest.param("int8", 0.95, marks=pytest.mark.slow)])
 def test_smaller_numbers_keep_the_masks(
     micro_export: MicroExport, traced_micro: None, images: Path, tmp_path: Path, precision: str, bar: float

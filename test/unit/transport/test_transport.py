@@ -292,7 +292,7 @@ def test_threads_that_have_ended_keep_no_descriptors():
             thread = threading.Thread(target=transport.is_ready)
             thread.start()
             thread.join()
-        assert descriptors() < before + 20
+        assert descriptors() <= before + 2  # one connection has two ends in this process
         assert transport.is_ready()
         transport.close()
 

@@ -50,7 +50,7 @@ def test_targets_are_large_enough_for_a_finger(browser, service, images, size):
     page.page.touchscreen.tap(*page.at(200, 180))
     page.settled()
     assert page.page.evaluate(SMALL_TARGETS) == []
-    for dialog in ("keys-dialog", "token-dialog"):
+    for dialog in ("keys-dialog", "token-dialog", "url-dialog"):
         page.page.evaluate("(id) => document.getElementById(id).showModal()", dialog)
         assert page.page.evaluate(SMALL_TARGETS) == []
         page.page.keyboard.press("Escape")

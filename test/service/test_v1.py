@@ -229,9 +229,3 @@ def test_everything_equals_the_python_clients(service, client, image, picture):
     none = service.http.post(f"/v1/images/{image['id']}/everything", json={**low, "pred_iou_thresh": 1}).json()
     assert none["objects"] == []
     assert "pred_iou_thresh dropped" in none["detail"]
-
-
-def test_a_heic_image_is_answered_with_what_to_do(service):
-    content = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(64)
-    answer = service.http.post("/v1/images", content=content, headers={"Content-Type": "image/jpeg"})
-    assert (answer.status_code, "save it as JPEG" in answer.json()["detail"]) == (415, True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..families.base import Size
-from ..inputs.images import ImageSource
+from ..inputs.images import SUFFIXES, ImageSource
 from ..inputs.video import open_frames
 from .places import (
     VIDEO_SUFFIXES,
@@ -24,8 +24,6 @@ from .places import (
     remote_bytes,
 )
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif")
-"""The suffixes of image files that a folder is searched for, in lower case."""
 OBJECT = {1: "object"}
 """The categories of a run whose source and prompts name none."""
 

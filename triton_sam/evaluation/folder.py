@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import ConfigurationError, ImageError, InputError
-from ..inputs.images import TURNED, open_image, orientation
+from ..errors import ConfigurationError, ImageError, InputError, MissingDependencyError
+from ..inputs.images import SUFFIXES, TURNED, open_header, open_image, orientation
 from .samples import Dataset, Sample
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp")
 LABEL_SUFFIXES = (".png", ".tif", ".tiff")
 LABEL_SUFFIX = "_labels"
 LABEL_FOLDER = "labels"
@@ -59,7 +58,7 @@ def open_folder(folder: Path, count: int | None = None, seed: int = 0) -> Datase
 
 def _pairs(folder: Path) -> tuple[list[tuple[Path, Path]], list[str]]:
     """Return (image, label mask) pairs in the order of their names, and the names of files without a partner."""
-    files = _files(folder, IMAGE_SUFFIXES)
+    files = _files(folder, SUFFIXES)
     in_subfolder = _files(folder / LABEL_FOLDER, LABEL_SUFFIXES)
     masks = _by_name([*filter(_is_label, files), *in_subfolder])
     images = _by_name(path for path in files if not _is_label(path))
@@ -106,9 +105,11 @@ def _check_sizes(image: Path, labels: Path) -> None:
 
 def _size(path: Path, upright: bool) -> tuple[int, int]:
     try:
-        with Image.open(path) as image:
+        with open_header(path) as image:
             turned = upright and orientation(image) in TURNED
             return image.size[::-1] if turned else image.size
+    except MissingDependencyError:
+        raise
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
         raise ImageError(f"{path} is not an image that Pillow can read: replace or remove it") from error
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import ConfigurationError, InputError
-from ..inputs.images import ImageSource
-from .folder import IMAGE_SUFFIXES, read_labels
+from ..inputs.images import SUFFIXES, ImageSource
+from .folder import read_labels
 
 CLIPS = "clips"
 DAVIS = "davis:"
@@ -128,7 +128,7 @@ def _with_videos(folder: Path) -> dict[str, Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
 
 
 def _sequence(name: str, images: Path, annotations: Path) -> KnownVideo:

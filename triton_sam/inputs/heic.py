@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from .._common.extras import missing
+from .._common.extras import find_package, missing
 
 BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 """The brands of HEIF files (ISO/IEC 23008-12), which stand behind `ftyp`."""
+HEIF = "HEIF"
+"""The name of the format in Pillow."""
 _START = 12
 """Bytes that tell whether a file is a HEIF file."""
 
@@ -25,6 +27,11 @@ def starts_heic(source: BinaryIO | Path) -> bool:
             return is_heic(file.read(_START))
     source.seek(0)
     return is_heic(source.read(_START))
+
+
+def reads_heic() -> bool:
+    """Return whether the extra `heic` is installed."""
+    return find_package("pillow_heif") is not None
 
 
 def register_opener() -> None:

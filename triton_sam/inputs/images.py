@@ -18,7 +18,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from ..errors import ImageError, MissingDependencyError
 from ..families.base import Family, FloatArray, Size
-from .heic import register_opener, starts_heic
+from .heic import HEIF, register_opener, starts_heic
 from .resample import resize_bytes
 
 PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
@@ -30,6 +30,9 @@ image, or a uint8 or uint16 array (H,W), (H,W,3) or (H,W,4)."""
 FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
 """The formats, in Pillow's names, that servers accept from any client. Pillow's other decoders are rarely used, and the
 decoder for EPS starts a program, so only the user's own process opens files in those formats."""
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".heic", ".heif")
+"""The suffixes, in lower case, of the files of a folder that are images. HEIC photographs need the extra `heic`."""
 
 MAX_DEEP_PIXELS = 100_000_000
 """Maximum number of pixels of a file with more than 8 bits for each grey value. Decoding it takes up to 4 bytes a pixel
@@ -131,7 +134,7 @@ def image_bytes(source: ImageSource) -> bytes:
     """
     source = plain_source(source)
     if isinstance(source, (np.ndarray, Image.Image)):
-        return _to_png(source)
+        return to_png(source)
     if isinstance(source, (str, os.PathLike)):
         _check_file(Path(source))
         try:
@@ -193,15 +196,21 @@ def _in_known_format(content: bytes) -> bytes:
             return content
     except UnidentifiedImageError:
         with contextlib.suppress(ImageError):
-            return _to_png(content)
+            return to_png(content)
     except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
         return content
     return content
 
 
-def _to_png(source: ImageSource) -> bytes:
+def to_png(source: ImageSource, formats: tuple[str, ...] | None = None) -> bytes:
+    """Return what ``open_image(source, formats)`` opens as PNG, with all its pixels.
+
+    Raises:
+        ImageError: as open_image().
+        MissingDependencyError: as open_image().
+    """
     buffer = io.BytesIO()
-    open_image(source).save(buffer, "PNG", compress_level=1)
+    open_image(source, formats).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 
@@ -219,7 +228,7 @@ def _decode(
     else:
         raise ImageError(_unsupported_source(source))
     try:
-        with _opened(stream, formats) as image:
+        with open_header(stream, formats) as image:
             if _is_deep(image) and image.width * image.height > MAX_DEEP_PIXELS:
                 raise ImageError(
                     f"{_describe(source)} is too large: {image.width} x {image.height} pixels of more than 8 bits; at "
@@ -237,15 +246,24 @@ def _decode(
         raise ImageError(f"{_describe(source)} cannot be read: {_reason(error)}") from error
 
 
-def _opened(stream: io.BytesIO | Path, formats: tuple[str, ...] | None) -> Image.Image:
-    """Open an image by Pillow, which reads HEIC photographs only with the extra for them."""
+def open_header(stream: io.BytesIO | Path, formats: tuple[str, ...] | None = None) -> Image.Image:
+    """Open an image by Pillow, which reads no pixels yet, and HEIC photographs only with the extra for them.
+
+    Args:
+        stream: a file, or its content.
+        formats: the accepted formats; only with HEIF among them, or with None, is a HEIC photograph opened.
+
+    Raises:
+        Exception: whatever Pillow raises for a file that it cannot read.
+        MissingDependencyError: a HEIC photograph, without the extra `heic`.
+    """
     try:
-        return Image.open(stream, formats=formats)
+        return Image.open(stream, formats=[each for each in formats if each != HEIF] if formats else None)
     except UnidentifiedImageError:
-        if formats is not None or not starts_heic(stream):
+        if (formats and HEIF not in formats) or not starts_heic(stream):
             raise
     register_opener()
-    return Image.open(stream)
+    return Image.open(stream, formats=(HEIF,))
 
 
 def _check_file(path: Path) -> None:

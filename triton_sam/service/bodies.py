@@ -22,7 +22,8 @@ FILES = "multipart/form-data"
 IMAGES = "/v1/images"
 """The path of uploads whose body may be the image itself."""
 IMAGE_KINDS = (
-    "image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/gif", "application/octet-stream",
+    "image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/gif", "image/heic", "image/heif",
+    "application/octet-stream",
 )  # fmt: skip
 """The types of bodies that are an image."""
 VIDEOS = "/v1/videos"

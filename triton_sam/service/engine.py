@@ -21,7 +21,7 @@ from ..transport.triton import Transport
 from ..transport.url import parse_url
 from ..wire.video import video_model
 from .budgets import Budgets, work_pixels
-from .image_files import check_image, to_jpeg
+from .image_files import accept_image, to_jpeg
 from .logs import LOGGER
 from .metrics import Metrics
 from .problems import Problem
@@ -202,12 +202,11 @@ class Engine:
         """Check an image's header and keep it.
 
         Raises:
+            ImageError: a HEIC photograph is damaged.
             Problem: 4xx; not an image, or one that is too large.
         """
-        image_id, size = await asyncio.to_thread(
-            lambda: (id_of(content), check_image(content, self.settings.max_megapixels))
-        )
-        image = self.images.add(StoredImage(image_id, content, size))
+        content, size = await accept_image(content, self.settings.max_megapixels, self.budgets.workers)
+        image = self.images.add(StoredImage(await asyncio.to_thread(id_of, content), content, size))
         self._count()
         return image
 

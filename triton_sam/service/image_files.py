@@ -1,46 +1,75 @@
-"""Uploaded image files: the check of the header, and previews."""
+"""Uploaded image files: the check of the header, the form in which they are kept, and previews."""
 
 from __future__ import annotations
 
+import asyncio
 import io
+from collections.abc import Iterator
 
 from PIL import Image
 
+from ..errors import MissingDependencyError
 from ..families.base import Size
-from ..inputs.heic import is_heic
-from ..inputs.images import FORMATS, TURNED, open_image, orientation
+from ..inputs.heic import HEIF, is_heic
+from ..inputs.images import FORMATS, TURNED, open_header, open_image, orientation, to_png
+from .budgets import Workers
 from .problems import Problem
 
 MEGA = 1_000_000
 PREVIEW_SIDE = 4096
+AS_JPEG = "save it as JPEG (on an iPhone: Settings, Camera, Formats, Most Compatible)"
 
 
 def check_image(content: bytes, max_megapixels: float) -> Size:
     """Read an image's header only; return width and height, upright.
 
     Raises:
-        Problem: 400, empty; 415, not an image of a known format; 413, too many pixels.
+        Problem: 400, empty; 415, not an image of a known format, or a HEIC photograph without the extra `heic`; 413,
+            too many pixels.
     """
     if not content:
         raise Problem(400, "the image is empty (0 bytes)")
     limit = Image.MAX_IMAGE_PIXELS
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with open_header(io.BytesIO(content), (*FORMATS, HEIF)) as image:
             width, height = image.size
             # A PNG would be decoded to look for EXIF data behind its pixels; see Engine._embed for the final word.
             turned = image.format != "PNG" and orientation(image) in TURNED
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
+    except MissingDependencyError as error:
+        raise Problem(415, f"{error}; or {AS_JPEG}") from None
     except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
         if is_heic(content):
-            raise Problem(
-                415,
-                "HEIC images are not read: save it as JPEG (on an iPhone: Settings, Camera, Formats, Most Compatible)",
-            ) from None
-        raise Problem(415, f"the image is none of {', '.join(FORMATS)}, or damaged") from None
+            raise Problem(415, f"the HEIC image is damaged: {AS_JPEG}") from None
+        raise Problem(415, f"the image is none of {', '.join(FORMATS)}, HEIC, or damaged") from None
     if width * height > max_megapixels * MEGA:
         raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are taken")
     return (height, width) if turned else (width, height)
+
+
+async def accept_image(content: bytes, max_megapixels: float, workers: Workers) -> tuple[bytes, Size]:
+    """Check an image and return the bytes to keep and to send to Triton, with width and height, upright.
+
+    A HEIC photograph becomes a PNG with all its pixels, because Triton reads only FORMATS. Other images stay as they
+    are.
+
+    Raises:
+        ImageError: a HEIC photograph is damaged.
+        Problem: as check_image(); 503, the service stops.
+    """
+    size = await asyncio.to_thread(check_image, content, max_megapixels)
+    if not is_heic(content):
+        return content, size
+
+    async def fetch() -> list[bytes]:
+        return [content]
+
+    def convert(contents: Iterator[bytes]) -> tuple[bytes, Size]:
+        converted = to_png(next(contents), (HEIF,))
+        return converted, check_image(converted, max_megapixels)  # the pixels may be more than the header says
+
+    return await workers.run(size[0] * size[1], fetch, convert)
 
 
 def to_jpeg(content: bytes) -> bytes:

@@ -67,6 +67,7 @@ class Models(BaseModel):
 
     models: list[Model]
     image_urls: bool = Field(default=False, description="Whether `POST /v1/images/url` fetches images.")
+    heic: bool = Field(default=False, description="Whether an image may be a HEIC photograph.")
 
 
 class ImageInfo(BaseModel):

@@ -23,8 +23,8 @@ class StoredImage:
     """One uploaded image.
 
     Args:
-        image_id: hash of the bytes, so that equal uploads are one.
-        content: encoded bytes as they came.
+        image_id: hash of ``content``, so that equal uploads are one.
+        content: encoded bytes as they came; the PNG of a HEIC photograph.
         size: width and height, upright, pixels.
         embeddings: by what made them. Where Triton keeps them, this is but an id.
         preview: the image as JPEG, once somebody has asked for it.

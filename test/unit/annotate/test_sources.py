@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from support.annotated import coco, write_images
 
+from triton_sam.annotate.segmenting import opened
 from triton_sam.annotate.sources import read_source
 from triton_sam.errors import InputError
 
@@ -96,3 +98,10 @@ def test_a_text_file_of_bytes_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="cannot be read"):
         read_source(str(tmp_path / "a.txt"))
+
+
+def test_a_folder_of_a_phone_has_heic_photographs(tmp_path: Path) -> None:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    Image.new("RGB", (80, 60), (200, 30, 60)).save(tmp_path / "IMG_0001.HEIC", "HEIF")
+    source = read_source(str(tmp_path))
+    assert opened(source.items[0])[1] == (80, 60)

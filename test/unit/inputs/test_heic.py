@@ -10,6 +10,7 @@ from PIL import Image, ImageFile
 
 from triton_sam.errors import ImageError, MissingDependencyError
 from triton_sam.inputs import images
+from triton_sam.inputs.heic import HEIF
 
 CONTENT = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(64)
 COLOUR = (200, 30, 60)
@@ -59,9 +60,10 @@ def test_a_photograph_is_opened_and_sent_as_png(opener):
         assert (image.size, image.getpixel((0, 0))) == ((8, 6), COLOUR)
 
 
-def test_servers_open_no_heic(opener):
-    with pytest.raises(ImageError, match="not an image"):
+def test_only_who_names_the_format_opens_it(opener):
+    with pytest.raises(ImageError, match="not an image"):  # as in session models
         images.open_image(CONTENT, images.FORMATS)
+    assert images.open_image(CONTENT, (*images.FORMATS, HEIF)).size == (8, 6)
 
 
 def test_other_damaged_files_need_no_extra(without):

@@ -207,7 +207,7 @@ def test_a_folder_is_read_in_the_natural_order_and_sent_unchanged(tmp_path):
 
 def test_a_folder_without_frames_is_an_error(tmp_path):
     (tmp_path / "notes.txt").write_text("no frame")
-    with pytest.raises(VideoError, match=r"holds no frames: give a folder with image files \(\.bmp, \.jpeg"):
+    with pytest.raises(VideoError, match=r"holds no frames: give a folder with image files \(\.jpg, \.jpeg"):
         open_frames(tmp_path)
 
 

@@ -9,11 +9,8 @@ from pathlib import Path
 
 from ...errors import VideoError
 from ...families.base import Size
-from ..images import ImageSource
+from ..images import SUFFIXES, ImageSource
 from .base import FrameSource, encode
-
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp"))
-"""The endings of the files of a folder that count as frames."""
 
 
 class ImageFrames(FrameSource):
@@ -55,7 +52,7 @@ def folder_frames(folder: str | os.PathLike[str]) -> ImageFrames:
         raise VideoError(f"{path} cannot be read: {error.strerror}") from error
     files = sorted((name for name in names if not name.startswith(".")), key=natural_order)
     if not files:
-        raise VideoError(f"{path} holds no frames: give a folder with image files ({', '.join(sorted(SUFFIXES))})")
+        raise VideoError(f"{path} holds no frames: give a folder with image files ({', '.join(SUFFIXES)})")
     return ImageFrames([path / name for name in files], name=str(path))
 
 

@@ -25,7 +25,7 @@ from ...inputs.embeddings import ImageEmbeddings
 from ...masks.segment import Segment
 from ..cancellation import CancellableRequests
 from ..engine import Engine, Pair
-from ..image_files import check_image
+from ..image_files import accept_image
 from ..problems import Problem
 from ..schemas import problem_responses
 from ..store import key_of
@@ -118,7 +118,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
             return PlainTextResponse(f"{cancelled} cancelled")
         pair = await engine.pair(model_version)
         content = await image.read()
-        await asyncio.to_thread(check_image, content, engine.settings.max_megapixels)
+        content, _ = await accept_image(content, engine.settings.max_megapixels, engine.budgets.workers)
 
         async def work() -> Response:
             embeddings = await engine.encode_here(content, pair)

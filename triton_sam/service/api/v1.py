@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.datastructures import UploadFile
 
+from ...inputs.heic import reads_heic
 from ...masks.segment import Segment
 from .. import answers
 from ..bodies import FILES, IMAGE_KINDS, is_image, kind_of
@@ -23,7 +24,7 @@ from ..store import StoredImage
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
 ModelName = Annotated[str | None, Query(max_length=128, description="A name that `GET /v1/models` lists.")]
 
-_BYTES = {"type": "string", "format": "binary", "description": "JPEG, PNG, WebP, TIFF, BMP or GIF."}
+_BYTES = {"type": "string", "format": "binary", "description": "JPEG, PNG, WebP, TIFF, BMP, GIF or HEIC."}
 UPLOAD: dict[str, Any] = {
     "required": True,
     "content": {
@@ -56,7 +57,7 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         """List the models that Triton has ready."""
         default = await engine.pair(None)
         models = [describe(pair, pair == default) for pair in engine.state.pairs.values()]
-        return Models(models=models, image_urls=engine.settings.image_urls)
+        return Models(models=models, image_urls=engine.settings.image_urls, heic=reads_heic())
 
     @api.post(
         "/images",
@@ -119,7 +120,10 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         responses={200: CONTENT, **problem_responses(404, 422)},
     )
     async def content(image_id: ImageId) -> Response:
-        """Return the bytes of an image as they came, which are useful for an image that the service has fetched."""
+        """Return the bytes of an image as they came, which are useful for an image that the service has fetched.
+
+        A HEIC photograph comes as the PNG that the service has made of it.
+        """
         return Response(engine.image(image_id).content, media_type="application/octet-stream")
 
     @api.get(

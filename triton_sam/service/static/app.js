@@ -243,6 +243,7 @@ async function loadModels() {
     const answer = await rest.models();
     models = answer.models;
     document.body.dataset.urls = answer.image_urls ? "1" : "0";
+    if (answer.heic) acceptHeic();
   } catch (problem) {
     if (problem.status === 401) return askToken().then(loadModels);
     return;
@@ -254,6 +255,12 @@ async function loadModels() {
   select.value = settings.model;
   select.disabled = models.length === 0;
   show();
+}
+
+/** Let the dialog for files offer HEIC photographs. A phone that is not asked for them may send JPEG instead. */
+function acceptHeic() {
+  const input = $("file");
+  if (!input.accept.includes(".heic")) input.accept += ",.heic,.heif";
 }
 
 function chosenModel() {

@@ -27,7 +27,7 @@ export function connectControls(page) {
   $("open").addEventListener("click", actions.open);
   $("choose").addEventListener("click", actions.open);
   $("choose-folder").addEventListener("click", actions.openFolder);
-  $("choose-url").addEventListener("click", actions.openUrl);
+  for (const id of ["open-url", "choose-url"]) $(id).addEventListener("click", actions.openUrl);
   $("url-cancel").addEventListener("click", () => $("url-dialog").close(""));
   $("url-dialog").addEventListener("close", () => {
     const url = $("url").value.trim();

@@ -250,5 +250,5 @@ function isCoco(file) {
 }
 
 function isImage(file) {
-  return file.type.startsWith("image/") || /\.tiff?$/i.test(file.name);
+  return file.type.startsWith("image/") || /\.(tiff?|hei[cf])$/i.test(file.name);
 }

@@ -53,7 +53,7 @@ export async function call(path, options = {}, send = fetch) {
   throw new Problem(members);
 }
 
-/** Return {models, image_urls}. */
+/** Return {models, image_urls, heic}. */
 export async function models() {
   return (await call("/v1/models")).json();
 }

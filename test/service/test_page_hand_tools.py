@@ -4,13 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from support.hand_changes import drag, edited, masks_of
 
 from triton_sam.masks.rle import rle_to_mask
 
 pytest.importorskip("playwright.sync_api")
 pytest.importorskip("fastapi")
 
-KINDS = "tritonSam.scene.objects.map((object) => tritonSam.resultOf(object)?.found?.kind ?? null)"
 NAMES = "tritonSam.scene.objects.map((object) => object.name)"
 WRITTEN = 300
 """ms; the page writes changes after 100 ms."""
@@ -25,23 +25,6 @@ def two_objects(shapes):
     shapes.click(620, 420)
     shapes.settled()
     return shapes
-
-
-def masks_of(page):
-    """The masks of the objects, by name, from the page's COCO download."""
-    coco = json.loads(page.download("#save-coco")[1])
-    return {each["name"]: rle_to_mask(each["segmentation"]).astype(bool) for each in coco["annotations"]}
-
-
-def drag(page, start, end):
-    page.page.mouse.move(*page.at(*start))
-    page.page.mouse.down()
-    page.page.mouse.move(*page.at(*end), steps=5)
-    page.page.mouse.up()
-
-
-def edited(page, index):
-    page.wait(f"{KINDS}[{index}] === 'edited'")
 
 
 def capsule(shape, start, end, radius):

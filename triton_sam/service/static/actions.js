@@ -6,7 +6,7 @@ import { isBlank } from "./scene.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** page: {scene, masks, pictures, video, everything, words, stage, settings, change(act, time), show(), endHover(), takeCornerBack()} */
+/** page: {scene, masks, pictures, video, everything, words, stage, settings, change(act, time), show(), endHover(), toolChosen(), takeCornerBack()} */
 export function actionsOf(page) {
   const { video, everything, words, stage, settings, pictures } = page;
   const { change, show, endHover } = page;
@@ -66,6 +66,7 @@ export function actionsOf(page) {
       check("[data-tool]", (button) => button.dataset.tool === name);
       stage.cursor();
       endHover();
+      page.toolChosen();
     },
     multimask(on) {
       settings.multimask = page.scene.multimask = on;

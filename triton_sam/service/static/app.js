@@ -192,7 +192,8 @@ const actions = actionsOf({
   },
   ...{ pictures, video, everything, words, stage, settings, change, endHover },
   show: () => show(),
-  takeCornerBack: () => handTools.polygon.isOn && handTools.polygon.takeBack(),
+  toolChosen: () => (cursor.follow(), show()),
+  takeCornerBack: () => handTools.takeCornerBack(),
 });
 
 /** Show the objects of the image, or those of the video. */

@@ -31,6 +31,11 @@ export class Cursor {
     return true;
   }
 
+  /** End the cursor if the tool that was chosen has none: the arrow keys are the tool's. */
+  follow() {
+    if (!TOOLS.includes(this.#page.stage.tool) && !this.#page.polygon.isOn) this.end();
+  }
+
   #press(event) {
     const { canvas } = this.#page;
     if (document.querySelector("dialog[open]") || ![canvas, document.body].includes(event.target)) return;

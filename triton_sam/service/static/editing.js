@@ -1,8 +1,6 @@
 // Changes of what is there, with the mouse or a finger: points are moved and removed, objects are selected by their masks.
 
-import { distanceOf } from "./stage.js";
-
-const REACH = { mouse: 9, pen: 12, touch: 22 }; // pixels of the screen around a point
+import { distanceOf, reachOf } from "./stage.js";
 
 /** page: {stage, scene, masks, everything, actions, change(act, time), takesClicks(), endHover()} */
 export function connectEditing(page) {
@@ -12,7 +10,7 @@ export function connectEditing(page) {
   stage.handleAt = (place, pointer) => {
     const object = page.scene.active;
     if (!object?.visible || page.everything.takesClicks || !page.takesClicks()) return null;
-    const reach = (REACH[pointer] ?? REACH.mouse) / stage.scale;
+    const reach = reachOf(pointer) / stage.scale;
     const near = object.points.map((point, index) => ({ index, label: point.label, distance: distanceOf(point, place) }));
     const [nearest] = near.filter(({ distance }) => distance <= reach).sort((a, b) => a.distance - b.distance);
     return nearest ? { id: object.id, index: nearest.index, label: nearest.label } : null;

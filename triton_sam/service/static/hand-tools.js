@@ -1,28 +1,35 @@
 // The tools that change masks by hand: pointers over the image, the section "Edit" of the panel, and their keys.
 
 import { Brush } from "./brush.js";
+import { Corners } from "./corners.js";
 import { Edits } from "./edits.js";
 import { Polygon } from "./polygon.js";
 
 const $ = (id) => document.getElementById(id);
 const ALL = "all";
-const TOOLS = ["brush", "erase", "polygon", "cut-polygon"];
+const TOOLS = ["brush", "erase", "polygon", "cut-polygon", "corners"];
 
-/** page: as Edits takes it, and {actions, show()}. Return {polygon, paint(context), update()}. */
+/** page: as Edits takes it, and {actions, show()}. Return {polygon, paint(context), takeCornerBack(), update()}. */
 export function connectHandTools(page) {
   const { stage, scene, actions } = page;
   const edits = new Edits(page);
   const brush = new Brush(edits, stage, scene);
   const polygon = new Polygon(edits, stage, page.show);
-  const tools = { brush, erase: brush, polygon, "cut-polygon": polygon };
+  const corners = new Corners(page, edits);
+  const tools = { brush, erase: brush, polygon, "cut-polygon": polygon, corners };
   const tool = () => (edits.image ? (tools[stage.tool] ?? null) : null);
   connectPointers(stage, tool);
-  connectPanel(edits, brush, polygon, scene);
-  connectKeys(edits, tool, actions);
+  connectPanel(edits, brush, polygon, corners, scene);
+  connectKeys(edits, tool, corners, actions);
   return {
     polygon,
     paint: (context) => tool()?.paint(context, 1 / stage.scale),
-    update: () => (update(edits, brush, scene), updatePolygon(edits, polygon, stage)),
+    takeCornerBack: () => (polygon.isOn && polygon.takeBack()) || corners.takeBack(),
+    update() {
+      update(edits, brush, scene);
+      updatePolygon(edits, polygon, stage);
+      updateCorners(edits, corners);
+    },
   };
 }
 
@@ -75,7 +82,7 @@ function connectPointers(stage, tool) {
   }
 }
 
-function connectPanel(edits, brush, polygon, scene) {
+function connectPanel(edits, brush, polygon, corners, scene) {
   const chosen = () => {
     const others = edits.others;
     return $("edit-other").value === ALL ? others : others.filter((each) => String(each.id) === $("edit-other").value);
@@ -92,6 +99,7 @@ function connectPanel(edits, brush, polygon, scene) {
   on("brush-size", () => (brush.size = Number($("brush-size").value)), "input");
   on("polygon-close", () => polygon.close());
   on("polygon-discard", () => polygon.discard());
+  on("corner-remove", () => corners.remove());
   connectRows(edits, scene);
 }
 
@@ -116,9 +124,9 @@ function connectRows(edits, scene) {
   list.addEventListener("pointercancel", () => (dragged = null));
 }
 
-const LETTERS = { p: "brush", x: "erase", g: "polygon" };
+const LETTERS = { p: "brush", x: "erase", g: "polygon", v: "corners" };
 
-function connectKeys(edits, tool, actions) {
+function connectKeys(edits, tool, corners, actions) {
   const act = (event) => {
     const key = event.key.toLowerCase();
     if (event.ctrlKey || event.metaKey) {
@@ -130,7 +138,7 @@ function connectKeys(edits, tool, actions) {
     if (key === "c" && event.shiftKey) return edits.copyRle();
     if (key === "g" && event.shiftKey) return actions.tool("cut-polygon");
     if (LETTERS[key]) return actions.tool(LETTERS[key]);
-    return tool()?.key?.(key) ?? false;
+    return tool()?.key?.(key, event) ?? false;
   };
   addEventListener(
     "keydown",
@@ -142,6 +150,8 @@ function connectKeys(edits, tool, actions) {
     },
     true,
   );
+  addEventListener("keyup", () => corners.settle());
+  addEventListener("blur", () => corners.settle());
 }
 
 /** Show what the tools can do now. */
@@ -172,6 +182,18 @@ function updatePolygon(edits, polygon, stage) {
   $("polygon-buttons").hidden = !count;
   $("polygon-close").disabled = !polygon.isClosable;
   if (count) $("undo").disabled = false;
+}
+
+/** Show the corners of the active mask, and say what can be done with them. */
+function updateCorners(edits, corners) {
+  void corners.refresh();
+  $("corners-hint").hidden = !corners.isOn;
+  $("corners-hint").textContent = edits.active
+    ? "Drag a corner to move it. A double click on a side adds one, and a right click removes one."
+    : "Select an object that has a mask and is shown.";
+  $("corner-buttons").hidden = !corners.isOn;
+  $("corner-remove").disabled = !corners.chosen;
+  if (corners.canTakeBack) $("undo").disabled = false;
 }
 
 function offer(select, others) {

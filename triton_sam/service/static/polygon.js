@@ -1,9 +1,8 @@
 // The polygons: corners are set one by one, and the closed outline is added to the mask of the active object, or taken out.
 
 import { fillRings } from "./bitmap.js";
-import { distanceOf } from "./stage.js";
+import { distanceOf, reachOf } from "./stage.js";
 
-const REACH = { mouse: 9, pen: 12, touch: 22 }; // pixels of the screen around a corner
 const SMALLEST = 3; // corners
 const DRAG = 4; // pixels of the screen; a shorter move of a corner is a click on it
 
@@ -150,7 +149,7 @@ export class Polygon {
   }
 
   #cornerAt(point, pointer) {
-    const reach = (REACH[pointer] ?? REACH.mouse) / this.#stage.scale;
+    const reach = reachOf(pointer) / this.#stage.scale;
     const distances = this.corners.map((corner) => distanceOf(corner, point));
     const nearest = distances.indexOf(Math.min(...distances));
     return nearest >= 0 && distances[nearest] <= reach ? nearest : null;
@@ -176,7 +175,8 @@ export class Polygon {
   }
 }
 
-function paintCorner(context, x, y, radius, color, unit) {
+/** Draw a corner of an outline, for polygons and for the corners of masks. */
+export function paintCorner(context, x, y, radius, color, unit) {
   context.beginPath();
   context.arc(x, y, radius, 0, 2 * Math.PI);
   context.fillStyle = color;

@@ -5,6 +5,7 @@ const SMALLEST_BOX = 8; // pixels of the screen for each side
 const EDGE = 4; // pixels of the screen between the keyboard's cursor and the edge
 const MAX_ZOOM = 32;
 const WHEEL = 0.0016;
+const REACH = { mouse: 9, pen: 12, touch: 22 }; // pixels of the screen around a point or a corner
 
 export class Stage extends EventTarget {
   tool = "add";
@@ -303,6 +304,11 @@ export class Stage extends EventTarget {
     const lines = event.deltaMode === 1 ? 16 : 1;
     this.zoom(Math.exp(-event.deltaY * lines * WHEEL * (event.ctrlKey ? 4 : 1)), this.#screen(event));
   }
+}
+
+/** Return how far a kind of pointer reaches around a point or a corner, in pixels of the screen. */
+export function reachOf(pointer) {
+  return REACH[pointer] ?? REACH.mouse;
 }
 
 /** Return the distance of two points {x, y}. */

@@ -14,7 +14,7 @@ import pytest
 from support.annotated import files_of, kept_ids, write_data_set
 from support.large_images import draw, write_tiff
 from support.processes import all_gone
-from support.ray_processes import STAND_INS, actors, children, ray_python, start
+from support.ray_processes import STAND_INS, actors, ray_python, start
 
 __all__ = ["ray_python"]
 
@@ -62,7 +62,7 @@ def wait_for_work(process: subprocess.Popen[str], out: Path, done: int = 0) -> N
         time.sleep(0.01)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_one_and_two_actors_write_the_bytes_of_threads(
     ray_python: Path, words: list[str], whole: Path, tmp_path: Path
 ) -> None:
@@ -71,14 +71,14 @@ def test_one_and_two_actors_write_the_bytes_of_threads(
         assert files_of(tmp_path / number) == files_of(whole)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_killed_actor_changes_no_byte(ray_python: Path, words: list[str], whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    process = run(ray_python, words, out, *RAY, "2")
-    wait_for_work(process, out)
-    actors(process)[0].kill()
-    assert len(kept_ids(out)) < len(kept_ids(whole)), "the actor was killed after the work"
-    finish(process)
+    with run(ray_python, words, out, *RAY, "2") as process:
+        wait_for_work(process, out)
+        actors(process)[0].kill()
+        assert len(kept_ids(out)) < len(kept_ids(whole)), "the actor was killed after the work"
+        finish(process)
     assert files_of(out) == files_of(whole)
 
 
@@ -87,29 +87,27 @@ def test_a_killed_actor_changes_no_byte(ray_python: Path, words: list[str], whol
 def test_a_command_that_is_killed_often_changes_no_byte(
     ray_python: Path, words: list[str], whole: Path, tmp_path: Path, kills: int
 ) -> None:
-    begin = time.monotonic()
-    undisturbed = run(ray_python, words, tmp_path / "undisturbed", *RAY, "2")
-    wait_for_work(undisturbed, tmp_path / "undisturbed")
-    until_work = time.monotonic() - begin
-    finish(undisturbed)
     out = tmp_path / "out"
     chance = random.Random(kills)
+    until_work = 0.0
     states = [0]
     left: list[psutil.Process] = []
     for number in range(kills):
         process = run(ray_python, words, out, *RAY, "2")
-        if number % 2:  # on a machine of any speed, this kill falls into the work
-            wait_for_work(process, out, states[-1])
-        else:
+        if number % 2:
             time.sleep(chance.uniform(0, until_work + 0.5))
-        left += children(process)
+        else:  # on a machine of any speed, this kill falls into the work
+            begin = time.monotonic()
+            wait_for_work(process, out, states[-1])
+            until_work = until_work or time.monotonic() - begin
+        left += actors(process)  # agents of Ray, which write nothing, may take a minute to end
         process.kill()
         _, printed = process.communicate()
         states.append(len(kept_ids(out)))
         reported = max([0, *(int(count) for count in re.findall(r"(\d+)/\d+ ", printed))])
         assert states[-1] >= max(states[-2], reported), "an image that was reported is lost"
-    assert all_gone(left), "processes of Ray are left"
+    assert all_gone(left), "an actor outlived the command"
     print(f"{until_work:.1f} s until the first shard; kept after each kill: {states[1:]}")
     assert any(0 < state < len(kept_ids(whole)) for state in states), "no kill fell into the work"
     finish(run(ray_python, words, out, *RAY, "2"))
-    assert files_of(out) == files_of(whole) == files_of(tmp_path / "undisturbed")
+    assert files_of(out) == files_of(whole)

@@ -46,16 +46,9 @@ def start(python: Path, words: list[str], folder: Path) -> subprocess.Popen[str]
 def actors(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return the actors of Ray below a process."""
     found = []
-    for child in children(process):
-        with contextlib.suppress(psutil.Error):  # it ended in the meantime
-            if "MapWorker" in " ".join(child.cmdline()):
-                found.append(child)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ended in the meantime, and so may any of them
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "MapWorker" in " ".join(child.cmdline()):
+                    found.append(child)
     return found
-
-
-def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the processes that a process started, and those that they started."""
-    try:
-        return psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.annotated import files_of
+from support.annotated import files_of, kept_ids
 from support.drawn_data_set import write_scenes
 
 from triton_sam.annotate.folder import SHARD_SIZE
@@ -34,11 +34,6 @@ def start(scenes: Path, out: Path, url: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "triton_sam", "annotate", str(scenes), "--with", "boxes", "--out", str(out)]
     options = ["--url", url, "--format", *FORMATS]
     return subprocess.Popen([*words, *options], stderr=subprocess.PIPE, text=True)
-
-
-def kept_ids(out: Path) -> set[int]:
-    shards = sorted(out.glob("shards/[0-9]*.jsonl"))
-    return {json.loads(line)["id"] for path in shards for line in path.read_text().splitlines()}
 
 
 @pytest.mark.timeout(900)

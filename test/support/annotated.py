@@ -136,3 +136,9 @@ def files_of(folder: Path) -> dict[str, bytes]:
     """Return the content of all files below a folder, but for the lock."""
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and ".annotate.lock" not in path.name)
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def kept_ids(out: Path) -> set[int]:
+    """Return the ids of the images, or tiles, in complete shards."""
+    shards = sorted(out.glob("shards/[0-9]*.jsonl"))
+    return {json.loads(line)["id"] for path in shards for line in path.read_text().splitlines()}

@@ -1,0 +1,113 @@
+"""`annotate --engine ray` of images and of tiles, without a server: the same bytes after any kill."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from support.annotated import files_of, kept_ids, write_data_set
+from support.large_images import draw, write_tiff
+from support.processes import all_gone
+from support.ray_processes import STAND_INS, actors, ray_python, start
+
+__all__ = ["ray_python"]
+
+IMAGES = 480
+OBJECTS = [(700, 905, 1100, 1300), (60, 60, 100, 90), (1150, 20, 1200, 60), (300, 300, 340, 900)]
+TILES = ["--tile", "96", "--overlap", "24", "--format", "geojson", "coco-polygons"]
+RAY = ["--engine", "ray", "--actors"]
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("TRITON_SAM_RAY" not in os.environ, reason="takes minutes: set TRITON_SAM_RAY=1"),
+]
+
+
+@pytest.fixture(scope="module", params=["images", "large"])
+def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the arguments of a run with 480 images, or with a slide of 420 tiles."""
+    folder = tmp_path_factory.mktemp("in")
+    if request.param == "images":
+        return ["annotate", str(write_data_set(folder, IMAGES)), "--with", "boxes"]
+    slide = write_tiff(folder / "slide.tif", draw(OBJECTS, (1500, 1400)))
+    return ["annotate", str(slide), "--large", "--with", "everything", *TILES]
+
+
+@pytest.fixture(scope="module")
+def whole(ray_python: Path, words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of an undisturbed run with threads."""
+    folder = tmp_path_factory.mktemp("whole")
+    finish(run(ray_python, words, folder / "out"))
+    return folder / "out"
+
+
+def run(python: Path, words: list[str], out: Path, *options: str) -> subprocess.Popen[str]:
+    return start(python, [*STAND_INS, *words, "--out", str(out), *options], out.parent)
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    _, printed = process.communicate()
+    assert process.returncode == 0, printed[-2000:]
+
+
+def wait_for_work(process: subprocess.Popen[str], out: Path, done: int = 0) -> None:
+    """Wait until more than some images are kept, or the process has ended."""
+    while len(kept_ids(out)) <= done and process.poll() is None:
+        time.sleep(0.01)
+
+
+@pytest.mark.timeout(900)
+def test_one_and_two_actors_write_the_bytes_of_threads(
+    ray_python: Path, words: list[str], whole: Path, tmp_path: Path
+) -> None:
+    for number in ("1", "2"):
+        finish(run(ray_python, words, tmp_path / number, *RAY, number))
+        assert files_of(tmp_path / number) == files_of(whole)
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_actor_changes_no_byte(ray_python: Path, words: list[str], whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with run(ray_python, words, out, *RAY, "2") as process:
+        wait_for_work(process, out)
+        actors(process)[0].kill()
+        assert len(kept_ids(out)) < len(kept_ids(whole)), "the actor was killed after the work"
+        finish(process)
+    assert files_of(out) == files_of(whole)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
+def test_a_command_that_is_killed_often_changes_no_byte(
+    ray_python: Path, words: list[str], whole: Path, tmp_path: Path, kills: int
+) -> None:
+    out = tmp_path / "out"
+    chance = random.Random(kills)
+    until_work = 0.0
+    states = [0]
+    left: list[psutil.Process] = []
+    for number in range(kills):
+        process = run(ray_python, words, out, *RAY, "2")
+        if number % 2:
+            time.sleep(chance.uniform(0, until_work + 0.5))
+        else:  # on a machine of any speed, this kill falls into the work
+            begin = time.monotonic()
+            wait_for_work(process, out, states[-1])
+            until_work = until_work or time.monotonic() - begin
+        left += actors(process)  # agents of Ray, which write nothing, may take a minute to end
+        process.kill()
+        _, printed = process.communicate()
+        states.append(len(kept_ids(out)))
+        reported = max([0, *(int(count) for count in re.findall(r"(\d+)/\d+ ", printed))])
+        assert states[-1] >= max(states[-2], reported), "an image that was reported is lost"
+    assert all_gone(left), "an actor outlived the command"
+    print(f"{until_work:.1f} s until the first shard; kept after each kill: {states[1:]}")
+    assert any(0 < state < len(kept_ids(whole)) for state in states), "no kill fell into the work"
+    finish(run(ray_python, words, out, *RAY, "2"))
+    assert files_of(out) == files_of(whole)

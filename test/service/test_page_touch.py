@@ -16,6 +16,11 @@ SHARE = """(() => {
   return (right - left) * (bottom - top) / (innerWidth * innerHeight);
 })()"""
 
+BEYOND = """[...document.querySelectorAll(".panel button, .top button")]
+  .filter((each) => each.checkVisibility() && each.getBoundingClientRect().right > innerWidth)
+  .map((each) => each.id || each.textContent.trim())"""
+"""The buttons that the right edge of the window cuts."""
+
 
 @pytest.mark.parametrize(
     ("size", "share"), [((1280, 800), 0.5), ((820, 600), 0.35), ((844, 390), 0.4), ((390, 844), 0.24)]
@@ -30,6 +35,7 @@ def test_the_image_has_a_large_part_of_the_screen(browser, service, images, size
     page.ready()
     page.open(images / "shapes.jpg")
     assert page.page.evaluate(SHARE) > share
+    assert page.page.evaluate(BEYOND) == []
     assert page.faults == []
     context.close()
 

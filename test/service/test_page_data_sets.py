@@ -74,7 +74,9 @@ def test_all_images_are_exported(two_images, service):
     np.testing.assert_array_equal(
         rle_to_mask(coco["annotations"][1]["segmentation"]), rle_to_mask(single["annotations"][0]["segmentation"])
     )
-    page.faults.clear()  # the browser reports the 404 of the forgotten image
+    (fault,) = page.faults  # the browser reports the 404 of the forgotten image
+    assert "status of 404" in fault
+    page.faults.clear()
     pytest.importorskip("contourpy")
     for form, count in (("yolo", 3), ("voc", 7), ("labelme", 2), ("geojson", 2), ("labels", 2)):
         assert len(unpacked(page, form)) == count

@@ -59,7 +59,7 @@ export async function models() {
 }
 
 /** Upload an image; ``heard(part)`` hears which part has been sent. */
-export async function upload(file, model, signal, heard) {
+export async function upload(file, model, signal, heard = () => {}) {
   const body = new FormData();
   body.append("image", file, file.name || "image");
   const query = model ? `?model=${encodeURIComponent(model)}` : "";

@@ -1,0 +1,374 @@
+"""A scripted person in Chromium: three images, twelve objects, a reload, killed servers, all exports, and both imports.
+
+Nothing is lost, and every mask is the same one, bit for bit, wherever the work goes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("playwright.sync_api")
+pytest.importorskip("fastapi")
+pytest.importorskip("contourpy")
+
+from support.conditions import wait_until  # noqa: E402
+from support.hand_changes import drag, edited, masks_of  # noqa: E402
+from support.running_browser import Page, open_page  # noqa: E402
+from support.tools import filled, filled_each, near, without_holes  # noqa: E402
+
+from triton_sam._common.bundle import bundled  # noqa: E402
+from triton_sam.local_server import LocalServer  # noqa: E402
+from triton_sam.local_server.ports import choose_ports  # noqa: E402
+from triton_sam.masks.polygons import mask_to_polygons  # noqa: E402
+from triton_sam.masks.rle import rle_to_mask  # noqa: E402
+
+NAMES = ("shapes.jpg", "coffee.jpg", "street.jpg")
+KINDS = ("click", "box", "points", "brush")
+LABELS = ("thing", "frame", "thing", "drawn")
+"""The labels of the objects of an image; two objects share one."""
+OBJECTS = "tritonSam.scene.objects"
+WRITTEN = 300
+"""ms; the page writes changes after 100 ms."""
+OUTAGE = re.compile(r"ERR_CONNECTION_REFUSED|WebSocket connection to .* failed|status of 50[23]")
+"""Messages of the browser itself about a service that is not there."""
+FORGOTTEN = re.compile(r"status of 404")
+"""Message of the browser itself about an image that the new service does not have yet; the page sends it again."""
+Masks = dict[str, dict[str, np.ndarray]]
+"""The masks of the objects by the name of the image and that of the object."""
+
+
+class KilledService:
+    """`triton-sam service` as a program on a port of its own, which can be killed and started again there."""
+
+    def __init__(self, triton_url: str, log: Path) -> None:
+        self.port = choose_ports("127.0.0.1", {"service": 0})["service"]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = log
+        self._command = [sys.executable, "-m", "triton_sam", "service", "--url", triton_url, "--port", str(self.port)]
+
+    def start(self) -> None:
+        with self._log.open("a") as stream:
+            self.process = subprocess.Popen(self._command, stderr=stream, cwd=self._log.parent)
+        wait_until(lambda: self._answers() or self.process.poll() is not None, 120)
+        assert self.process.poll() is None, self._log.read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        assert self.process.wait(60) == -signal.SIGKILL
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health"):
+                return True
+        except (OSError, urllib.error.HTTPError):
+            return False
+
+
+@pytest.fixture(scope="module")
+def triton() -> Iterator[LocalServer]:
+    with LocalServer(bundled("model_repository"), models=["sam2"]) as running:
+        yield running
+
+
+@pytest.fixture
+def killed(triton: LocalServer, tmp_path: Path) -> Iterator[KilledService]:
+    service = KilledService(triton.grpc_url, tmp_path / "service.log")
+    service.start()
+    yield service
+    service.process.kill()
+    service.process.wait(60)
+
+
+def write(page: Page, field: str, index: int, text: str) -> None:
+    page.page.locator(f".object {field}").nth(index).fill(text)
+    page.page.keyboard.press("Enter")
+
+
+def draw_objects(page: Page, name: str) -> None:
+    """Make four objects in the open image, each in another way, and give them names and labels."""
+    size = page.page.evaluate("[tritonSam.image.width, tritonSam.image.height]")
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return x * size[0], y * size[1]
+
+    for index, kind in enumerate(KINDS):
+        if index:
+            page.page.keyboard.press("n")
+        if kind == "box":
+            drag(page, place(0.53, 0.1), place(0.88, 0.4))
+        else:
+            page.click(*place(*{"click": (0.25, 0.3), "points": (0.77, 0.7), "brush": (0.3, 0.75)}[kind]))
+        page.settled()
+        if kind == "points":
+            page.page.keyboard.down("Alt")
+            page.click(*place(0.6, 0.93))
+            page.page.keyboard.up("Alt")
+            page.settled()
+        if kind == "brush":
+            page.page.keyboard.press("p")
+            drag(page, place(0.1, 0.9), place(0.4, 0.95))
+            edited(page, index)
+            page.page.keyboard.press("a")
+        write(page, "input:not(.label)", index, f"{kind} of {name}")
+        write(page, ".label", index, LABELS[index])
+    labels = page.page.evaluate(f"{OBJECTS}[2].points.map((point) => point.label)")
+    assert labels == [1, 0]
+
+
+def show(page: Page, index: int) -> str:
+    """Show an image of the strip; return its name."""
+    if page.page.inner_text("#image-number") != f"{index + 1} / {len(NAMES)}":
+        page.page.locator("#thumbs button").nth(index).click()
+    page.opened(NAMES[index])
+    page.settled()
+    return NAMES[index]
+
+
+def work_of(page: Page) -> tuple[dict[str, Any], Masks]:
+    """Return all members of all objects, and their masks at full size, image by image."""
+    assert page.page.locator("#thumbs button").count() == len(NAMES)
+    objects, masks = {}, {}
+    for index in range(len(NAMES)):
+        name = show(page, index)
+        objects[name] = page.page.evaluate(OBJECTS)
+        masks[name] = masks_of(page)
+    return objects, masks
+
+
+def assert_equal(found: Masks, expected: Masks) -> None:
+    """All twelve masks are there, under their names and in their order, and equal pixel by pixel."""
+    order = {name: list(masks) for name, masks in found.items()}
+    assert order == {name: [f"{kind} of {name}" for kind in KINDS] for name in NAMES}
+    for name, masks in expected.items():
+        for each, mask in masks.items():
+            np.testing.assert_array_equal(found[name][each], mask, err_msg=each)
+
+
+def assert_kept(page: Page, objects: dict[str, Any], masks: Masks) -> None:
+    """All objects are as they were, with all their members, and so are their masks."""
+    found = work_of(page)
+    assert found[0] == objects
+    assert_equal(found[1], masks)
+
+
+def click_while_away(page: Page) -> None:
+    """Set another point at the first object of the image, while a server is not there."""
+    count = page.page.evaluate(f"{OBJECTS}[0].points.length")
+    page.page.locator(".object .facts").nth(0).click()
+    x, y = page.page.evaluate(f"[{OBJECTS}[0].points[0].x, {OBJECTS}[0].points[0].y]")
+    page.click(x + 30, y + 20)
+    assert page.page.evaluate(f"{OBJECTS}[0].points.length") == count + 1
+
+
+def assert_click_is_answered(page: Page) -> None:
+    """That point gets its mask, and so does one more; undo takes both back."""
+    page.ready()
+    page.settled()
+    wait_until(lambda: page.facts()[0].startswith("2 points · score"))
+    x, y = page.page.evaluate(f"[{OBJECTS}[0].points[0].x, {OBJECTS}[0].points[0].y]")
+    page.click(x - 30, y + 20)
+    page.settled()
+    wait_until(lambda: page.facts()[0].startswith("3 points · score"))
+    page.page.click("#undo")
+    page.page.click("#undo")
+    wait_until(lambda: page.facts()[0].startswith("1 point · score"))
+
+
+def forgive(page: Page, expected: re.Pattern[str]) -> None:
+    """Take what the browser says about a missing server out of its log, and nothing else."""
+    page.faults[:] = [fault for fault in page.faults if not expected.search(fault)]
+    assert page.faults == []
+
+
+def unpacked(page: Page, form: str) -> dict[str, bytes]:
+    page.page.select_option("#export-format", form)
+    name, content = page.download("#export")
+    assert name == f"objects-{form}.zip"
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        assert archive.testzip() is None
+        return {each: archive.read(each) for each in archive.namelist()}
+
+
+def masks_of_coco(coco: dict[str, Any]) -> Masks:
+    """Check the labels of a COCO file with run lengths, and return its masks."""
+    names = {each["id"]: each["file_name"] for each in coco["images"]}
+    labels = {each["id"]: each["name"] for each in coco["categories"]}
+    masks: Masks = {name: {} for name in names.values()}
+    for each in coco["annotations"]:
+        masks[names[each["image_id"]]][each["name"]] = rle_to_mask(each["segmentation"]).astype(bool)
+        assert labels[each["category_id"]] == LABELS[KINDS.index(each["name"].split()[0])]
+    return masks
+
+
+def painted(masks: dict[str, np.ndarray], numbers: list[int]) -> np.ndarray:
+    """Paint the numbers of objects, the smaller objects over the larger ones."""
+    each = list(masks.values())
+    labels = np.zeros(each[0].shape, int)
+    for index in sorted(range(len(each)), key=lambda index: -np.count_nonzero(each[index])):
+        labels[each[index]] = numbers[index]
+    return labels
+
+
+def pixels_of(content: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(content)))
+
+
+def box_of(mask: np.ndarray) -> list[int]:
+    """The first and the last pixel of a mask, from 1, as Pascal VOC counts."""
+    rows, columns = np.nonzero(mask)
+    return [int(value) + 1 for value in (columns.min(), rows.min(), columns.max(), rows.max())]
+
+
+def check_coco_polygons(files: dict[str, bytes], expected: Masks) -> None:
+    coco = json.loads(files["coco_polygons.json"])
+    names = {each["id"]: each["file_name"] for each in coco["images"]}
+    assert len(coco["annotations"]) == 12
+    for each in coco["annotations"]:
+        mask = expected[names[each["image_id"]]][each["name"]]
+        assert near(without_holes(mask), filled_each(each["segmentation"], mask.shape)), each["name"]
+
+
+def check_yolo(files: dict[str, bytes], expected: Masks) -> None:
+    classes = re.findall(r'(\d+): "(.*)"', files["yolo/data.yaml"].decode())
+    numbers = {label: number for number, label in classes}
+    for name, masks in expected.items():
+        lines = [line.split() for line in files[f"yolo/labels/{Path(name).stem}.txt"].decode().splitlines()]
+        assert [line[0] for line in lines] == [numbers[label] for label in LABELS]
+        for line, mask in zip(lines, masks.values(), strict=True):
+            corners = np.array(line[1:], float).reshape(-1, 2) * mask.shape[::-1]
+            largest = filled_each(mask_to_polygons(mask, 0)[:1], mask.shape)
+            assert near(largest, filled([corners], mask.shape)), name
+
+
+def check_voc(files: dict[str, bytes], expected: Masks) -> None:
+    classes = files["voc/classes.txt"].decode().split()
+    for name, masks in expected.items():
+        stem = Path(name).stem
+        objects = pixels_of(files[f"voc/SegmentationObject/{stem}.png"])
+        np.testing.assert_array_equal(objects, painted(masks, [1, 2, 3, 4]))
+        numbers = [classes.index(label) + 1 for label in LABELS]
+        np.testing.assert_array_equal(pixels_of(files[f"voc/SegmentationClass/{stem}.png"]), painted(masks, numbers))
+        root = ElementTree.fromstring(files[f"voc/Annotations/{stem}.xml"])
+        assert [each.findtext("name") for each in root.findall("object")] == list(LABELS)
+        boxes = [[int(value.text or "") for value in each] for each in root.findall("object/bndbox")]
+        assert boxes == [box_of(mask) for mask in masks.values()]
+
+
+def check_labelme(files: dict[str, bytes], expected: Masks) -> None:
+    for name, masks in expected.items():
+        document = json.loads(files[f"labelme/{Path(name).stem}.json"])
+        assert document["imagePath"] == name
+        for number, (label, mask) in enumerate(zip(LABELS, masks.values(), strict=True), 1):
+            parts = [each for each in document["shapes"] if each["group_id"] == number]
+            assert {each["label"] for each in parts} == {label}
+            assert near(without_holes(mask), filled_each([each["points"] for each in parts], mask.shape)), name
+
+
+def check_geojson(files: dict[str, bytes], expected: Masks) -> None:
+    for name, masks in expected.items():
+        features = json.loads(files[f"geojson/{Path(name).stem}.geojson"])["features"]
+        facts = [(each["properties"]["name"], each["properties"]["category"]) for each in features]
+        assert facts == list(zip(masks, LABELS, strict=True))
+        for feature, mask in zip(features, masks.values(), strict=True):
+            rings = [ring for polygon in feature["geometry"]["coordinates"] for ring in polygon]
+            assert near(mask, filled(rings, mask.shape)), feature["properties"]
+            assert feature["properties"]["area"] == np.count_nonzero(mask)
+
+
+def check_labels(files: dict[str, bytes], expected: Masks) -> None:
+    for name, masks in expected.items():
+        np.testing.assert_array_equal(pixels_of(files[f"labels/{name}.png"]), painted(masks, [1, 2, 3, 4]))
+
+
+CHECKS = {
+    "coco-polygons": check_coco_polygons,
+    "yolo": check_yolo,
+    "voc": check_voc,
+    "labelme": check_labelme,
+    "geojson": check_geojson,
+    "labels": check_labels,
+}
+"""Checks of the files of all formats but COCO with run lengths."""
+
+
+def test_nothing_is_lost(
+    browser: Any, killed: KilledService, triton: LocalServer, images: Path, tmp_path: Path
+) -> None:
+    paths = [images / name for name in NAMES]
+    with open_page(browser, killed.url) as page:
+        page.page.uncheck("#hover")
+        page.page.set_input_files("#file", paths)
+        for index, name in enumerate(NAMES):
+            show(page, index)
+            draw_objects(page, name)
+        objects, masks = work_of(page)
+        assert_equal(masks, masks)
+        assert all(mask.any() for each in masks.values() for mask in each.values())
+
+        page.page.wait_for_timeout(WRITTEN)
+        page.page.reload()
+        page.opened(NAMES[-1])
+        assert_kept(page, objects, masks)
+        assert page.faults == []
+
+        pid = triton.pid
+        os.kill(pid, signal.SIGKILL)
+        click_while_away(page)
+        wait_until(lambda: triton.restarts == 1 and triton.pid != pid)
+        assert_click_is_answered(page)
+        assert_kept(page, objects, masks)
+        forgive(page, OUTAGE)
+
+        killed.kill()
+        page.page.wait_for_selector('#state[data-state="down"]')
+        click_while_away(page)
+        killed.start()
+        assert_click_is_answered(page)
+        forgive(page, OUTAGE)
+        coco = unpacked(page, "coco")["coco.json"]  # the service has forgotten the images that are not shown
+        assert_equal(masks_of_coco(json.loads(coco)), masks)
+        assert len(page.faults) == 2  # one for each of them
+        forgive(page, FORGOTTEN)
+        assert_kept(page, objects, masks)
+
+        options = page.page.eval_on_selector_all("#export-format option", "all => all.map((each) => each.value)")
+        assert options == ["coco", *CHECKS]
+        for form, check in CHECKS.items():
+            check(unpacked(page, form), masks)
+        project = tmp_path / "project.triton-sam.zip"
+        project.write_bytes(page.download("#save-project")[1])
+
+    with open_page(browser, killed.url) as other:
+        other.page.set_input_files("#file", project)
+        other.opened(NAMES[0])
+        assert_kept(other, objects, masks)
+
+    path = tmp_path / "coco.json"
+    path.write_bytes(coco)
+    with open_page(browser, killed.url) as third:
+        third.page.set_input_files("#file", [*paths, path])
+        third.opened(NAMES[0])
+        third.page.wait_for_selector(".object")
+        again, found = work_of(third)
+        assert_equal(found, masks)
+        for name in NAMES:
+            named = [(each["name"], each["label"]) for each in again[name]]
+            assert named == [(each["name"], each["label"]) for each in objects[name]]

@@ -122,7 +122,11 @@ def test_three_clients_segment_the_same_photo_at_once(server: Any, images: Path)
         assert (mask != expected).mean() < 1e-4, family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Those that are slow here are compared with their references by the tests of their exports, too.
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(each, marks=pytest.mark.slow) if each in ("mobilesam", "edgetam") else each for each in FAMILIES],
+)
 def test_served_equals_the_official_predictor(server: Any, images: Path, family: str) -> None:
     with (
         SamTritonClient(server.grpc_url, family) as client,

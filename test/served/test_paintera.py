@@ -66,7 +66,7 @@ def encoded(triton: Any, model: str = "sam2_encoder") -> int:
     return settled(lambda: triton.get_inference_statistics(model).model_stats[0].inference_count)
 
 
-@pytest.mark.parametrize("name", FRONTS)
+@pytest.mark.parametrize("name", ["sam1", "sam2", pytest.param("sam3", marks=pytest.mark.slow)])
 def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(
     triton: Any, square: Image.Image, name: str
 ) -> None:

@@ -188,24 +188,19 @@ def test_the_page_opens_an_image_at_an_address(browser, fetching, site, reachabl
 
 
 def test_a_phone_opens_another_image_at_an_address(browser, fetching, images, site, reachable):
-    from support.running_browser import FINGER, Page
+    from support.running_browser import FINGER, open_phone
 
-    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    page = Page(context.new_page())
-    page.page.goto(fetching.url)
-    page.ready()
-    page.open(images / "coffee.jpg")
-    button = page.page.get_by_role("button", name="Open an image at an address")
-    box = button.bounding_box()
-    assert min(box["width"], box["height"]) >= FINGER
-    assert box["x"] + box["width"] <= 390
-    assert page.page.evaluate("document.documentElement.scrollWidth") == 390
-    button.tap()
-    page.page.fill("#url", f"{site[1]}/a.jpg")
-    page.page.locator("#url-dialog .primary").tap()
-    page.opened("a.jpg")
-    assert page.faults == []
-    context.close()
+    with open_phone(browser, fetching.url) as page:
+        page.open(images / "coffee.jpg")
+        button = page.page.get_by_role("button", name="Open an image at an address")
+        box = button.bounding_box()
+        assert min(box["width"], box["height"]) >= FINGER
+        assert box["x"] + box["width"] <= 390
+        assert page.page.evaluate("document.documentElement.scrollWidth") == 390
+        button.tap()
+        page.page.fill("#url", f"{site[1]}/a.jpg")
+        page.page.locator("#url-dialog .primary").tap()
+        page.opened("a.jpg")
 
 
 def test_the_page_offers_no_addresses_where_the_service_fetches_none(page):

@@ -18,10 +18,9 @@ from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
 from support.conditions import settled, wait_until
-from support.running_browser import WIDE, Page
+from support.running_browser import NARROW, WIDE, Page, open_phone
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
-NARROW = {"width": 390, "height": 844}
 DECODERS_DIFFER = 3
 """Levels of 255 by which Chromium and Pillow may differ when they decode the same JPEG."""
 SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
@@ -360,17 +359,12 @@ def test_a_tiff_that_browsers_cannot_show(page, tmp_path):
 
 
 def test_touch(browser, service, images):
-    context = browser.new_context(viewport=NARROW, has_touch=True, is_mobile=True)
-    page = Page(context.new_page())
-    page.page.goto(service.url)
-    page.ready()
-    page.open(images / "shapes.jpg")
-    page.page.touchscreen.tap(*page.at(200, 180))
-    page.settled()
-    assert page.facts()[0].startswith("1 point")
-    assert page.page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
-    assert page.faults == []
-    context.close()
+    with open_phone(browser, service.url) as page:
+        page.open(images / "shapes.jpg")
+        page.page.touchscreen.tap(*page.at(200, 180))
+        page.settled()
+        assert page.facts()[0].startswith("1 point")
+        assert page.page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW], ids=["1280x800", "390x844"])

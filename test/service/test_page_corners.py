@@ -213,40 +213,35 @@ def test_an_outline_that_failed_is_tried_again(outlined):
 
 
 def test_corners_are_moved_added_and_removed_by_touch(browser, service, images):
-    from support.running_browser import Page
+    from support.running_browser import open_phone
 
-    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    page = Page(context.new_page())
-    page.page.goto(service.url)
-    page.ready()
-    page.open(images / "shapes.jpg")
-    page.page.locator("[data-tool=polygon]").tap()
-    for corner in [(150, 100), (650, 100), (650, 500), (150, 500), (150, 100)]:
-        page.page.touchscreen.tap(*page.at(*corner))
-    edited(page, 0)
-    page.page.locator("[data-tool=corners]").tap()
-    assert page.page.locator("#corner-remove").bounding_box()["height"] >= 44
-    square = masks_of(page)[NAME]
-    count = len(corners_of(page))
-    page.page.touchscreen.tap(*page.at(400, 100))
-    page.page.touchscreen.tap(*page.at(400, 100))
-    touch(context, page, (400, 100), (400, 300))
-    page.wait(f"{AREA} < {np.count_nonzero(square)}")
-    dented = masks_of(page)[NAME]
-    assert not dented[200, 400]
-    assert differs_only_within(square, dented, [(150, 100), (650, 300)])
-    page.page.touchscreen.tap(*page.at(400, 300))
-    page.page.locator("#corner-remove").tap()
-    page.wait(f"{AREA} > {np.count_nonzero(dented)}")
-    assert len(corners_of(page)) == count
-    assert masks_of(page)[NAME][200, 400]
-    assert page.faults == []
-    context.close()
+    with open_phone(browser, service.url) as page:
+        page.open(images / "shapes.jpg")
+        page.page.locator("[data-tool=polygon]").tap()
+        for corner in [(150, 100), (650, 100), (650, 500), (150, 500), (150, 100)]:
+            page.page.touchscreen.tap(*page.at(*corner))
+        edited(page, 0)
+        page.page.locator("[data-tool=corners]").tap()
+        assert page.page.locator("#corner-remove").bounding_box()["height"] >= 44
+        square = masks_of(page)[NAME]
+        count = len(corners_of(page))
+        page.page.touchscreen.tap(*page.at(400, 100))
+        page.page.touchscreen.tap(*page.at(400, 100))
+        touch(page, (400, 100), (400, 300))
+        page.wait(f"{AREA} < {np.count_nonzero(square)}")
+        dented = masks_of(page)[NAME]
+        assert not dented[200, 400]
+        assert differs_only_within(square, dented, [(150, 100), (650, 300)])
+        page.page.touchscreen.tap(*page.at(400, 300))
+        page.page.locator("#corner-remove").tap()
+        page.wait(f"{AREA} > {np.count_nonzero(dented)}")
+        assert len(corners_of(page)) == count
+        assert masks_of(page)[NAME][200, 400]
 
 
-def touch(context, page, start, end):
+def touch(page, start, end):
     """Drag with a finger."""
-    client = context.new_cdp_session(page.page)
+    client = page.page.context.new_cdp_session(page.page)
     places = np.linspace(page.at(*start), page.at(*end), 6)
     for kind, points in [("touchStart", places[:1]), *(("touchMove", [each]) for each in places[1:]), ("touchEnd", [])]:
         touched = [{"x": float(x), "y": float(y)} for x, y in points]

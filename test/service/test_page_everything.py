@@ -11,12 +11,11 @@ from PIL import Image
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_everything import service_with_everything, shapes
-from support.running_browser import WIDE, Page, open_page
+from support.running_browser import ASIDE, NARROW, WIDE, open_page
 
 from triton_sam.masks.rle import rle_to_mask
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
-NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
 SMALL_TARGETS = """[...document.querySelectorAll("#found button, #find")]
     .map((e) => [e, e.getBoundingClientRect()])
     .filter(([e, b]) => b.width && (b.width < 44 || b.height < 44)).map(([e]) => e.id)"""
@@ -200,26 +199,23 @@ def test_another_image_drops_what_was_found(page, images):
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_nothing_overlaps_and_fingers_hit(browser, running, finder, images, viewport, theme):
     is_phone = viewport is not WIDE
-    context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=is_phone, is_mobile=is_phone)
-    page = Page(context.new_page())
-    page.page.goto(running[0].url)
-    page.ready()
-    page.open(images / "shapes.jpg")
-    finder.seconds = 0.2
-    page.page.click("#find")
-    page.wait("tritonSam.everything.items.length > 0")
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    finder.seconds = 0.0
-    page.wait("!tritonSam.everything.isSearching")
-    page.wait("""(() => { const canvas = document.getElementById("canvas");
-        return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()""")
-    act = page.page.touchscreen.tap if is_phone else page.page.mouse.click
-    for number in (0, 1):
-        act(*page.at(*inside(number)))
-    page.wait("tritonSam.everything.selected.length === 2", 5)
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    if is_phone:
-        assert page.page.evaluate(SMALL_TARGETS) == []
-    assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
-    assert page.faults == []
-    context.close()
+    with open_page(
+        browser, running[0].url, viewport=viewport, color_scheme=theme, has_touch=is_phone, is_mobile=is_phone
+    ) as page:
+        page.open(images / "shapes.jpg")
+        finder.seconds = 0.2
+        page.page.click("#find")
+        page.wait("tritonSam.everything.items.length > 0")
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        finder.seconds = 0.0
+        page.wait("!tritonSam.everything.isSearching")
+        page.wait("""(() => { const canvas = document.getElementById("canvas");
+            return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()""")
+        act = page.page.touchscreen.tap if is_phone else page.page.mouse.click
+        for number in (0, 1):
+            act(*page.at(*inside(number)))
+        page.wait("tritonSam.everything.selected.length === 2", 5)
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        if is_phone:
+            assert page.page.evaluate(SMALL_TARGETS) == []
+        assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]

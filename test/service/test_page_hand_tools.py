@@ -217,18 +217,13 @@ def test_a_polygon_is_drawn_with_the_keyboard(shapes):
 
 
 def test_a_polygon_is_drawn_with_a_finger(browser, service, images):
-    from support.running_browser import Page
+    from support.running_browser import open_phone
 
-    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    page = Page(context.new_page())
-    page.page.goto(service.url)
-    page.ready()
-    page.open(images / "shapes.jpg")
-    page.page.locator("[data-tool=polygon]").tap()
-    for corner in [(100, 100), (600, 100), (600, 500), (100, 100)]:
-        page.page.touchscreen.tap(*page.at(*corner))
-    edited(page, 0)
-    area = page.page.evaluate("tritonSam.resultOf(tritonSam.scene.active).found.area")
-    assert area == pytest.approx(500 * 400 / 2, rel=0.02)
-    assert page.faults == []
-    context.close()
+    with open_phone(browser, service.url) as page:
+        page.open(images / "shapes.jpg")
+        page.page.locator("[data-tool=polygon]").tap()
+        for corner in [(100, 100), (600, 100), (600, 500), (100, 100)]:
+            page.page.touchscreen.tap(*page.at(*corner))
+        edited(page, 0)
+        area = page.page.evaluate("tritonSam.resultOf(tritonSam.scene.active).found.area")
+        assert area == pytest.approx(500 * 400 / 2, rel=0.02)

@@ -15,11 +15,10 @@ pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 
 from support.large_images import write_tiff
-from support.running_browser import WIDE, Page
+from support.running_browser import NARROW, WIDE, Page
 from support.running_service import running_service
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
-NARROW = {"width": 390, "height": 844}
 GRAVE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
   .filter(({ impact }) => impact === "serious" || impact === "critical")
   .map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.target).join(" ")}`)"""

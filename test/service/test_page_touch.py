@@ -27,40 +27,30 @@ BEYOND = """[...document.querySelectorAll(".panel button, .top button")]
 )
 def test_the_image_has_a_large_part_of_the_screen(browser, service, images, size, share):
     """The shares are those of an image of 4 : 3; across a phone of 390 x 844, it has 0.35 at most."""
-    from support.running_browser import Page
+    from support.running_browser import open_page
 
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]})
-    page = Page(context.new_page())
-    page.page.goto(service.url)
-    page.ready()
-    page.open(images / "shapes.jpg")
-    assert page.page.evaluate(SHARE) > share
-    assert page.page.evaluate(BEYOND) == []
-    assert page.faults == []
-    context.close()
+    with open_page(browser, service.url, viewport={"width": size[0], "height": size[1]}) as page:
+        page.open(images / "shapes.jpg")
+        assert page.page.evaluate(SHARE) > share
+        assert page.page.evaluate(BEYOND) == []
 
 
 @pytest.mark.parametrize("size", [(390, 844), (844, 390)], ids=["upright", "on its side"])
 def test_targets_are_large_enough_for_a_finger(browser, service, images, size):
-    from support.running_browser import Page
+    from support.running_browser import open_phone
 
     viewport = {"width": size[0], "height": size[1]}
-    context = browser.new_context(viewport=viewport, has_touch=True, is_mobile=True)
-    page = Page(context.new_page())
-    page.page.goto(service.url)
-    page.ready()
-    assert page.page.evaluate(SMALL_TARGETS) == []
-    page.page.set_input_files("#file", [images / "shapes.jpg", images / "coffee.jpg"])
-    page.opened("shapes.jpg")
-    page.page.locator('[data-multi="1"]').tap()
-    page.page.touchscreen.tap(*page.at(200, 180))
-    page.settled()
-    assert page.page.evaluate(SMALL_TARGETS) == []
-    for dialog in ("keys-dialog", "token-dialog", "url-dialog"):
-        page.page.evaluate("(id) => document.getElementById(id).showModal()", dialog)
+    with open_phone(browser, service.url, viewport) as page:
         assert page.page.evaluate(SMALL_TARGETS) == []
-        page.page.keyboard.press("Escape")
-    assert page.page.locator(".object input").nth(0).bounding_box()["width"] >= 60
-    assert page.page.evaluate("document.documentElement.scrollWidth") == size[0]
-    assert page.faults == []
-    context.close()
+        page.page.set_input_files("#file", [images / "shapes.jpg", images / "coffee.jpg"])
+        page.opened("shapes.jpg")
+        page.page.locator('[data-multi="1"]').tap()
+        page.page.touchscreen.tap(*page.at(200, 180))
+        page.settled()
+        assert page.page.evaluate(SMALL_TARGETS) == []
+        for dialog in ("keys-dialog", "token-dialog", "url-dialog"):
+            page.page.evaluate("(id) => document.getElementById(id).showModal()", dialog)
+            assert page.page.evaluate(SMALL_TARGETS) == []
+            page.page.keyboard.press("Escape")
+        assert page.page.locator(".object input").nth(0).bounding_box()["width"] >= 60
+        assert page.page.evaluate("document.documentElement.scrollWidth") == size[0]

@@ -15,11 +15,10 @@ pytest.importorskip("fastapi")
 pytest.importorskip("av")
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
-from support.running_browser import NAMELESS, SMALL_TARGETS, WIDE, Page, open_page
+from support.running_browser import ASIDE, NAMELESS, NARROW, SMALL_TARGETS, WIDE, Page, open_page, open_phone
 from support.video_page import covered, go_to, open_clip, reload, segmented, shown, track
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
-NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
 FRAMES = 40
 
 
@@ -354,20 +353,15 @@ def test_a_page_that_closes_forgets_its_video(browser, running, client, path):
 
 @pytest.mark.parametrize("viewport", [NARROW, ASIDE], ids=["390x844", "844x390"])
 def test_touch(browser, running, client, path, viewport):
-    context = browser.new_context(viewport=viewport, has_touch=True, is_mobile=True)
-    page = Page(context.new_page())
-    page.page.goto(running[0].url)
-    page.ready()
-    open_clip(page, path)
-    page.page.touchscreen.tap(*page.at(*clip.START))
-    segmented(page)
-    page.page.tap("#track-forward")
-    page.wait("tritonSam.video.ended === 1")
-    assert covered(page) == [[0, FRAMES - 1]]
-    assert page.page.evaluate(SMALL_TARGETS) == []
-    assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
-    assert page.faults == []
-    context.close()
+    with open_phone(browser, running[0].url, viewport) as page:
+        open_clip(page, path)
+        page.page.touchscreen.tap(*page.at(*clip.START))
+        segmented(page)
+        page.page.tap("#track-forward")
+        page.wait("tritonSam.video.ended === 1")
+        assert covered(page) == [[0, FRAMES - 1]]
+        assert page.page.evaluate(SMALL_TARGETS) == []
+        assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])

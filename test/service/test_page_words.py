@@ -11,14 +11,13 @@ pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_everything import shapes
 from support.fake_words import NOTHING, SCORES, service_with_words
-from support.running_browser import WIDE, Page, open_page
+from support.running_browser import ASIDE, NARROW, WIDE, Page, open_page
 
 from triton_sam.errors import ModelNotReadyError
 from triton_sam.masks import mask_to_box
 from triton_sam.masks.rle import rle_to_mask
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
-NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
 SMALL_TARGETS = """[...document.querySelectorAll("#words button, #words input, #found button")]
     .map((e) => [e, e.getBoundingClientRect()])
     .filter(([e, b]) => b.width && (b.width < 44 || b.height < 44)).map(([e]) => e.id)"""
@@ -226,21 +225,18 @@ def test_another_image_forgets_instances_and_examples(page, client, images):
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_nothing_overlaps_and_fingers_hit(browser, running, client, images, viewport, theme):
     is_phone = viewport is not WIDE
-    context = browser.new_context(viewport=viewport, color_scheme=theme, has_touch=is_phone, is_mobile=is_phone)
-    page = Page(context.new_page())
-    page.page.goto(running[0].url)
-    page.ready()
-    page.open(images / "shapes.jpg")
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    search(page, "dog")
-    page.wait("""(() => { const canvas = document.getElementById("canvas");
-        return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()""")
-    act = page.page.touchscreen.tap if is_phone else page.page.mouse.click
-    act(*page.at(*inside(0)))
-    page.wait("tritonSam.everything.selected.length === 1", 5)
-    assert page.page.evaluate(LAYOUT_FAULTS) == []
-    if is_phone:
-        assert page.page.evaluate(SMALL_TARGETS) == []
-    assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
-    assert page.faults == []
-    context.close()
+    with open_page(
+        browser, running[0].url, viewport=viewport, color_scheme=theme, has_touch=is_phone, is_mobile=is_phone
+    ) as page:
+        page.open(images / "shapes.jpg")
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        search(page, "dog")
+        page.wait("""(() => { const canvas = document.getElementById("canvas");
+            return Math.abs(canvas.getBoundingClientRect().height * devicePixelRatio - canvas.height) < 1; })()""")
+        act = page.page.touchscreen.tap if is_phone else page.page.mouse.click
+        act(*page.at(*inside(0)))
+        page.wait("tritonSam.everything.selected.length === 1", 5)
+        assert page.page.evaluate(LAYOUT_FAULTS) == []
+        if is_phone:
+            assert page.page.evaluate(SMALL_TARGETS) == []
+        assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]

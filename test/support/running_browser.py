@@ -17,6 +17,8 @@ from support.conditions import wait_until  # noqa: E402 - needs the service extr
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE = {"width": 1280, "height": 800}
+NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
+"""A phone, upright and on its side."""
 FINGER = 44
 """Pixels that a finger needs."""
 SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]
@@ -111,12 +113,19 @@ def running_browser() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def open_page(browser: Any, url: str) -> Iterator[Page]:
-    """Open the page in a window of its own; nothing may go wrong in it."""
-    context = browser.new_context(viewport=WIDE)
+def open_page(browser: Any, url: str, **options: Any) -> Iterator[Page]:
+    """Open the page in a window of its own; nothing may go wrong in it. The options are those of `new_context`."""
+    context = browser.new_context(**{"viewport": WIDE, **options})
     page = Page(context.new_page())
     page.page.goto(url)
     page.ready()
     yield page
     assert page.faults == [], page.faults
     context.close()
+
+
+def open_phone(
+    browser: Any, url: str, viewport: dict[str, int] | None = None
+) -> contextlib.AbstractContextManager[Page]:
+    """Open the page on a phone, upright unless another window is given."""
+    return open_page(browser, url, viewport=viewport or NARROW, has_touch=True, is_mobile=True)

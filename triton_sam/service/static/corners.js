@@ -3,7 +3,7 @@
 import { spansOfBitmap } from "./bitmap.js";
 import { fillChange, nearestOn, ringsOf, toleranceOf } from "./contours.js";
 import { say } from "./notices.js";
-import { paintCorner } from "./polygon.js";
+import { fillArea, paintCorner, strokeOutline } from "./polygon.js";
 import { hasPrompt } from "./scene.js";
 import { measure } from "./spans.js";
 import { distanceOf, reachOf } from "./stage.js";
@@ -169,18 +169,8 @@ export class Corners {
     }
     const color = this.#edits.active?.color ?? "#1e90ff";
     context.save();
-    context.lineJoin = "round";
-    if (this.#held?.hasMoved || this.#pushed || this.#waiting) {
-      context.fillStyle = color;
-      context.globalAlpha = 0.25;
-      context.fill(path, "evenodd");
-      context.globalAlpha = 1;
-    }
-    for (const [width, style] of [[4, "rgb(0 0 0 / 60%)"], [2, "#fff"]]) {
-      context.lineWidth = width * unit;
-      context.strokeStyle = style;
-      context.stroke(path);
-    }
+    if (this.#held?.hasMoved || this.#pushed || this.#waiting) fillArea(context, path, color);
+    strokeOutline(context, path, unit);
     const chosen = this.chosen && this.#cornerOf(this.chosen);
     for (const corner of this.#rings.flat()) paintCorner(context, corner.x, corner.y, (corner === chosen ? 7 : 4) * unit, color, unit);
     context.restore();

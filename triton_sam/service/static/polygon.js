@@ -130,16 +130,8 @@ export class Polygon {
     const area = new Path2D(outline);
     area.closePath();
     context.save();
-    context.lineJoin = "round";
-    context.fillStyle = color;
-    context.globalAlpha = 0.25;
-    context.fill(area, "evenodd");
-    context.globalAlpha = 1;
-    for (const [width, style] of [[4, "rgb(0 0 0 / 60%)"], [2, "#fff"]]) {
-      context.lineWidth = width * unit;
-      context.strokeStyle = style;
-      context.stroke(outline);
-    }
+    fillArea(context, area, color);
+    strokeOutline(context, outline, unit);
     corners.forEach(({ x, y }, index) => paintCorner(context, x, y, (index ? 4 : this.isClosable ? 7 : 5) * unit, color, unit));
     context.restore();
   }
@@ -172,6 +164,24 @@ export class Polygon {
   #replace(corners) {
     [this.#image, this.#corners, this.#held] = [this.#edits.image?.key, corners, null];
     this.#show();
+  }
+}
+
+/** Fill an area thinly with the colour of its object. */
+export function fillArea(context, area, color) {
+  context.fillStyle = color;
+  context.globalAlpha = 0.25;
+  context.fill(area, "evenodd");
+  context.globalAlpha = 1;
+}
+
+/** Draw an outline that can be seen on bright and on dark images. */
+export function strokeOutline(context, outline, unit) {
+  context.lineJoin = "round";
+  for (const [width, style] of [[4, "rgb(0 0 0 / 60%)"], [2, "#fff"]]) {
+    context.lineWidth = width * unit;
+    context.strokeStyle = style;
+    context.stroke(outline);
   }
 }
 

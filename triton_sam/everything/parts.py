@@ -44,7 +44,7 @@ class Decode:
         return np.ones(self.points.shape[:2], np.int32)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # Segment's repr shows no arrays
 class FoundObject(Segment):
     """One object that was found without a prompt. ``score`` is the predicted IoU.
 
@@ -57,9 +57,6 @@ class FoundObject(Segment):
     stability_score: float = 0.0
     point: tuple[float, float] = (0.0, 0.0)
     crop_box: Box = (0, 0, 0, 0)
-
-    def __repr__(self) -> str:
-        return super().__repr__()  # without the arrays, which a data class would show
 
 
 @dataclass(frozen=True, eq=False)

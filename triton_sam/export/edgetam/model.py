@@ -93,9 +93,9 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
 def _randomise_buffers(model: torch.nn.Module, seed: int) -> None:
     """Change random weights in place so that a comparison notices what a graph leaves out.
 
-    The statistics of batch normalisation and the two encodings of positions get random values. Weights of convolutions
-    get the standard deviation that keeps the size of a signal through GELU (sqrt(2 / inputs)). What a block adds to its
-    input is smaller, else the signal would grow from block to block.
+    The statistics of batch normalisation and the two encodings of positions get random values. The weights of a
+    convolution are drawn with a standard deviation of sqrt(2 / inputs), so that a signal keeps its size through GELU.
+    Each block adds only a small part to its input; otherwise the signal would grow from block to block.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, module in model.named_modules():

@@ -107,8 +107,9 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
 def _randomise_convolutions(model: torch.nn.Module, seed: int) -> None:
     """Change random convolutions in place so that a comparison notices what a graph leaves out.
 
-    The statistics of batch normalisation get random values. Weights get the standard deviation that keeps the size of
-    a signal through GELU (sqrt(2 / inputs)); with torch's smaller ones, embeddings hardly depend on the image.
+    The statistics of batch normalisation get random values. The weights are scaled to a standard deviation of
+    sqrt(2 / inputs), so that a signal keeps its size through GELU; with torch's smaller weights, embeddings hardly
+    depend on the image.
     """
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():

@@ -5,21 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")
 transformers = pytest.importorskip("transformers")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 pytest.importorskip("sam2")
 
 from support.commands import error_of  # noqa: E402
+from support.export_checks import (  # noqa: E402
+    check_that_images_are_encoded_as_one_by_one,
+    check_that_the_committed_config_names_the_family,
+    rows_of_a_tall_image,
+)
 from support.family_exports import FamilyExport, edgetam_micro  # noqa: E402
 
-from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.edgetam.graphs import EdgeTamDecoder, EdgeTamEncoder, fused  # noqa: E402
@@ -27,9 +29,6 @@ from triton_sam.export.edgetam.model import build_model, load_model  # noqa: E40
 from triton_sam.export.edgetam.names import IMAGE_POSITION, of_meta_name, transformers_name  # noqa: E402
 from triton_sam.families import spec_of  # noqa: E402
 from triton_sam.families.edgetam import EdgeTam  # noqa: E402
-from triton_sam.repository.config import config_for  # noqa: E402
-from triton_sam.verify import BARS, OnnxClient  # noqa: E402
-from triton_sam.verify.compare import format_table, verify  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +53,12 @@ def official_embeddings(model: Any, image: Any) -> tuple[Any, Any, Any]:
 
 
 def test_export_equals_the_official_model(micro: FamilyExport, images: Path, tmp_path: Path) -> None:
-    path = tmp_path / "tall.png"
-    Image.open(images / "coffee.jpg").rotate(90, expand=True).resize((333, 777)).save(path)
     official = registry.exporter("edgetam").reference(micro.model)
-    rows = verify(official, path, {"onnxruntime": OnnxClient(micro.files, "edgetam")})
-    assert len(rows) == 14
-    assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
+    rows_of_a_tall_image(official, micro, "edgetam", images, tmp_path)
 
 
 def test_several_images_are_encoded_as_one_by_one(micro: FamilyExport) -> None:
-    session = onnxruntime.InferenceSession(micro.files["encoder"])
-    pictures = np.random.default_rng(0).random((3, 3, 1024, 1024), dtype=np.float32)
-    together = session.run(None, {"image": pictures})[0]
-    alone = [session.run(None, {"image": each[None]})[0] for each in pictures]
-    np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-4)
-    assert np.abs(together[0] - together[1]).max() > 0.1
+    check_that_images_are_encoded_as_one_by_one(micro.files["encoder"], atol=1e-4)
 
 
 @pytest.mark.parametrize("part", ["no_memory_embedding", "running_mean", "running_var"])
@@ -175,9 +165,7 @@ def test_other_image_sizes() -> None:
 
 @pytest.mark.parametrize("role", ["encoder", "decoder"])
 def test_config_is_the_committed_one_and_names_the_family(micro: FamilyExport, role: str) -> None:
-    committed = (bundled("model_repository") / f"edgetam_{role}" / "config.pbtxt").read_text()
-    assert config_for(micro.files[role], f"edgetam_{role}") == committed
-    assert 'parameters { key: "family" value { string_value: "edgetam" } }' in committed
+    check_that_the_committed_config_names_the_family(micro, "edgetam", role)
     assert spec_of(getattr(EdgeTam, role).input_names).role == role
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 pytestmark = pytest.mark.export
 torch = pytest.importorskip("torch")
 mobile_sam = pytest.importorskip("mobile_sam")
 onnx = pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
 
 from support.commands import error_of  # noqa: E402
+from support.export_checks import (  # noqa: E402
+    check_that_images_are_encoded_as_one_by_one,
+    check_that_the_committed_config_names_the_family,
+    rows_of_a_tall_image,
+)
 from support.family_exports import FamilyExport, mobilesam_micro  # noqa: E402
 
-from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
@@ -25,9 +27,6 @@ from triton_sam.export.mobilesam.graphs import MobileSamEncoder, Windows  # noqa
 from triton_sam.export.mobilesam.model import build_model, load_model  # noqa: E402
 from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.families.mobilesam import MobileSam  # noqa: E402
-from triton_sam.repository.config import config_for  # noqa: E402
-from triton_sam.verify import BARS, OnnxClient  # noqa: E402
-from triton_sam.verify.compare import format_table, verify  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +35,12 @@ def micro() -> FamilyExport:
 
 
 def test_export_equals_the_official_predictor(micro: FamilyExport, images: Path, tmp_path: Path) -> None:
-    path = tmp_path / "tall.png"
-    Image.open(images / "coffee.jpg").rotate(90, expand=True).resize((333, 777)).save(path)
     official = registry.exporter("mobilesam").reference(micro.model)
-    rows = verify(official, path, {"onnxruntime": OnnxClient(micro.files, "mobilesam")})
-    assert len(rows) == 14
-    assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
+    rows_of_a_tall_image(official, micro, "mobilesam", images, tmp_path)
 
 
 def test_several_images_are_encoded_as_one_by_one(micro: FamilyExport) -> None:
-    session = onnxruntime.InferenceSession(micro.files["encoder"])
-    pictures = np.random.default_rng(0).random((3, 3, 1024, 1024), dtype=np.float32)
-    (together,) = session.run(None, {"image": pictures})
-    alone = [session.run(None, {"image": picture[None]})[0] for picture in pictures]
-    np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-5)
-    assert np.abs(together[0] - together[1]).max() > 0.1
+    check_that_images_are_encoded_as_one_by_one(micro.files["encoder"], atol=1e-5)
 
 
 def test_parts_of_an_attention_are_all_in_the_graph(micro: FamilyExport) -> None:
@@ -109,9 +99,7 @@ def test_other_image_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("role", ["encoder", "decoder"])
 def test_config_is_the_committed_one_and_names_the_family(micro: FamilyExport, role: str) -> None:
-    committed = (bundled("model_repository") / f"mobilesam_{role}" / "config.pbtxt").read_text()
-    assert config_for(micro.files[role], f"mobilesam_{role}") == committed
-    assert 'parameters { key: "family" value { string_value: "mobilesam" } }' in committed
+    check_that_the_committed_config_names_the_family(micro, "mobilesam", role)
     spec = getattr(MobileSam, role)
     assert [value.name for value in onnx.load(micro.files[role]).graph.input] == list(spec.input_names)
 

@@ -19,6 +19,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from segment_anything.modeling import Sam  # noqa: E402
 from segment_anything.utils.transforms import ResizeLongestSide  # noqa: E402
 from support.commands import error_of  # noqa: E402
+from support.export_checks import rows_of_a_tall_image  # noqa: E402
 from support.family_exports import FamilyExport, sam1_micro  # noqa: E402
 from support.warm_up import run_warm_up  # noqa: E402
 
@@ -36,8 +37,6 @@ from triton_sam.inputs.images import encoder_input  # noqa: E402
 from triton_sam.masks.resize import full_size_logits  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.install import remove_stale_data  # noqa: E402
-from triton_sam.verify import BARS, OnnxClient  # noqa: E402
-from triton_sam.verify.compare import format_table, verify  # noqa: E402
 
 SHAPES = [(600, 400), (400, 600), (1024, 1024), (333, 777), (1025, 3), (2047, 1365), (7, 5)]
 FAMILY = Sam1()
@@ -101,11 +100,7 @@ def test_full_size_masks_are_the_official_ones(size: tuple[int, int]) -> None:
 
 
 def test_export_equals_the_official_predictor(micro: FamilyExport, images: Path, tmp_path: Path) -> None:
-    path = tmp_path / "tall.png"
-    Image.open(images / "coffee.jpg").rotate(90, expand=True).resize((333, 777)).save(path)
-    rows = verify(Sam1Reference(micro.model), path, {"onnxruntime": OnnxClient(micro.files, "sam1")})
-    assert len(rows) == 14
-    assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
+    rows = rows_of_a_tall_image(Sam1Reference(micro.model), micro, "sam1", images, tmp_path)
     assert max(row.score_diff for row in rows) < 1e-4
 
 

@@ -24,6 +24,8 @@ SECONDS_BETWEEN_SCANS = 5.0
 SECONDS_TO_ANSWER = 1.0
 PROCESSES = Path("/proc")
 STUB = b"triton_python_backend_stub"
+NOBODY = 0
+"""No process has this id."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,9 @@ class StubWatch:
         self.is_up, self.up_since = True, time.monotonic()
         self.ready = ready_models(index)
         self.unloadable = next(iter(sorted(self._expected & failed_models(index))), "")
+        # A process may have died before any scan saw it. One that never lives makes _incomplete() count once.
+        unseen = self.ready - {stub.model for stub in self._stubs}
+        self._stubs |= {Stub(NOBODY, model) for model in unseen if self._has_stubs(model)}
 
     def _incomplete(self, models: set[str]) -> str:
         """Return one of these models that Triton reports as ready, but that has fewer processes than instances."""
@@ -111,11 +116,20 @@ class StubWatch:
         answer = self._ask("POST", "/v2/repository/index")
         return answer if answer is None or isinstance(answer, list) else {}
 
+    def _has_stubs(self, model: str) -> bool:
+        """Return whether a model is a Python model, or one of a Python-based backend; False if Triton does not say."""
+        config = self._config(model)
+        return config.get("backend") == "python" or str(config.get("runtime", "")).endswith(".py")
+
     def _instances(self, model: str) -> int:
         """Return the number of processes that a model should have; 1 when Triton does not say it."""
-        config = self._ask("GET", f"/v2/models/{model}/config")
-        groups = config.get("instance_group") if isinstance(config, dict) else None
+        groups = self._config(model).get("instance_group")
         return sum(int(group.get("count", 1)) * max(1, len(group.get("gpus", ()))) for group in groups or ()) or 1
+
+    def _config(self, model: str) -> dict[str, Any]:
+        """Return the configuration of a model as Triton tells it; {} if it does not."""
+        config = self._ask("GET", f"/v2/models/{model}/config")
+        return config if isinstance(config, dict) else {}
 
     def _ask(self, method: str, path: str) -> Any:
         """Return the JSON of an answer, {} for an answer without JSON, or None without an answer."""

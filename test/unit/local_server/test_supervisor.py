@@ -108,6 +108,30 @@ def test_a_model_of_unknown_size_is_lost_with_its_last_process(
     assert watch._incomplete({"a"}) == ("" if living == 2 else "a")
 
 
+@pytest.mark.parametrize(
+    ("config", "living", "lost"),
+    [
+        ({"backend": "python"}, 0, "a"),
+        ({"backend": "onnxruntime", "runtime": "model.py"}, 0, "a"),
+        ({"backend": "onnxruntime", "runtime": "model.py"}, 1, ""),
+        ({"backend": "onnxruntime", "runtime": "libtriton_onnxruntime.so"}, 0, ""),
+        ({"platform": "ensemble"}, 0, ""),
+        ({"error": "a key is needed"}, 0, ""),
+    ],
+)
+def test_a_model_whose_process_died_before_it_was_seen_is_lost(
+    triton: Triton, monkeypatch: pytest.MonkeyPatch, config: object, living: int, lost: str
+) -> None:
+    triton.index, triton.config = [row("a")], config
+    monkeypatch.setattr(stubs, "SECONDS_BETWEEN_LOOKS", 0.0)
+    monkeypatch.setattr(stubs, "SECONDS_TO_CONFIRM", 0.0)
+    watch = watch_of(triton)
+    watch.lost_model()
+    assert watch.is_up
+    monkeypatch.setattr(stubs, "find_stubs", lambda _: {stubs.Stub(10**9 + number, "a") for number in range(living)})
+    assert [watch.lost_model(), watch.lost_model()] == ["", lost]
+
+
 class Machine:
     """Runs supervise() with runs of tritonserver that are given."""
 

@@ -16,8 +16,9 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 SAM2_B
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 WORKDIR /opt/triton-sam
 COPY . .
+# An export also runs its graphs, so it needs ONNX Runtime, which the extra leaves open: there is one for CPUs and one for GPUs.
 # The user has the uid 1000 of Triton's container, so that both may write to the same volume.
-RUN pip install --constraint constraints.txt --extra-index-url "$TORCH_INDEX" ".[export]" \
+RUN pip install --constraint constraints.txt --extra-index-url "$TORCH_INDEX" ".[export]" onnxruntime \
     && useradd --uid 1000 --create-home sam \
     && install --directory --owner=1000 --group=1000 /models /checkpoints
 USER 1000:1000

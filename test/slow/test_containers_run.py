@@ -66,7 +66,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         settings = {**ports, "TLS_ADDRESS": "127.0.0.1", "TRITON_SAM_TOKEN": TOKEN, "TRITON_TAG": _default_tag(engine)}
         _write_settings(engine, settings)
         token = make_tls(engine.directory / "deploy/nginx/tls")
-        _give_to_containers(engine.directory)
+        containers.give_to_containers(engine.directory)
         try:
             engine.build_stand_ins(_base_images(engine, compose))
             nginx = _nginx_version(engine, compose)
@@ -223,7 +223,7 @@ def test_new_weights_and_back(deployment: SimpleNamespace) -> None:
     ]
     environment = {**os.environ, "PYTHONPATH": str(checkout())}
     subprocess.run([*command, "--model-repository", str(repository)], check=True, timeout=300, env=environment)
-    _give_to_containers(repository)
+    containers.give_to_containers(repository)
     assert version(deployment) == "1"
     engine.execute("triton", "triton-sam", "reload", "sam2")
     assert until(lambda: version(deployment) == "2", 60)
@@ -361,9 +361,3 @@ def _nginx_version(engine: containers.Podman, compose: dict[str, Any]) -> tuple[
 def _write_settings(engine: containers.Podman, settings: dict[str, Any]) -> None:
     lines = "".join(f"{name}={value}\n" for name, value in settings.items())
     (engine.directory / ".env").write_text(lines, encoding="utf-8")
-
-
-def _give_to_containers(folder: Path) -> None:
-    """Make uid 1000 the owner, which the containers run as."""
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, 1000, 1000)

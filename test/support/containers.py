@@ -219,6 +219,12 @@ def fit_to_machine(compose: dict[str, Any]) -> dict[str, Any]:
     return compose
 
 
+def give_to_containers(folder: Path) -> None:
+    """Make uid 1000 the owner, which the containers run as."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, 1000, 1000)
+
+
 def _storage_driver() -> str:
     """Return `overlay` where the kernel has it. The driver `vfs` works everywhere, and copies every layer."""
     filesystems = Path("/proc/filesystems").read_text(encoding="ascii")

@@ -34,7 +34,6 @@ class Lattice:
     """
 
     def __init__(self, points: FloatArray, size: Size) -> None:
-        self._points = points
         self._side = math.isqrt(len(points))
         self._size = size
         self._step = math.ceil(max(size) / _SAMPLES)

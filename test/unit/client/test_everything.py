@@ -232,8 +232,10 @@ def test_small_regions_are_removed_as_the_official_generator_does_it():
     )
     generator.SamAutomaticMaskGenerator.postprocess_small_regions(data, 10, 0.7)
     found = Found([found_mask(mask) for mask in masks])
+    found.dropped["min_mask_region_area"] = 2  # those of an earlier crop
     drop_small_regions(found, Parameters(min_mask_region_area=10))
     assert len(found.masks) == 3
+    assert found.dropped == {"min_mask_region_area": 3}
     for each, rle, box in zip(found.masks, data["rles"], data["boxes"].tolist(), strict=True):
         assert np.array_equal(each.segment().mask, official.rle_to_mask(rle))
         assert list(each.box) == box

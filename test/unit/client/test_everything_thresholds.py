@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,18 @@ def test_metadata_have_the_thresholds():
     assert set(demo) == set(FITTING)
     assert thresholds_in(bundled("model_repository") / "sam2_decoder", "model.onnx") == demo
     assert thresholds_in(bundled("model_repository") / "sam2", "model.onnx") == {}
+
+
+def test_both_ends_of_the_range_are_thresholds():
+    assert thresholds_of({METADATA_KEY: json.dumps({"pred_iou_thresh": 0, "stability_score_thresh": 1})}) == {
+        "pred_iou_thresh": 0,
+        "stability_score_thresh": 1,
+    }
+
+
+def test_a_folder_without_versions_has_the_thresholds_of_its_own_file(tmp_path):
+    shutil.copy(bundled("model_repository") / "sam2_decoder" / "1" / "model.onnx", tmp_path)
+    assert set(thresholds_in(tmp_path, "model.onnx")) == set(FITTING)
 
 
 @pytest.mark.parametrize(

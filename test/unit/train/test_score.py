@@ -114,15 +114,15 @@ class TestAnswers:
 
 
 class TestTraining:
-    def test_the_loss_is_smallest_for_the_truth_and_knows_the_order(self, trainer_module):
+    def test_the_loss_knows_the_distance_and_the_order(self, trainer_module):
         import torch
 
         from triton_sam.train.score import score_loss
 
-        iou = torch.tensor([[0.5, 0.9, 0.2, 0.4]])
-        right, swapped = score_loss(iou, iou), score_loss(iou[:, [0, 2, 1, 3]], iou)
-        level = score_loss(torch.full((1, 4), 0.5), iou)
-        assert right < level < swapped
+        iou = torch.tensor([[0.5, 0.6, 0.4, 0.5]])
+        apart = torch.tensor([[0.0, 0.2, -0.2, 0.0]])
+        right, too_far, wrong_order = (score_loss(iou + way * apart, iou) for way in (0.0, 1.0, -1.0))
+        assert right < too_far < wrong_order
 
     def test_an_unknown_iou_gives_no_gradient(self, trainer_module):
         import torch

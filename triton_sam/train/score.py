@@ -79,13 +79,15 @@ def _heard(model: nn.Module) -> Iterator[list[Tensor]]:
         yield tokens
 
 
-def answer_scene(model: nn.Module, example: Example, side: int, count: int, rng: np.random.Generator) -> list[Answers]:
+def answer_scene(
+    model: nn.Module, example: Example, window: network.Window, count: int, rng: np.random.Generator
+) -> list[Answers]:
     """Let the model answer clicks, boxes and corrected clicks on the objects of a scene.
 
     Args:
         model: the SAM2Base, in eval mode.
-        example: the scene.
-        side: side in pixels of the image that the model sees.
+        example: the scene, or the part of it that the window shows.
+        window: the part of the frame that the model sees. The example is scaled to its side.
         count: number of objects. One that is chosen twice gets two different clicks.
         rng: the source of randomness.
 
@@ -93,15 +95,15 @@ def answer_scene(model: nn.Module, example: Example, side: int, count: int, rng:
         `count` answers of each kind but TRACKED, or nothing if the scene has no object that is large enough.
     """
     drawn = draw_prompts(rng, example, count, absent_share=0.0)
-    return [] if drawn is None else list(_Asker(model, example, drawn, side).answers(rng))
+    return [] if drawn is None else list(_Asker(model, example, drawn, window).answers(rng))
 
 
 class _Asker:
     """Asks the model about the prompts of one image."""
 
-    def __init__(self, model: nn.Module, example: Example, drawn: ImagePrompts, side: int) -> None:
+    def __init__(self, model: nn.Module, example: Example, drawn: ImagePrompts, window: network.Window) -> None:
         self._model, self._drawn = model, drawn
-        self._window = network.Window(side, side)
+        self._window, side = window, window.side
         self._scale = np.float32(side / example.image.shape[0])
         self._regions = torch.from_numpy(drawn.regions).float()
         network.set_window(model, self._window)
@@ -111,8 +113,8 @@ class _Asker:
 
     def answers(self, rng: np.random.Generator) -> Iterator[Answers]:
         """Yield the answers to all kinds of prompts."""
-        count, frame = len(self._drawn.regions), self._drawn.regions.shape[-1]
-        boxes = np.stack([shaken_box(rng, region, frame) for region in self._drawn.regions])
+        count, frame = len(self._drawn.regions), self._window.frame / self._scale
+        boxes = np.stack([shaken_box(rng, region, round(frame)) for region in self._drawn.regions])
         yield self._ask(BOX, boxes, np.tile(np.array([2, 3], np.float32), (count, 1)), None)[0]
         points, labels = self._drawn.clicks[:, None], np.ones((count, 1), np.float32)
         found, logits = self._ask(CLICK, points, labels, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,11 @@ from .._common.files import atomic_path
 from .._common.npz import write_npz
 from ..scenes.motion import TRAINING_CLIPS, generate_training_clip
 from ..scenes.scenes import generate_scene
+from . import network
 from .clips import CLIP_FRAMES, SIDE, map_clip
-from .dataset import DrawScene, Example, composite_drawer, recolour, training_seeds
+from .dataset import DrawScene, Example, augment, composite_drawer, recolour, training_seeds
 from .score import Answers, answer_clip, answer_scene, join
+from .stages import View
 
 FIRST_SEED = 5_000_000
 """Seed of the first scene. The training of the masks uses smaller ones."""
@@ -26,8 +28,9 @@ SHARD_SCENES, SHARD_CLIPS = 8, 2
 """Number of scenes or of clips whose answers are in one file."""
 _SCENE_SIDE = 512
 _RECOLOURED = 0.5  # share of the scenes whose colours are changed
-_LARGE_EVERY = 4
-_MEASURED_SHARE = 8  # every eighth file is for measuring the head, not for training it; these have the first side
+_MEASURED_SHARE = 8  # every eighth file is for measuring the head, not for training it; it shows whole frames
+_WINDOWS = 4  # of a scene: drawing a scene takes longer than the answers for a window
+_MAX_ZOOM = 1.5  # of a scene in a window, against its scale in the frame
 
 
 @dataclass(frozen=True)
@@ -38,14 +41,15 @@ class Amounts:
         scenes: number of drawn scenes, and of composites if there are materials.
         clips: number of clips.
         objects: number of objects of a scene.
-        sides: sides in pixels at which the model sees scenes: the first for files 0, 4, ..., the second, which is
-            faster, for all others.
+        frame: side in pixels of the frame that the model sees.
+        window: side in pixels of the windows of the frame, from which the head learns.
     """
 
     scenes: int
     clips: int
     objects: int = 6
-    sides: tuple[int, int] = (1024, 512)
+    frame: int = 1024
+    window: int = 256
 
 
 class ScoreData:
@@ -113,13 +117,26 @@ class ScoreData:
 
     def _scenes(self, draw: DrawScene, number: int) -> list[Answers]:
         parts: list[Answers] = []
-        side = self._amounts.sides[number % _LARGE_EVERY != 0]
         for seed in training_seeds(FIRST_SEED + number * SHARD_SCENES, SHARD_SCENES):
             rng = np.random.default_rng(seed)
             scene = draw(seed, _SCENE_SIDE, float(rng.random()))
-            image = recolour(rng, scene.image) if rng.random() < _RECOLOURED else scene.image
-            whole = Example(image, scene.labels, np.zeros_like(scene.labels))  # the score is that of a whole object
-            parts += answer_scene(self._model, whole, side, self._amounts.objects, rng)
+            whole = Example(scene.image, scene.labels, np.zeros_like(scene.labels))  # the score is that of an object
+            parts += self._frame(whole, rng) if number % _MEASURED_SHARE == 0 else self._windows(whole, rng)
+        return parts
+
+    def _frame(self, scene: Example, rng: np.random.Generator) -> list[Answers]:
+        image = recolour(rng, scene.image) if rng.random() < _RECOLOURED else scene.image
+        window = network.Window(self._amounts.frame, self._amounts.frame)
+        return answer_scene(self._model, replace(scene, image=image), window, self._amounts.objects, rng)
+
+    def _windows(self, scene: Example, rng: np.random.Generator) -> list[Answers]:
+        """Return the answers for windows of a scene: a sixteenth of the frame takes a sixteenth of the time."""
+        parts: list[Answers] = []
+        view = View(self._amounts.window, self._amounts.frame)
+        for _ in range(_WINDOWS):
+            share = view.size / view.frame
+            part = augment(rng, scene, view.size, share / _MAX_ZOOM, whole_share=0.25)
+            parts += answer_scene(self._model, part, view.window(rng), self._amounts.objects, rng)
         return parts
 
     def _clips(self, number: int) -> list[Answers]:

@@ -58,8 +58,8 @@ def parser() -> argparse.ArgumentParser:
         "--scenes", type=int, default=480, help="number of drawn scenes, and of composites (default: %(default)s)"
     )
     options.add_argument("--clips", type=int, default=64, help="number of clips (default: %(default)s)")
-    options.add_argument("--epochs", type=int, default=60, help="number of times that an answer is shown (default: 60)")
-    options.add_argument("--rate", type=float, default=1e-3, help="peak learning rate (default: %(default)s)")
+    options.add_argument("--epochs", type=int, default=15, help="number of times that an answer is shown (default: 15)")
+    options.add_argument("--rate", type=float, default=3e-4, help="peak learning rate (default: %(default)s)")
     options.add_argument("--seed", type=int, default=0, help="seed of the order of the answers (default: 0)")
     options.add_argument("--threads", type=int, default=1, help="number of CPU threads (default: 1)")
     return options

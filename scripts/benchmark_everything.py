@@ -43,6 +43,7 @@ def main() -> int:
     try:
         with LocalServer(bundled("model_repository")) as server:
             clicks = measure_clicks(server, image, args.clicks, max(args.points))
+            say(format_clicks(clicks))
             points = () if args.no_searches else args.points
             searches = list(measure_searches(server, image, points, args.rounds, say))
     except SamError as error:

@@ -152,6 +152,7 @@ def measure_searches(
                 began = time.perf_counter()
                 masks[name] = len(runner.generate(pixels, points_per_side=count, **thresholds))
                 seconds[name].append(time.perf_counter() - began)
+                say(f"{seconds[name][-1]:.1f} s, {masks[name]} masks")
             medians = {name: statistics.median(each) for name, each in seconds.items()}
             for name, median in medians.items():
                 yield SearchSpeed(name, count, masks[name], median, medians[OFFICIAL] / median)

@@ -26,7 +26,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--image", type=Path, metavar="FILE", help="image (default: a photo of this project)")
     parser.add_argument("--points", type=_counts, default=(16,), metavar="N,N", help="points a side (default: 16)")
-    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="counted rounds (default: 2)")
+    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="rounds (default: 2)")
     parser.add_argument("--clicks", type=int, default=60, metavar="N", help="clicks in each situation (default: 60)")
     parser.add_argument("--no-searches", action="store_true", help="measure clicks alone")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -43,6 +43,7 @@ def main() -> int:
     try:
         with LocalServer(bundled("model_repository")) as server:
             clicks = measure_clicks(server, image, args.clicks, max(args.points))
+            say(format_clicks(clicks))
             points = () if args.no_searches else args.points
             searches = list(measure_searches(server, image, points, args.rounds, say))
     except SamError as error:

@@ -1,4 +1,4 @@
-"""The page finds everything, in headless Chromium, over a real service whose searches need no Triton."""
+"""The page finds everything, in headless Chromium, over a real service. Most of its searches need no Triton."""
 
 import io
 import json
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.fake_everything import service_with_everything, shapes
 from support.running_browser import ASIDE, NARROW, WIDE, open_page
 
+from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
@@ -63,6 +64,17 @@ def info(page):
 
 def objects(page):
     return page.page.evaluate("tritonSam.scene.objects.length")
+
+
+def middles(masks):
+    """Return a point x, y inside each mask and in no smaller one, which a click selects; None where there is none."""
+    found = []
+    for mask in masks:
+        smaller = [other for other in masks if other.sum() < mask.sum()]
+        own = mask & ~np.any([np.zeros_like(mask), *smaller], axis=0)
+        rows, columns = np.nonzero(np.asarray(Image.fromarray(own).convert("L").filter(ImageFilter.MinFilter(9))))
+        found.append((int(columns[len(rows) // 2]), int(rows[len(rows) // 2])) if len(rows) else None)
+    return found
 
 
 def saved(page):
@@ -219,3 +231,64 @@ def test_nothing_overlaps_and_fingers_hit(browser, running, finder, images, view
         if is_phone:
             assert page.page.evaluate(SMALL_TARGETS) == []
         assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+
+
+FEW = {"points_per_side": 6, "pred_iou_thresh": 0.5, "stability_score_thresh": 0.8}
+
+
+def masks_of(page, items="items"):
+    """Return the masks of the found objects that the page shows, or of those that are selected."""
+    counts = page.page.evaluate(f"tritonSam.everything.{items}.map(({{rle}}) => rle)")
+    return [rle_to_mask(each) for each in counts]
+
+
+@pytest.mark.slow
+def test_over_a_real_triton_objects_are_kept_merged_deleted_and_refined(browser, service, service_triton, images):
+    def ask_for_few_points(route):
+        route.continue_(post_data=json.dumps({**route.request.post_data_json, **FEW}))
+
+    photo = images / "shapes.jpg"
+    with SAM2TritonClient(service_triton.grpc_url) as client, open_page(browser, service.url) as page:
+        page.page.route("**/everything", ask_for_few_points)
+        page.open(photo)
+        for box in ("#hover", "#cleanup"):  # the client asks for plain masks
+            page.page.uncheck(box)
+        page.page.click("#find")
+        page.wait("!tritonSam.everything.isSearching && tritonSam.everything.items.length > 0")
+        masks, expected = masks_of(page), [each.mask for each in client.everything(photo, **FEW)]
+        assert sorted(mask.tobytes() for mask in masks) == sorted(mask.tobytes() for mask in expected)
+        count = len(masks)
+        places = [place for place in middles(masks) if place]
+        assert len(places) >= 4
+
+        page.page.fill("#opacity", "100")
+        for place in places:  # no other object hides one that is selected
+            page.click(*place)
+            color = page.page.evaluate("tritonSam.everything.selected[0].color")
+            wanted = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+            wait_until(lambda place=place, wanted=wanted: page.pixel(*place)[:3] == wanted)
+            page.click(*place)
+
+        page.click(*places[0])
+        (kept,) = masks_of(page, "selected")
+        page.page.keyboard.press("k")
+        np.testing.assert_array_equal(saved(page) == 255, kept)
+
+        page.click(*places[1])
+        page.click(*places[2])
+        first, second = masks_of(page, "selected")
+        page.page.click("#found-merge")
+        np.testing.assert_array_equal(masks_of(page, "selected"), [first | second])
+        page.page.keyboard.press("Delete")
+        assert info(page) == f"{count - 3} found"
+
+        page.click(*places[3])
+        page.page.keyboard.press("r")
+        page.click(3, 3, button="right")
+        page.wait("tritonSam.scene.active?.points.length > 1")
+        page.settled()
+        active = page.page.evaluate("tritonSam.scene.active")
+        points = [[each["x"], each["y"]] for each in active["points"]]
+        labels = [each["label"] for each in active["points"]]
+        (refined,) = client.segment(points, labels, box=active["box"], image=client.encode(photo))
+        assert ((saved(page) == 255) != refined.mask).sum() <= 1

@@ -229,3 +229,18 @@ def test_everything_equals_the_python_clients(service, client, image, picture):
     none = service.http.post(f"/v1/images/{image['id']}/everything", json={**low, "pred_iou_thresh": 1}).json()
     assert none["objects"] == []
     assert "pred_iou_thresh dropped" in none["detail"]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20_000, 20)], ids=str)
+def test_everything_in_images_of_odd_sizes(service, size):
+    buffer = io.BytesIO()
+    Image.new("RGB", size).save(buffer, "PNG")
+    path = f"/v1/images/{service.upload(buffer.getvalue())['id']}/everything"
+    answer = service.http.post(
+        path, json={"points_per_side": 2, "pred_iou_thresh": 0, "stability_score_thresh": 0}
+    ).json()
+    assert answer["objects"]
+    assert all(each["rle"]["size"] == [*size[::-1]] for each in answer["objects"])
+    assert answer["points"] == 4
+    none = problem(service.http.post(path, json={"points_per_side": 0}), 422)
+    assert none["errors"][0]["where"] == "body.points_per_side"

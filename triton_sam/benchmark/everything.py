@@ -37,6 +37,7 @@ OFFICIAL = "official generator"
 ALONE, BESIDE, BESIDE_PARTS = "alone", "beside a search", "beside a search in parts"
 _PATIENCE = 3600.0  # seconds for one request; the session model answers at the end of the search
 _PAUSE = 0.1  # seconds between two clicks of a person
+_WARM_UP = 4  # points along one side in a search that does not count; more would only take time
 
 Say = Callable[[str], None]
 
@@ -130,7 +131,7 @@ def measure_searches(
         server: a running server with the built-in model.
         image: the image to search in.
         points: points along one side, for each grid.
-        rounds: searches of each runner for each grid; the first round does not count.
+        rounds: searches of each runner for each grid. A search with few points comes before, and does not count.
         say: is told the progress.
 
     Raises:
@@ -140,15 +141,18 @@ def measure_searches(
     with contextlib.ExitStack() as stack:
         runners = _runners(server, stack)
         thresholds = fitting_thresholds(runners[OFFICIAL], pixels)
+        for name, runner in runners.items():
+            say(f"{_WARM_UP} x {_WARM_UP} points before the measurement, {name}")
+            runner.generate(pixels, points_per_side=_WARM_UP, **thresholds)
         for count in points:
             seconds: dict[str, list[float]] = {name: [] for name in runners}
             masks = {}
-            for turn, (name, runner) in itertools.product(range(rounds + 1), runners.items()):
-                say(f"{count} x {count} points, round {turn}, {name}")
+            for turn, (name, runner) in itertools.product(range(rounds), runners.items()):
+                say(f"{count} x {count} points, round {turn + 1}, {name}")
                 began = time.perf_counter()
                 masks[name] = len(runner.generate(pixels, points_per_side=count, **thresholds))
-                if turn:
-                    seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(time.perf_counter() - began)
+                say(f"{seconds[name][-1]:.1f} s, {masks[name]} masks")
             medians = {name: statistics.median(each) for name, each in seconds.items()}
             for name, median in medians.items():
                 yield SearchSpeed(name, count, masks[name], median, medians[OFFICIAL] / median)

@@ -25,7 +25,8 @@ from .lattice import Lattice
 from .parameters import Parameters
 from .parts import Decode, FoundMask, FoundObject, Part, Seen, see
 
-_POINTS_PER_REQUEST = 8
+POINTS_PER_REQUEST = 8
+"""Points in one request for masks, unless the caller knows a better number. A processor decodes them one by one."""
 
 
 @dataclass(frozen=True)
@@ -122,15 +123,18 @@ SearchInParts = Generator["Encode | Coming | Part | Step", Any, Found]
 """A running search that leaves it to the caller how a part is computed."""
 
 
-def search(image: Image.Image, family: Family, parameters: Parameters) -> Search:
+def search(
+    image: Image.Image, family: Family, parameters: Parameters, points_per_request: int = POINTS_PER_REQUEST
+) -> Search:
     """Search for all objects of an image.
 
     Args:
         image: the image, upright.
         family: the family of the models that answer.
         parameters: the grid and the filters.
+        points_per_request: points in one request for masks, at least 1.
     """
-    running = search_in_parts(image, parameters)
+    running = search_in_parts(image, parameters, points_per_request)
     answer: Any = None
     while True:
         try:
@@ -144,12 +148,15 @@ def search(image: Image.Image, family: Family, parameters: Parameters) -> Search
             answer = (yield from see(asked, family)) if isinstance(asked, Part) else (yield asked)
 
 
-def search_in_parts(image: Image.Image, parameters: Parameters) -> SearchInParts:
+def search_in_parts(
+    image: Image.Image, parameters: Parameters, points_per_request: int = POINTS_PER_REQUEST
+) -> SearchInParts:
     """Search for all objects of an image, and ask for the masks under a few points at a time.
 
     Args:
         image: the image, upright.
         parameters: the grid and the filters.
+        points_per_request: points in one request for masks, at least 1.
     """
     crops = list(_crops_with_points(image.size, parameters))
     total = sum(len(parameters.grid(layer)) for _, layer in crops)
@@ -160,9 +167,9 @@ def search_in_parts(image: Image.Image, parameters: Parameters) -> SearchInParts
         clicks = Clicks(encoded, crop, image.size, parameters, found)
         for points, left_out in clicks.passes(parameters.grid(layer) * np.array(part.size)):
             if len(points):
-                yield Coming(clicks.part(points), _POINTS_PER_REQUEST)
-            for start in range(0, len(points), _POINTS_PER_REQUEST):
-                few = points[start : start + _POINTS_PER_REQUEST]
+                yield Coming(clicks.part(points), points_per_request)
+            for start in range(0, len(points), points_per_request):
+                few = points[start : start + points_per_request]
                 yield from clicks.click(few)
                 done += len(few)
                 yield Step(done, total, clicks, found)

@@ -50,14 +50,14 @@ class Runner:
 
     def generate(self, image, points_per_side, **parameters) -> list[dict]:
         assert image.shape == (48, 64, 3)
-        is_first = points_per_side not in [call["points_per_side"] for call in self.calls]
+        is_first = not self.calls
         self.calls.append({"points_per_side": points_per_side, **parameters})
         self.clock.now += self.seconds * points_per_side**2 * (10 if is_first else 1)
         scores = np.linspace(0.1, 0.9, points_per_side**2)
         return [{"predicted_iou": score, "stability_score": score / 2} for score in scores]
 
 
-def test_searches_are_measured_in_turns_without_their_first_round(image, monkeypatch):
+def test_searches_are_measured_in_turns_after_a_small_one(image, monkeypatch):
     clock = Clock()
     runners = {OFFICIAL: Runner(clock, 0.4), "ours": Runner(clock, 0.1)}
     monkeypatch.setattr(everything, "_runners", lambda server, stack: runners)
@@ -69,8 +69,11 @@ def test_searches_are_measured_in_turns_without_their_first_round(image, monkeyp
     ]  # fmt: skip
     assert [one.median for one in speeds] == pytest.approx([1.6, 0.4, 3.6, 0.9])
     assert [one.ratio for one in speeds] == pytest.approx([1, 4, 1, 4])
-    assert said[:3] == [
-        f"2 x 2 points, round {turn}, {name}" for turn, name in ((0, OFFICIAL), (0, "ours"), (1, OFFICIAL))
+    assert said[:5] == [
+        *(f"4 x 4 points before the measurement, {name}" for name in (OFFICIAL, "ours")),
+        f"2 x 2 points, round 1, {OFFICIAL}",
+        "1.6 s, 4 masks",
+        "2 x 2 points, round 1, ours",
     ]
     assert {tuple(call) for call in runners["ours"].calls} == {
         ("points_per_side", "pred_iou_thresh", "stability_score_thresh")

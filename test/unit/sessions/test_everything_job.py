@@ -73,6 +73,18 @@ def test_each_object_has_the_official_keys(session, models) -> None:
     }
 
 
+def test_a_gpu_decodes_many_points_at_a_time(session, models) -> None:
+    """As the official generators do. Cancelled, the job ends after the call that runs."""
+    models.objects_at_a_time = 64
+    reply = session.find_everything(request(points_per_side=10, **ALL), lambda: False)
+    assert [len(points) for points in models.calls] == [64, 36]
+    assert json.loads(reply.tensors["result_json"][0])["decodes"] == 100
+    models.calls.clear()
+    with pytest.raises(JobCancelledError):
+        session.find_everything(request(points_per_side=10, **ALL), lambda: len(models.calls) == 1)
+    assert [len(points) for points in models.calls] == [64]
+
+
 def test_an_empty_answer_has_its_reason(session) -> None:
     reply = session.find_everything(request(points_per_side=2, pred_iou_thresh=0.95), lambda: False)
     answer = json.loads(reply.tensors["result_json"][0])
@@ -117,6 +129,17 @@ def test_a_cancelled_job_decodes_no_more(session, models) -> None:
     with pytest.raises(JobCancelledError):
         session.find_everything(request(points_per_side=4, **ALL), lambda: len(models.calls) == 3)
     assert len(models.calls) == 3
+
+
+@pytest.mark.parametrize("more", [{}, {"use_m2m": True}], ids=["grid", "refined"])
+def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more) -> None:
+    given = {"points": [[x, 8] for x in range(64)], "parameters": {**ALL, **more}}
+    part = {"image": text(image_file()), "everything_part": text(json.dumps(given).encode())}
+    for calls in (3, 65) if more else (3,):
+        models.calls.clear()
+        with pytest.raises(JobCancelledError):
+            session.find_part(part, lambda calls=calls: len(models.calls) == calls)
+        assert len(models.calls) == calls
 
 
 @pytest.mark.parametrize(

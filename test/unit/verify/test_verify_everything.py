@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
+from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.verify import everything as verify
 
@@ -92,3 +93,48 @@ def test_the_reference_without_any_mask_in_its_crops_has_no_records() -> None:
     assert official_records(Empty(), IMAGE) == []
     with pytest.raises(IndexError, match="another one"):
         official_records(Broken(), IMAGE)
+
+
+def pair_of(family: str):
+    """Return the official generator of a family, and the ONNX files of its models with the same weights."""
+    from support.family_exports import sam1_micro
+
+    from triton_sam.export import registry
+
+    if family == "sam1":
+        return registry.everything_reference("sam1", None, "micro", 0), sam1_micro().files
+    repository, checkpoint = bundled("model_repository"), bundled("checkpoints") / "sam2.1_hiera_micro.pt"
+    files = {role: repository / f"sam2_{role}" / "1" / "model.onnx" for role in ("encoder", "decoder")}
+    return registry.everything_reference("sam2", checkpoint, None, None), files
+
+
+@pytest.mark.export
+@pytest.mark.parametrize(
+    ("family", "package"),
+    [pytest.param("sam1", "segment_anything", marks=pytest.mark.slow), ("sam2", "sam2")],
+    ids=["sam1", "sam2"],
+)
+def test_the_official_generators_find_the_same(family: str, package: str, images) -> None:
+    """SAM1 has random weights, SAM2 those of the built-in model."""
+    pytest.importorskip("torch")
+    pytest.importorskip(package)
+    from triton_sam.inputs.images import open_image
+    from triton_sam.verify.compare import OnnxClient
+
+    image = np.asarray(open_image(images / "shapes.jpg"))
+    reference, files = pair_of(family)
+    least = {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.0, "points_per_side": 3}
+    if family == "sam1":  # whose random masks cover each other
+        least |= {"box_nms_thresh": 1.0, "crop_nms_thresh": 1.0}
+    with OnnxClient(files, family) as client:
+        ours = verify.ClientGenerator(client)
+        for more in ({}, {"crop_n_layers": 1, "crop_n_points_downscale_factor": 3}):
+            expected, found = (each.generate(image, **least, **more) for each in (reference, ours))
+            assert len(found) == len(expected) > 3
+            for one, other in zip(found, expected, strict=True):
+                assert (one["segmentation"] != other["segmentation"]).mean() < 1e-3
+                for name in ("predicted_iou", "stability_score"):
+                    assert one[name] == pytest.approx(other[name], abs=1e-3)
+                assert np.abs(np.subtract(one["bbox"], other["bbox"])).max() <= 1
+                np.testing.assert_allclose(one["point_coords"], other["point_coords"], rtol=1e-6)
+                assert one["crop_box"] == other["crop_box"]

@@ -240,9 +240,10 @@ export class Everything {
 
   paint(context, unit) {
     if (this.#isRefining) return;
-    for (const item of this.items) {
-      const isStrong = this.#selected.has(item.id) || item.id === this.#hovered;
-      const alpha = Math.min(1, this.#page.settings.opacity * (isStrong ? STRONG : FAINT));
+    const isStrong = (item) => this.#selected.has(item.id) || item.id === this.#hovered;
+    // Objects lie in each other, and those that are selected or under the mouse must not be hidden.
+    for (const item of this.items.sort((a, b) => isStrong(a) - isStrong(b))) {
+      const alpha = Math.min(1, this.#page.settings.opacity * (isStrong(item) ? STRONG : FAINT));
       paintMask(context, this.pathOf(item), item.color, alpha, unit, !this.#selected.has(item.id));
     }
   }

@@ -19,7 +19,7 @@ from ...errors import ConfigurationError, InputError
 from ...everything.filters import crop_boxes
 from ...everything.parameters import Parameters, parameters_of
 from ...everything.parts import Decode, FoundMask, Part, Seen, see
-from ...everything.search import Encode, Found, search
+from ...everything.search import POINTS_PER_REQUEST, Encode, Found, search
 from ...families.base import Family, FloatArray
 from ...inputs.images import FORMATS, open_image
 from ...masks.cleanup import Cleanup
@@ -66,6 +66,10 @@ class Turns:
 
 class Networks(Protocol):
     """Answers the requests of a search."""
+
+    @property
+    def step(self) -> int:
+        """Number of points in one call of the decoder."""
 
     def whole(self, content: bytes) -> HeldImage:
         """Return the embeddings of an image file."""
@@ -141,7 +145,7 @@ def find_everything(
     """
     opened = open_image(content, FORMATS)
     _check_points(opened, parameters)
-    running = search(opened, family, parameters)
+    running = search(opened, family, parameters, max(networks.step, POINTS_PER_REQUEST))
     answer: Any = None
     while True:
         try:

@@ -298,6 +298,12 @@ def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):
     assert_one_line_error(run(capsys, *verify, "--local"), "give --exported or --url")
 
 
+def test_verify_asks_the_server_before_it_exports(capsys, monkeypatch):
+    monkeypatch.setattr("triton_sam.export.registry.export", lambda *_: pytest.fail("it exported"))
+    result = run(capsys, "verify", "sam2", "--random", "--size", "micro", "--url", "127.0.0.1:9")
+    assert_one_line_error(result, "nothing answers at http://127.0.0.1:9")
+
+
 @pytest.mark.parametrize("command", ["export", "verify"])
 def test_a_missing_checkpoint_is_named_before_anything_is_loaded(capsys, command, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # an import would fail

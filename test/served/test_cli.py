@@ -166,7 +166,9 @@ def test_predict_finds_mistakes_before_it_asks_a_server(capsys, images, tmp_path
     ):
         assert_one_line_error(run(capsys, "predict", path, *arguments, "--url", "127.0.0.1:9"), words)
     (tmp_path / "file").touch()
-    assert_one_line_error(run(capsys, "demo", "--out", tmp_path / "file", "--url", "127.0.0.1:9"), "file is a file: give a folder")
+    assert_one_line_error(
+        run(capsys, "demo", "--out", tmp_path / "file", "--url", "127.0.0.1:9"), "file is a file: give a folder"
+    )
 
 
 def test_models_of_repository_and_server(capsys, server):

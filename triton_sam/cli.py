@@ -84,7 +84,7 @@ def _hint(args: argparse.Namespace, error: SamError) -> str:
     """Return what listens at --url, if it is another port of a server; see probe.hint()."""
     is_unclear = isinstance(error, (ServerUnreachableError, InferenceError))
     url = getattr(args, "url", None)
-    return probe.hint(parse_url(url)) if is_unclear and isinstance(url, str) else ""
+    return probe.hint(parse_url(url), error) if is_unclear and isinstance(url, str) else ""
 
 
 def _without_commands(parser: Parser) -> Parser:
@@ -106,6 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except SamError as error:
         print(f"triton-sam: error: {error}{_hint(args, error)}", file=sys.stderr)
+        return EXIT_ERROR
+    except FileExistsError as error:  # a folder cannot be made
+        print(f"triton-sam: error: {error.filename} is a file: give a folder, or another name", file=sys.stderr)
         return EXIT_ERROR
     except OSError as error:  # a result file cannot be written; errors of servers and inputs are SamErrors
         print(f"triton-sam: error: {error.filename or 'cannot write'}: {error.strerror or error}", file=sys.stderr)

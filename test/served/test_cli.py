@@ -166,7 +166,9 @@ def test_predict_finds_mistakes_before_it_asks_a_server(capsys, images, tmp_path
     ):
         assert_one_line_error(run(capsys, "predict", path, *arguments, "--url", "127.0.0.1:9"), words)
     (tmp_path / "file").touch()
-    assert_one_line_error(run(capsys, "demo", "--out", tmp_path / "file", "--url", "127.0.0.1:9"), "exists")
+    assert_one_line_error(
+        run(capsys, "demo", "--out", tmp_path / "file", "--url", "127.0.0.1:9"), "file is a file: give a folder"
+    )
 
 
 def test_models_of_repository_and_server(capsys, server):
@@ -296,6 +298,12 @@ def test_verify_refuses_a_name_that_nothing_has(capsys, tmp_path):
     verify = ("verify", "sam2", "--checkpoint", checkpoint, "--name", "nope")
     assert_one_line_error(run(capsys, *verify, "--exported", tmp_path), "no weights for nope")
     assert_one_line_error(run(capsys, *verify, "--local"), "give --exported or --url")
+
+
+def test_verify_asks_the_server_before_it_exports(capsys, monkeypatch):
+    monkeypatch.setattr("triton_sam.export.registry.export", lambda *_: pytest.fail("it exported"))
+    result = run(capsys, "verify", "sam2", "--random", "--size", "micro", "--url", "127.0.0.1:9")
+    assert_one_line_error(result, "nothing answers at http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize("command", ["export", "verify"])

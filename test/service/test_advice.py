@@ -44,3 +44,10 @@ def test_what_is_wrong_with_triton(triton, model, words, monkeypatch):
     assert len(lines) == len(words)
     assert all(line.startswith(start) for line, start in zip(lines, words, strict=True))
     assert triton.is_closed
+
+
+def test_http_at_the_port_of_grpc_is_named(monkeypatch):
+    monkeypatch.setattr(run, "Transport", lambda *_, **__: Triton(False))
+    monkeypatch.setattr(run.probe, "_read", lambda url, *_: "" if url == "http://127.0.0.1:9/v2/health/live" else None)
+    (line,) = run.advice(Settings(url="grpc://127.0.0.1:9"))
+    assert line.startswith("nothing answers at grpc://127.0.0.1:9; HTTP answers there: give http://127.0.0.1:9; ")

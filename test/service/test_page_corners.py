@@ -158,6 +158,57 @@ def test_corners_are_moved_and_removed_by_the_keyboard(outlined):
     assert np.array_equal(masks_of(page)[NAME], before)
 
 
+@pytest.mark.parametrize("way", ["key", "button"])
+def test_a_corner_is_added_without_a_pointer(outlined, way):
+    page = outlined
+    before = masks_of(page)[NAME]
+    corners = corners_of(page)
+    page.page.keyboard.press("Escape")
+    assert page.page.is_disabled("#corner-add")
+    number, _, *first = next_corner(page)
+    following = corners[number % len(corners)]
+    if way == "key":
+        page.page.keyboard.press("i")
+    else:
+        page.page.click("#corner-add")
+    added = re.match(r"Corner (\d+) of (\d+): (-?\d+), (-?\d+)", page.page.evaluate(SAID))
+    assert [int(each) for each in added.groups()[:2]] == [number + 1, len(corners) + 1]
+    middle = np.mean([first, following], axis=0)
+    assert [int(each) for each in added.groups()[2:]] == pytest.approx(list(middle), abs=1)
+    assert np.array_equal(masks_of(page)[NAME], before)  # until the corner moves
+    page.page.click("#undo")
+    assert len(corners_of(page)) == len(corners)
+
+
+def test_the_outline_has_as_many_corners_as_the_user_wants(outlined):
+    page = outlined
+    before = masks_of(page)[NAME]
+
+    def outline(detail):
+        page.page.evaluate(
+            "(value) => { const e = document.getElementById('corner-detail'); e.value = value;"
+            " e.dispatchEvent(new Event('input')); }",
+            detail,
+        )
+        return len(corners_of(page)), float(page.page.inner_text("#corner-tolerance").removesuffix(" px"))
+
+    (fewest, coarse), (default, middle), (most, fine) = outline(-3), outline(0), outline(2)
+    assert fewest < default < most
+    assert coarse == pytest.approx(8 * middle, rel=0.05)
+    assert 1 <= fine < middle
+    assert np.array_equal(masks_of(page)[NAME], before)
+    outline(-3)
+    previous, corner, following = rightmost(corners_of(page))
+    moved = (corner[0] + 60, corner[1])
+    drag(page, corner, moved)
+    edited(page, 0)
+    after = masks_of(page)[NAME]
+    assert after[corner[1], corner[0] + 20]
+    kept = ~(before ^ after)
+    kept[:, min(previous[0], corner[0], following[0]) - 20 :] = True
+    assert kept.all()
+
+
 def test_the_arrow_keys_leave_the_cursor_for_the_corners(outlined):
     page = outlined
     keyboard = page.page.keyboard

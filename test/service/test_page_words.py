@@ -172,6 +172,20 @@ def test_nothing_found_says_so(page, client):
     assert page.page.is_hidden("#banner")
 
 
+def test_instances_that_the_slider_hides_are_told(page, client):
+    slide(page, 0.9)
+    search(page, "dog")
+    assert page.page.is_hidden("#banner")
+    page.click(*inside(0))
+    page.page.click("#words-less")  # the only one with a higher score
+    page.wait("!tritonSam.everything.isSearching")
+    told = f"{len(MASKS) - 1} found, all below the score 0.90: the highest is {SCORES[1]:.2f}. Move Score to see them."
+    assert page.page.inner_text("#banner") == told
+    assert count(page) == f"0 of {len(MASKS) - 1}"
+    slide(page, 0.1)
+    assert count(page) == f"{len(MASKS) - 1} of {len(MASKS) - 1}"
+
+
 def test_a_search_can_be_stopped(page, client):
     client.gate, ended = asyncio.Event(), client.ended
     for stop in (lambda: page.page.click("#found-stop"), lambda: page.page.press("#words-text", "Escape")):

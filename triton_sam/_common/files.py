@@ -36,7 +36,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     wanted = Path(path)
     if wanted.exists() and not (wanted.is_file() or wanted.is_dir()):
-        yield wanted
+        try:
+            yield wanted
+        except OSError as error:
+            error.filename = error.filename or os.fspath(wanted)
+            raise
         return
     final = Path(os.path.realpath(wanted))
     temporary = final.with_name(f".{final.stem[:64]}.{secrets.token_hex(4)}.tmp{final.suffix}")

@@ -64,10 +64,13 @@ class Settings:
         if not self.concurrency or min(self.concurrency) < 1 or min(self.users, self.crowd, self.least_rounds) < 1:
             raise ConfigurationError("there must be at least one user and one round")
         parse_link(self.link)
-        for names, known in ((self.sections, SECTIONS), (self.compare, ALTERNATIVES)):
+        for option, names, known in (
+            ("--only", self.sections, SECTIONS),
+            ("--compare", self.compare, ALTERNATIVES),
+        ):
             unknown = [name for name in names if name not in known]
             if unknown:
-                raise ConfigurationError(f"{unknown[0]!r} is unknown: choose from {', '.join(known)}")
+                raise ConfigurationError(f"{option}: {unknown[0]!r} is unknown: choose from {', '.join(known)}")
 
 
 OVER_LINK = "click over a link"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
 
 from .._common.bundle import bundled
@@ -10,9 +11,8 @@ from ..errors import ConfigurationError, RepositoryError
 from ..families import FAMILIES, model_name, spec_of, split_model_name
 from ..families.tables import DECODER, ENCODER
 from ..repository.accelerators import models_of
-from ..repository.config import parse_config
+from ..repository.aliases import read_config
 from ..repository.folder import version_folders
-from ..repository.names import CONFIG_NAME
 from ..repository.verified import LIMITS, Comparison, comparisons, store_comparison
 from . import _options
 
@@ -49,9 +49,14 @@ def photos() -> list[Path]:
 
 
 def results(folder: Path) -> list[str]:
-    """Return one line for each stored result about the newest weights of a model."""
-    file = _file(folder)
-    return [] if file is None else [found.describe() for found in comparisons(folder, file)]
+    """Return one line for each stored result about the newest weights of a model.
+
+    There is none for a model whose config.pbtxt cannot be read: `list_models` says what is wrong with it.
+    """
+    with contextlib.suppress(RepositoryError):
+        file = _file(folder)
+        return [] if file is None else [found.describe() for found in comparisons(folder, file)]
+    return []
 
 
 def _compared(args: argparse.Namespace, repository: Path, variant: str, precision: str) -> Comparison:
@@ -73,7 +78,7 @@ def _compared(args: argparse.Namespace, repository: Path, variant: str, precisio
 
 def _family(folder: Path) -> str:
     """Return the family of a decoder by its inputs. Encoders of several families have the same input."""
-    config = parse_config((folder / CONFIG_NAME).read_text("utf-8"))
+    config = read_config(folder)
     spec = spec_of(tensor.name for tensor in config.input)
     for name, family in FAMILIES.items():
         if spec is not None and spec in family.models.values():
@@ -86,6 +91,6 @@ def _file(folder: Path) -> Path | None:
     versions = version_folders(folder) if folder.is_dir() else []
     if not versions:
         return None
-    config = parse_config((folder / CONFIG_NAME).read_text("utf-8"))
+    config = read_config(folder)
     file = versions[-1] / (config.default_model_filename or "model.onnx")
     return file if file.is_file() else None

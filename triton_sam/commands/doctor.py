@@ -229,7 +229,7 @@ def _server(args: argparse.Namespace) -> Iterator[Finding]:
             yield Finding("metrics", "note", f"no answer at {args.metrics_url}")
         yield from _devices(transport, sorted(ready), gpus or is_this_machine_with_gpu(url))
     except SamError as error:
-        hint = "" if args.url is None else probe.hint(url)
+        hint = "" if args.url is None else probe.hint(url, error)
         yield Finding("server", absent, f"{error}{hint}")
     finally:
         transport.close()

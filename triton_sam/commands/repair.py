@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 
+from ..errors import RepositoryError
+from ..repository import list_models
 from . import _options
 
 
@@ -25,8 +27,16 @@ def run(args: argparse.Namespace) -> int:
     """Run the command and print the files that it changed."""
     from ..export.repair import add_missing_guards
 
-    changed = add_missing_guards(_options.repository(args), args.models)
+    folder = _options.repository(args)
+    models = [model for model in list_models(folder) if not args.models or model.name in args.models]
+    changed = add_missing_guards(folder, args.models)
+    if not models:
+        raise RepositoryError(f"there is no model in {folder}: give --model-repository")
     for path in changed:
         print(path)
-    _options.say(args, "restart a running server to load them" if changed else "every model has the guard already")
+    for model in models:
+        if model.problem:
+            _options.say(args, f"{model.name} is left out: {model.problem}")
+    rest = "every other model" if any(model.problem for model in models) else "every model"
+    _options.say(args, "restart a running server to load them" if changed else f"{rest} has the guard already")
     return 0

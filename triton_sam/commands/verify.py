@@ -121,7 +121,7 @@ def _check(args: argparse.Namespace) -> None:
 
     Raises:
         ConfigurationError: an option would have no effect.
-        SamError: --local is given, but no Triton can start here.
+        SamError: --local is given, but no Triton can start here; or no Triton answers at --url.
     """
     if args.frames is not None or args.image_size is not None:
         raise ConfigurationError(f"--frames and --image-size are for videos: {', '.join(verify_video.names())}")
@@ -132,6 +132,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.name and args.exported is None and args.url is None:
         raise ConfigurationError("--name is for models that exist already: give --exported or --url, too")
     _server.check(args)
+    if args.url is not None:
+        with SAM2TritonClient(args.url, args.family, **_options.access(args)) as client:
+            client.models()
 
 
 def _models(

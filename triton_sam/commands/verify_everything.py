@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--points-per-side",
         type=int,
         metavar="N",
-        help=f"sam2-everything: points along one side of the image (default: {_POINTS})",
+        help=f"{', '.join(names())}: points along one side of the image (default: {_POINTS})",
     )
 
 

@@ -160,7 +160,8 @@ def _is_graph(repository: Path, model: str) -> bool:
 
 
 def _backend(repository: Path, model: str) -> str:
-    return str(parse_config((repository / model / CONFIG_NAME).read_text("utf-8")).backend)
+    path = repository / model / CONFIG_NAME
+    return str(parse_config(path.read_text("utf-8"), path).backend)
 
 
 def _instances(gpus: tuple[int, ...], count: int) -> str:

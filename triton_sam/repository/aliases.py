@@ -237,8 +237,9 @@ def read_config(folder: Path) -> Any:
     Raises:
         RepositoryError: there is no such model, or its config.pbtxt cannot be parsed.
     """
+    path = folder / CONFIG_NAME
     try:
-        return parse_config((folder / CONFIG_NAME).read_text(encoding="utf-8"))
+        return parse_config(path.read_text(encoding="utf-8"), path)
     except OSError as error:
         raise RepositoryError(f"no model {folder.name} in {folder.parent}: see `triton-sam models`") from error
 

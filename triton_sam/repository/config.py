@@ -115,8 +115,12 @@ def _family_lines(name: str | None) -> list[str]:
     ]
 
 
-def parse_config(text: str) -> Any:
+def parse_config(text: str, path: Path | None = None) -> Any:
     """Parse the text of a config.pbtxt into Triton's own ModelConfig message.
+
+    Args:
+        text: the text.
+        path: the file that it comes from, which an error names; None if the caller names it.
 
     Raises:
         RepositoryError: Triton could not parse it.
@@ -128,7 +132,8 @@ def parse_config(text: str) -> Any:
     try:
         return text_format.Parse(text, ModelConfig())
     except text_format.ParseError as error:
-        raise RepositoryError(f"not a valid {CONFIG_NAME}: {error}") from error
+        where = "" if path is None else f"{path}: "
+        raise RepositoryError(f"{where}not a valid {CONFIG_NAME}: {error}") from error
 
 
 def tensor_list(tensors: Sequence[ConfigTensor]) -> str:

@@ -28,6 +28,8 @@ from .url import ServerUrl
 
 NO_TRITON = "while decoding the response"
 """This text marks an error whose body is not Triton's JSON, for example the HTML page of a proxy."""
+ADVICE = "give Triton's port of HTTP (8000) or gRPC (8001)"
+"""The end of an error about a port that is none of these; a command adds no other hint to it."""
 _PROCESS_IS_GONE = "is not healthy"  # the Python backend's "Stub process 'sam2_decoder_0_0' is not healthy."
 _NOT_CONNECTED = "failed to connect to all|errors resolving|(dns|name) resolution"
 _RESTRICTED = " is restricted, expecting header"  # "This API ...", and over gRPC "This protocol ..."
@@ -48,9 +50,7 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if isinstance(error, OSError):
         return _nothing_answers(url, getattr(error, "strerror", None) or error or type(error).__name__)
     if _is_no_http(error):
-        return ServerUnreachableError(
-            f"{url} does not speak HTTP: give Triton's port of HTTP (8000), or write grpc:// before that of gRPC (8001)"
-        )
+        return ServerUnreachableError(f"{url} does not speak HTTP: {ADVICE}, and write grpc:// before the latter")
     if type(error).__module__.startswith("urllib3"):  # imported with HTTP alone
         return ServerUnreachableError(f"the connection to {url} broke inside an answer ({type(error).__name__})")
     if isinstance(error, ValueError):  # the body is not JSON, or not JSON of this protocol
@@ -151,7 +151,7 @@ def _map_status(error: InferenceServerException, url: ServerUrl, model: str | No
 def _no_triton(url: ServerUrl, status: str) -> InferenceError:
     text = f"{url} does not answer like a Triton server (HTTP status {status})"
     if status == "405":  # the port of metrics takes no POST
-        text += ": give its port of HTTP (8000) or gRPC (8001), not that of metrics (8002)"
+        text += f": {ADVICE}, not that of metrics (8002)"
     return InferenceError(text)
 
 

@@ -8,31 +8,34 @@ from dataclasses import replace
 import urllib3
 
 from ..errors import SamError
+from .failures import ADVICE
 from .triton import Transport
 from .url import ServerUrl
 
 SECONDS = 2.0
 _TRITON_METRICS = re.compile(r"(?m)^(# \w+ )?nv_")
 """Every metric of Triton begins with nv_, for example nv_inference_count."""
-_SERVICE_METRICS = "triton_sam_service_"
-"""The beginning of the names of metrics of `triton-sam service`; triton_sam.service.metrics has them."""
+_SERVICE_HEALTH = re.compile(r'"status":.*"triton":')
+"""The answer of `triton-sam service` at /health, which needs no token; see triton_sam.service.api.v0."""
 
 
-def hint(url: ServerUrl) -> str:
+def hint(url: ServerUrl, error: SamError | None = None) -> str:
     """Return what a user may have meant by a URL that failed; "" if the address answers in no other way.
 
     Triton has three ports: 8000 for HTTP, 8001 for gRPC and 8002 for metrics, unless they were changed.
 
     Args:
         url: the URL that failed.
+        error: the error that is shown before the hint. If it names the ports of Triton itself, there is no second hint.
     """
     if url.is_secure:
         return ""  # the address is that of a proxy
-    metrics = _read(f"http://{url.address}/metrics") or ""
-    if _SERVICE_METRICS in metrics:
+    if _SERVICE_HEALTH.search(_read(f"http://{url.address}/health", (200, 503)) or ""):
         return f"; {url.address} is `triton-sam service`: give the URL of its Triton, or open http://{url.address}"
-    if _TRITON_METRICS.search(metrics):
-        return f"; {url.address} is the port of metrics: give the one of HTTP (8000) or gRPC (8001)"
+    if ADVICE in str(error):
+        return ""
+    if _TRITON_METRICS.search(_read(f"http://{url.address}/metrics") or ""):
+        return f"; {url.address} is the port of metrics: {ADVICE}"
     if url.is_grpc:
         is_http = _read(f"http://{url.address}/v2/health/live") is not None
         return f"; HTTP answers there: give http://{url.address}" if is_http else ""
@@ -40,12 +43,12 @@ def hint(url: ServerUrl) -> str:
     return f"; gRPC answers there: give {other}" if "/" not in url.address and _is_live(other) else ""
 
 
-def _read(url: str) -> str | None:
-    """Return the text that an address answers to this URL over HTTP; None if it answers with no success."""
+def _read(url: str, statuses: tuple[int, ...] = (200,)) -> str | None:
+    """Return the text that an address answers to this URL over HTTP; None if it has another status or no answer."""
     pool = urllib3.PoolManager(timeout=SECONDS, retries=False)
     try:
         response = pool.request("GET", url)
-        return response.data.decode(errors="replace") if response.status == 200 else None
+        return response.data.decode(errors="replace") if response.status in statuses else None
     except (urllib3.exceptions.HTTPError, ValueError):
         return None
     finally:

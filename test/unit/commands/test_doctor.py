@@ -26,6 +26,27 @@ def findings(tmp_path, capsys):
     return find
 
 
+@pytest.mark.parametrize("command", ["doctor", "models"])
+def test_a_config_that_cannot_be_read_is_one_line_among_the_others(tmp_path, capsys, command):
+    for name in ("sam2_decoder", "sam2_encoder"):
+        shutil.copytree(bundled("model_repository") / name, tmp_path / name)
+    (tmp_path / "sam2_encoder" / "config.pbtxt").write_text("backend {{{")
+    main([command, "--model-repository", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = [line for line in out.splitlines() if "sam2_encoder" in line]
+    assert len([line for line in lines if "not a valid config.pbtxt: 1:" in line]) == 1
+    assert "sam2_decoder" in out
+
+
+def test_config_names_the_file_that_it_cannot_read(tmp_path, capsys):
+    shutil.copytree(bundled("model_repository") / "sam2_encoder", tmp_path / "sam2_encoder")
+    broken = tmp_path / "sam2_encoder" / "config.pbtxt"
+    broken.write_text("backend {{{")
+    assert main(["config", "--instances", "2", "--model-repository", str(tmp_path)]) == 1
+    assert f"error: {broken}: not a valid config.pbtxt: 1:" in capsys.readouterr().err
+
+
 def test_enough_of_everything(findings, tmp_path, monkeypatch):
     pytest.importorskip("fastapi")
     monkeypatch.setattr(doctor, "MEMORY_TO_SERVE", 1)

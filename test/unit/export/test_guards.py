@@ -249,3 +249,19 @@ def test_repair_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
     old_encoder(tmp_path)
     assert main(["repair", "sam9_encoder", "--model-repository", str(tmp_path)]) == 1
     assert "no model 'sam9_encoder'" in capsys.readouterr().err
+
+
+def test_repair_does_not_call_a_folder_without_models_repaired(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["repair", "--model-repository", str(tmp_path)]) == 1
+    assert f"there is no model in {tmp_path}" in capsys.readouterr().err
+
+
+def test_repair_names_a_model_that_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = old_encoder(tmp_path)
+    (path.parents[1] / "config.pbtxt").write_text("backend {{{")
+    assert main(["repair", "--model-repository", str(tmp_path)]) == 0
+    said = capsys.readouterr().err
+    assert "sam1_encoder is left out: config.pbtxt: not a valid config.pbtxt" in said
+    assert "every other model has the guard already" in said

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from triton_sam import AsyncSAM2TritonClient, SAM2TritonClient
+from triton_sam._common.bundle import bundled
 from triton_sam.cli import main
 from triton_sam.errors import InferenceError, ServerUnreachableError
 from triton_sam.transport import probe
@@ -24,10 +25,10 @@ def address():
     """Return a function that starts an HTTP server which knows some paths, and returns its address."""
     servers = []
 
-    def start(*paths, text="", status_of_post=501):
+    def start(*paths, text="", status=200, status_of_post=501):
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                self.send_response(200 if self.path in paths else 404)
+                self.send_response(status if self.path in paths else 404)
                 self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text.encode())
@@ -56,12 +57,21 @@ def address():
     ("text", "hint"),
     [
         ('# TYPE nv_inference_count counter\nnv_inference_count{model="sam2"} 1\n', " is the port of metrics: give "),
-        ("# TYPE triton_sam_service_requests counter\n", " is `triton-sam service`: give the URL of its Triton"),
     ],
 )
 def test_a_port_that_has_metrics_is_named_by_them(address, scheme, text, hint):
     place = address("/metrics", text=text)
     assert probe.hint(parse_url(f"{scheme}://{place}")).startswith(f"; {place}{hint}")
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_the_service_is_named_by_its_health_which_needs_no_token(address, status):
+    place = address(
+        "/health", text='{"status":"ok","triton":"localhost:8000","models":[],"detail":null}', status=status
+    )
+    for scheme in ("http", "grpc"):
+        named = f"; {place} is `triton-sam service`: give the URL of its Triton"
+        assert probe.hint(parse_url(f"{scheme}://{place}")).startswith(named)
 
 
 def test_metrics_of_another_program_give_no_hint(address):
@@ -101,6 +111,16 @@ def test_doctor_says_it_of_an_error_too(address, capsys):
     assert f"; {place} is the port of metrics" in out
 
 
+def test_the_command_line_says_it_once(address, capsys):
+    place = address("/metrics", text="# HELP nv_gpu_utilization\n", status_of_post=405)
+    with pytest.raises(InferenceError, match="not that of metrics") as caught, SAM2TritonClient(place) as client:
+        client.set_image(IMAGE)
+    assert probe.hint(parse_url(place)).startswith(f"; {place} is the port of metrics")
+    assert probe.hint(parse_url(place), caught.value) == ""
+    assert main(["predict", str(bundled("test/images") / "shapes.jpg"), "--point", "5,5", "--url", place]) == 1
+    assert capsys.readouterr().err.count("metrics") == 1
+
+
 @pytest.fixture
 def grpc_port():
     """The address of a gRPC server without services."""
@@ -113,7 +133,7 @@ def grpc_port():
 
 
 def test_python_is_told_of_http_at_the_port_of_grpc(grpc_port):
-    said = f"http://{grpc_port} does not speak HTTP: give .* or write grpc:// before that of gRPC"
+    said = f"http://{grpc_port} does not speak HTTP: give .*, and write grpc:// before the latter"
     with SAM2TritonClient(grpc_port, retries=0) as client, pytest.raises(ServerUnreachableError, match=said):
         client.set_image(IMAGE)
 

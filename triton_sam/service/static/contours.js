@@ -5,9 +5,13 @@ import { fillRings, stroke } from "./bitmap.js";
 const FINEST = 1; // pixels of the image between an outline and its simple form
 const SIDES = 150; // the diagonal of the box of a mask, for each pixel between its outline and the simple form
 
-/** Return how far the simple outline of a mask with a box [x, y, width, height] may lie from its pixels, in pixels. */
-export function toleranceOf([, , width, height]) {
-  return Math.max(FINEST, Math.hypot(width, height) / SIDES);
+/**
+ * Return how far the simple outline of a mask with a box [x, y, width, height] may lie from its pixels, in pixels.
+ *
+ * Each step of ``detail`` halves it, and each step below 0 doubles it.
+ */
+export function toleranceOf([, , width, height], detail = 0) {
+  return Math.max(FINEST, Math.hypot(width, height) / SIDES / 2 ** detail);
 }
 
 /** Return the simple outlines of a bitmap as rings of corners {x, y}. Parts that are smaller than the tolerance have none. */

@@ -28,6 +28,7 @@ export class Corners {
   #added = []; // outlines before corners that were added since the mask has changed, for undo
   #waiting = 0; // changes that wait for the mask
   #clicked = null; // the last click on a side, {time, point}
+  #detail = 0; // of outlines, see toleranceOf()
 
   /** page: {stage, scene, masks, show(), warn(text)} */
   constructor(page, edits) {
@@ -46,6 +47,20 @@ export class Corners {
 
   get canTakeBack() {
     return this.isOn && this.#added.length > 0;
+  }
+
+  /** How far the outline may lie from the mask, in pixels of the image; 0 without an outline. */
+  get tolerance() {
+    return Math.max(0, this.#outline.reach - 1);
+  }
+
+  /** Outline all masks anew, with more corners or with fewer. */
+  set detail(value) {
+    this.abort();
+    this.#detail = value;
+    this.#known.clear();
+    this.#key = null;
+    void this.refresh();
   }
 
   get #rings() {
@@ -67,10 +82,12 @@ export class Corners {
     if (!key || this.#known.has(key)) return;
     try {
       const size = this.#edits.size;
-      const inside = await this.#edits.bitmapOf(this.#edits.active);
+      const detail = this.#detail;
+      const inside = this.#mask.key === key ? this.#mask.inside : await this.#edits.bitmapOf(this.#edits.active);
       this.#mask = { key, inside };
+      if (detail !== this.#detail) return; // another outline is being made
       const { bbox } = measure(spansOfBitmap(inside), size);
-      const reach = bbox ? toleranceOf(bbox) : 0;
+      const reach = bbox ? toleranceOf(bbox, detail) : 0;
       this.#remember(key, { rings: bbox ? ringsOf(inside, size, reach) : [], reach: reach + 1 });
     } catch (problem) {
       if (key === this.#keyOf(this.#edits.active)) this.#page.warn(`The corners cannot be shown: ${problem.message}`);
@@ -81,7 +98,7 @@ export class Corners {
     this.#page.show();
   }
 
-  /** Keys: , and . choose a corner, arrows move it until settle(), Delete removes it, Escape lets it go. */
+  /** Keys: , and . choose a corner, arrows move it until settle(), I adds one, Delete removes it, Escape lets it go. */
   key(key, event) {
     const isSlider = event.target.matches?.("input[type=range]"); // the arrow keys are its own
     if (this.chosen && ARROWS[key]) return !isSlider && this.#push(ARROWS[key], event.shiftKey ? 1 : STEP);
@@ -89,6 +106,7 @@ export class Corners {
     if (key === "," || key === ".") return this.#step(key === "." ? 1 : -1);
     if (!this.chosen) return false;
     if (key === "escape") return this.#choose(null);
+    if (key === "i") return this.add();
     return (key === "delete" || key === "backspace") && this.remove();
   }
 
@@ -146,6 +164,14 @@ export class Corners {
     const pushed = this.#pushed;
     this.#pushed = null;
     if (pushed) this.#change(pushed.target, pushed.before);
+  }
+
+  /** Add a corner in the middle of the side that follows the chosen corner, and choose it; return whether there was one. */
+  add() {
+    if (!this.chosen || this.#held) return false;
+    const [at, index] = this.chosen;
+    const [from, to] = [this.#rings[at][index], this.#rings[at][(index + 1) % this.#rings[at].length]];
+    return this.#insert({ corner: { x: (from.x + to.x) / 2, y: (from.y + to.y) / 2 }, place: [at, index + 1] });
   }
 
   /** Remove the chosen corner; a ring of three goes as a whole. Return whether there was one. */
@@ -277,18 +303,22 @@ export class Corners {
     this.#outline = { ...this.#outline, rings: this.#rings.toSpliced(at, 1, ...rings) };
   }
 
-  /** The second click on a side adds a corner; return whether it did. The mask changes only when the corner moves. */
+  /** The second click on a side adds a corner; return whether it did. */
   #clickSide(point, { timeStamp: time, pointerType }) {
     const [side, last] = [this.#sideAt(point, pointerType), this.#clicked];
     const isSecond = side && last && time - last.time < TWICE && this.#isNear(point, last.point, pointerType);
     this.#chosen = null;
     this.#clicked = side && !isSecond ? { time, point } : null;
-    if (!isSecond) return false;
-    const [at, index] = side.place;
+    return Boolean(isSecond) && this.#insert(side);
+  }
+
+  /** Add a corner {x, y} at a place. The mask changes only when the corner moves. */
+  #insert({ corner, place }) {
+    const [at, index] = place;
     this.#added.push(this.#outline);
-    this.#replace(at, [this.#rings[at].toSpliced(index, 0, side.corner)]);
+    this.#replace(at, [this.#rings[at].toSpliced(index, 0, corner)]);
     if (!this.#waiting) this.#remember(this.#key, this.#outline);
-    return this.#choose(side.place);
+    return this.#choose(place);
   }
 
   #isNear(a, b, pointer) {

@@ -47,6 +47,10 @@ export class Everything {
   }
 
   /** The score below which objects of a search for words are hidden. */
+  get threshold() {
+    return this.#threshold;
+  }
+
   set threshold(score) {
     this.#threshold = score;
     for (const item of this.#found.values()) if (!this.isShown(item)) this.#selected.delete(item.id);

@@ -100,6 +100,8 @@ function connectPanel(edits, brush, polygon, corners, scene) {
   on("polygon-close", () => polygon.close());
   on("polygon-discard", () => polygon.discard());
   on("corner-remove", () => corners.remove());
+  on("corner-add", () => corners.add());
+  on("corner-detail", () => (corners.detail = Number($("corner-detail").value)), "input");
   connectRows(edits, scene);
 }
 
@@ -192,7 +194,9 @@ function updateCorners(edits, corners) {
     ? "Drag a corner to move it. A double click on a side adds one, and a right click removes one."
     : "Select an object that has a mask and is shown.";
   $("corner-buttons").hidden = !corners.isOn;
-  $("corner-remove").disabled = !corners.chosen;
+  $("corner-slider").hidden = !corners.isOn || !edits.active;
+  $("corner-tolerance").textContent = corners.tolerance ? `${corners.tolerance.toFixed(1)} px` : "";
+  $("corner-remove").disabled = $("corner-add").disabled = !corners.chosen;
   if (corners.canTakeBack) $("undo").disabled = false;
 }
 

@@ -111,9 +111,17 @@ export class Words {
       const seen = objects.filter((object) => object.bbox); // an empty mask has no box
       return {
         objects: seen.map(({ box, text_index, ...object }, id) => ({ ...object, id })),
-        detail: seen.length ? null : `Nothing was found for ${named(texts)}.`,
+        detail: seen.length ? this.#hint(seen) : `Nothing was found for ${named(texts)}.`,
       };
     });
+  }
+
+  /** Say that the slider hides all instances; null if some of them are shown. */
+  #hint(found) {
+    const highest = Math.max(...found.map((object) => object.score));
+    const { threshold } = this.#page.everything;
+    if (highest >= threshold) return null;
+    return `${found.length} found, all below the score ${threshold.toFixed(2)}: the highest is ${highest.toFixed(2)}. Move Score to see them.`;
   }
 
   #filter() {

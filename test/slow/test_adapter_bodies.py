@@ -7,6 +7,7 @@ import io
 import json
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from PIL import Image
@@ -18,6 +19,7 @@ from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import base64_of
 
+from triton_sam.service.adapters.brush_rle import encode_brush
 from triton_sam.service.adapters.registry import ADAPTERS
 
 pytestmark = pytest.mark.slow
@@ -38,6 +40,34 @@ ANYTHING = st.recursive(
 BOXES = st.one_of(st.just(""), BOX.map(lambda box: [box]), ODD_POINTS)
 POINTS = st.integers(0, 3).flatmap(
     lambda number: ODD_POINTS if number == 0 else st.lists(INSIDE, min_size=1, max_size=2)
+)
+
+
+def mostly(kind, other=ANYTHING):
+    """Return values of a kind, and at times others."""
+    return st.integers(0, 9).flatmap(lambda number: other if number == 0 else kind)
+
+
+def members(**known):
+    """Return objects with these members; at times, one is left out or replaced by anything."""
+    some = st.fixed_dictionaries({}, optional={name: mostly(kind) for name, kind in known.items()})
+    return mostly(st.fixed_dictionaries({name: mostly(kind) for name, kind in known.items()}), some)
+
+
+BRUSH_CODE = st.one_of(
+    st.just(encode_brush(np.tri(60, 80, dtype=bool))),
+    st.binary(max_size=12).map(lambda tail: [0, 0, 75, 0, 57, 189, 254, *tail]),  # the head for 80 x 60 pixels
+    st.lists(st.one_of(st.integers(0, 255), LEAVES), max_size=12),
+)
+PERCENT = st.lists(st.integers(0, 100), min_size=2, max_size=2)
+DRAWN = st.one_of(
+    st.fixed_dictionaries({"type": st.just("brushlabels"), "value": members(rle=BRUSH_CODE)}),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("polygonlabels"),
+            "value": members(points=st.one_of(st.lists(PERCENT, min_size=3, max_size=5), ODD_POINTS)),
+        }
+    ),
 )
 REGION = st.fixed_dictionaries(
     {"type": st.sampled_from(["keypointlabels", "rectanglelabels", "brushlabels"])},
@@ -62,17 +92,6 @@ PROMPT = st.fixed_dictionaries(
     },
 )
 RIGHT_PROMPT = INSIDE.map(lambda point: {"points": [{"x": point[0], "y": point[1], "positive": True}]})
-
-
-def mostly(kind, other=ANYTHING):
-    """Return values of a kind, and at times others."""
-    return st.integers(0, 9).flatmap(lambda number: other if number == 0 else kind)
-
-
-def members(**known):
-    """Return objects with these members; at times, one is left out or replaced by anything."""
-    some = st.fixed_dictionaries({}, optional={name: mostly(kind) for name, kind in known.items()})
-    return mostly(st.fixed_dictionaries({name: mostly(kind) for name, kind in known.items()}), some)
 
 
 def cases(image: str):
@@ -116,6 +135,8 @@ def cases(image: str):
                 image_id=st.one_of(st.none(), st.text(max_size=4)),
                 format=st.sampled_from(["rle", "json", "x"]),
                 multimask_output=st.booleans(),
+                save_logits_to_cache=st.booleans(),
+                load_logits_from_cache=st.booleans(),
             ),
         ),
         "x-anylabeling": (
@@ -138,7 +159,7 @@ def cases(image: str):
             members(
                 tasks=tasks,
                 label_config=st.sampled_from([CONFIG, "<View/>", "<"]),
-                params=members(context=members(result=st.lists(REGION, max_size=3))),
+                params=members(context=members(result=st.lists(st.one_of(REGION, DRAWN), max_size=3))),
             ),
         ),
         "samgeo": ("/segment/predict", FORM, samgeo_form(files, point_coords=POINTS, boxes=BOXES)),

@@ -14,7 +14,7 @@ from PIL import Image
 
 pytest.importorskip("fastapi")
 from support import clip
-from support.fake_video_client import service_with_videos
+from support.fake_video_client import FakeVideoClient, service_with_videos
 from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import base64_of
@@ -236,6 +236,19 @@ def cases_of_words(image: str):
                 params=members(context=members(result=st.lists(regions, max_size=3))),
             ),
         ),
+        "qupath: series": (
+            "/sam/sam3video/",
+            {},
+            members(
+                type=st.just("sam3"),
+                b64imgs=st.lists(images, min_size=1, max_size=2),
+                axes=st.sampled_from(["XYT", "XYZ", "x"]),
+                objs=mostly(
+                    texts.map(lambda text: {"0": [{"text": text}]}),
+                    st.dictionaries(st.integers(-1, 2).map(str), st.lists(sought(), max_size=2), max_size=2),
+                ),
+            ),
+        ),
         "samgeo": (
             "/segment/text",
             FORM,
@@ -262,6 +275,20 @@ def cases_of_videos(running, image: str, file: str):
         ),
         "label-studio": ("/label-studio/predict", {}, video_events(file)),
         "x-anylabeling": ("/x-anylabeling/v1/video/prompt", {}, video_prompts(running, image)),
+        "x-anylabeling: frames": (
+            "/x-anylabeling/v1/video/init",
+            {},
+            members(
+                model=st.sampled_from(["sam2-video", "sam2-video", "x"]),
+                frames=st.lists(images, min_size=1, max_size=2),
+                start_frame_index=st.integers(-1, 2),
+            ),
+        ),
+        "qupath: uploads": (
+            "/sam/upload/",
+            FORM,
+            st.fixed_dictionaries({"file": images}, optional={"dirname": mostly(st.just("d"), st.text(max_size=8))}),
+        ),
         "qupath": (
             "/sam/video/",
             {},
@@ -278,6 +305,13 @@ def cases_of_videos(running, image: str, file: str):
             ),
         ),
     }
+
+
+def sought():
+    """Return words and examples in a frame of QuPath."""
+    boxes = st.lists(st.one_of(BOX, ANYTHING), max_size=2)
+    labels = st.lists(st.integers(-1, 2), max_size=2)
+    return members(obj_id=st.integers(-1, 5), text=st.just("dog"), boxes_xywh=boxes, box_labels=labels)
 
 
 def clicked():
@@ -350,7 +384,8 @@ def running(service_triton):
 
 @pytest.fixture(scope="module")
 def with_words():
-    with service_with_words(adapters=tuple(ADAPTERS), cvat_words=("dog",)) as (running, _):
+    options = {"adapters": tuple(ADAPTERS), "cvat_words": ("dog",), "max_videos": 100_000}
+    with service_with_words(FakeVideoClient(), **options) as (running, _):
         yield running
 
 
@@ -361,13 +396,15 @@ def test_made_up_bodies(running, small, name):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["qupath", "roboflow", "cvat", "label-studio", "samgeo"])
+@pytest.mark.parametrize("name", ["qupath", "qupath: series", "roboflow", "cvat", "label-studio", "samgeo"])
 def test_made_up_words(with_words, images, name):
     ask_often(with_words, *cases_of_words(base64_of((images / "shapes.jpg").read_bytes()))[name])
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["cvat", "label-studio", "x-anylabeling", "qupath"])
+@pytest.mark.parametrize(
+    "name", ["cvat", "label-studio", "x-anylabeling", "x-anylabeling: frames", "qupath", "qupath: uploads"]
+)
 def test_made_up_videos(with_videos, tmp_path, name):
     file = base64_of(clip.write_clip(tmp_path / "clip.mp4", 4).read_bytes())
     ask_often(with_videos, *cases_of_videos(with_videos, base64_of(clip.png(0)), file)[name])

@@ -66,7 +66,7 @@ def label_studio(folder: Path) -> Iterator[httpx.Client]:
     url = f"http://127.0.0.1:{port}"
     try:
         with httpx.Client(base_url=url, headers={"Authorization": f"Token {ACCESS}"}, timeout=60) as client:
-            wait_until(lambda: _is_up(client), 180)
+            wait_until(lambda: _is_up(client), 300)
             yield client
     finally:
         process.terminate()
@@ -80,7 +80,7 @@ def _is_up(client: httpx.Client) -> bool:
         return False
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(PROGRAM is None, reason="there is no label-studio: set LABEL_STUDIO")
 def test_clicks_brushes_and_polygons_in_label_studio(service_triton, images, tmp_path):
     with label_studio(tmp_path) as studio:

@@ -1,6 +1,11 @@
-"""Videos of other tools on a real Triton: the masks are those of the video client."""
+"""Videos of other tools on a real Triton, at the same time: the masks are those of the video client."""
 
 from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,15 +13,17 @@ import pytest
 pytest.importorskip("fastapi")
 from support import clip
 from support.running_service import running_service
-from support.tools import base64_of, filled, near
+from support.tools import base64_of, filled, filled_each, near, without_holes
 
 from triton_sam import SAM2VideoClient
 from triton_sam.families import get_family
+from triton_sam.masks import mask_to_box
 from triton_sam.service.engine import Engine, Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.export, pytest.mark.timeout(600)]
 
 FRAMES = 4
+SHAPE = (clip.HEIGHT, clip.WIDTH)
 
 
 def pairs(_):
@@ -24,41 +31,102 @@ def pairs(_):
     return {"sam2": Pair("sam2", get_family("sam2"), "1", keeps_images=True, tracks_videos=True)}
 
 
-def test_qupath_and_x_anylabeling_get_the_masks_of_the_video_client(video_server, tmp_path, monkeypatch):
+@dataclass(frozen=True)
+class User:
+    """Somebody who follows an object through the clip: by a click in a frame, or in CVAT by a box in the first one."""
+
+    tool: str
+    point: tuple[int, int]
+    frame: int = 0
+
+    @property
+    def prompt(self) -> dict[str, Any]:
+        x, y = self.point
+        return {"box": [x - 30, y - 30, x + 30, y + 30]} if self.tool == "cvat" else {"points": [self.point]}
+
+
+X, Y = clip.START
+USERS = (
+    *(User("qupath", (X, Y), 2), User("qupath", (X + 90, Y - 40))),
+    *(User("x-anylabeling", (X, Y), 2), User("x-anylabeling", (X + 60, Y + 50))),
+    *(User("cvat", (X, Y)), User("cvat", (X + 120, Y + 10))),
+)
+
+
+def test_six_users_of_three_tools_get_the_masks_of_the_video_client(video_server, tmp_path, monkeypatch):
     monkeypatch.setattr(Engine, "_pairs", pairs)
     for index in range(FRAMES):
         (tmp_path / f"{index}.png").write_bytes(clip.png(index))
-    point = list(clip.START)
-    with SAM2VideoClient(video_server.grpc_url) as client, client.open(tmp_path) as video:
-        video.add(2, 1, points=[point], labels=[1])  # tracked from frame 0, which is before the prompt
-        expected = {frame: masks[1].mask for frame, masks in video.propagate(start=0)}
-    images = [base64_of(clip.png(index)) for index in range(FRAMES)]
-    with running_service(video_server.grpc_url, adapters=("qupath", "x-anylabeling")) as service:
-        objects = {"2": [{"obj_id": 0, "point_coords": [point], "point_labels": [1]}]}
-        body = {"type": "sam2_t", "b64imgs": images, "objs": objects, "start_frame_idx": 0}
-        answer = service.http.post("/sam/video/", json=body)
-        assert answer.status_code == 200, answer.text
-        found = {each["geometry"]["plane"]["t"]: each["geometry"] for each in answer.json()}
-        root, model = "/x-anylabeling/v1/video", {"model": "sam2-video"}
-        models = service.http.get("/x-anylabeling/v1/models").json()["data"]
-        model = {"model": next(name for name in models if name.endswith("-video"))}
-        session = service.http.post(f"{root}/init", json={**model, "frames": images}).json()["data"]["session_id"]
-        share = [point[0] / clip.WIDTH, point[1] / clip.HEIGHT]
-        prompt = {**model, "session_id": session, "frame_index": 2, "points": [share], "point_labels": [1]}
-        assert service.http.post(f"{root}/prompt", json={**prompt, "obj_id": 10000}).status_code == 200
-        with service.http.stream(
-            "POST", f"{root}/propagate/stream", json={**model, "session_id": session, "start_frame": 0}
-        ) as stream:
-            last = [line for line in stream.iter_lines() if line][-1]
-    assert '"type":"completed"' in last
-    assert set(expected) == set(range(FRAMES))
-    for frame, mask in expected.items():
-        assert (frame in found) == bool(mask.any())
-        if frame in found:
-            assert near(drawn(found[frame]), mask)
-    assert all(f'"{frame}":' in last for frame in expected)
+    expected = []
+    with SAM2VideoClient(video_server.grpc_url) as client:
+        for user in USERS:
+            with client.open(tmp_path) as video:
+                video.add(user.frame, 1, **user.prompt)
+                expected.append([masks[1].mask for _, masks in video.propagate(start=0)])
+    tools = {"qupath": by_qupath, "x-anylabeling": by_x_anylabeling, "cvat": by_cvat}
+    options = {"adapters": tuple(tools), "max_videos": len(USERS)}
+    with running_service(video_server.grpc_url, **options) as service, ThreadPoolExecutor(len(USERS)) as threads:
+        found = [threads.submit(tools[user.tool], service.http, user) for user in USERS]
+        answers = [each.result() for each in found]
+    assert any(mask.any() for masks in expected for mask in masks)
+    for user, masks, answer in zip(USERS, expected, answers, strict=True):
+        for mask, shown in zip(masks, answer, strict=True):
+            if user.tool == "cvat":
+                assert shown == mask_to_box(mask)
+            elif user.tool == "qupath":
+                assert near(shown, mask)
+            else:
+                assert near(shown, without_holes(mask), 2)
+
+
+IMAGES = [base64_of(clip.png(index)) for index in range(FRAMES)]
+
+
+def by_qupath(http, user):
+    """Return the masks of all frames."""
+    objects = {str(user.frame): [{"obj_id": 0, "point_coords": [user.point], "point_labels": [1]}]}
+    body = {"type": "sam2_t", "b64imgs": IMAGES, "objs": objects, "start_frame_idx": 0}
+    found = {each["geometry"]["plane"]["t"]: each["geometry"] for each in posted(http, "/sam/video/", body)}
+    empty = {"type": "MultiPolygon", "coordinates": []}
+    return [drawn(found.get(frame, empty)) for frame in range(FRAMES)]
+
+
+def by_x_anylabeling(http, user):
+    """Return the masks of all frames."""
+    root, model = "/x-anylabeling/v1/video", {"model": "sam2-video"}
+    session = posted(http, f"{root}/init", {**model, "frames": IMAGES})["data"]["session_id"]
+    share = [user.point[0] / clip.WIDTH, user.point[1] / clip.HEIGHT]
+    fine = {"params": {"epsilon_factor": 0}}
+    prompt = {**model, **fine, "session_id": session, "frame_index": user.frame, "points": [share], "obj_id": 10000}
+    posted(http, f"{root}/prompt", {**prompt, "point_labels": [1]})
+    way = {**model, "session_id": session, "start_frame": 0}
+    with http.stream("POST", f"{root}/propagate/stream", json=way) as stream:
+        *_, last = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
+    told = json.loads(last)
+    assert told["type"] == "completed"
+    rings = [[each["points"] for each in told["results"][str(frame)]["masks"]] for frame in range(FRAMES)]
+    return [filled_each(each, SHAPE) if each else np.zeros(SHAPE, bool) for each in rings]
+
+
+def by_cvat(http, user):
+    """Return the boxes of all frames; None where the object is not seen."""
+    headers = {"x-nuclio-function-name": "triton-sam-sam2-tracker"}
+    shapes, states, boxes = [user.prompt["box"]], [], []
+    for image in IMAGES:
+        body = {"image": image, "shapes": shapes, "states": states}
+        answer = posted(http, "/api/function_invocations", body, headers)
+        (box,), states = answer["shapes"], answer["states"]
+        shapes = [None]
+        boxes.append(None if box is None else tuple(box))
+    return boxes
+
+
+def posted(http, path, body, headers=None):
+    answer = http.post(path, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 def drawn(geometry):
     parts = geometry["coordinates"] if geometry["type"] == "MultiPolygon" else [geometry["coordinates"]]
-    return np.logical_or.reduce([filled(part, (clip.HEIGHT, clip.WIDTH)) for part in parts])
+    return np.logical_or.reduce([np.zeros(SHAPE, bool), *(filled(part, SHAPE) for part in parts)])

@@ -14,11 +14,25 @@ from PIL import Image
 
 pytest.importorskip("fastapi")
 from support.running_service import running_service
-from support.tools import BOX, CLICK, base64_of, brushed, filled, filled_each, near, without_holes
+from support.tools import (
+    BOX,
+    CLICK,
+    RING,
+    base64_of,
+    brushed,
+    drawn_prompts,
+    filled,
+    filled_each,
+    near,
+    stroke,
+    without_holes,
+)
 
 from triton_sam import SAM2TritonClient
+from triton_sam.masks.compare import intersection_over_union
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.service.adapters import bridge
+from triton_sam.service.adapters.brush_rle import encode_brush
 from triton_sam.service.adapters.registry import ADAPTERS
 from triton_sam.service.adapters.roboflow import pixel_polygons
 from triton_sam.service.everything.schemas import EverythingRequest
@@ -71,10 +85,11 @@ def posted(http, path, body, **options):
 
 def region(kind, x, y, **members):
     """Return a region of Label Studio in an image of 800 x 600 pixels."""
+    drawn = {name: members.pop(name) for name in ("points", "rle", "format") if name in members}
     sizes = {
         name: 100 * members.pop(name) / side for name, side in (("width", 800), ("height", 600)) if name in members
     }
-    value = {"x": 100 * x / 800, "y": 100 * y / 600, **sizes, kind: ["cat"]}
+    value = {"x": 100 * x / 800, "y": 100 * y / 600, **sizes, **drawn, kind: ["cat"]}
     return {"type": kind, "original_width": 800, "original_height": 600, "value": value, **members}
 
 
@@ -155,6 +170,25 @@ def test_roboflow(http, image64, clicked, boxed):
         assert prediction["confidence"] == pytest.approx(expected.score, abs=1e-6)
     polygons = posted(http, "/sam2/segment_image", {**body, "prompts": prompts})["predictions"]
     assert polygons[0]["masks"] == pixel_polygons(clicked.mask)
+
+
+def test_roboflow_refines_the_masks_of_earlier_calls(http, image64, client):
+    points = [{"x": CLICK[0], "y": CLICK[1], "positive": True}, {"x": 260, "y": 200, "positive": False}]
+    body = {"image": {"value": image64}, "format": "rle", "multimask_output": False, "load_logits_from_cache": True}
+
+    def asked(count, **more):
+        answer = posted(http, "/sam2/segment_image", {**body, "prompts": [{"points": points[:count]}], **more})
+        return rle_to_mask(answer["predictions"][0]["masks"])
+
+    first = client.segment([CLICK], [1])[0]
+    both = [CLICK, [260, 200]], [1, 0]
+    plain, refined = client.segment(*both)[0].mask, client.segment(*both, mask_input=first.logits)[0].mask
+    assert not np.array_equal(plain, refined)
+    asked(1)
+    assert np.array_equal(asked(2), plain)  # nothing was saved
+    assert np.array_equal(asked(1, save_logits_to_cache=True), first.mask)
+    assert np.array_equal(asked(2), refined)
+    assert np.array_equal(asked(2, load_logits_from_cache=False), plain)
 
 
 def test_roboflow_keeps_an_image_by_its_id(http, image64):
@@ -245,6 +279,26 @@ def test_label_studio_with_polygons_and_several_objects(http, image64, client):
         points = np.array(result["value"]["points"]) * [8, 6]
         assert np.allclose(points.ravel(), expected, atol=1e-6)
     assert posted(http, "/label-studio/predict", asked_of_label_studio(image64))["results"] == []
+
+
+def test_label_studio_refines_what_the_user_draws(http, image64, client, boxed):
+    """A rough polygon and strokes of a brush become the masks that the client makes of the same prompts."""
+    polygon = region("polygonlabels", 0, 0, points=[[x / 8, y / 6] for x, y in RING])
+    brush = region("brushlabels", 0, 0, format="rle", rle=encode_brush(stroke()))
+    results = []
+    for parts in ([polygon], [brush], [brush, region("keypointlabels", 240, 180, is_positive=0), polygon]):
+        answer = posted(http, "/label-studio/predict", asked_of_label_studio(image64, *parts))
+        results.append([brushed(each) for each in answer["results"][0]["result"]])
+    strokes, outline = drawn_prompts(client)
+    as_stroked, as_outlined = (client.segment(**prompt)[0] for prompt in (strokes, outline))
+    away = {"point_coords": [*strokes["point_coords"], [240, 180]], "point_labels": [1, 0]}
+    as_corrected = client.segment(**{**strokes, **away})[0]
+    assert np.array_equal(results[0], [as_outlined.mask])
+    assert np.array_equal(results[1], [as_stroked.mask])
+    assert np.array_equal(results[2], [as_corrected.mask, as_outlined.mask])
+    plain = client.segment(strokes["point_coords"])[0]
+    assert not np.array_equal(as_stroked.mask, plain.mask)  # the strokes matter
+    assert intersection_over_union(as_outlined.mask, boxed.mask) > 0.9
 
 
 def test_label_studio_images_come_from_label_studio_alone(http, image64):

@@ -7,17 +7,19 @@ import io
 import json
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from PIL import Image
 
 pytest.importorskip("fastapi")
 from support import clip
-from support.fake_video_client import service_with_videos
+from support.fake_video_client import FakeVideoClient, service_with_videos
 from support.fake_words import service_with_words
 from support.running_service import running_service
 from support.tools import base64_of
 
+from triton_sam.service.adapters.brush_rle import encode_brush
 from triton_sam.service.adapters.registry import ADAPTERS
 
 pytestmark = pytest.mark.slow
@@ -38,6 +40,34 @@ ANYTHING = st.recursive(
 BOXES = st.one_of(st.just(""), BOX.map(lambda box: [box]), ODD_POINTS)
 POINTS = st.integers(0, 3).flatmap(
     lambda number: ODD_POINTS if number == 0 else st.lists(INSIDE, min_size=1, max_size=2)
+)
+
+
+def mostly(kind, other=ANYTHING):
+    """Return values of a kind, and at times others."""
+    return st.integers(0, 9).flatmap(lambda number: other if number == 0 else kind)
+
+
+def members(**known):
+    """Return objects with these members; at times, one is left out or replaced by anything."""
+    some = st.fixed_dictionaries({}, optional={name: mostly(kind) for name, kind in known.items()})
+    return mostly(st.fixed_dictionaries({name: mostly(kind) for name, kind in known.items()}), some)
+
+
+BRUSH_CODE = st.one_of(
+    st.just(encode_brush(np.tri(60, 80, dtype=bool))),
+    st.binary(max_size=12).map(lambda tail: [0, 0, 75, 0, 57, 189, 254, *tail]),  # the head for 80 x 60 pixels
+    st.lists(st.one_of(st.integers(0, 255), LEAVES), max_size=12),
+)
+PERCENT = st.lists(st.integers(0, 100), min_size=2, max_size=2)
+DRAWN = st.one_of(
+    st.fixed_dictionaries({"type": st.just("brushlabels"), "value": members(rle=BRUSH_CODE)}),
+    st.fixed_dictionaries(
+        {
+            "type": st.just("polygonlabels"),
+            "value": members(points=st.one_of(st.lists(PERCENT, min_size=3, max_size=5), ODD_POINTS)),
+        }
+    ),
 )
 REGION = st.fixed_dictionaries(
     {"type": st.sampled_from(["keypointlabels", "rectanglelabels", "brushlabels"])},
@@ -62,17 +92,6 @@ PROMPT = st.fixed_dictionaries(
     },
 )
 RIGHT_PROMPT = INSIDE.map(lambda point: {"points": [{"x": point[0], "y": point[1], "positive": True}]})
-
-
-def mostly(kind, other=ANYTHING):
-    """Return values of a kind, and at times others."""
-    return st.integers(0, 9).flatmap(lambda number: other if number == 0 else kind)
-
-
-def members(**known):
-    """Return objects with these members; at times, one is left out or replaced by anything."""
-    some = st.fixed_dictionaries({}, optional={name: mostly(kind) for name, kind in known.items()})
-    return mostly(st.fixed_dictionaries({name: mostly(kind) for name, kind in known.items()}), some)
 
 
 def cases(image: str):
@@ -116,6 +135,8 @@ def cases(image: str):
                 image_id=st.one_of(st.none(), st.text(max_size=4)),
                 format=st.sampled_from(["rle", "json", "x"]),
                 multimask_output=st.booleans(),
+                save_logits_to_cache=st.booleans(),
+                load_logits_from_cache=st.booleans(),
             ),
         ),
         "x-anylabeling": (
@@ -138,7 +159,7 @@ def cases(image: str):
             members(
                 tasks=tasks,
                 label_config=st.sampled_from([CONFIG, "<View/>", "<"]),
-                params=members(context=members(result=st.lists(REGION, max_size=3))),
+                params=members(context=members(result=st.lists(st.one_of(REGION, DRAWN), max_size=3))),
             ),
         ),
         "samgeo": ("/segment/predict", FORM, samgeo_form(files, point_coords=POINTS, boxes=BOXES)),
@@ -215,6 +236,19 @@ def cases_of_words(image: str):
                 params=members(context=members(result=st.lists(regions, max_size=3))),
             ),
         ),
+        "qupath: series": (
+            "/sam/sam3video/",
+            {},
+            members(
+                type=st.just("sam3"),
+                b64imgs=st.lists(images, min_size=1, max_size=2),
+                axes=st.sampled_from(["XYT", "XYZ", "x"]),
+                objs=mostly(
+                    texts.map(lambda text: {"0": [{"text": text}]}),
+                    st.dictionaries(st.integers(-1, 2).map(str), st.lists(sought(), max_size=2), max_size=2),
+                ),
+            ),
+        ),
         "samgeo": (
             "/segment/text",
             FORM,
@@ -241,6 +275,20 @@ def cases_of_videos(running, image: str, file: str):
         ),
         "label-studio": ("/label-studio/predict", {}, video_events(file)),
         "x-anylabeling": ("/x-anylabeling/v1/video/prompt", {}, video_prompts(running, image)),
+        "x-anylabeling: frames": (
+            "/x-anylabeling/v1/video/init",
+            {},
+            members(
+                model=st.sampled_from(["sam2-video", "sam2-video", "x"]),
+                frames=st.lists(images, min_size=1, max_size=2),
+                start_frame_index=st.integers(-1, 2),
+            ),
+        ),
+        "qupath: uploads": (
+            "/sam/upload/",
+            FORM,
+            st.fixed_dictionaries({"file": images}, optional={"dirname": mostly(st.just("d"), st.text(max_size=8))}),
+        ),
         "qupath": (
             "/sam/video/",
             {},
@@ -257,6 +305,13 @@ def cases_of_videos(running, image: str, file: str):
             ),
         ),
     }
+
+
+def sought():
+    """Return words and examples in a frame of QuPath."""
+    boxes = st.lists(st.one_of(BOX, ANYTHING), max_size=2)
+    labels = st.lists(st.integers(-1, 2), max_size=2)
+    return members(obj_id=st.integers(-1, 5), text=st.just("dog"), boxes_xywh=boxes, box_labels=labels)
 
 
 def clicked():
@@ -329,7 +384,8 @@ def running(service_triton):
 
 @pytest.fixture(scope="module")
 def with_words():
-    with service_with_words(adapters=tuple(ADAPTERS), cvat_words=("dog",)) as (running, _):
+    options = {"adapters": tuple(ADAPTERS), "cvat_words": ("dog",), "max_videos": 100_000}
+    with service_with_words(FakeVideoClient(), **options) as (running, _):
         yield running
 
 
@@ -340,13 +396,15 @@ def test_made_up_bodies(running, small, name):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["qupath", "roboflow", "cvat", "label-studio", "samgeo"])
+@pytest.mark.parametrize("name", ["qupath", "qupath: series", "roboflow", "cvat", "label-studio", "samgeo"])
 def test_made_up_words(with_words, images, name):
     ask_often(with_words, *cases_of_words(base64_of((images / "shapes.jpg").read_bytes()))[name])
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["cvat", "label-studio", "x-anylabeling", "qupath"])
+@pytest.mark.parametrize(
+    "name", ["cvat", "label-studio", "x-anylabeling", "x-anylabeling: frames", "qupath", "qupath: uploads"]
+)
 def test_made_up_videos(with_videos, tmp_path, name):
     file = base64_of(clip.write_clip(tmp_path / "clip.mp4", 4).read_bytes())
     ask_often(with_videos, *cases_of_videos(with_videos, base64_of(clip.png(0)), file)[name])

@@ -1,4 +1,4 @@
-"""A real Label Studio asks the service for a mask. It needs 1 GB, so the test uses the one that is installed.
+"""A real Label Studio asks the service for masks. It needs 1 GB, so the test uses the one that is installed.
 
 Set LABEL_STUDIO to the program, for example of an environment of its own, or have `label-studio` in PATH.
 """
@@ -19,10 +19,11 @@ import pytest
 pytest.importorskip("fastapi")
 from support.conditions import wait_until
 from support.running_service import running_service
-from support.tools import CLICK, brushed
+from support.tools import CLICK, RING, brushed, drawn_prompts, stroke
 
 from triton_sam import SAM2TritonClient
 from triton_sam.local_server.ports import choose_ports
+from triton_sam.service.adapters.brush_rle import encode_brush
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,13 @@ ACCESS = "0123456789abcdef" * 2 + "01234567"
 TOKEN = "sesame-open"
 CONFIG = """<View><Image name="image" value="$image"/>
 <BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
+<PolygonLabels name="outline" toName="image" smart="true"><Label value="cat"/></PolygonLabels>
 <KeyPointLabels name="point" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
+REGIONS = {
+    "keypointlabels": {"x": CLICK[0] / 8, "y": CLICK[1] / 6, "width": 0.3},
+    "brushlabels": {"format": "rle", "rle": encode_brush(stroke())},
+    "polygonlabels": {"points": [[x / 8, y / 6] for x, y in RING], "closed": True},
+}
 
 
 @contextlib.contextmanager
@@ -59,7 +66,7 @@ def label_studio(folder: Path) -> Iterator[httpx.Client]:
     url = f"http://127.0.0.1:{port}"
     try:
         with httpx.Client(base_url=url, headers={"Authorization": f"Token {ACCESS}"}, timeout=60) as client:
-            wait_until(lambda: _is_up(client), 180)
+            wait_until(lambda: _is_up(client), 300)
             yield client
     finally:
         process.terminate()
@@ -73,9 +80,9 @@ def _is_up(client: httpx.Client) -> bool:
         return False
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(PROGRAM is None, reason="there is no label-studio: set LABEL_STUDIO")
-def test_a_click_in_label_studio(service_triton, images, tmp_path):
+def test_clicks_brushes_and_polygons_in_label_studio(service_triton, images, tmp_path):
     with label_studio(tmp_path) as studio:
         options = {
             "token": TOKEN,
@@ -98,14 +105,16 @@ def test_a_click_in_label_studio(service_triton, images, tmp_path):
             }
             added = _made(studio, "/api/ml", backend)
             assert added["readable_state"] == "Connected"
-            value = {"x": CLICK[0] / 8, "y": CLICK[1] / 6, "width": 0.3, "keypointlabels": ["cat"]}
-            region = {"type": "keypointlabels", "is_positive": 1, "value": value}
             path = f"/api/ml/{added['id']}/interactive-annotating"
-            answer = studio.post(path, json={"task": task, "context": {"result": [region]}}).json()
+            found = []
+            for kind, value in REGIONS.items():
+                region = {"type": kind, "is_positive": 1, "value": {**value, kind: ["cat"]}}
+                answer = studio.post(path, json={"task": task, "context": {"result": [region]}}).json()
+                found.append(brushed(answer["data"]["result"][0]))
     with SAM2TritonClient(service_triton.grpc_url) as client:
         client.set_image(content)
-        expected = client.segment([CLICK], [1])[0].mask
-    assert np.array_equal(brushed(answer["data"]["result"][0]), expected)
+        expected = [client.segment(**each)[0].mask for each in ({"point_coords": [CLICK]}, *drawn_prompts(client))]
+    assert np.array_equal(found, expected)
 
 
 def _made(studio: httpx.Client, path: str, body: dict) -> dict:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +11,8 @@ pytest.importorskip("fastapi")
 from support.fake_everything import shapes
 from support.fake_words import service_with_words
 from support.running_service import running_service
-from support.tools import BOX, CLICK
+from support.tool_environments import python_with, run_script
+from support.tools import BOX, CLICK, RING, drawn_prompts
 
 import triton_sam
 from triton_sam import SAM2TritonClient
@@ -59,24 +56,35 @@ print(json.dumps(client.sam3_concept_segment(image, prompts=prompts, output_prob
 
 LABEL_STUDIO = """
 import base64, json, sys
+import numpy as np
 import requests
 from label_studio_sdk.converter import brush
 from label_studio_sdk.label_interface import LabelInterface
 
-url, image, token, click, box = json.loads(sys.argv[1])
+url, image, token, click, ring = json.loads(sys.argv[1])
 config = ('<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"><Label value="cat"/>'
           '</BrushLabels></View>')
 content = base64.b64encode(open(image, "rb").read()).decode()
-region = {"type": "keypointlabels", "is_positive": 1,
-          "value": {"x": click[0] / 8, "y": click[1] / 6, "width": 0.3, "keypointlabels": ["cat"]}}
-task = {"id": 1, "data": {"image": "data:image/jpeg;base64," + content}}
-body = {"tasks": [task], "project": "1.2", "label_config": config, "params": {"context": {"result": [region]}}}
-answer = requests.post(url + "/label-studio/predict", json=body, auth=("anyone", token))
-answer.raise_for_status()
-result = answer.json()["results"][0]["result"][0]
-pixels = brush.decode_rle(result["value"]["rle"]).reshape(result["original_height"], result["original_width"], 4)
-is_valid = LabelInterface(config).validate_prediction({"result": [result], "score": 0.5})
-print(json.dumps({"columns": (pixels[:, :, 3] > 0).T.ravel().nonzero()[0].tolist(), "valid": bool(is_valid)}))
+stroke = np.zeros((600, 800), np.uint8)
+stroke[170:190, 150:250] = 255
+values = [
+    ("keypointlabels", {"x": click[0] / 8, "y": click[1] / 6, "width": 0.3}),
+    ("brushlabels", {"format": "rle", "rle": brush.mask2rle(stroke)}),
+    ("polygonlabels", {"points": [[x / 8, y / 6] for x, y in ring], "closed": True}),
+]
+masks, valid = [], []
+for kind, value in values:
+    region = {"type": kind, "is_positive": 1, "original_width": 800, "original_height": 600, "image_rotation": 0,
+              "value": {**value, kind: ["cat"]}}
+    task = {"id": 1, "data": {"image": "data:image/jpeg;base64," + content}}
+    body = {"tasks": [task], "project": "1.2", "label_config": config, "params": {"context": {"result": [region]}}}
+    answer = requests.post(url + "/label-studio/predict", json=body, auth=("anyone", token))
+    answer.raise_for_status()
+    result = answer.json()["results"][0]["result"][0]
+    pixels = brush.decode_rle(result["value"]["rle"]).reshape(result["original_height"], result["original_width"], 4)
+    masks.append((pixels[:, :, 3] > 0).T.ravel().nonzero()[0].tolist())
+    valid.append(bool(LabelInterface(config).validate_prediction({"result": [result], "score": 0.5})))
+print(json.dumps({"columns": masks, "valid": valid}))
 """
 
 CVAT = """
@@ -150,21 +158,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has the tools' clients; skips where they cannot be installed."""
-    pytest.importorskip("uv")
-    folder = tmp_path_factory.mktemp("tools") / "venv"
-    uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(folder)], check=True)
-    packages = ["inference-sdk", "label-studio-sdk", "cvat-sdk"]
-    made = subprocess.run(
-        [*uv, "pip", "install", "-q", "--python", str(folder / "bin/python"), *packages],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"the tools' clients cannot be installed: {made.stderr[-300:]}")
-    return folder / "bin/python"
+    return python_with(tmp_path_factory.mktemp("tools") / "venv", "inference-sdk", "label-studio-sdk", "cvat-sdk")
 
 
 @pytest.fixture(scope="module")
@@ -180,16 +174,9 @@ def client(service_triton, images):
         yield client
 
 
-def run(python: Path, script: str, *values: Any) -> dict[str, Any]:
-    done = subprocess.run([str(python), "-c", script, json.dumps(values)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
-
-
 @pytest.mark.timeout(900)
 def test_inference_sdk(python, guarded, client, images):
-    answer = run(python, ROBOFLOW, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
+    answer = run_script(python, ROBOFLOW, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
     expected = [client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]]
     for rle, segment in zip(answer["masks"], expected, strict=True):
         assert np.array_equal(rle_to_mask(rle), segment.mask)
@@ -199,7 +186,7 @@ def test_inference_sdk(python, guarded, client, images):
 @pytest.mark.timeout(900)
 def test_inference_sdk_finds_words(python, images):
     with service_with_words(adapters=("roboflow",)) as (service, _):
-        answer = run(python, CONCEPTS, service.url, str(images / "shapes.jpg"))
+        answer = run_script(python, CONCEPTS, service.url, str(images / "shapes.jpg"))
     dogs, cats = [result["predictions"] for result in answer["prompt_results"]]
     assert [[each["confidence"] for each in found] for found in (dogs, cats)] == [[0.95, 0.8], [0.95]]
     assert np.array_equal(rle_to_mask(dogs[0]["masks"]), shapes()[0])
@@ -207,12 +194,13 @@ def test_inference_sdk_finds_words(python, images):
 
 @pytest.mark.timeout(900)
 def test_label_studio_sdk(python, guarded, client, images):
-    answer = run(python, LABEL_STUDIO, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
-    mask = np.zeros(800 * 600, bool)
-    mask[answer["columns"]] = True
-    expected = client.segment([CLICK], [1])[0].mask
-    assert mask_to_rle(mask.reshape(800, 600).T) == mask_to_rle(expected)
-    assert answer["valid"]
+    """A click, a brush in the SDK's own code, and a polygon: its decoder gives the masks of the client."""
+    answer = run_script(python, LABEL_STUDIO, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, RING)
+    for columns, prompt in zip(answer["columns"], ({"point_coords": [CLICK]}, *drawn_prompts(client)), strict=True):
+        mask = np.zeros(800 * 600, bool)
+        mask[columns] = True
+        assert mask_to_rle(mask.reshape(800, 600).T) == mask_to_rle(client.segment(**prompt)[0].mask)
+    assert answer["valid"] == [True] * 3
 
 
 @pytest.mark.timeout(900)
@@ -220,7 +208,7 @@ def test_functions_of_cvat_sdk(python, service_triton, client, images):
     site = str(Path(np.__file__).parents[1])
     checkout = str(Path(triton_sam.__file__).parents[1])
     url = service_triton.grpc_url
-    answer = run(python, CVAT, url, str(images / "shapes.jpg"), site, CLICK, BOX, checkout)
+    answer = run_script(python, CVAT, url, str(images / "shapes.jpg"), site, CLICK, BOX, checkout)
     for columns, segment in zip(
         answer["columns"], (client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]), strict=True
     ):

@@ -8,11 +8,32 @@ from typing import Any
 
 import numpy as np
 
+from triton_sam.annotate.prompts import mask_logits
+from triton_sam.masks import mask_to_box
+from triton_sam.masks.drawing import fill_polygons
 from triton_sam.masks.polygons import mask_to_polygons
 from triton_sam.masks.rle import BoolArray
 
 CLICK, AWAY = [200, 180], [400, 300]
 BOX = [88, 68, 312, 292]
+RING = [[80, 180], [200, 60], [320, 180], [200, 300]]
+"""A rough outline of the object at CLICK."""
+
+
+def stroke() -> BoolArray:
+    """Return a stroke of a brush over the object at CLICK, in an image of 800 x 600 pixels."""
+    mask = np.zeros((600, 800), bool)
+    mask[170:190, 150:250] = True
+    return mask
+
+
+def drawn_prompts(client: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the prompts that the stroke and the outline mean, as the client takes them."""
+    outlined = fill_polygons([RING], (800, 600))
+    return (
+        {"point_coords": [[200, 180.5]], "mask_input": mask_logits(stroke(), client.family)},
+        {"box": mask_to_box(outlined), "mask_input": mask_logits(outlined, client.family)},
+    )
 
 
 def base64_of(content: bytes) -> str:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 from ..errors import InputError
 from ..families.base import Size
 from ..masks import mask_to_rle
+from ..masks.drawing import fill_polygons
 from .prompts import Prompt, Prompts
 from .sources import ImageItem, Skipped, Source, categories_of
 
@@ -81,14 +81,10 @@ def _mask(what: str, annotation: Mapping[str, Any], size: Size) -> Prompt:
 
 def _drawn(polygons: Any, size: Size) -> dict[str, Any]:
     """Draw polygons, whose holes COCO cannot describe, and return the mask as RLE."""
-    image = Image.new("1", size)
-    draw = ImageDraw.Draw(image)
-    for ring in polygons:
-        corners = np.asarray(ring, np.float64).reshape(-1, 2)
-        if len(corners) < 3 or not np.isfinite(corners).all():
-            raise ValueError("a polygon has three corners at least")
-        draw.polygon([(x, y) for x, y in corners.tolist()], fill=1)
-    return mask_to_rle(np.asarray(image))
+    rings = [np.asarray(ring, np.float64).reshape(-1, 2) for ring in polygons]
+    if any(len(corners) < 3 or not np.isfinite(corners).all() for corners in rings):
+        raise ValueError("a polygon has three corners at least")
+    return mask_to_rle(fill_polygons(rings, size))
 
 
 _READERS: dict[str, Callable[[str, Mapping[str, Any], Size], Prompt]] = {"bbox": _box, "segmentation": _mask}

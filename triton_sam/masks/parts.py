@@ -61,6 +61,21 @@ def find_parts(mask: BoolArray) -> Parts:
     return Parts((mask.shape[0], mask.shape[1]), offsets + first, offsets + last, labels, areas)
 
 
+def innermost_points(parts: Parts, limit: int) -> list[list[float]]:
+    """Return a point well inside of each part, x, y in pixels; of the largest parts, at most ``limit``.
+
+    It is the middle of the middle one of the part's longest rows, those of at least 0.9 times the longest.
+    """
+    lengths, points = parts.ends - parts.starts, []
+    for part in np.argsort(-parts.areas, kind="stable")[:limit]:
+        runs = np.flatnonzero(parts.labels == part)
+        long = runs[lengths[runs] >= 0.9 * lengths[runs].max()]
+        chosen = long[len(long) // 2]
+        row, column = divmod(int(parts.starts[chosen]), parts.shape[1])
+        points.append([column + float(lengths[chosen]) / 2, row + 0.5])
+    return points
+
+
 def _runs(mask: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
     """Return for each run its row, its first column, and one past its last column."""
     height, width = mask.shape

@@ -16,7 +16,9 @@ pytest.importorskip("segment_anything")
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+from segment_anything import SamPredictor  # noqa: E402
 from segment_anything.modeling import Sam  # noqa: E402
+from segment_anything.utils.onnx import SamOnnxModel  # noqa: E402
 from segment_anything.utils.transforms import ResizeLongestSide  # noqa: E402
 from support.commands import error_of  # noqa: E402
 from support.export_checks import rows_of_a_tall_image  # noqa: E402
@@ -33,7 +35,8 @@ from triton_sam.export.sam1.model import SIZES, build_model, guess_size, load_mo
 from triton_sam.export.sam1.reference import Sam1Reference  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.sam1 import PIXEL_MEAN, Sam1  # noqa: E402
-from triton_sam.inputs.images import encoder_input  # noqa: E402
+from triton_sam.inputs.images import encoder_input, open_image  # noqa: E402
+from triton_sam.masks.compare import intersection_over_union  # noqa: E402
 from triton_sam.masks.resize import full_size_logits  # noqa: E402
 from triton_sam.repository.config import config_for  # noqa: E402
 from triton_sam.repository.install import remove_stale_data  # noqa: E402
@@ -102,6 +105,36 @@ def test_full_size_masks_are_the_official_ones(size: tuple[int, int]) -> None:
 def test_export_equals_the_official_predictor(micro: FamilyExport, images: Path, tmp_path: Path) -> None:
     rows = rows_of_a_tall_image(Sam1Reference(micro.model), micro, "sam1", images, tmp_path)
     assert max(row.score_diff for row in rows) < 1e-4
+
+
+def test_the_official_onnx_decoder_gives_the_official_masks_with_our_embeddings(
+    micro: FamilyExport, images: Path
+) -> None:
+    """Paintera's sam-link decodes our embeddings by an export of this official module."""
+    image = open_image(images / "coffee.jpg")
+    session = onnxruntime.InferenceSession(micro.files["encoder"])
+    (embeddings,) = session.run(None, {FAMILY.encoder.input_names[0]: encoder_input(image, FAMILY)})
+    predictor = SamPredictor(micro.model)
+    predictor.set_image(np.asarray(image))
+    decoder = SamOnnxModel(micro.model, return_single_mask=False)
+    for points, labels in (([[300, 200]], [1]), ([[120, 90], [420, 310]], [1, 0])):
+        masks, scores, logits = predictor.predict(np.array(points), np.array(labels), multimask_output=True)
+        # The official example of that module adds a padding point where there is no box.
+        coords = predictor.transform.apply_coords(np.array([*points, [0, 0]], np.float32), image.size[::-1])
+        with torch.no_grad():
+            answers = decoder(
+                torch.from_numpy(embeddings),
+                torch.from_numpy(coords[None].astype(np.float32)),
+                torch.tensor([[*labels, -1.0]]),
+                torch.zeros(1, 1, 256, 256),
+                torch.zeros(1),
+                torch.tensor(image.size[::-1], dtype=torch.float32),
+            )
+        full, quality, low = (each.numpy()[0, 1:] for each in answers)  # without the mask for several points
+        np.testing.assert_allclose(low, logits, atol=1e-3)
+        np.testing.assert_allclose(quality, scores, atol=1e-4)
+        for found, mask in zip(full > 0, masks, strict=True):
+            assert intersection_over_union(found, mask) > 0.999
 
 
 @pytest.mark.parametrize("role", ["encoder", "decoder"])

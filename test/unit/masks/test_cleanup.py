@@ -11,7 +11,7 @@ import pytest
 from triton_sam.errors import InputError
 from triton_sam.masks import Cleanup, resize_logits
 from triton_sam.masks.cleanup import check_cleanup, clip_to_box, keep_clicked, remove_small_regions, smooth_outline
-from triton_sam.masks.parts import find_parts
+from triton_sam.masks.parts import find_parts, innermost_points
 
 Mask = npt.NDArray[np.bool_]
 SHAPES = [(1, 1), (1, 9), (9, 1), (5, 5), (40, 61), (256, 256)]
@@ -61,6 +61,20 @@ def test_parts_are_those_of_scipy(shape: tuple[int, int], share: float) -> None:
 def test_parts_of_long_chains(mask: Mask) -> None:
     ndimage = pytest.importorskip("scipy.ndimage")
     assert len(find_parts(mask)) == ndimage.label(mask, np.ones((3, 3)))[1]
+
+
+def test_innermost_points_lie_in_the_largest_parts() -> None:
+    mask = noise((90, 70), 0.4)
+    mask[:2, :] = mask[3:23, 5:45] = True
+    parts = find_parts(mask)
+    points = innermost_points(parts, 5)
+    labels = [parts.at(int(y), int(x)) for x, y in points]
+    assert sorted(parts.areas[labels].tolist()) == sorted(parts.areas.tolist())[-5:]
+    assert len(set(labels)) == 5
+    square = np.zeros((20, 30), np.bool_)
+    square[4:15, 6:17] = True
+    assert innermost_points(find_parts(square), 3) == [[11.5, 9.5]]
+    assert innermost_points(find_parts(square & False), 3) == []
 
 
 def test_parts_of_a_large_mask_take_less_time_than_those_of_scipy() -> None:

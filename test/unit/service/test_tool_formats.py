@@ -9,9 +9,15 @@ pytest.importorskip("fastapi")
 pytest.importorskip("contourpy")
 from support.tools import without_holes
 
+from triton_sam.families import get_family
 from triton_sam.masks.segment import Segment
+from triton_sam.service.adapters.bridge import Target
+from triton_sam.service.adapters.brush_rle import decode_brush, encode_brush
 from triton_sam.service.adapters.nuclio_masks import box_bits, interactor_json
 from triton_sam.service.adapters.roboflow import pixel_polygons
+from triton_sam.service.adapters.roboflow_logits import LogitsCache
+from triton_sam.service.adapters.task_regions import Region, drawn_prompt
+from triton_sam.service.problems import Problem
 
 
 def blobs(seed: int, size: float, shape: tuple[int, int] = (60, 80)) -> np.ndarray:
@@ -50,3 +56,133 @@ def test_rows_of_bits():
     answer = json.loads(interactor_json(Segment(mask, 0.5, None)))
     assert np.array_equal(np.array(answer["mask"], bool), mask)
     assert np.shape(answer["points"])[1] == 2
+
+
+@pytest.mark.parametrize("size", [0.0, 0.7, 3.0])
+def test_brushes_are_read_as_they_are_written(size):
+    for seed in range(5):
+        mask = blobs(seed, size, (31, 45))
+        assert np.array_equal(decode_brush(encode_brush(mask), (45, 31)), mask)
+
+
+def packed(values, counts, pieces):
+    """Return Label Studio's code of values; pieces are (number of values, whether they are one value repeated)."""
+    bits = f"{len(values):032b}{7:05b}" + "".join(f"{count - 1:04b}" for count in counts)
+    start = 0
+    for number, repeats in pieces:
+        some = values[start : start + 1] if repeats else values[start : start + number]
+        bits += f"{int(repeats)}{3:02b}{number - 1:0{counts[3]}b}" + "".join(f"{value:08b}" for value in some)
+        start += number
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[place : place + 8], 2) for place in range(0, len(bits), 8)]
+
+
+def test_brushes_of_other_writers():
+    """Runs begin and end within a pixel, some values are written out, and only alpha says what is drawn."""
+    pixels = np.zeros((2, 3, 4), np.uint8)
+    pixels[0, 1:, 3] = 200
+    pixels[1, 0] = 255, 10, 0, 0
+    values = pixels.ravel().tolist()
+    for pieces in ([(24, False)], [(7, True), (10, False), (7, False)], [(1, False)] * 24, [(5, False), (19, False)]):
+        code = packed(values, [3, 4, 8, 16], pieces)
+        assert decode_brush(code, (3, 2)).tolist() == [[False, True, True], [False] * 3]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ([0, 0, 0, 24], "ends too early"),
+        ([0, 0, 0, 23, 56, 1, 1, 128], "23 values"),
+        ([0, 0, 0, 24, 56, 1, 1, 128], "ends too early"),
+        ([0, 0, 0, 24, 48, 1, 1, 128], "7 bits"),
+        ([256], "0..255"),
+        ([1.5], "0..255"),
+        ([True], "0..255"),
+        (["a", 1], "0..255"),
+        ([[1], [1, 2]], "0..255"),
+    ],
+)
+def test_brushes_that_cannot_be_read(code, words):
+    with pytest.raises(ValueError, match=words):
+        decode_brush(code, (3, 2))
+
+
+def drawn(kind, family="sam2", size=(80, 60), **value):
+    return drawn_prompt(Region(type=kind, value={**value, kind: ["cat"]}), size, get_family(family))
+
+
+def test_a_polygon_is_a_box_and_a_mask():
+    asked = drawn("polygonlabels", points=[[25, 25], [75, 25], [75, 75], [25, 75]])
+    assert (asked.label, asked.target.box) == ("cat", (20, 15, 61, 46))
+    assert not asked.target.points
+    assert asked.target.mask.shape == (256, 256)
+    assert (asked.target.mask[70:190, 70:190] > 0).all()
+    assert (asked.target.mask > 0).mean() == pytest.approx(41 * 31 / 4800, abs=0.01)
+
+
+def test_a_brush_is_a_mask_and_a_point_in_each_stroke():
+    mask = np.zeros((60, 80), bool)
+    mask[10:20, 5:75] = mask[40:50, 30:33] = True
+    asked = drawn("brushlabels", format="rle", rle=encode_brush(mask))
+    assert asked.target.box is None
+    assert (asked.target.points, asked.target.labels) == ([[40.0, 15.5], [31.5, 45.5]], [1, 1])
+    assert asked.target.mask is not None
+    assert drawn("brushlabels", "sam3", rle=encode_brush(mask)).target.mask is None  # it takes none
+    assert drawn("brushlabels", rle=encode_brush(mask & False)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        ("brushlabels", {}, "in `rle`"),
+        ("brushlabels", {"rle": []}, "in `rle`"),
+        ("brushlabels", {"rle": [1, 2]}, "rle: it ends too early"),
+        ("polygonlabels", {}, "3 to 8192 corners"),
+        ("polygonlabels", {"points": [[1, 2]] * 2}, "3 to 8192 corners"),
+        ("polygonlabels", {"points": [[1, 2]] * 9000}, "3 to 8192 corners"),
+        ("polygonlabels", {"points": [[1, 2], [3, 4], [5]]}, "a corner"),
+        ("polygonlabels", {"points": [[1, 2], [3, 4], [5, float("nan")]]}, "a corner"),
+        ("polygonlabels", {"points": [[1, 2], [3, 4], [5, {}]]}, "a corner"),
+    ],
+)
+def test_drawn_regions_that_cannot_be_used(kind, value, words):
+    with pytest.raises(Problem, match=words):
+        drawn(kind, **value)
+
+
+def clicks(*points, box=None):
+    return Target([[x, y] for x, y in points], [1] * len(points), box)
+
+
+def test_logits_are_those_of_the_call_with_one_point_less():
+    cache = LogitsCache()
+    logits = [np.full((2, 2), number, np.float32) for number in range(4)]
+    cache.save("a", [clicks((1, 1))], logits[:1])
+    cache.save("a", [clicks((1, 1), (2, 2))], logits[1:2])
+    cache.save("a", [clicks((1, 1), (5, 5))], logits[2:3])  # another second point
+    cache.save("b", [clicks((1, 1), (2, 2))], logits[3:4])  # another image
+    assert cache.load("a", [clicks((2, 2), (3, 3), (1, 1))])[0] is logits[1]
+    assert cache.load("a", [clicks((1, 1), (2, 2), (5, 5))])[0] is logits[2]  # the newest of two
+    assert cache.load("a", [clicks((1, 1), (2, 2), (3, 3), (4, 4))])[0] is logits[1]  # the one with the most points
+    assert cache.load("a", [clicks((1, 1))]) == [None]  # nothing is new
+    assert cache.load("a", [clicks((9, 9), (2, 2))]) == [None]
+    assert cache.load("a", [clicks((1, 1), (2, 2), box=[0, 0, 5, 5])]) == [None]
+
+
+def test_each_object_is_refined_by_its_own_mask():
+    cache = LogitsCache()
+    first, second = np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32)
+    cache.save("a", [clicks((1, 1)), clicks(box=[0, 0, 5, 5])], [first, second])
+    found = cache.load("a", [clicks((7, 7)), clicks((3, 3), box=[0, 0, 5, 5]), clicks((1, 1))])
+    assert found[0] is None
+    assert found[1] is second
+    assert found[2] is first
+    assert cache.load("a", [clicks((1, 1), (2, 2))]) == [None]  # an object of the earlier call is missing
+
+
+def test_the_oldest_logits_go_first():
+    cache = LogitsCache(limit=2 * 16)
+    for number in range(3):
+        cache.save("a", [clicks((number, 0))], [np.zeros((2, 2), np.float32)])
+    kept = [cache.load("a", [clicks((number, 0), (9, 9))])[0] is not None for number in range(3)]
+    assert kept == [False, True, True]

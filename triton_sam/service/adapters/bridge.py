@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.responses import Response
@@ -55,11 +56,13 @@ class Target:
         points: x, y in pixels of the image; points outside of it move to its edge.
         labels: 1 is foreground, 0 is background; one for each point.
         box: x1, y1, x2, y2 in pixels, the corners in any order.
+        mask: float32 (S,S) logits to refine, for families that take a mask. Points or a box must come with it.
     """
 
     points: Sequence[Sequence[float]] = ()
     labels: Sequence[int] = ()
     box: Sequence[float] | None = None
+    mask: FloatArray | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -177,7 +180,6 @@ class Bridge:
         convert: Callable[[Segment], Result],
         *,
         multimask: bool = False,
-        mask: FloatArray | None = None,
     ) -> list[list[Result]]:
         """Return the masks of objects in a form of the adapter's; for each object a list of its candidates.
 
@@ -188,14 +190,11 @@ class Bridge:
             targets: the objects.
             convert: makes the result of one mask, in a thread.
             multimask: whether there are three candidates for each object.
-            mask: float32 (S,S) logits to refine.
 
         Raises:
             Problem: 422, the objects cannot be used; or a failure, as with `/v1`.
         """
-        return await self._requests.run(
-            request, self._masks(image, pair, targets, convert, multimask=multimask, mask=mask)
-        )
+        return await self._requests.run(request, self._masks(image, pair, targets, convert, multimask=multimask))
 
     async def _masks(
         self,
@@ -205,14 +204,16 @@ class Bridge:
         convert: Callable[[Segment], Result],
         *,
         multimask: bool,
-        mask: FloatArray | None,
     ) -> list[list[Result]]:
         embeddings = await self.engine.embed(image, pair)
         found: list[list[Result]] = [[] for _ in targets]
         for numbers in _alike(targets):
             body = _segment_request([targets[number] for number in numbers], image.size, multimask)
             answers.check_amount(body, image.size)
-            prompt = {**answers.client_prompt(body), "mask_input": mask}
+            prompt = {
+                **answers.client_prompt(body),
+                "mask_input": _stacked([targets[number].mask for number in numbers]),
+            }
 
             def write(segments: Iterator[Segment], numbers: list[int] = numbers) -> list[tuple[int, Result]]:
                 numbered = (replace(each, object_index=numbers[each.object_index]) for each in segments)
@@ -344,11 +345,17 @@ def _segment_request(targets: Sequence[Target], size: Size, multimask: bool) -> 
 
 
 def _alike(targets: Sequence[Target]) -> list[list[int]]:
-    """Return the numbers of objects in groups that one call takes: all have points, or all a box, or all both."""
+    """Return the numbers of objects in groups that one call takes: all have points or none, and so on."""
     groups = defaultdict(list)
     for number, target in enumerate(targets):
-        groups[bool(target.points), target.box is not None].append(number)
+        groups[bool(target.points), target.box is not None, target.mask is not None].append(number)
     return list(groups.values())
+
+
+def _stacked(masks: Sequence[FloatArray | None]) -> FloatArray | None:
+    """Return the masks of a group as float32 (P,1,S,S); None if its objects have none."""
+    given = [mask for mask in masks if mask is not None]
+    return np.stack(given)[:, None] if given else None
 
 
 def _within(values: Sequence[float], size: Size, count: int) -> list[float]:

@@ -9,8 +9,12 @@ https://github.com/thi-ng/umbrella.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+from ...families.base import Size
 from ...masks.rle import BoolArray
 
 CHANNELS = 4
@@ -34,6 +38,71 @@ def encode_brush(mask: BoolArray) -> list[int]:
     text = "".join(parts)
     text += "0" * (-len(text) % 8)
     return list(np.packbits(np.frombuffer(text.encode(), np.uint8) - ord("0")).tobytes())
+
+
+def decode_brush(code: Sequence[int], size: Size) -> BoolArray:
+    """Return the mask (H,W) in Label Studio's code: the pixels whose alpha is not 0.
+
+    Args:
+        code: bytes in 0..255. The sender chooses the lengths of values and counts.
+        size: width and height of the image.
+
+    Raises:
+        ValueError: it is not the code of an image of that size.
+    """
+    width, height = size
+    bits = _Bits(code)
+    total, value_bits = bits.number(32), bits.number(5) + 1
+    count_bits = [bits.number(4) + 1 for _ in COUNT_BITS]
+    if total != width * height * CHANNELS:
+        raise ValueError(f"it has {total} values, but an image of {width} x {height} pixels has {CHANNELS} a pixel")
+    if value_bits != VALUE_BITS:
+        raise ValueError(f"its values have {value_bits} bits: send {VALUE_BITS}")
+    alpha = np.zeros(width * height, bool)
+    start = 0
+    while start < total:
+        is_run = bits.number(1)
+        count = bits.number(count_bits[bits.number(2)]) + 1
+        end = min(start + count, total)
+        first = start // CHANNELS  # of the pixels whose alpha, their last value, stands in the run
+        last = end // CHANNELS
+        if is_run:
+            alpha[first:last] = bits.number(VALUE_BITS) != 0
+        else:
+            values = bits.values(count)[: end - start]
+            alpha[first:last] = values[first * CHANNELS + CHANNELS - 1 - start :: CHANNELS] != 0
+        start = end
+    return alpha.reshape(height, width)
+
+
+class _Bits:
+    """Reads numbers from a code, which is a list of bytes."""
+
+    def __init__(self, code: Sequence[int]) -> None:
+        try:
+            numbers = np.array(code)
+        except ValueError:  # lists of several lengths
+            numbers = np.empty(0)
+        if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or (numbers != numbers.astype(np.uint8)).any():
+            raise ValueError("a byte is a whole number in 0..255")
+        self._bits = np.unpackbits(numbers.astype(np.uint8))
+        self._text = (self._bits + ord("0")).tobytes()
+        self._place = 0
+
+    def number(self, count: int) -> int:
+        """Return the number in the next ``count`` bits."""
+        return int(self._text[self._next(count)], 2)
+
+    def values(self, count: int) -> npt.NDArray[np.uint8]:
+        """Return the next ``count`` values."""
+        return np.packbits(self._bits[self._next(count * VALUE_BITS)])
+
+    def _next(self, count: int) -> slice:
+        start = self._place
+        self._place += count
+        if self._place > len(self._text):
+            raise ValueError("it ends too early")
+        return slice(start, self._place)
 
 
 def _run(length: int, value: int) -> str:

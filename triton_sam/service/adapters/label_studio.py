@@ -7,7 +7,7 @@ https://github.com/HumanSignal/label-studio-ml-backend.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -20,30 +20,22 @@ from ...concepts.query import MAX_TEXTS
 from ...families.base import Size
 from ...masks.polygons import mask_to_polygons
 from ...masks.segment import Segment
+from ...wire.contract import MAX_OBJECTS
 from ..adapter import Adapter, basic_password
 from ..engine import Pair
 from ..problems import Problem
 from ..store import StoredImage
-from .bridge import Bridge, Lenient, Target, json_answer
+from .bridge import Bridge, Lenient, json_answer
 from .brush_rle import encode_brush
 from .label_studio_video import CONTROLS as VIDEO_CONTROLS
 from .label_studio_video import VideoCall, VideoEvents, capabilities
 from .task_images import TaskImages
+from .task_regions import BRUSH, POLYGON, Asked, Region, asked_of, drawn_prompt, percent_target, words_of
 from .task_videos import TaskVideos
 
-BRUSH, POLYGON = "brushlabels", "polygonlabels"
 CONTROLS = {"BrushLabels": BRUSH, "PolygonLabels": POLYGON}
 """The tags of a labelling setup that can hold a mask, the preferred one first, with the type of their results."""
-KEYPOINT, RECTANGLE, TEXT = "keypointlabels", "rectanglelabels", "textarea"
 MAX_CONFIG = 1 << 20
-
-
-class Region(Lenient):
-    """A region that the user has drawn with a smart tool."""
-
-    type: str = Field(max_length=64)
-    value: dict[str, Any]
-    is_positive: bool = True
 
 
 class Context(BaseModel):
@@ -99,14 +91,6 @@ class Control:
         return next((each for each in self.labels if each.casefold() == word.casefold()), None)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """An object that the user means, with the label of its region; None if it has none."""
-
-    target: Target
-    label: str | None
-
-
 class _Tool:
     """The answers to calls for predictions."""
 
@@ -138,10 +122,11 @@ class _Tool:
         control = control_of(body.label_config)
         pair = await self._bridge.pair(None)
         image = await self._image(body.tasks[0], control)
-        asked = asked_of(regions, image.size)
+        drawn = await self._bridge.run(request, self._drawn(regions, image.size, pair))
+        targets, labels = asked_of(regions, image.size, drawn)
         found = await self._bridge.masks(
-            *(request, image, pair, [each.target for each in asked]),
-            lambda segment: result_of(segment, control, asked[segment.object_index].label),
+            *(request, image, pair, targets),
+            lambda segment: result_of(segment, control, labels[segment.object_index]),
         )
         results = [each for candidates in found for each in candidates if each is not None]
         return json_answer({"results": [prediction_of(results, pair)], "model_version": version_of(pair)})
@@ -180,6 +165,24 @@ class _Tool:
             )
             predictions.append(prediction_of([each for each in found if each is not None], pair))
         return json_answer({"results": predictions, "model_version": version_of(pair)})
+
+    async def _drawn(self, regions: list[Region], size: Size, pair: Pair) -> list[Asked]:
+        """Return the objects of brushes and polygons."""
+        drawn = [each for each in regions if each.is_drawn]
+        if not drawn:
+            return []
+        if len(drawn) > MAX_OBJECTS:
+            raise Problem(422, f"{len(drawn)} brushes and polygons: one call takes {MAX_OBJECTS}")
+
+        async def fetch() -> list[Region]:
+            return drawn
+
+        def read(parts: Iterator[Region]) -> list[Asked]:
+            found = (drawn_prompt(each, size, pair.family) for each in parts)
+            return [each for each in found if each is not None]
+
+        width, height = size
+        return await self._bridge.engine.budgets.workers.run(2 * width * height, fetch, read)
 
     async def _image(self, task: Task, control: Control) -> StoredImage:
         address = task.data.get(control.key)
@@ -245,34 +248,10 @@ def video_tag(config: str) -> Control | None:
     return None
 
 
-def percent_target(regions: list[Region]) -> Target:
-    """Return the points and the last box of regions, in percent. A point is outside of the object if either member
-    says so: ``is_positive`` of the region, or ``positive`` of its value."""
-    points = [(_numbers(each.value, "x", "y"), each) for each in regions if each.type == KEYPOINT]
-    labels = [int(each.is_positive and each.value.get("positive", True) is not False) for _, each in points]
-    boxes = [_numbers(each.value, "x", "y", "width", "height") for each in regions if each.type == RECTANGLE]
-    box = None
-    if boxes:
-        x, y, width, height = boxes[-1]
-        box = [x, y, x + width, y + height]
-    return Target([point for point, _ in points], labels, box)
-
-
 def prediction_of(results: list[dict[str, Any]], pair: Pair) -> dict[str, Any]:
     """Return the regions of a task as a prediction."""
     score = float(np.mean([each["score"] for each in results])) if results else 0.0
     return {"result": results, "score": score, "model_version": version_of(pair)}
-
-
-def words_of(regions: list[Region]) -> list[str]:
-    """Return the words of a text area, with commas or lines between them."""
-    found = []
-    for each in regions:
-        texts = each.value.get("text") if each.type == TEXT else None
-        for text in texts if isinstance(texts, list) else [texts]:
-            if isinstance(text, str):
-                found += [word.strip() for word in text.replace("\n", ",").split(",")]
-    return [word for word in found if word][:MAX_TEXTS]
 
 
 def control_of(config: str) -> Control:
@@ -293,25 +272,6 @@ def control_of(config: str) -> Control:
                 key = image.get("value", "").removeprefix("$")
                 return Control(element.get("name", ""), image.get("name", ""), kind, key, labels)
     raise Problem(422, f"the labelling setup needs {' or '.join(CONTROLS)} with toName of an Image")
-
-
-def asked_of(regions: list[Region], size: Size) -> list[Asked]:
-    """Return the objects that regions mean.
-
-    Each rectangle is an object of its own; points belong to the rectangle around them. Points outside of every
-    rectangle, or all if there is none, are one more object. Regions of other types mean nothing.
-    """
-    boxes = [(_box(each.value, size), _label(each)) for each in regions if each.type == RECTANGLE]
-    points = [(_point(each.value, size), each) for each in regions if each.type == KEYPOINT]
-    owners = [_owner(point, [box for box, _ in boxes]) for point, _ in points]
-    found = []
-    for number, (box, label) in enumerate(boxes):
-        inside = [each for each, owner in zip(points, owners, strict=True) if owner == number]
-        found.append(Asked(_target(inside, box), label))
-    alone = [each for each, owner in zip(points, owners, strict=True) if owner is None]
-    if alone:
-        found.append(Asked(_target(alone, None), _label(alone[-1][1])))
-    return found
 
 
 def result_of(segment: Segment, control: Control, label: str | None) -> dict[str, Any] | None:
@@ -351,39 +311,6 @@ def _polygon(segment: Segment) -> dict[str, Any] | None:
     height, width = segment.mask.shape
     points = np.reshape(rings[0], (-1, 2)) * (100.0 / np.array([width, height]))
     return {"points": points.tolist(), "closed": True}
-
-
-def _target(points: list[tuple[list[float], Region]], box: list[float] | None) -> Target:
-    return Target([point for point, _ in points], [int(each.is_positive) for _, each in points], box)
-
-
-def _owner(point: list[float], boxes: list[list[float]]) -> int | None:
-    """Return the number of the first box around a point."""
-    x, y = point
-    return next((place for place, (x1, y1, x2, y2) in enumerate(boxes) if x1 <= x <= x2 and y1 <= y <= y2), None)
-
-
-def _label(region: Region) -> str | None:
-    labels = region.value.get(region.type)
-    return labels[0] if isinstance(labels, list) and labels and isinstance(labels[0], str) else None
-
-
-def _point(value: Mapping[str, Any], size: Size) -> list[float]:
-    x, y = _numbers(value, "x", "y")
-    return [x * size[0] / 100, y * size[1] / 100]
-
-
-def _box(value: Mapping[str, Any], size: Size) -> list[float]:
-    x, y, width, height = _numbers(value, "x", "y", "width", "height")
-    left, top = x * size[0] / 100, y * size[1] / 100
-    return [left, top, left + width * size[0] / 100, top + height * size[1] / 100]
-
-
-def _numbers(value: Mapping[str, Any], *names: str) -> list[float]:
-    found = [value.get(name) for name in names]
-    if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in found):
-        raise Problem(422, f"a region needs the numbers {', '.join(names)}, in percent")
-    return [float(each) for each in found if each is not None]
 
 
 ADAPTER = Adapter(

@@ -117,14 +117,13 @@ def router(bridge: Bridge) -> APIRouter:
         pair = await _pair(bridge, body.type)
         image = await bridge.image(body.b64img, "b64img")
         points = body.point_coords or []
-        target = Target(points, body.point_labels or [1] * len(points), body.bbox or None)
         limit = bridge.engine.settings.max_megapixels
         mask = None if body.b64mask is None else await asyncio.to_thread(refining, body.b64mask, pair, limit)
+        target = Target(points, body.point_labels or [1] * len(points), body.bbox or None, mask)
         found = await bridge.masks(
             *(request, image, pair, [target]),
             lambda segment: feature(segment, segment.candidate, pair.name),
             multimask=body.multimask_output,
-            mask=mask,
         )
         return json_answer([each for candidates in found for each in candidates if each is not None])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from ..problems import Problem
 from ..store import StoredImage
 from .bridge import Bridge, Lenient, Target, json_answer
 from .roboflow_concepts import ConceptRequest, find_concepts
+from .roboflow_logits import LogitsCache
 
 SIZES = {
     "hiera_tiny": "tiny",
@@ -103,6 +105,8 @@ class SegmentRequest(Lenient):
     prompts: list[Prompt] = Field(default_factory=list)
     multimask_output: bool = True
     format: str = Field(default="json", max_length=32)
+    save_logits_to_cache: bool = False
+    load_logits_from_cache: bool = False
 
     @field_validator("prompts", mode="before")
     @classmethod
@@ -143,6 +147,7 @@ class _Tool:
     def __init__(self, bridge: Bridge) -> None:
         self._bridge = bridge
         self._ids = _Ids()
+        self._logits = LogitsCache()
 
     async def embed(self, request: Request, family: str) -> Response:
         started = time.monotonic()
@@ -161,11 +166,20 @@ class _Tool:
             raise Problem(422, "each prompt needs points, a box, or both, and there must be at least one prompt")
         pair = await self._pair(family, body)
         image = await self._image(request, body)
+        owner = (str(request.scope.get(CALLER)), image.image_id, pair.name, pair.version)
+        if body.load_logits_from_cache and pair.family.takes_mask:
+            earlier = self._logits.load(owner, targets)
+            asked = [replace(target, mask=mask) for target, mask in zip(targets, earlier, strict=True)]
+        else:
+            asked = targets
         found = await self._bridge.masks(
-            *(request, image, pair, targets, lambda each: prediction(each, form)), multimask=body.multimask_output
+            *(request, image, pair, asked, lambda each: (prediction(each, form), each.logits)),
+            multimask=body.multimask_output,
         )
-        best = [max(candidates, key=lambda each: each["confidence"]) for candidates in found]
-        return json_answer({"predictions": best, "time": time.monotonic() - started})
+        best = [max(candidates, key=lambda each: each[0]["confidence"]) for candidates in found]
+        if body.save_logits_to_cache:
+            self._logits.save(owner, targets, [logits for _, logits in best if logits is not None])
+        return json_answer({"predictions": [each for each, _ in best], "time": time.monotonic() - started})
 
     async def find(self, request: Request) -> Response:
         started = time.monotonic()

@@ -1,0 +1,197 @@
+"""The regions that a user of Label Studio has drawn with a smart tool, as prompts: clicks, boxes, brushes, polygons.
+
+Reference: label_studio_ml/examples/segment_anything_2_image of https://github.com/HumanSignal/label-studio-ml-backend,
+and label_studio_sdk/converter/brush.py of https://github.com/HumanSignal/label-studio-sdk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ...annotate.prompts import mask_logits
+from ...concepts.query import MAX_TEXTS
+from ...families.base import Family, Size
+from ...masks.drawing import fill_polygons
+from ...masks.parts import find_parts, innermost_points
+from ...masks.rle import BoolArray
+from ...masks.segment import mask_to_box
+from ..problems import Problem
+from .bridge import Lenient, Target
+from .brush_rle import decode_brush
+
+KEYPOINT, RECTANGLE, TEXT = "keypointlabels", "rectanglelabels", "textarea"
+BRUSH, POLYGON = "brushlabels", "polygonlabels"
+MAX_CORNERS = 1 << 13
+"""The most corners of a polygon: the time to fill it grows with them, in each row of the image."""
+MAX_STROKES = 8
+"""The most connected parts of a brush that become points. The largest ones do."""
+
+
+class Region(Lenient):
+    """A region that the user has drawn with a smart tool."""
+
+    type: str = Field(max_length=64)
+    value: dict[str, Any]
+    is_positive: bool = True
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it is a mask: a brush or a polygon."""
+        return self.type in (BRUSH, POLYGON)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An object that the user means.
+
+    Args:
+        target: the prompt.
+        label: the label of its region; None if it has none.
+        around: x1, y1, x2, y2 of its region in pixels. Points inside of it belong to the object.
+    """
+
+    target: Target
+    label: str | None
+    around: Sequence[float]
+
+
+def drawn_prompt(region: Region, size: Size, family: Family) -> Asked | None:
+    """Return the object that a brush or a polygon means; None if nothing is drawn. Large masks take some time.
+
+    The mask is a prompt, if the family takes one. An outline surrounds its object, so a polygon also gives its box.
+    Strokes may cover a part of the object only, so each stroke of a brush gives a point instead.
+
+    Raises:
+        Problem: 422, the brush or the polygon cannot be used.
+    """
+    mask = _brush(region.value, size) if region.type == BRUSH else _polygon(region.value, size)
+    box = mask_to_box(mask)
+    if box is None:
+        return None
+    logits = mask_logits(mask, family) if family.takes_mask else None
+    if region.type == POLYGON:
+        return Asked(Target(box=box, mask=logits), _label(region), box)
+    points = innermost_points(find_parts(mask), MAX_STROKES)
+    return Asked(Target(points, [1] * len(points), mask=logits), _label(region), box)
+
+
+def asked_of(
+    regions: Sequence[Region], size: Size, drawn: Sequence[Asked] = ()
+) -> tuple[list[Target], list[str | None]]:
+    """Return the objects that regions mean, and the label of each.
+
+    Each rectangle and each drawn mask is an object of its own; points belong to the first of them around the point.
+    Points outside of all, or all if there is none, are one more object. Regions of other types mean nothing.
+
+    Args:
+        regions: the regions.
+        size: width and height of the image.
+        drawn: the objects of brushes and polygons.
+    """
+    objects = [*drawn, *(_boxed(each, size) for each in regions if each.type == RECTANGLE)]
+    points = [(_point(each.value, size), each) for each in regions if each.type == KEYPOINT]
+    owners = [_owner(point, objects) for point, _ in points]
+    targets, labels = [each.target for each in objects], [each.label for each in objects]
+    if None in owners:
+        alone = [each for (_, each), owner in zip(points, owners, strict=True) if owner is None]
+        targets.append(Target())
+        labels.append(_label(alone[-1]))
+    for number, target in enumerate(targets):
+        owner = number if number < len(objects) else None
+        inside = [each for each, its in zip(points, owners, strict=True) if its == owner]
+        targets[number] = _with_points(target, inside)
+    return targets, labels
+
+
+def percent_target(regions: list[Region]) -> Target:
+    """Return the points and the last box of regions, in percent. A point is outside of the object if either member
+    says so: ``is_positive`` of the region, or ``positive`` of its value."""
+    points = [(_numbers(each.value, "x", "y"), each) for each in regions if each.type == KEYPOINT]
+    labels = [int(each.is_positive and each.value.get("positive", True) is not False) for _, each in points]
+    boxes = [_numbers(each.value, "x", "y", "width", "height") for each in regions if each.type == RECTANGLE]
+    box = None
+    if boxes:
+        x, y, width, height = boxes[-1]
+        box = [x, y, x + width, y + height]
+    return Target([point for point, _ in points], labels, box)
+
+
+def words_of(regions: list[Region]) -> list[str]:
+    """Return the words of a text area, with commas or lines between them."""
+    found = []
+    for each in regions:
+        texts = each.value.get("text") if each.type == TEXT else None
+        for text in texts if isinstance(texts, list) else [texts]:
+            if isinstance(text, str):
+                found += [word.strip() for word in text.replace("\n", ",").split(",")]
+    return [word for word in found if word][:MAX_TEXTS]
+
+
+def _brush(value: Mapping[str, Any], size: Size) -> BoolArray:
+    code = value.get("rle")
+    if not isinstance(code, list) or not code:
+        raise Problem(422, "a brush needs its mask in `rle`, the list of bytes of Label Studio's code")
+    try:
+        return decode_brush(code, size)
+    except ValueError as error:
+        raise Problem(422, f"rle: {error}") from None
+
+
+def _polygon(value: Mapping[str, Any], size: Size) -> BoolArray:
+    corners = value.get("points")
+    if not isinstance(corners, list) or not 3 <= len(corners) <= MAX_CORNERS:
+        raise Problem(422, f"a polygon needs 3 to {MAX_CORNERS} corners in `points`")
+    try:
+        ring = np.array(corners, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        ring = np.empty(0)
+    if ring.shape != (len(corners), 2) or not np.isfinite(ring).all():
+        raise Problem(422, "a corner of a polygon is x, y, two numbers in percent")
+    return fill_polygons([np.clip(ring, 0, 100) * np.array(size) / 100], size)
+
+
+def _boxed(region: Region, size: Size) -> Asked:
+    box = _box(region.value, size)
+    return Asked(Target(box=box), _label(region), box)
+
+
+def _with_points(target: Target, points: Sequence[tuple[list[float], Region]]) -> Target:
+    """Return a target with more points."""
+    places = [*target.points, *(point for point, _ in points)]
+    labels = [*target.labels, *(int(each.is_positive) for _, each in points)]
+    return replace(target, points=places, labels=labels)
+
+
+def _owner(point: list[float], objects: Sequence[Asked]) -> int | None:
+    """Return the number of the first object whose region is around a point."""
+    x, y = point
+    boxes = (each.around for each in objects)
+    return next((place for place, (x1, y1, x2, y2) in enumerate(boxes) if x1 <= x <= x2 and y1 <= y <= y2), None)
+
+
+def _label(region: Region) -> str | None:
+    labels = region.value.get(region.type)
+    return labels[0] if isinstance(labels, list) and labels and isinstance(labels[0], str) else None
+
+
+def _point(value: Mapping[str, Any], size: Size) -> list[float]:
+    x, y = _numbers(value, "x", "y")
+    return [x * size[0] / 100, y * size[1] / 100]
+
+
+def _box(value: Mapping[str, Any], size: Size) -> list[float]:
+    x, y, width, height = _numbers(value, "x", "y", "width", "height")
+    left, top = x * size[0] / 100, y * size[1] / 100
+    return [left, top, left + width * size[0] / 100, top + height * size[1] / 100]
+
+
+def _numbers(value: Mapping[str, Any], *names: str) -> list[float]:
+    found = [value.get(name) for name in names]
+    if any(isinstance(each, bool) or not isinstance(each, (int, float)) for each in found):
+        raise Problem(422, f"a region needs the numbers {', '.join(names)}, in percent")
+    return [float(each) for each in found if each is not None]

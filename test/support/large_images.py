@@ -79,7 +79,8 @@ class ColourClient:
 
     def everything(self, pixels: np.ndarray, **_: Any) -> list[Segment]:
         self.encoded.append(pixels)
-        return [Segment(pixels[:, :, 0] == color, 0.9, None) for color in np.unique(pixels) if color != GROUND]
+        colors = np.flatnonzero(np.bincount(pixels[:, :, 0].ravel()))
+        return [Segment(pixels[:, :, 0] == color, 0.9, None) for color in colors if color != GROUND]
 
 
 class ColourServer(ColourClient):

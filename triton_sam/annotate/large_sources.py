@@ -94,8 +94,8 @@ def read_large_source(source: str, images: Path | None, every: int, tiling: Tili
     """Find the large images of a source.
 
     Args:
-        source: a TIFF file, the folder of an OME-Zarr image, a folder of both, or a pattern, a list or a COCO data set
-            that names TIFF files. All may lie at a URL.
+        source: a file, for example TIFF, the folder of an OME-Zarr image, a folder of both, or a pattern, a list or a
+            COCO data set that names files. All may lie at a URL.
         images: see read_source().
         every: use every n-th image only.
         tiling: how the images will be cut.
@@ -109,8 +109,9 @@ def read_large_source(source: str, images: Path | None, every: int, tiling: Tili
         DownloadError: the storage of the source cannot be reached.
     """
     path = place_of(source)
-    if _is_folder(path):
-        pairs = [(path.name, path)] if is_zarr(path) else large_images_below(path)
+    if _is_searched(path):
+        is_image = path.suffix.lower() in SUFFIXES or is_zarr(path)
+        pairs = [(path.name, path)] if is_image else large_images_below(path)
         found = Source(tuple(ImageItem(number, name, each) for number, (name, each) in enumerate(pairs, 1)))
     else:
         found = read_source(source, images)
@@ -139,11 +140,11 @@ def tiles_of(source: Source, tiling: Tiling) -> Iterator[TileItem]:
                 yield TileItem(number, name, item.path, size, item, region, tiling)
 
 
-def _is_folder(path: Path) -> bool:
-    """Return whether a source is a folder. Of a URL, its text says so, because an object store has no folders."""
+def _is_searched(path: Path) -> bool:
+    """Return whether a source is a folder or, at a URL, one image. An object store has no folders, only names."""
     if not is_remote(path):
         return path.is_dir()
-    return "*" not in str(path) and path.suffix.lower() not in (".json", ".txt", *SUFFIXES)
+    return "*" not in str(path) and path.suffix.lower() not in (".json", ".txt")
 
 
 def file_of(item: ImageItem) -> Path:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from ..inputs.remote import is_remote, patiently
 
-SUFFIXES = (".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff")
-"""The suffixes of TIFF files, also of microscopes, in lower case."""
+SUFFIXES = (".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".jp2", ".j2k")
+"""The suffixes of TIFF files, also of microscopes, and of JPEG 2000, in lower case."""
 
 _MARKS = ("zarr.json", ".zgroup", ".zattrs")
 """Files at the top of an OME-Zarr image of the versions 3 and 2 of Zarr."""

@@ -1,4 +1,4 @@
-"""Opens large images: TIFF, BigTIFF, GeoTIFF, SVS and OME-TIFF by tifffile, OME-Zarr by zarr.
+"""Opens large images: TIFF, BigTIFF, GeoTIFF, SVS and OME-TIFF by tifffile, OME-Zarr by zarr, other maps by rasterio.
 
 References: the OME-NGFF specification 0.4 and 0.5, section "multiscales" (https://ngff.openmicroscopy.org), and
 tifffile's documentation of `TiffPageSeries.levels`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -18,6 +18,7 @@ import numpy as np
 from .._common.extras import missing
 from ..errors import DownloadError, ImageError, SamError
 from ..inputs.remote import RemoteFile, is_remote, place_of
+from . import rasters
 from .folders import is_zarr
 from .georeference import georeference_of
 from .pyramid import Bytes, LargeImage, Level
@@ -35,7 +36,7 @@ def open_large_image(
 
     Args:
         path: a TIFF file (also BigTIFF, GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image, on this machine
-            or at a URL that fsspec reads.
+            or at a URL that fsspec reads; or, on this machine, a map that rasterio reads (.jp2, .j2k, .vrt, .img).
         channels: the channels that become red, green and blue. An image with fewer channels is grey.
         index: the position along further axes by their name, for example ``{"T": 3, "Z": 10}``; 0 for the others.
 
@@ -50,14 +51,27 @@ def open_large_image(
     """
     place = cast(Path, path) if is_remote(path) else place_of(os.fspath(path))
     try:
-        folder = is_zarr(place) if is_remote(place) else place.is_dir()
-        return (_open_zarr if folder else _open_tiff)(place, tuple(channels), dict(index or {}))
+        return _kind_of(place)(place, tuple(channels), dict(index or {}))
     except (SamError, ImportError):
         raise
     except FileNotFoundError as error:
         raise ImageError(f"{path}: there is no such file") from error
     except Exception as error:  # tifffile and zarr raise almost any exception for damaged files
         raise ImageError(f"{path} cannot be read as a large image: {_line(error)}") from error
+
+
+def _kind_of(place: Path) -> Callable[[Path, tuple[int, ...], dict[str, int]], LargeImage]:
+    """Return the function that opens an image.
+
+    Raises:
+        ImageError: a map of this format lies at a URL.
+    """
+    if place.suffix.lower() in rasters.SUFFIXES and not place.is_dir():
+        if is_remote(place):
+            raise ImageError(f"{place}: maps of this format are read from this machine only: copy it first")
+        return _open_raster
+    folder = is_zarr(place) if is_remote(place) else place.is_dir()
+    return _open_zarr if folder else _open_tiff
 
 
 def check_packages() -> None:
@@ -129,6 +143,13 @@ def _open_zarr(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
     axes = "".join(axis["name"] if isinstance(axis, dict) else axis for axis in described[0]["axes"]).upper()
     arrays = [group[each["path"]] for each in described[0]["datasets"]]
     return LargeImage(path.name, _levels(arrays, [axes] * len(arrays), channels, index))
+
+
+def _open_raster(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
+    with contextlib.ExitStack() as stack:
+        bands, place = stack.enter_context(rasters.opened(path))
+        levels = _levels(bands, ["CYX"] * len(bands), channels, index)
+        return LargeImage(path.name, levels, place, stack.pop_all().close)
 
 
 def _remote_store(path: Any) -> Any:

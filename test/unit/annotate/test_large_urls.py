@@ -23,6 +23,7 @@ from triton_sam.annotate.large_sources import Tiling, read_large_source
 from triton_sam.cli import main
 from triton_sam.errors import ConfigurationError, DownloadError, ImageError, InputError
 from triton_sam.inputs import remote
+from triton_sam.masks.segment import Segment
 from triton_sam.tiles import open_large_image
 
 __all__ = ["web"]
@@ -90,6 +91,8 @@ def test_a_folder_a_pattern_a_list_and_one_image(storage: Storage) -> None:
     assert names(f"{storage.url}/maps/*.tif") == ["town.tif"]
     assert names(f"{storage.url}/cells.zarr") == ["cells.zarr"]
     assert names(f"{storage.url}/maps/town.tif") == ["town.tif"]
+    shutil.copy(storage.folder / "maps/town.tif", storage.folder / "slide.svs")
+    assert names(f"{storage.url}/slide.svs") == ["slide.svs"]
     (storage.folder / "all.txt").write_text("maps/town.tif\nmaps/gone.tif\n")
     source = read_large_source(f"{storage.url}/all.txt", None, 1, Tiling())
     assert [item.name for item in source.items] == ["maps/town.tif"]
@@ -119,14 +122,14 @@ def test_a_storage_that_is_lost_ends_the_run_and_marks_no_tile_as_bad(
     monkeypatch.setattr(remote, "_BLOCK", 1 << 10)
     whole, out = tmp_path / "whole", tmp_path / "out"
     assert annotate(f"{storage.url}/{name}", whole) == 0
-    opened = ColourServer.models
+    everything = ColourServer.everything
 
-    def lose(self: ColourServer) -> dict[str, str]:
+    def lose(self: ColourServer, pixels: np.ndarray) -> list[Segment]:
         storage.failing, storage.failures = name, [500] * 1000
-        return opened(self)
+        return everything(self, pixels)
 
     with monkeypatch.context() as lost:
-        lost.setattr(ColourServer, "models", lose)
+        lost.setattr(ColourServer, "everything", lose)
         assert annotate(f"{storage.url}/{name}", out) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "cannot be read" in line

@@ -132,17 +132,33 @@ def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
 
 def _open_zarr(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
     try:
-        import zarr
+        import zarr  # noqa: F401
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
-    group: Any = zarr.open_group(_remote_store(path) if is_remote(path) else path, mode="r")
+    arrays, axes = _remote_arrays(path) if is_remote(path) else _arrays(path, path)
+    return LargeImage(path.name, _levels(arrays, [axes] * len(arrays), channels, index))
+
+
+def _remote_arrays(path: Any) -> tuple[list[Any], str]:
+    from .remote_store import PatientStore, RemoteArray, checked
+
+    store = PatientStore.from_url(str(path), storage_options=dict(path.storage_options), read_only=True)
+    with checked():
+        arrays, axes = _arrays(path, store)
+    return [RemoteArray(array) for array in arrays], axes
+
+
+def _arrays(path: Path, store: Any) -> tuple[list[Any], str]:
+    """Return the levels of an OME-Zarr image and the names of their axes."""
+    import zarr
+
+    group: Any = zarr.open_group(store, mode="r")
     attributes: dict[str, Any] = dict(group.attrs)
     described = attributes.get("ome", attributes).get("multiscales")
     if not described:
         raise ImageError(f"{path} is not an OME-Zarr image: it has no multiscales")
     axes = "".join(axis["name"] if isinstance(axis, dict) else axis for axis in described[0]["axes"]).upper()
-    arrays = [group[each["path"]] for each in described[0]["datasets"]]
-    return LargeImage(path.name, _levels(arrays, [axes] * len(arrays), channels, index))
+    return [group[each["path"]] for each in described[0]["datasets"]], axes
 
 
 def _open_raster(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
@@ -150,13 +166,6 @@ def _open_raster(path: Path, channels: tuple[int, ...], index: dict[str, int]) -
         bands, place = stack.enter_context(rasters.opened(path))
         levels = _levels(bands, ["CYX"] * len(bands), channels, index)
         return LargeImage(path.name, levels, place, stack.pop_all().close)
-
-
-def _remote_store(path: Any) -> Any:
-    """Return the store of a Zarr folder at a URL."""
-    from .remote_store import PatientStore
-
-    return PatientStore.from_url(str(path), storage_options=dict(path.storage_options), read_only=True)
 
 
 def _levels(

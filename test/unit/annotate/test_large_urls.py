@@ -145,7 +145,7 @@ def test_a_storage_that_is_lost_ends_the_run_and_marks_no_tile_as_bad(
 def test_a_process_that_loses_its_storage_prints_one_line(storage: Storage, tmp_path: Path) -> None:
     """The chunks of a part are read at the same time: none is left behind when another one fails."""
     storage.failing, storage.failures = "/0/c/", [500] * 1000
-    code = "from triton_sam.inputs import remote; remote.PAUSE = 0.01; from support.large_run import main; main()"
+    code = "from triton_sam.inputs import remote; remote.PAUSE = 0.1; from support.large_run import main; main()"
     words = ["annotate", f"{storage.url}/cells.zarr", "--large", "--with", "everything", "--out", str(tmp_path / "out")]
     path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", code, *words, "-q"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class ColourClient:
     """A client whose mask of a prompt is the connected colour under it, and whose objects are all colours."""
 
     def __init__(self) -> None:
-        self.encoded: list[np.ndarray] = []
+        self.encoded: list[np.ndarray] | deque[np.ndarray] = []
 
     def encode(self, pixels: np.ndarray) -> Any:
         self.encoded.append(pixels)
@@ -93,6 +94,7 @@ class ColourServer(ColourClient):
 
     def __init__(self, url: str | None = None, family: str = "sam2", **_: Any) -> None:
         super().__init__()
+        self.encoded = deque(maxlen=1)  # all tiles of a large image would fill the memory
         self.family = get_family(family)
 
     def __enter__(self) -> ColourServer:

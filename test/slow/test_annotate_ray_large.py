@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["images", "large"])
+@pytest.fixture(scope="module", params=["large", "images"])
 def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Return the arguments of a run with 480 images, or with a slide of 420 tiles."""
     folder = tmp_path_factory.mktemp("in")

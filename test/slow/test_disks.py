@@ -130,6 +130,53 @@ def test_embeddings_that_do_not_fit_on_the_disk_leave_the_old_file(disk):
     assert read_files(path.parent) == {"embeddings.npz": b"old"}
 
 
+def pages(folder):
+    """Return the bytes that the files of a folder take on a disk with blocks of 4096 bytes."""
+    return sum(-(-path.stat().st_size // 4096) * 4096 for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("kind", ["images", "large"])
+def test_annotations_that_fill_the_disk_go_on_when_there_is_room(disk, tmp_path, monkeypatch, capsys, kind):
+    """The disk is full among the shards first, and then among the files of the formats."""
+    pytest.importorskip("tifffile")
+    pytest.importorskip("zarr")
+    from support.annotated import FakeServers, files_of, write_data_set
+    from support.large_images import ColourServer, draw, write_tiff
+
+    from triton_sam.annotate import job
+
+    if kind == "images":
+        monkeypatch.setattr(job, "SamTritonClient", FakeServers().client)
+        source = ["annotate", str(write_data_set(tmp_path / "in", 200)), "--with", "boxes", "--format", "coco", "yolo"]
+    else:
+        monkeypatch.setattr(job, "SamTritonClient", ColourServer)
+        slide = write_tiff(tmp_path / "slide.tif", draw([(700, 905, 1100, 1300), (60, 60, 100, 90)], (1500, 1400)))
+        cut = ["--tile", "96", "--overlap", "24", "--format", "geojson", "coco-polygons"]
+        source = ["annotate", str(slide), "--large", "--with", "everything", *cut]
+    command = [*source, "-q", "--threads", "4", "--out"]
+    whole = tmp_path / "whole"
+    assert triton_sam([*command, str(whole)]) == 0
+    shards = pages(whole / "shards") + 4096
+    out = disk(f"size={shards // 2}") / "out"
+    kept = {}
+    for size in (shards // 2, shards + 4096):
+        disk(f"size={size}")
+        assert triton_sam([*command, str(out)]) == 1
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert "No space left on device" in line
+        found = {path: path.stat().st_mtime_ns for path in out.glob("shards/0*")}
+        assert kept.items() <= found.items(), "a shard is lost or was made again"
+        assert len(found) - len(kept) > 0, "the disk was full before any shard"
+        kept = found
+        files = files_of(out)
+        assert files.items() <= files_of(whole).items(), "a file is not complete"
+    assert len(kept) == len(list(whole.glob("shards/0*")))
+    disk("size=20m")
+    assert triton_sam([*command, str(out)]) == 0
+    assert files_of(out) == files_of(whole)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
 def test_a_read_only_repository_is_served_and_stays_unchanged(disk, images, capsys):
     local_server = pytest.importorskip("triton_sam.local_server")
     repository = disk("size=40m") / "models"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +21,24 @@ tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("zarr")
 cv2 = pytest.importorskip("cv2")
 
-SIDE, PITCH, COUNT, TILE, OVERLAP = 40_000, 880, 45, 1024, 256
+SIDE, PITCH, TILE, OVERLAP = 40_000, 880, 1024, 256
 BLOCK = 2000
 MEMORY = 2e9
+"""Bytes that a client may take."""
+GROUND = 40
 
 pytestmark = pytest.mark.slow
 
 Discs = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def discs() -> Discs:
-    """Return x, y and radius of each disc."""
+def discs(side: int) -> Discs:
+    """Return x, y, radius and grey of each disc. Discs that one tile shows have different greys."""
     random = np.random.default_rng(7)
-    centres = (np.indices((COUNT, COUNT)).reshape(2, -1).T + 0.5) * PITCH + random.uniform(-300, 300, (COUNT**2, 2))
-    return np.column_stack([centres, random.uniform(20, 110, COUNT**2)])
+    grid = np.indices((side // PITCH, side // PITCH)).reshape(2, -1).T
+    centres = (grid + 0.5) * PITCH + random.uniform(-300, 300, grid.shape)
+    greys = 100 + 10 * (grid[:, 0] % 4 * 4 + grid[:, 1] % 4)
+    return np.column_stack([centres, random.uniform(20, 110, len(grid)), greys])
 
 
 def inside(disc: Any, left: int, top: int, width: int, height: int) -> Any:
@@ -40,45 +48,74 @@ def inside(disc: Any, left: int, top: int, width: int, height: int) -> Any:
 
 def blocks(found: Discs, side: int) -> Iterator[Any]:
     """Yield the slide in blocks, row by row."""
-    for top in range(0, SIDE, side):
-        for left in range(0, SIDE, side):
-            block = np.full((side, side), 30, np.uint8)
-            x, y, radius = found.T
-            near = (x + radius > left) & (x - radius < left + side) & (y + radius > top) & (y - radius < top + side)
+    x, y, radius, _ = found.T
+    for top in range(0, side, BLOCK):
+        for left in range(0, side, BLOCK):
+            block = np.full((BLOCK, BLOCK), GROUND, np.uint8)
+            near = (x + radius > left) & (x - radius < left + BLOCK) & (y + radius > top) & (y - radius < top + BLOCK)
             for disc in found[near]:
-                block[inside(disc, left, top, side, side)] = 200
+                block[inside(disc, left, top, BLOCK, BLOCK)] = disc[3]
             yield block
+
+
+@pytest.fixture(scope="module")
+def slide(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """A function that returns a slide with a side of so many pixels."""
+    folder = tmp_path_factory.mktemp("slides")
+
+    def write(side: int) -> Path:
+        path = folder / f"{side}.tif"
+        if not path.exists():
+            options: dict[str, Any] = {"tile": (BLOCK, BLOCK), "compression": "lzw", "bigtiff": True}
+            tifffile.imwrite(path, blocks(discs(side), side), shape=(side, side), dtype=np.uint8, **options)
+        return path
+
+    return write
 
 
 class PartsClient:
     """A client whose objects are the connected bright parts of a tile."""
 
     def everything(self, pixels: Any) -> list[Segment]:
-        count, labels = cv2.connectedComponents((pixels[:, :, 0] > 100).astype(np.uint8))
+        count, labels = cv2.connectedComponents((pixels[:, :, 0] > GROUND).astype(np.uint8))
         return [Segment(labels == number, 0.9, None) for number in range(1, count)]
 
 
-def iou(found: LargeObject, disc: Any) -> float:
-    x1, y1, x2, y2 = found.region
+def iou(box: Any, mask: Any, disc: Any) -> float:
+    """Compare an object with its mask inside a box with a disc."""
+    x1, y1, x2, y2 = box
     truth = inside(disc, x1, y1, x2 - x1, y2 - y1)
     whole = np.pi * disc[2] ** 2  # also of the part outside of the object's box
-    common = float((found.mask & truth).sum())
-    return common / (whole + found.area - common)
+    common = float((mask & truth).sum())
+    return common / (whole + mask.sum() - common)
+
+
+def check(found: list[tuple[Any, Any]], truth: Discs, side: int) -> None:
+    """Check objects, each a box and the mask inside it: none is lost or doubled, or worse at a border of tiles."""
+    assert len(found) == len(truth)
+    places = np.array([box for box, _ in found])
+    centres = (places[:, :2] + places[:, 2:]) / 2
+    nearest = [int(np.argmin(((truth[:, :2] - centre) ** 2).sum(axis=1))) for centre in centres]
+    assert sorted(nearest) == list(range(len(truth)))
+    values = np.array([iou(*each, truth[number]) for each, number in zip(found, nearest, strict=True)])
+    starts = np.arange(0, side, TILE - OVERLAP)  # close to where tiles begin
+    crosses = np.array([any(((box[:2] < start) & (start < box[2:])).any() for start in starts) for box in places])
+    print(f"{len(found)} objects, {crosses.sum()} on borders: mean IoU", end=" ")
+    print(f"{values[crosses].mean():.5f} there, {values[~crosses].mean():.5f} elsewhere, at least {values.min():.4f}")
+    assert len(found) / 10 < crosses.sum() < 9 * len(found) / 10
+    assert abs(values[crosses].mean() - values[~crosses].mean()) < 0.01
+    assert values.min() > 0.95
+
+
+def placed(found: LargeObject) -> tuple[Any, Any]:
+    x1, y1, x2, y2 = found.box
+    left, top, *_ = found.region
+    return found.box, found.mask[y1 - top : y2 - top, x1 - left : x2 - left]
 
 
 @pytest.mark.timeout(1200)
-def test_a_slide_with_two_thousand_objects(tmp_path: Path) -> None:
-    truth = discs()
-    path = tmp_path / "slide.tif"
-    tifffile.imwrite(
-        path,
-        blocks(truth, 2000),
-        shape=(SIDE, SIDE),
-        dtype=np.uint8,
-        tile=(2000, 2000),
-        compression="lzw",
-        bigtiff=True,
-    )
+def test_a_slide_with_two_thousand_objects(slide: Callable[[int], Path]) -> None:
+    path = slide(SIDE)
     process = psutil.Process()
     before = most = process.memory_info().rss  # earlier tests of this process have left theirs
 
@@ -90,14 +127,35 @@ def test_a_slide_with_two_thousand_objects(tmp_path: Path) -> None:
         client: Any = PartsClient()
         found = LargeImageClient(client, image).everything(tile=TILE, overlap=OVERLAP, progress=watch)
     assert most - before < MEMORY
-    assert len(found) == len(truth)
-    places = np.array([each.box for each in found])
-    centres = (places[:, :2] + places[:, 2:]) / 2
-    nearest = [int(np.argmin(((truth[:, :2] - centre) ** 2).sum(axis=1))) for centre in centres]
-    assert sorted(nearest) == list(range(len(truth)))
-    values = np.array([iou(each, truth[number]) for each, number in zip(found, nearest, strict=True)])
-    starts = np.arange(0, SIDE, TILE - OVERLAP)  # close to where tiles begin
-    crosses = np.array([any(((box[:2] < start) & (start < box[2:])).any() for start in starts) for box in places])
-    assert 200 < crosses.sum() < len(found) - 200
-    assert abs(values[crosses].mean() - values[~crosses].mean()) < 0.01
-    assert values.min() > 0.95
+    check([placed(each) for each in found], discs(SIDE), SIDE)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("side", [10_000, pytest.param(SIDE, marks=pytest.mark.nightly)])
+def test_the_command_annotates_a_slide_with_many_objects(
+    slide: Callable[[int], Path], side: int, tmp_path: Path
+) -> None:
+    """The client of this process finds objects by their greys."""
+    words = ["annotate", str(slide(side)), "--large", "--with", "everything", "--out", str(tmp_path / "out"), "-q"]
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    cut = ["--tile", str(TILE), "--overlap", str(OVERLAP)]
+    process = subprocess.Popen([sys.executable, "-m", "support.large_run", *words, *cut], env=path)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    print(f"{usage.ru_maxrss / 1e6:.2f} GB", end=", ")
+    assert usage.ru_maxrss * 1024 < MEMORY
+    features = json.loads((tmp_path / f"out/geojson/{side}.geojson").read_text())["features"]
+    check([drawn(each) for each in features], discs(side), side)
+
+
+def drawn(feature: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the box and the mask of a GeoJSON feature."""
+    ((corners, *holes),) = feature["geometry"]["coordinates"]
+    assert not holes
+    low, high = np.floor(np.min(corners, axis=0)).astype(int), np.ceil(np.max(corners, axis=0)).astype(int)
+    fine = np.zeros(4 * (high - low)[::-1], np.uint8)
+    cv2.fillPoly(fine, [np.rint(4 * (np.array(corners) - low)).astype(np.int32)], 1)
+    mask = fine[2::4, 2::4].astype(bool)  # the centres of pixels
+    assert mask.sum() == pytest.approx(feature["properties"]["area"], rel=0.05)  # outlines leave out some corners
+    return (*low, *high), mask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class ColourClient:
     """A client whose mask of a prompt is the connected colour under it, and whose objects are all colours."""
 
     def __init__(self) -> None:
-        self.encoded: list[np.ndarray] = []
+        self.encoded: list[np.ndarray] | deque[np.ndarray] = []
 
     def encode(self, pixels: np.ndarray) -> Any:
         self.encoded.append(pixels)
@@ -79,7 +80,8 @@ class ColourClient:
 
     def everything(self, pixels: np.ndarray, **_: Any) -> list[Segment]:
         self.encoded.append(pixels)
-        return [Segment(pixels[:, :, 0] == color, 0.9, None) for color in np.unique(pixels) if color != GROUND]
+        colors = np.flatnonzero(np.bincount(pixels[:, :, 0].ravel()))
+        return [Segment(pixels[:, :, 0] == color, 0.9, None) for color in colors if color != GROUND]
 
 
 class ColourServer(ColourClient):
@@ -92,6 +94,7 @@ class ColourServer(ColourClient):
 
     def __init__(self, url: str | None = None, family: str = "sam2", **_: Any) -> None:
         super().__init__()
+        self.encoded = deque(maxlen=1)  # all tiles of a large image would fill the memory
         self.family = get_family(family)
 
     def __enter__(self) -> ColourServer:

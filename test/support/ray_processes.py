@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from support.uv_environment import make_environment
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = ["-c", "from support.ray_run import main; main()"]
@@ -22,18 +21,8 @@ NO_UV = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 @pytest.fixture(scope="module")
 def ray_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a Python with Ray, which needs another NumPy than the local server; skip where it cannot be installed."""
-    if importlib.util.find_spec("uv") is None:
-        pytest.skip("needs uv, which brings Ray: pip install uv")
-    folder = tmp_path_factory.mktemp("ray") / "venv"
-    python = folder / "bin" / "python"
-    uv = [sys.executable, "-m", "uv"]
-    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(folder)], check=True)
     packages = ["-r", str(ROOT / "pyproject.toml"), "--extra", "ray", "--extra", "tiles", "pytest"]
-    install = [*uv, "pip", "install", "-q", "--python", str(python), *packages]
-    installed = subprocess.run(install, capture_output=True, text=True, check=False)
-    if installed.returncode:
-        pytest.skip(f"Ray cannot be installed: {installed.stderr[-300:]}")
-    return python
+    return make_environment(tmp_path_factory.mktemp("ray") / "venv", packages)
 
 
 def start(python: Path, words: list[str], folder: Path) -> subprocess.Popen[str]:

@@ -17,9 +17,10 @@ from ..everything.parameters import parameters_of
 from ..families import get_family
 from ..families.names import model_name
 from ..families.tables import DECODER, ENCODER
+from ..inputs.remote import is_remote, place_of
 from .large_prompts import prompts_of_tiles
 from .large_sources import Tiling, read_large_source, tiles_of
-from .places import is_remote, place_of, remote_bytes
+from .places import remote_bytes
 from .prompts import Prompts
 from .reading import read_boxes, read_clicks, read_masks
 from .records import ImageRecord

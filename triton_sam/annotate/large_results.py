@@ -6,14 +6,13 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..families.base import Size
 from ..masks import mask_to_box
 from ..tiles import LargeObject, open_large_image
 from ..tiles.georeference import Georeference
 from ..tiles.joining import Joiner, Placed, to_object
-from .large_sources import LargeItem, TileItem
+from .large_sources import LargeItem, TileItem, file_of
 from .records import ImageRecord
 from .sources import ImageItem
 
@@ -54,6 +53,7 @@ def joined(items: Sequence[ImageItem], records: Iterable[ImageRecord], *, is_sea
 
     Raises:
         ImageError: an image is gone.
+        DownloadError: the storage of an image cannot be reached.
     """
     tiles = {item.id: item for item in items if isinstance(item, TileItem)}
     pairs = ((tiles[record.id], record) for record in records if record.id in tiles)
@@ -77,7 +77,7 @@ def _result(image: LargeItem, group: Iterable[tuple[TileItem, ImageRecord]], is_
     for category in sorted(joiners):
         found += [(category, part) for part in joiners[category].joined()]
     size = image.size or image.level
-    with open_large_image(Path(str(image.path)), channels=channels) as opened:
+    with open_large_image(file_of(image), channels=channels) as opened:
         georeference = opened.georeference
     objects = [to_object(part, image.level, size) for _, part in found]
     return LargeResult(image.id, image.name, size, georeference, objects, [category for category, _ in found])

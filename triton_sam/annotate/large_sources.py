@@ -12,11 +12,12 @@ from pathlib import Path
 from ..errors import ConfigurationError, ImageError, InputError
 from ..families.base import Size
 from ..inputs.images import ImageSource
+from ..inputs.remote import is_remote, place_of
 from ..tiles import LargeImage, open_large_image
-from ..tiles.folders import is_zarr, large_images_below
+from ..tiles.folders import SUFFIXES, is_zarr, large_images_below
 from ..tiles.joining import tiles
 from ..tiles.pyramid import Region
-from .places import is_remote, place_of
+from .places import FramePlace
 from .sources import ImageItem, Skipped, Source, read_source
 
 KEPT = 8
@@ -83,8 +84,9 @@ class TileItem(ImageItem):
 
         Raises:
             ImageError: this part of the file is damaged, or the file is gone.
+            DownloadError: the storage of the file cannot be reached.
         """
-        with _OPEN.image(Path(str(self.path)), self.tiling.channels) as image:
+        with _OPEN.image(file_of(self), self.tiling.channels) as image:
             return image.levels[self.tiling.level].read(*self.region)
 
 
@@ -92,8 +94,8 @@ def read_large_source(source: str, images: Path | None, every: int, tiling: Tili
     """Find the large images of a source.
 
     Args:
-        source: a TIFF file, the folder of an OME-Zarr image, a folder of both, or a pattern, a list or a COCO data set
-            that names TIFF files.
+        source: a file, for example TIFF, the folder of an OME-Zarr image, a folder of both, or a pattern, a list or a
+            COCO data set that names files. All may lie at a URL.
         images: see read_source().
         every: use every n-th image only.
         tiling: how the images will be cut.
@@ -104,12 +106,12 @@ def read_large_source(source: str, images: Path | None, every: int, tiling: Tili
     Raises:
         InputError: the source does not exist, or has no image that can be used.
         MissingDependencyError: tifffile or zarr is not installed.
+        DownloadError: the storage of the source cannot be reached.
     """
     path = place_of(source)
-    if is_remote(path):
-        raise InputError(f"{source}: large images are read from this machine only: copy them first")
-    if path.is_dir():
-        pairs = [(path.name, path)] if is_zarr(path) else large_images_below(path)
+    if _is_searched(path):
+        is_image = path.suffix.lower() in SUFFIXES or is_zarr(path)
+        pairs = [(path.name, path)] if is_image else large_images_below(path)
         found = Source(tuple(ImageItem(number, name, each) for number, (name, each) in enumerate(pairs, 1)))
     else:
         found = read_source(source, images)
@@ -138,20 +140,37 @@ def tiles_of(source: Source, tiling: Tiling) -> Iterator[TileItem]:
                 yield TileItem(number, name, item.path, size, item, region, tiling)
 
 
+def _is_searched(path: Path) -> bool:
+    """Return whether a source is a folder or, at a URL, one image. An object store has no folders, only names."""
+    if not is_remote(path):
+        return path.is_dir()
+    return "*" not in str(path) and path.suffix.lower() not in (".json", ".txt")
+
+
+def file_of(item: ImageItem) -> Path:
+    """Return the file of an image.
+
+    Raises:
+        ImageError: it is a frame of a video.
+    """
+    if isinstance(item.path, FramePlace):
+        raise ImageError("a frame of a video is no large image")
+    return item.path
+
+
 def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
     """Open an image to learn its size.
 
     Raises:
         ImageError: it cannot be opened, it has another size than the source says, or it has too few levels.
     """
-    if not isinstance(item.path, Path):
-        raise ImageError("a frame of a video is no large image")
-    with open_large_image(item.path, channels=tiling.channels) as image:
+    path = file_of(item)
+    with open_large_image(path, channels=tiling.channels) as image:
         if item.size is not None and item.size != image.size:
             raise ImageError(f"the file has {image.size[0]} x {image.size[1]} pixels, and the source says {item.size}")
         if tiling.level >= len(image.levels):
             raise ImageError(f"there is no level {tiling.level}: the last one is {len(image.levels) - 1}")
-        return LargeItem(item.id, item.name, item.path, image.size, image.levels[tiling.level].size)
+        return LargeItem(item.id, item.name, path, image.size, image.levels[tiling.level].size)
 
 
 class _OpenImages:

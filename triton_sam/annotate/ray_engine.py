@@ -135,17 +135,31 @@ def _cluster(address: str | None, actors: int) -> Iterator[type[Exception]]:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
         options |= {"num_cpus": actors + 1, "include_dashboard": False}
-    try:
-        ray.init(address=address or "local", **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigurationError(f"there is no Ray cluster at {address or 'this machine'}: {reason[:200]}") from error
+    _start(ray, address, options)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     try:
         yield ray.exceptions.RayError
     finally:
         ray.shutdown()
+
+
+def _start(ray: Any, address: str | None, options: Mapping[str, Any]) -> None:
+    """Connect to a cluster, or start Ray on this machine, which Ray gives up after 30 s: several times if need be.
+
+    Raises:
+        ConfigurationError: there is no cluster at the address, or Ray does not start.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            ray.init(address=address or "local", **options)
+            return
+        except Exception as error:  # Ray raises a plain Exception if its processes take too long
+            ray.shutdown()
+            if address is not None or attempt + 1 == ATTEMPTS:
+                reason = " ".join(str(error).split())
+                where = address or "this machine"
+                raise ConfigurationError(f"there is no Ray cluster at {where}: {reason[:200]}") from error
 
 
 def check_ray() -> None:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import glob
 import json
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..families.base import Size
 from ..inputs.images import SUFFIXES, ImageSource
-from ..inputs.video import open_frames
-from .places import (
-    VIDEO_SUFFIXES,
-    FramePlace,
-    content_of,
-    files_below,
-    files_matching,
-    is_remote,
-    place_of,
-    remote_bytes,
-)
+from ..inputs.remote import copy_of, is_remote, place_of
+from ..inputs.video import FrameSource, open_frames
+from .places import VIDEO_SUFFIXES, FramePlace, content_of, files_below, files_matching, remote_bytes
 
 OBJECT = {1: "object"}
 """The categories of a run whose source and prompts name none."""
@@ -92,7 +88,7 @@ def read_source(source: str, images: Path | None = None, every: int = 1) -> Sour
     Args:
         source: a folder, which is searched with its subfolders; a glob pattern, in which ``**`` stands for folders; a
             text file (.txt) with one path on each line; a COCO data set (.json); one image file; or one video file,
-            whose frames are images with the names VIDEO/00000.png and so on. All but the video may lie at a URL.
+            whose frames are images with the names VIDEO/00000.png and so on. All may lie at a URL.
         images: the folder that the paths of a list or of a COCO data set start from; None: the folder of that file.
         every: use every n-th image or frame only, from the first one on.
 
@@ -157,15 +153,27 @@ def _of_video(path: Path) -> Source:
     """Name the frames of a video.
 
     Raises:
-        InputError: the video lies at a URL.
         VideoError: it is missing, damaged or not a video.
+        ImageError: (at a URL) it is not there, or may not be read.
+        DownloadError: (at a URL) the storage cannot be reached.
         MissingDependencyError: PyAV is not installed.
     """
-    if is_remote(path):
-        raise InputError(f"{path}: a video is read from this machine only, because reading goes back: copy it first")
-    frames = open_frames(path)
+    frames = _copied_frames(path) if is_remote(path) else open_frames(path)
     places = ((f"{path.stem}/{index:05d}.png", FramePlace(frames, index)) for index in range(frames.num_frames or 0))
     return Source(tuple(ImageItem(index, name, place, frames.size) for index, (name, place) in enumerate(places, 1)))
+
+
+def _copied_frames(path: Path) -> FrameSource:
+    """Copy a video at a URL into a temporary folder, because reading goes back, and open the copy."""
+    folder = tempfile.mkdtemp(prefix="triton-sam-")
+    remove = partial(shutil.rmtree, folder, ignore_errors=True)
+    try:
+        frames = open_frames(copy_of(path, Path(folder)))
+    except BaseException:
+        remove()
+        raise
+    weakref.finalize(frames, remove)  # also at the end of the process
+    return frames
 
 
 def _of_paths(paths: Iterable[tuple[str, Path]]) -> Source:

@@ -29,7 +29,6 @@ from ..annotate.job import WORDS, Inputs, Job, Task
 from ..annotate.large_results import joined
 from ..annotate.large_sources import Tiling, close_files
 from ..annotate.large_writers import LARGE_WRITERS
-from ..annotate.places import place_of
 from ..annotate.ray_engine import annotate_with_ray, check_ray
 from ..annotate.records import ImageRecord
 from ..annotate.run import annotate
@@ -39,6 +38,7 @@ from ..annotate.writers import WRITERS
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError, InputError
 from ..families.sam2 import Sam2
+from ..inputs.remote import place_of
 from . import _everything_options, _options, _server, _tile_options, _words_options
 
 THREADS, RAY = "threads", "ray"
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="folder, pattern, list (.txt), COCO data set (.json), image or video; all but videos may be URLs",
+        help="folder, pattern, list (.txt), COCO data set (.json), image or video; or a URL of one",
     )
     parser.add_argument("--with", dest="task", choices=TASKS, required=True, help="where masks come from")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")

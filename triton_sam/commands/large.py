@@ -7,7 +7,8 @@ Examples:
   triton-sam large slide.svs --precompute
   triton-sam large slide.svs --embeddings --point 51200,30400 --out cell.geojson
 
-It reads TIFF, BigTIFF, GeoTIFF, SVS, OME-TIFF and OME-Zarr. docs/how-to/large-images.md describes the levels.
+It reads TIFF, BigTIFF, GeoTIFF, SVS, OME-TIFF and OME-Zarr, also at URLs.
+docs/how-to/large-images.md describes the levels.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .._common.signals import ends_by_interrupt
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError
 from ..everything.parameters import parameters_of
+from ..inputs.remote import is_remote, place_of
 from ..masks.drawing import overlay_objects
 from ..masks.polygons import trace_polygons
 from ..tiles import LargeImage, LargeImageClient, LargeObject, open_large_image, precompute
@@ -44,7 +46,7 @@ BESIDE = Path()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
-    parser.add_argument("image", type=Path, metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder")
+    parser.add_argument("image", metavar="IMAGE", help="TIFF file with a pyramid, or OME-Zarr folder; also a URL")
     parser.add_argument(
         "--point",
         action="append",
@@ -114,9 +116,16 @@ def _connected(args: argparse.Namespace) -> Iterator[SamTritonClient]:
 
 
 def _embeddings(args: argparse.Namespace) -> Path | None:
-    """Return the folder of the embeddings."""
-    is_beside = args.embeddings == BESIDE or (args.precompute and args.embeddings is None)
-    found: Path | None = default_path(args.image, args.name or args.model) if is_beside else args.embeddings
+    """Return the folder of the embeddings.
+
+    Raises:
+        ConfigurationError: it would lie beside an image at a URL.
+    """
+    found: Path | None = args.embeddings
+    if found == BESIDE or (args.precompute and found is None):
+        if is_remote(place_of(args.image)):
+            raise ConfigurationError("the image lies at a URL: give --embeddings DIR with a folder on this machine")
+        return default_path(args.image, args.name or args.model)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Opens large images: TIFF, BigTIFF, GeoTIFF, SVS and OME-TIFF by tifffile, OME-Zarr by zarr.
+"""Opens large images: TIFF, BigTIFF, GeoTIFF, SVS and OME-TIFF by tifffile, OME-Zarr by zarr, other maps by rasterio.
 
 References: the OME-NGFF specification 0.4 and 0.5, section "multiscales" (https://ngff.openmicroscopy.org), and
 tifffile's documentation of `TiffPageSeries.levels`.
@@ -6,16 +6,20 @@ tifffile's documentation of `TiffPageSeries.levels`.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
 from .._common.extras import missing
-from ..errors import ImageError
+from ..errors import DownloadError, ImageError, SamError
+from ..inputs.remote import RemoteFile, is_remote, place_of
+from . import rasters
+from .folders import is_zarr
 from .georeference import georeference_of
 from .pyramid import Bytes, LargeImage, Level
 
@@ -31,7 +35,8 @@ def open_large_image(
     """Open a large image. Only parts of it are read, when they are needed.
 
     Args:
-        path: a TIFF file (also BigTIFF, GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image.
+        path: a TIFF file (also BigTIFF, GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image, on this machine
+            or at a URL that fsspec reads; or, on this machine, a map that rasterio reads (.jp2, .j2k, .vrt, .img).
         channels: the channels that become red, green and blue. An image with fewer channels is grey.
         index: the position along further axes by their name, for example ``{"T": 3, "Z": 10}``; 0 for the others.
 
@@ -40,18 +45,33 @@ def open_large_image(
 
     Raises:
         ImageError: the file is missing, damaged, or of another format.
-        MissingDependencyError: tifffile or zarr is not installed.
+        MissingDependencyError: tifffile or zarr, or a package for this kind of URL, is not installed.
+        ConfigurationError: fsspec does not know this kind of URL.
+        DownloadError: the storage cannot be reached, even after several attempts.
     """
-    path = Path(path)
-    opened = _open_zarr if path.is_dir() else _open_tiff
+    place = cast(Path, path) if is_remote(path) else place_of(os.fspath(path))
     try:
-        return opened(path, tuple(channels), dict(index or {}))
-    except (ImageError, ImportError):
+        return _kind_of(place)(place, tuple(channels), dict(index or {}))
+    except (SamError, ImportError):
         raise
     except FileNotFoundError as error:
         raise ImageError(f"{path}: there is no such file") from error
     except Exception as error:  # tifffile and zarr raise almost any exception for damaged files
         raise ImageError(f"{path} cannot be read as a large image: {_line(error)}") from error
+
+
+def _kind_of(place: Path) -> Callable[[Path, tuple[int, ...], dict[str, int]], LargeImage]:
+    """Return the function that opens an image.
+
+    Raises:
+        ImageError: a map of this format lies at a URL.
+    """
+    if place.suffix.lower() in rasters.SUFFIXES and not place.is_dir():
+        if is_remote(place):
+            raise ImageError(f"{place}: maps of this format are read from this machine only: copy it first")
+        return _open_raster
+    folder = is_zarr(place) if is_remote(place) else place.is_dir()
+    return _open_zarr if folder else _open_tiff
 
 
 def check_packages() -> None:
@@ -72,18 +92,17 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _check_header(path: Path) -> None:
+def _check_header(path: Path, file: IO[bytes]) -> None:
     """Check the first bytes of a file, because tifffile's error for another format shows them as they are.
 
     Raises:
         ImageError: they are not those of a TIFF file.
     """
-    with path.open("rb") as file:
-        if file.read(2) not in _BYTE_ORDERS:
-            raise ImageError(
-                f"{path} cannot be read as a large image: give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the "
-                "folder of an OME-Zarr image; for small images, such as JPEG and PNG, use `triton-sam predict`"
-            )
+    if file.read(2) not in _BYTE_ORDERS:
+        raise ImageError(
+            f"{path} cannot be read as a large image: give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the "
+            "folder of an OME-Zarr image; for small images, such as JPEG and PNG, use `triton-sam predict`"
+        )
 
 
 def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
@@ -92,32 +111,61 @@ def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
         import zarr
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
-    _check_header(path)
-    file = tifffile.TiffFile(path)
-    try:
+    with contextlib.ExitStack() as stack:
+        source: Any = path  # tifffile finds the other files of an OME-TIFF beside it
+        if is_remote(path):
+            source = stack.enter_context(contextlib.closing(RemoteFile(path)))
+            _check_header(path, source)
+            source.seek(0)
+        else:
+            with path.open("rb") as local:
+                _check_header(path, local)
+        file = stack.enter_context(tifffile.TiffFile(source))
         series = file.series[0]
         arrays = [zarr.open(series.aszarr(level=level), mode="r") for level in range(len(series.levels))]
         levels = _levels(arrays, [level.axes for level in series.levels], channels, index)
         tags = (file.pages.first.geotiff_tags if file.is_geotiff else None) or {}
-        return LargeImage(path.name, levels, georeference_of(tags), file.close)
-    except BaseException:
-        file.close()
-        raise
+        if source is not path and source.failure:  # tifffile leaves out what it cannot read
+            raise source.failure
+        return LargeImage(path.name, levels, georeference_of(tags), stack.pop_all().close)
 
 
 def _open_zarr(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
     try:
-        import zarr
+        import zarr  # noqa: F401
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
-    group: Any = zarr.open_group(path, mode="r")
+    arrays, axes = _remote_arrays(path) if is_remote(path) else _arrays(path, path)
+    return LargeImage(path.name, _levels(arrays, [axes] * len(arrays), channels, index))
+
+
+def _remote_arrays(path: Any) -> tuple[list[Any], str]:
+    from .remote_store import PatientStore, RemoteArray, checked
+
+    store = PatientStore.from_url(str(path), storage_options=dict(path.storage_options), read_only=True)
+    with checked():
+        arrays, axes = _arrays(path, store)
+    return [RemoteArray(array) for array in arrays], axes
+
+
+def _arrays(path: Path, store: Any) -> tuple[list[Any], str]:
+    """Return the levels of an OME-Zarr image and the names of their axes."""
+    import zarr
+
+    group: Any = zarr.open_group(store, mode="r")
     attributes: dict[str, Any] = dict(group.attrs)
     described = attributes.get("ome", attributes).get("multiscales")
     if not described:
         raise ImageError(f"{path} is not an OME-Zarr image: it has no multiscales")
     axes = "".join(axis["name"] if isinstance(axis, dict) else axis for axis in described[0]["axes"]).upper()
-    arrays = [group[each["path"]] for each in described[0]["datasets"]]
-    return LargeImage(path.name, _levels(arrays, [axes] * len(arrays), channels, index))
+    return [group[each["path"]] for each in described[0]["datasets"]], axes
+
+
+def _open_raster(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
+    with contextlib.ExitStack() as stack:
+        bands, place = stack.enter_context(rasters.opened(path))
+        levels = _levels(bands, ["CYX"] * len(bands), channels, index)
+        return LargeImage(path.name, levels, place, stack.pop_all().close)
 
 
 def _levels(
@@ -184,9 +232,12 @@ def _readable(read: Any, x1: int, y1: int, x2: int, y2: int) -> np.ndarray[Any, 
 
     Raises:
         ImageError: this part of the file is damaged.
+        DownloadError: its storage cannot be reached.
     """
     try:
         values: np.ndarray[Any, Any] = read(x1, y1, x2, y2)
+    except DownloadError:
+        raise
     except Exception as error:  # see open_large_image
         raise ImageError(f"the part from ({x1}, {y1}) to ({x2}, {y2}) cannot be read: {_line(error)}") from error
     return values

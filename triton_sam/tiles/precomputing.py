@@ -19,9 +19,10 @@ from ..families import get_family
 from ..families.sam1 import Sam1
 from ..inputs.embeddings import ImageEmbeddings
 from .blocks import Blocks
+from .folders import FEATURES
 from .parts import SIDE
 from .pyramid import LargeImage
-from .stored import FEATURES, OWN, PIXELS, StoredTiles, group_of, hash_of, signature_of
+from .stored import OWN, PIXELS, StoredTiles, group_of, hash_of, signature_of
 
 THREADS = 2
 """Tiles at a time: while the server encodes one, the other is read or written."""

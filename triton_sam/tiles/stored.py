@@ -25,10 +25,10 @@ from ..families.base import FloatArray, Size
 from ..families.sam1 import Sam1
 from ..inputs.embeddings import ImageEmbeddings
 from .blocks import Blocks
+from .folders import FEATURES
 from .parts import length_for
 from .pyramid import Bytes, LargeImage, Level, Region, Window
 
-FEATURES = "features"
 OWN = "triton_sam"
 """The attribute with what micro-sam does not know: the encoder. Files of micro-sam do not have it."""
 PIXELS = "triton_sam_pixels"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
+import gc
 import importlib.util
 import io
 import json
 import pickle
 import sys
-import threading
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,46 +16,27 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.annotated import SIZE, FakeServers, coco, files_of, servers, write_data_set, write_images
+from support.web_storage import Storage, web
 
-from triton_sam.annotate import places
 from triton_sam.annotate.sources import read_source
 from triton_sam.cli import main
-from triton_sam.errors import ConfigurationError, DownloadError, ImageError, InputError, MissingDependencyError
+from triton_sam.errors import (
+    ConfigurationError,
+    DownloadError,
+    ImageError,
+    InputError,
+    MissingDependencyError,
+    VideoError,
+)
+from triton_sam.inputs import remote
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("upath")
-__all__ = ["servers"]
+__all__ = ["servers", "web"]
 
 
 def names(source: str, **options) -> list[str]:
     return [item.name for item in read_source(source, **options).items]
-
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves files, and fails as often as the server says, with its status."""
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        if self.server.failures and self.path.endswith(".png"):
-            self.send_error(self.server.failures.pop())
-            return
-        super().do_GET()
-
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[http.server.ThreadingHTTPServer]:
-    """A web server of the folder `web`."""
-    (tmp_path / "web").mkdir()
-    handler = functools.partial(Handler, directory=str(tmp_path / "web"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.failures, server.asked = [], []
-        server.url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
 
 
 @pytest.fixture
@@ -87,9 +67,7 @@ def test_every_leaves_images_out(bucket: str, tmp_path: Path) -> None:
     assert names(str(tmp_path), every=4) == ["000.png", "004.png"]
 
 
-def test_a_data_set_at_a_url_gives_the_files_of_a_local_one(
-    web: http.server.ThreadingHTTPServer, servers: FakeServers, tmp_path: Path
-) -> None:
+def test_a_data_set_at_a_url_gives_the_files_of_a_local_one(web: Storage, servers: FakeServers, tmp_path: Path) -> None:
     local = write_data_set(tmp_path / "web", 5)
     common = ["--with", "boxes", "-q", "--format", "coco", "labels"]
     assert main(["annotate", str(local), *common, "--out", str(tmp_path / "one")]) == 0
@@ -104,7 +82,7 @@ def test_a_data_set_at_a_url_gives_the_files_of_a_local_one(
 
 
 def test_a_remote_image_that_is_not_there_is_one_line_of_errors(
-    web: http.server.ThreadingHTTPServer, servers: FakeServers, tmp_path: Path
+    web: Storage, servers: FakeServers, tmp_path: Path
 ) -> None:
     write_images(tmp_path / "web", 2)
     document = coco(["000.png", "gone.png", "001.png"])
@@ -118,13 +96,13 @@ def test_a_remote_image_that_is_not_there_is_one_line_of_errors(
 
 
 def test_a_storage_that_is_gone_ends_the_run_and_marks_no_image_as_bad(
-    web: http.server.ThreadingHTTPServer,
+    web: Storage,
     servers: FakeServers,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(places, "PAUSE", 0.01)
+    monkeypatch.setattr(remote, "PAUSE", 0.01)
     source = write_data_set(tmp_path / "web", 3)
     web.failures = [500] * 100
     command = ["annotate", str(source), "--images", web.url, "--with", "boxes", "-q", "--out", str(tmp_path / "out")]
@@ -142,7 +120,7 @@ def test_a_storage_that_is_gone_ends_the_run_and_marks_no_image_as_bad(
         (lambda: read_source("s3://bucket/photos"), MissingDependencyError, "s3fs"),
         (lambda: read_source("nope://bucket/photos"), ConfigurationError, "nope"),
         (lambda: read_source("memory://nobody/photos"), InputError, "there is no image"),
-        (lambda: read_source("memory://nobody/clip.mp4"), InputError, "copy it first"),
+        (lambda: read_source("memory://nobody/clip.mp4"), ImageError, "there is no such file"),
         (lambda: read_source("memory://nobody/list.txt"), ImageError, "there is no such file"),
     ],
 )
@@ -160,7 +138,7 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
 
 
 def test_a_storage_that_does_not_answer_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "PAUSE", 0.01)
+    monkeypatch.setattr(remote, "PAUSE", 0.01)
     calls = []
 
     def call() -> bytes:
@@ -168,8 +146,8 @@ def test_a_storage_that_does_not_answer_is_asked_a_few_times(monkeypatch: pytest
         raise TimeoutError("too late")
 
     with pytest.raises(DownloadError, match=r"x cannot be read: TimeoutError: too late"):
-        places.patiently("x", call)
-    assert len(calls) == places.ATTEMPTS
+        remote.patiently("x", call)
+    assert len(calls) == remote.ATTEMPTS
 
 
 def write_video(path: Path, frames: int) -> Path:
@@ -200,6 +178,26 @@ def test_the_frames_of_a_video_are_images(servers: FakeServers, tmp_path: Path) 
     assert labels.shape == SIZE[::-1]
     assert labels.sum() == 9
     assert len(json.loads((tmp_path / "out/coco.json").read_text())["annotations"]) == 3
+
+
+def test_a_video_at_a_url_is_copied_and_the_copy_removed(
+    web: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "copies").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "copies"))
+    monkeypatch.setattr(remote, "PAUSE", 0.01)
+    local = read_source(str(write_video(web.folder / "clip.mp4", 6)))
+    web.failing, web.failures = ".mp4", [503]
+    source = read_source(f"{web.url}/clip.mp4")
+    assert [item.name for item in source.items] == [item.name for item in local.items]
+    assert [item.content() for item in source.items] == [item.content() for item in local.items]
+    assert list((tmp_path / "copies").iterdir())
+    del source
+    gc.collect()
+    (web.folder / "bad.mp4").write_bytes(b"no video")
+    with pytest.raises(VideoError, match="cannot be opened as a video"):
+        read_source(f"{web.url}/bad.mp4")
+    assert not list((tmp_path / "copies").iterdir())
 
 
 def test_a_file_that_is_no_video_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

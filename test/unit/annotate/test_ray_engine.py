@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from support.annotated import FakeServers, files_of, servers, write_data_set
 
 from triton_sam.annotate import ray_engine
 from triton_sam.cli import main
-from triton_sam.errors import ServerUnreachableError
+from triton_sam.errors import ConfigurationError, ServerUnreachableError
 
 __all__ = ["servers"]
 
@@ -44,8 +45,6 @@ class LostActorError(Exception):
 
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    import contextlib
-
     monkeypatch.setattr(ray_engine, "_ray_data", FakeData)
     monkeypatch.setattr(ray_engine, "_cluster", lambda *_: contextlib.nullcontext(LostActorError))
 
@@ -97,6 +96,30 @@ def test_the_pipeline_begins_again_when_ray_gives_up(
     assert annotate(data, tmp_path / "out", "--engine", "ray") == code
     error = capsys.readouterr().err.strip()
     assert error == ("triton-sam: error: Ray gave up 3 times: the actor died" if code else "")
+
+
+@pytest.mark.parametrize(("address", "failures", "calls"), [(None, 2, 3), (None, 3, 3), ("host:1", 1, 1)])
+def test_ray_that_takes_too_long_to_start_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, failures: int, calls: int
+) -> None:
+    made = []
+
+    def init(**_: Any) -> None:
+        made.append(1)
+        if len(made) <= failures:
+            raise Exception("The current node timed out during startup.")  # noqa: TRY002 - as Ray does
+
+    context = SimpleNamespace(enable_progress_bars=True)
+    data = SimpleNamespace(DataContext=SimpleNamespace(get_current=lambda: context))
+    errors = SimpleNamespace(RayError=LostActorError)
+    fake: Any = SimpleNamespace(init=init, shutdown=lambda: None, data=data, exceptions=errors)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    with contextlib.ExitStack() as stack:
+        if failures == calls:
+            stack.enter_context(pytest.raises(ConfigurationError, match="timed out during startup"))
+        with ray_engine._cluster(address, 1) as kind:
+            assert kind is LostActorError
+    assert len(made) == calls
 
 
 def test_a_full_disk_of_an_actor_is_an_error_of_the_disk() -> None:

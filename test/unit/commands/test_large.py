@@ -133,3 +133,18 @@ def test_wrong_channels_are_explained(text: str, plain: str, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         main(["large", plain, "--point", "1,1", "--channels", text])
     assert "is not one channel or three" in capsys.readouterr().err
+
+
+def test_an_image_at_a_url(plain: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    pytest.importorskip("upath")
+    storage = fsspec.filesystem("memory")
+    storage.pipe("/slides/slide.tif", Path(plain).read_bytes())
+    prompt = ["--point", "1600,1000", "-q"]
+    assert main(["large", plain, *prompt]) == 0
+    local = capsys.readouterr().out
+    assert main(["large", "memory://slides/slide.tif", *prompt]) == 0
+    assert capsys.readouterr().out == local
+    assert main(["large", "memory://slides/slide.tif", "--precompute"]) == 1
+    assert "give --embeddings DIR" in capsys.readouterr().err
+    storage.rm("/slides", recursive=True)

@@ -1,0 +1,170 @@
+"""Files at URLs that fsspec reads. A URL is a path of universal_pathlib; a storage that is away is asked again."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from .._common.backoff import spread
+from .._common.extras import missing
+from ..errors import ConfigurationError, DownloadError, ImageError, MissingDependencyError, SamError
+
+ATTEMPTS = 4
+PAUSE = 1.0
+"""Seconds, at most, before a file is asked for again; each further pause is twice as long."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_LOST = range(400, 500)
+_LATER = (408, 429)
+"""Status codes of HTTP below 500 that another attempt may change."""
+_NOT_THERE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_BLOCK = 1 << 20
+"""Bytes that are read at once from a file of which parts are needed."""
+
+Answer = TypeVar("Answer")
+
+
+def place_of(text: str) -> Path:
+    """Return the path that a text names. A URL becomes a path of universal_pathlib, which has the methods of Path.
+
+    Raises:
+        MissingDependencyError: the package for this kind of URL is not installed.
+        ConfigurationError: fsspec does not know this kind of URL.
+    """
+    if not _URL.match(text):
+        return Path(text)
+    try:
+        from upath import UPath
+    except ImportError as error:
+        raise missing("URLs need", "remote", error) from error
+    if text.lower().startswith("file://"):
+        return Path(UPath(text).path)
+    try:
+        place = UPath(text)
+        place.fs  # noqa: B018 - makes the file system, for which packages may be missing
+    except ImportError as error:
+        raise MissingDependencyError(f"{text}: {error}, for example with pip") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{text}: {error}. Copy the files to this machine") from error
+    return cast(Path, place)
+
+
+def is_remote(place: object) -> bool:
+    """Return whether a place is a URL."""
+    return hasattr(place, "fs")
+
+
+def content_at(place: Path) -> bytes:
+    """Return the content of a file at a URL.
+
+    Raises:
+        ImageError: the file is not there, or may not be read.
+        DownloadError: the storage cannot be reached, even after several attempts.
+    """
+    remote = cast(Any, place)
+    return cast(bytes, patiently(str(place), lambda: remote.fs.cat_file(remote.path)))
+
+
+def copy_of(place: Path, folder: Path) -> Path:
+    """Copy a file at a URL into a folder of this machine. See content_at() for the errors."""
+    remote, copy = cast(Any, place), folder / place.name
+    patiently(str(place), lambda: remote.fs.get_file(remote.path, str(copy)))
+    return copy
+
+
+def patiently(name: str, call: Callable[[], Answer]) -> Answer:
+    """Call a function of fsspec, and call it again if the storage is away for a moment.
+
+    Raises:
+        ImageError: the storage says that the file is not there, or may not be read.
+        DownloadError: the storage cannot be reached, even after several attempts.
+    """
+    for pause in (*pauses(), None):
+        try:
+            return call()
+        except SamError:
+            raise
+        except Exception as error:  # file systems of fsspec raise the errors of their own packages
+            failure = failure_of(name, error)
+            if pause is None or isinstance(failure, ImageError):
+                raise failure from error
+            time.sleep(pause)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def pauses() -> Iterator[float]:
+    """Yield the seconds before each further attempt."""
+    return (spread(PAUSE * 2**attempt) for attempt in range(ATTEMPTS - 1))
+
+
+def failure_of(name: str, error: Exception) -> SamError:
+    """Return the error of a file system as an ImageError, or, if another attempt may help, as a DownloadError."""
+    status = getattr(error, "status", None)
+    final = isinstance(error, _NOT_THERE) or (status in _LOST and status not in _LATER)
+    return (ImageError if final else DownloadError)(f"{name} cannot be read: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class RemoteFile:
+    """A file at a URL of which parts are read, in the form of a binary file. One thread uses it at a time.
+
+    Args:
+        place: the URL.
+
+    Attributes:
+        failure: the first error, for callers of a library that goes on after errors; None without one.
+
+    Raises:
+        ImageError: the file is not there, may not be read, or its server gives whole files only.
+        DownloadError: the storage cannot be reached, even after several attempts.
+    """
+
+    mode = "rb"
+    closed = False
+
+    def __init__(self, place: Path) -> None:
+        self.name = str(place)
+        self.failure: SamError | None = None
+        remote = cast(Any, place)
+        options = {"block_size": _BLOCK, "cache_type": "blockcache"}
+        self._file: Any = patiently(self.name, lambda: remote.fs.open(remote.path, "rb", **options))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a byte, and return its number. See RemoteFile for the errors."""
+        return self._of_parts(lambda: int(self._file.seek(offset, whence)))
+
+    def tell(self) -> int:
+        """Return the number of the next byte."""
+        return int(self._file.tell())
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes. See RemoteFile for the errors."""
+        return self._of_parts(lambda: bytes(self._file.read(size)))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.closed = True
+        self._file.close()
+
+    def _of_parts(self, call: Callable[[], Answer]) -> Answer:
+        def once() -> Answer:
+            try:
+                return call()
+            except ValueError as error:  # fsspec says so of a web server that does not know ranges
+                message = f"{self.name} cannot be read in parts: copy it to this machine"
+                raise ImageError(message) from error
+
+        try:
+            return patiently(self.name, once)
+        except SamError as error:
+            self.failure = self.failure or error
+            raise

@@ -1,0 +1,69 @@
+"""Opens maps in formats that tifffile does not read: JPEG 2000, VRT mosaics and ERDAS Imagine, by rasterio (GDAL)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._common.extras import missing
+from .georeference import Georeference
+
+SUFFIXES = (".jp2", ".j2k", ".vrt", ".img")
+"""The suffixes of such files, in lower case."""
+
+
+class Bands:
+    """One level of a map as an array (c,y,x) of which parts can be read. Threads may share it.
+
+    Args:
+        dataset: an open dataset of rasterio.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._lock = threading.Lock()  # GDAL's datasets are for one thread at a time
+        self.shape = (dataset.count, dataset.height, dataset.width)
+        self.dtype = np.dtype(dataset.dtypes[0])
+
+    def __getitem__(self, part: tuple[slice, slice, slice]) -> Any:
+        _, down, across = part
+        with self._lock:
+            return self._dataset.read(window=((down.start, down.stop), (across.start, across.stop)))
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[list[Bands], Georeference | None]]:
+    """Open a map while the block runs: its levels from the largest one, and its place.
+
+    Raises:
+        MissingDependencyError: rasterio is not installed.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        import rasterio
+    except ImportError as error:
+        raise missing(f"{path.suffix} needs", "maps", error) from error
+    if not path.is_file():
+        raise FileNotFoundError(path)
+    with contextlib.ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+            whole = stack.enter_context(rasterio.open(path))
+            smaller = [
+                stack.enter_context(rasterio.open(path, overview_level=level))
+                for level in range(len(whole.overviews(1)))
+            ]
+        yield [Bands(each) for each in (whole, *smaller)], _place(whole)
+
+
+def _place(dataset: Any) -> Georeference | None:
+    if dataset.crs is None and dataset.transform.is_identity:
+        return None
+    a, b, c, d, e, f = tuple(dataset.transform)[:6]
+    return Georeference((a, b, c, d, e, f), None if dataset.crs is None else dataset.crs.to_epsg())

@@ -220,7 +220,8 @@ class VideoFrames(FrameSource):
         container, stream = self._open()
         with container:
             try:
-                times = [frame.pts for frame in itertools.islice(container.decode(stream), CHECKED_FRAMES)]
+                first = itertools.islice(container.decode(stream), CHECKED_FRAMES)
+                times = [frame.pts for frame in first if frame.pts is not None]
             except _av().error.FFmpegError:
                 return True  # a damaged frame is an error of its own, when somebody asks for it
         return all(earlier < later for earlier, later in itertools.pairwise(times))

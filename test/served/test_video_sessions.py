@@ -5,15 +5,17 @@ import io
 import os
 import shutil
 import statistics
+import time
 
 import numpy as np
 import pytest
 from PIL import Image
+from support.session_requests import metrics
 from support.soak import total_memory
 
 from triton_sam import SAM2VideoClient
 from triton_sam._common.bundle import bundled
-from triton_sam.errors import ServerBusyError
+from triton_sam.errors import PromptError, ServerBusyError
 from triton_sam.masks.rle import rle_to_mask
 
 # The export of the models takes most of a minute.
@@ -23,6 +25,8 @@ SESSIONS, FRAMES_EACH = 32, 5
 SETTLED, LONG, BLOCK = 200, 10_000 if os.environ.get("TRITON_SAM_SOAK") == "full" else 1000, 100
 """Frames until memory is compared, all frames of the long session, and the frames of one median."""
 GROWTH = 1.01
+OBJECTS, TRACKED_OBJECTS = 1000, 64
+IDLE_SECONDS = 2
 
 
 def drawn(seed, index):
@@ -65,6 +69,44 @@ def test_the_33rd_session_is_refused(video_server):
             for video in videos:
                 video.close()
         client.open([drawn(0, 0)]).close()
+
+
+def test_1000_objects_are_refused_one_by_one_and_the_session_lives_on(video_server):
+    with SAM2VideoClient(video_server.http_url) as client, client.open([drawn(0, 0), drawn(0, 1)]) as video:
+        for object_id in range(1, OBJECTS + 1):
+            point = [[5 + object_id % 110, 45]]
+            if object_id <= TRACKED_OBJECTS:
+                video.add(0, object_id, points=point, logits=False)
+            else:
+                with pytest.raises(PromptError, match="max_objects: a session may have at most 64 objects"):
+                    video.add(0, object_id, points=point, logits=False)
+        passed = dict(video.propagate(logits=False))
+        assert [sorted(passed[frame]) for frame in (0, 1)] == [list(range(1, TRACKED_OBJECTS + 1))] * 2
+        assert video.restored == 0
+
+
+@pytest.fixture
+def hasty_server(video_models, tmp_path):
+    """A server that closes sessions soon."""
+    local_server = pytest.importorskip("triton_sam.local_server")
+    repository = tmp_path / "models"
+    shutil.copytree(video_models.repository, repository)
+    config = repository / "sam2_video" / "config.pbtxt"
+    usual, hasty = (f'key: "idle_seconds" value {{ string_value: "{seconds}" }}' for seconds in (600, IDLE_SECONDS))
+    assert usual in config.read_text()
+    config.write_text(config.read_text().replace(usual, hasty))
+    with local_server.LocalServer(repository) as server:
+        yield server
+
+
+def test_idle_sessions_are_gone_after_their_time(hasty_server):
+    with SAM2VideoClient(hasty_server.http_url) as client, client.open([drawn(0, 0), drawn(0, 1)]) as video:
+        video.add(0, 1, points=[[60, 45]])
+        answered = time.monotonic()
+        assert metrics(hasty_server, lambda figures: figures["sessions"] == 0)["sessions"] == 0
+        assert time.monotonic() - answered > IDLE_SECONDS / 2  # the session counts as used until its answer leaves
+        assert [frame for frame, _ in video.propagate()] == [0, 1]
+        assert video.restored == 1
 
 
 @pytest.mark.alone

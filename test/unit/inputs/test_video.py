@@ -93,6 +93,24 @@ def test_frames_of_a_file_have_exact_indexes_in_any_order(clip, monkeypatch):
     assert told(source.frame(3)) == 3  # a closed file opens again
 
 
+def test_time_stamps_that_are_the_order_of_decoding_are_not_believed(tmp_path, mp4):
+    """box.mp4 among the samples of OpenCV has such time stamps."""
+    path = tmp_path / "clip.mp4"
+    with av.open(str(mp4)) as container, av.open(str(path), "w") as copy:
+        stream = copy.add_stream_from_template(container.streams.video[0])
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        for time in sorted(packet.pts for packet in packets):
+            packet = packets.pop(0)
+            packet.stream, packet.pts, packet.dts = stream, time, time
+            copy.mux(packet)
+    assert has_b_frames(path)
+    source = open_frames(path)
+    assert source.num_frames == COUNT
+    for index in (0, 1, 2, COUNT - 1, 5):
+        assert told(source.frame(index)) == index
+    source.close()
+
+
 def test_going_back_decodes_from_the_last_start_alone(mp4, monkeypatch):
     source = open_frames(mp4)
     source.frame(49)

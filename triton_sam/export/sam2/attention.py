@@ -61,17 +61,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
     Args:
         query: (B,positions,heads*d).
         key: (B,others,heads*d).
-        value: (B,others,heads*d).
+        value: (B,others,heads*v).
         heads: number of heads.
 
     Returns:
-        (B,positions,heads*d)
+        (B,positions,heads*v)
     """
     return torch.onnx.ops.symbolic(
         f"{ONNX_RUNTIME_DOMAIN}::{OPERATOR}",
         (query, key, value),
         {"num_heads": heads},
         dtype=query.dtype,
-        shape=query.shape,
+        shape=(*query.shape[:2], value.shape[2]),
         version=1,
     )

@@ -179,14 +179,21 @@ class _RotaryAttention(nn.Module):
         return keys if rotation is None else _rotate(keys, rotation)
 
     def attend(self, query: Tensor, key: Tensor, x: Tensor) -> Tensor:
-        """Return the (P,L,C) output for queries (P,L,d), keys (P,T,d), and inputs (P,T,n) of the value projection."""
-        value = self.attention.v_proj(x)
+        """Return the (P,L,C) output for queries (P,L,d), keys (P,T,d), and inputs (P,T,n) of the value projection.
+
+        The rows of the softmax sum to 1, so the projection of a weighted sum is the weighted sum of projections. If the
+        projection widens its inputs (64 channels of memories become 256 in the official sizes), it comes last, and the
+        second product of the attention is as much smaller.
+        """
+        project = self.attention.v_proj
+        is_wider = project.out_features > project.in_features
+        value = x if is_wider else project(x)
         if self.fused:
             attended = attend(query, key, value, self.attention.num_heads)
         else:
             scale = query.shape[-1] ** -0.5
             attended = ((query * scale) @ key.transpose(1, 2)).softmax(dim=-1) @ value
-        output: Tensor = self.attention.out_proj(attended)
+        output: Tensor = self.attention.out_proj(project(attended) if is_wider else attended)
         return output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 CACHE_BYTES = 128 << 20
 """Decoded frames to keep, in bytes. A video that is read backwards is decoded once for each so many frames."""
+
+CHECKED_FRAMES = 32
+"""Frames whose order is compared with their time stamps, if these can be wrong."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class VideoFrames(FrameSource):
     """The frames of a video file.
 
     The constructor reads the file once without decoding it, to find the time stamps of all frames. If the file has none
-    (raw H.264, some AVI files), it decodes the file once to count them; going back then decodes from the start.
+    (raw H.264, some AVI files), or wrong ones, it decodes the file once to count them; going back then decodes from the
+    start.
 
     Args:
         path: the file, in any format that FFmpeg reads.
@@ -183,9 +188,10 @@ class VideoFrames(FrameSource):
         return container, stream
 
     def _read_timetable(self) -> Timetable | None:
-        """Read the time stamps of all frames; None if frames have no time stamp of their own."""
+        """Read the time stamps of all frames; None if frames have no time stamp of their own, or a wrong one."""
         container, stream = self._open()
         times, starts = [], []
+        is_reordered = False
         with container:
             try:
                 for packet in container.demux(stream):
@@ -194,13 +200,31 @@ class VideoFrames(FrameSource):
                     if packet.pts is None:
                         return None
                     times.append(packet.pts)
+                    is_reordered |= packet.pts != packet.dts
                     if packet.is_keyframe:
                         starts.append(packet.pts)
             except _av().error.FFmpegError as error:
                 if not times:
                     raise VideoError(f"{self.name} is damaged: {_reason(error)}") from error
+            may_be_wrong = stream.codec_context.has_b_frames and not is_reordered
+        if may_be_wrong and not self._starts_in_order():
+            return None
         times.sort()
         return Timetable(times, sorted(starts)) if len(set(times)) == len(times) else None
+
+    def _starts_in_order(self) -> bool:
+        """Whether the first frames come with ascending time stamps.
+
+        Some programs store the order of decoding as the time stamps, although the frames are shown in another order.
+        """
+        container, stream = self._open()
+        with container:
+            try:
+                first = itertools.islice(container.decode(stream), CHECKED_FRAMES)
+                times = [frame.pts for frame in first if frame.pts is not None]
+            except _av().error.FFmpegError:
+                return True  # a damaged frame is an error of its own, when somebody asks for it
+        return all(earlier < later for earlier, later in itertools.pairwise(times))
 
     def _count_by_decoding(self) -> int:
         container, stream = self._open()

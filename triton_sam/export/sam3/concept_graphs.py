@@ -174,7 +174,8 @@ class Detector(nn.Module):
         decoder = self.masks
         changed = attend_to_tokens(decoder.prompt_cross_attn, decoder.prompt_cross_attn_norm(states), features, bias)
         side = self.position.shape[-1]
-        prompted: Tensor = (states + changed).transpose(1, 2).unflatten(2, (side, side))
+        mixed: Any = states + changed
+        prompted: Tensor = mixed.transpose(1, 2).unflatten(2, (side, side))
         return prompted
 
     def _examples(self, coarse: Tensor, boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -81,9 +81,10 @@ def attend_to_image(attention: Any, tokens: Tensor, image: Tensor, placed: Tenso
     return attended
 
 
-def linear(layer: Any, states: Tensor) -> Tensor:
+def linear(layer: Any, states: Tensor) -> Any:
     """Apply a linear layer to (P,L,C) with all places as the rows of one matrix, so that its bias costs no pass."""
-    return functional.linear(states.flatten(0, 1), layer.weight, layer.bias).unflatten(0, states.shape[:2])
+    rows: Any = functional.linear(states.flatten(0, 1), layer.weight, layer.bias)
+    return rows.unflatten(0, states.shape[:2])
 
 
 def fuse(layer: Any, states: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
@@ -99,9 +100,9 @@ def fuse(layer: Any, states: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
         (P,L,C)
     """
     states = states + attend_to_tokens(layer.cross_attn, layer.layer_norm2(states), tokens, bias)
-    normal = layer.layer_norm3(states).flatten(0, 1)
-    changed: Tensor = layer.mlp(normal)
-    return states + changed.unflatten(0, states.shape[:2])
+    rows = layer.mlp(layer.layer_norm3(states).flatten(0, 1))
+    changed: Tensor = rows.unflatten(0, states.shape[:2])
+    return states + changed
 
 
 def encode_examples(layer: Any, tokens: Tensor, bias: Tensor, image: Tensor, placed: Tensor) -> Tensor:

@@ -193,6 +193,7 @@ def _place_bias(decoder: Any, boxes: Tensor, side: int) -> Tensor:
     for first, embed in ((1, decoder.box_rpb_embed_y), (0, decoder.box_rpb_embed_x)):
         offsets = (places[:, None] - corners[:, :, None, first::2]) * 8  # (P,Q,side,2)
         scaled = torch.sign(offsets) * torch.log2(torch.abs(offsets) + 1.0) / math.log2(8)
-        parts.append(functional.pad(embed(scaled).permute(0, 3, 1, 2), (0, 0, 1, 0)))  # (P,heads,1+Q,side)
+        embedded = embed(scaled.flatten(0, 2)).unflatten(0, scaled.shape[:3])  # as rows of one matrix, see linear()
+        parts.append(functional.pad(embedded.permute(0, 3, 1, 2), (0, 0, 1, 0)))  # (P,heads,1+Q,side)
     rows, columns = parts
     return (rows.unsqueeze(-1) + columns.unsqueeze(-2)).flatten(3)

@@ -218,7 +218,7 @@ def _longest(attention_mask: Tensor) -> int:
     """Return the number of tokens of the longest text of (P,T). What comes behind is padding, which only takes time."""
     tokens = attention_mask.shape[1]
     places = torch.arange(1, tokens + 1, device=attention_mask.device)
-    length = int((attention_mask * places).max().item())
+    length = int(((attention_mask == 1) * places).max().item())
     torch._check(length >= 1)  # noqa: SLF001 - torch's documentation names it
     torch._check(length <= tokens)  # noqa: SLF001
     return length

@@ -22,6 +22,12 @@ from .graphs import attend
 
 _official: Any = modeling_sam3  # parts of it have no types
 
+Bias = tuple[Tensor, Tensor]
+"""The parts of a bias of positions, see _place_bias()."""
+
+_PARTS = 9
+"""Parts of the places for an MLP. Its hidden layer has 42 MB for all places, and a ninth of that stays in caches."""
+
 _HIDDEN = -30_000.0
 """The bias of tokens that do not exist. A softmax gives them a weight of exactly 0, and fp16 can hold it."""
 
@@ -100,9 +106,11 @@ def fuse(layer: Any, states: Tensor, tokens: Tensor, bias: Tensor) -> Tensor:
         (P,L,C)
     """
     states = states + attend_to_tokens(layer.cross_attn, layer.layer_norm2(states), tokens, bias)
-    rows = layer.mlp(layer.layer_norm3(states).flatten(0, 1))
-    changed: Tensor = rows.unflatten(0, states.shape[:2])
-    return states + changed
+    parts = [
+        layer.mlp(part.flatten(0, 1)).unflatten(0, part.shape[:2])
+        for part in layer.layer_norm3(states).chunk(_PARTS, dim=1)
+    ]
+    return states + torch.cat(parts, dim=1)
 
 
 def encode_examples(layer: Any, tokens: Tensor, bias: Tensor, image: Tensor, placed: Tensor) -> Tensor:
@@ -150,7 +158,7 @@ def _decode(
     states: Tensor,
     position: Tensor,
     text: tuple[Tensor, Tensor],
-    seen: tuple[Tensor, Tensor, Tensor],
+    seen: tuple[Tensor, Tensor, Bias],
 ) -> Tensor:
     """Apply a Sam3DetrDecoderLayer to the presence token and the queries (1 or P,1+Q,C)."""
     (tokens, bias), (image, placed, places) = text, seen
@@ -165,27 +173,36 @@ def _decode(
     return normal
 
 
-def attend_to_places(attention: Any, queries: Tensor, image: Tensor, placed: Tensor, bias: Tensor) -> Tensor:
-    """Compute the attention of many queries (P,Q,C) to places of the image (P,L,C), with a bias (1 or P,heads,Q,L)."""
+def attend_to_places(attention: Any, queries: Tensor, image: Tensor, placed: Tensor, bias: Bias) -> Tensor:
+    """Compute the attention of many queries (P,Q,C) to places of the image (P,L,C), with the bias of _place_bias().
+
+    One head comes after the other, because the logits of one (4 MB) stay in a processor's caches from their product to
+    the softmax, and those of all do not.
+    """
     heads: Any = attention.num_attention_heads
     split = [
-        linear(projection, states).unflatten(2, (heads, -1)).transpose(1, 2)
+        linear(projection, states).chunk(heads, dim=2)
         for projection, states in (
             (attention.q_proj, queries),
             (attention.k_proj, placed),
             (attention.v_proj, image),
         )
     ]
-    logits = (split[0] * attention.scaling) @ split[1].transpose(2, 3) + bias
-    attended: Tensor = attention.o_proj((logits.softmax(dim=-1) @ split[2]).transpose(1, 2).flatten(2))
+    seen = []
+    for head, (query, key, value) in enumerate(zip(*split, strict=True)):
+        rows, columns = (part[:, head] for part in bias)
+        logits = (query * attention.scaling) @ key.transpose(1, 2)
+        logits = logits + (rows.unsqueeze(-1) + columns.unsqueeze(-2)).flatten(2)
+        seen.append(logits.softmax(dim=-1) @ value)
+    attended: Tensor = attention.o_proj(torch.cat(seen, dim=2))
     return attended
 
 
-def _place_bias(decoder: Any, boxes: Tensor, side: int) -> Tensor:
-    """Return (P,heads,1+Q,L), the bias of each query for each place; see Sam3DetrDecoder._get_rpb_matrix.
+def _place_bias(decoder: Any, boxes: Tensor, side: int) -> Bias:
+    """Return the bias of each query for each place; see Sam3DetrDecoder._get_rpb_matrix.
 
-    It is a sum of one part for the row and one for the column of a place. Both are small, so they are brought into the
-    order of the result before they are added. The presence token, the first row, has no bias.
+    It is a sum of one part for the row and one for the column of a place, each (P,heads,1+Q,side), which are small. The
+    presence token, the first row, has no bias.
     """
     corners = _official.box_cxcywh_to_xyxy(boxes)  # (P,Q,4)
     places = torch.arange(side, dtype=boxes.dtype, device=boxes.device) / side
@@ -195,5 +212,4 @@ def _place_bias(decoder: Any, boxes: Tensor, side: int) -> Tensor:
         scaled = torch.sign(offsets) * torch.log2(torch.abs(offsets) + 1.0) / math.log2(8)
         embedded = embed(scaled.flatten(0, 2)).unflatten(0, scaled.shape[:3])  # as rows of one matrix, see linear()
         parts.append(functional.pad(embedded.permute(0, 3, 1, 2), (0, 0, 1, 0)))  # (P,heads,1+Q,side)
-    rows, columns = parts
-    return (rows.unsqueeze(-1) + columns.unsqueeze(-2)).flatten(3)
+    return parts[0], parts[1]

@@ -18,7 +18,7 @@ from support.fake_words import NOTHING, SCORES, service_with_words
 from support.problems import problem
 
 from triton_sam.errors import ModelNotReadyError
-from triton_sam.masks.rle import rle_to_mask
+from triton_sam.masks.rle import mask_to_rle, rle_to_mask
 
 SAM3 = {"model": "sam3"}
 BOX = [10, 10, 50, 60]
@@ -100,7 +100,23 @@ def test_boxes_of_another_image(http, path, client, running, images):
     assert {each["label"] for each in answer.json()["objects"]} == {""}
     assert client.asked[-1][2].remote.content == (images / "coffee.jpg").read_bytes()
     problem(http.post(path, json={"boxes": [BOX], "example_image": "0" * 32, **SAM3}), 404)
-    assert "needs boxes" in problem(http.post(path, json={"text": "a", "example_image": other, **SAM3}), 422)["detail"]
+    assert (
+        "needs boxes or masks"
+        in problem(http.post(path, json={"text": "a", "example_image": other, **SAM3}), 422)["detail"]
+    )
+
+
+def test_masks_stand_for_their_boxes(http, path, client):
+    mask = np.zeros((600, 800), bool)
+    mask[60:90, 30:80] = True
+    body = {"boxes": [BOX], "box_labels": [1], "masks": [mask_to_rle(mask)], "mask_labels": [0], **SAM3}
+    assert http.post(path, json=body).status_code == 200
+    query = client.asked[-1][0]
+    assert (query.boxes.tolist(), query.box_labels.tolist()) == ([BOX, [30, 60, 80, 90]], [1, 0])
+    small = http.post(path, json={"masks": [mask_to_rle(mask[:300])], **SAM3})
+    assert "the example masks have 800 x 300 pixels" in problem(small, 422)["detail"]
+    endless = {"size": [1_000_000, 1_000_000], "counts": mask_to_rle(mask)["counts"]}
+    assert "damaged COCO RLE" in problem(http.post(path, json={"masks": [endless], **SAM3}), 422)["detail"]
 
 
 @pytest.mark.parametrize("form", ["polygons", "png"])

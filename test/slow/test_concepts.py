@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import shutil
@@ -230,3 +231,28 @@ def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> 
         with pytest.raises(ModelNotReadyError, match="triton-sam export sam3 --concepts"):
             client.find("dog", image=noise(9))
         assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))
+
+
+def test_the_benchmark_searches_words(exported: FamilyExport, server: LocalServer, monkeypatch) -> None:
+    """One round over gRPC with one word and two; the official detector takes part."""
+    pytest.importorskip("psutil")
+    from triton_sam.benchmark import concepts
+    from triton_sam.benchmark.run import begin, measure
+    from triton_sam.benchmark.settings import Settings
+    from triton_sam.benchmark.target import Target
+    from triton_sam.benchmark.weights import find_weights
+
+    monkeypatch.setattr(concepts, "COUNTS", (1, 2))
+    settings = Settings(duration=0.1, sections=("words",), compare=("torch",), least_rounds=1)
+    weights = find_weights("sam3", exported.repository, None)
+    target = Target("sam3", None, {"grpc": server.grpc_url}, ROOT / "test/images/coffee.jpg", weights)
+    with contextlib.closing(target):
+        results = begin(target, settings, "triton-sam benchmark")
+        measure(target, settings, results, quiet=True)
+    assert results.notes == []
+    assert {(row.what, row.who, row.size) for row in results.rows} == {
+        *((what, "session", size) for what in concepts.CASES for size in (1, 2)),
+        *(("no instance", "torch", size) for size in (1, 2)),
+    }
+    took = {row.what: row.ms.min for row in results.rows if row.ms and row.who == "session" and row.size == 2}
+    assert took["two instances a word"] > took["no instance"]  # two runs of the mask head

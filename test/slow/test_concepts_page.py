@@ -26,7 +26,7 @@ from support.tools import brushed  # noqa: E402
 
 from triton_sam import SAM2TritonClient  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
-from triton_sam.masks.rle import rle_to_mask  # noqa: E402
+from triton_sam.masks.rle import mask_to_rle, rle_to_mask  # noqa: E402
 from triton_sam.service.adapters import bridge  # noqa: E402
 from triton_sam.service.adapters.registry import ADAPTERS  # noqa: E402
 from triton_sam.service.concepts import FindRequest  # noqa: E402
@@ -172,6 +172,38 @@ def middle(mask: np.ndarray) -> tuple[int, int]:
     return int(columns[len(rows) // 2]), int(rows[len(rows) // 2])
 
 
+def test_several_words_on_the_page(browser, service: RunningService, client: SAM2TritonClient, tmp_path: Path) -> None:
+    """Two words in one search; then "more like this" on an instance of the second word keeps both words."""
+    from support.running_browser import open_page
+
+    content = picture(2, tmp_path)
+    with open_page(browser, service.url) as page:
+        bodies = []
+        page.page.on("request", lambda sent: bodies.append(sent.post_data) if sent.url.endswith("/find") else None)
+        page.page.uncheck("#hover")
+        page.open(tmp_path / "photo.png")
+        page.page.fill("#words-text", "dog, red ball")
+        page.page.press("#words-text", "Enter")
+        page.wait(SEARCHED, 200)
+        items = "tritonSam.everything.ofWords.map(({label, rle}) => [label, rle.counts])"
+        expected = client.find(["dog", "red ball"], image=content, threshold=LOWEST)
+        shown = [[each.label, each.to_rle()["counts"]] for each in expected if each.box is not None]
+        assert page.page.evaluate(items) == shown
+        assert {label for label, _ in shown} == {"dog", "red ball"}
+        assert [json.loads(body)["text"] for body in bodies] == [["dog", "red ball"]]
+        slide(page, LOWEST)
+        assert page.page.evaluate("tritonSam.everything.items.length") == len(shown)
+        page.click(*middle(largest(page)))
+        page.page.click("#words-more")
+        page.wait(SEARCHED, 200)
+        body = json.loads(bodies[-1])
+        assert (body["text"], body["box_labels"]) == (["dog", "red ball"], [1])
+        alike = client.find(body["text"], boxes=body["boxes"], box_labels=[1], image=content, threshold=LOWEST)
+        assert page.page.evaluate(items) == [
+            [each.label, each.to_rle()["counts"]] for each in alike if each.box is not None
+        ]
+
+
 def test_examples_and_thresholds_by_rest(service: RunningService, client: SAM2TritonClient) -> None:
     contents = [picture(shift) for shift in (2, 3)]
     image, other = (service.upload(content, model="sam3")["id"] for content in contents)
@@ -188,6 +220,15 @@ def test_examples_and_thresholds_by_rest(service: RunningService, client: SAM2Tr
     answer = service.http.post(f"/v1/images/{image}/find", json=body, timeout=200)
     across = client.find(**boxes, image=contents[0], example=contents[1], threshold=0, limit=3)
     assert [each["rle"] for each in answer.json()["objects"]] == [each.to_rle() for each in across]
+    shown = [np.zeros(SIZE[::-1], bool) for _ in range(2)]
+    for mask, (x1, y1, x2, y2) in zip(shown, boxes["boxes"], strict=True):
+        mask[y1:y2, x1:x2] = True
+    body = {key: value for key, value in body.items() if key not in boxes}
+    body |= {"masks": [mask_to_rle(mask) for mask in shown], "mask_labels": [1, 0]}
+    by_masks = service.http.post(f"/v1/images/{image}/find", json=body, timeout=200)
+    assert by_masks.json()["objects"] == answer.json()["objects"]
+    same = client.find(masks=shown, mask_labels=[1, 0], image=contents[0], example=contents[1], threshold=0, limit=3)
+    assert [each.to_rle() for each in same] == [each.to_rle() for each in across]
 
 
 def test_adapters_find_what_the_client_finds(

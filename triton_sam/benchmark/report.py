@@ -68,6 +68,7 @@ def make_document(results: Results, plots: dict[str, Path]) -> Document:
         ("speculative", "A moving mouse", None, _speculative),
         ("load", "Load", None, _load),
         ("overload", "Overload", None, _overload),
+        ("words", "Words", None, _words),
     ]
     thresholds = judge(results)
     if thresholds:
@@ -278,6 +279,17 @@ def _overload(results: Results) -> Iterator[Block]:
         else:
             seconds = number(row.more[NOT_RECOVERED])
             yield f"**Clicks were not as fast as before within {seconds} s after the load ended.**"
+
+
+def _words(results: Results) -> Iterator[Block]:
+    lines = []
+    for row in results.of("words"):
+        one = results.find("words", row.what, row.who, row.protocol, 1)
+        if row.ms and one and one.ms:
+            ratio = f"{row.ms.median / one.ms.median:.2f}"
+            lines.append([row.what, name_of(row.who, row.protocol), str(row.size), *_times(row), ratio])
+    yield Table(["", "", "words", "median, ms", "min - max", "n", "x one word"], lines)
+    yield "Each search has an image and words that are new to the server, so its time contains the encode."
 
 
 def _machine(results: Results) -> Table:

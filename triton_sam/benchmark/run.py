@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import __version__
 from .compare import OPERATIONS, measure_comparison
+from .concepts import measure_words
 from .load import measure_load
 from .machine import describe_machine
 from .overload import measure_overload
@@ -68,6 +69,7 @@ def measure(target: Target, settings: Settings, results: Results, *, quiet: bool
         "speculative": (measure_speculative, len(target.protocols)),
         "load": (measure_load, 1),
         "overload": (measure_overload, 3),
+        "words": (measure_words, 1),
     }
     results.complete = False
     session = target.check()

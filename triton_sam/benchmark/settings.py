@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..errors import ConfigurationError
 from .link import parse_link
 
-SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "overload")
+SECTIONS = ("latency", "comparison", "throughput", "speculative", "load", "overload", "words")
 ALTERNATIVES = ("torch", "torch-bf16", "inprocess", "openvino", "naive")
 """Contenders besides the session model: the official predictor in PyTorch, and under autocast to bf16; ONNX Runtime in
 this process (the lower limit of every server), and with its encoder in bf16 on OpenVINO; and a naive client that sends

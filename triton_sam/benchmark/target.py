@@ -94,6 +94,11 @@ class Target:
             raise ModelNotReadyError(f"{url} has no model {missing[0]!r} ready: see `triton-sam models --url {url}`")
         return self.session_model in ready
 
+    def finds_concepts(self) -> bool:
+        """Return whether the server has all models that find words."""
+        family = self.pair.family
+        return all(family.model_name(role, self.name) in self._transport.ready_models() for role in family.concepts)
+
     def server_version(self) -> str:
         """Return Triton's version."""
         return self._transport.server_version()

@@ -36,7 +36,14 @@ class Threshold:
 
 def judge(results: Results) -> list[Threshold]:
     """Return all thresholds that the results allow to judge."""
-    return [*_against_others(results), *_over_a_link(results), *_boxes(results), *_crowd(results), *_overload(results)]
+    return [
+        *_against_others(results),
+        *_over_a_link(results),
+        *_boxes(results),
+        *_crowd(results),
+        *_overload(results),
+        *_words(results),
+    ]
 
 
 def _median(results: Results, what: str, who: str, protocol: str | None = None) -> float | None:
@@ -95,6 +102,14 @@ def _crowd(results: Results) -> Iterator[Threshold]:
         yield Threshold(
             f"8 users, {row.protocol}: fewest clicks of a user to the most", least / max(most, 1), 0.33, True
         )
+
+
+def _words(results: Results) -> Iterator[Threshold]:
+    for row in results.of("words", "no instance"):
+        one = results.find("words", row.what, row.who, row.protocol, 1)
+        if row.who == "session" and row.size == 20 and row.ms and one and one.ms:
+            name = f"20 words on one image, {row.protocol}: to one word"
+            yield Threshold(name, row.ms.median / one.ms.median, 2.0, False)
 
 
 def _overload(results: Results) -> Iterator[Threshold]:

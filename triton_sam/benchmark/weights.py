@@ -15,7 +15,7 @@ from ..families import Family, get_family
 from ..repository.folder import list_models
 
 if TYPE_CHECKING:
-    from ..export.reference import Reference
+    from ..export.reference import ConceptReference, Reference
 
 RANDOM_SEED = 0
 BUILT_IN = "micro"
@@ -56,12 +56,22 @@ class Weights:
         Raises:
             MissingDependencyError: the export extra is missing, or the checkpoint is not known.
         """
-        if self.checkpoint is None and self.seed is None:
-            raise MissingDependencyError(f"the checkpoint of {self.describe()} is not here: give --weights FILE")
+        model = self._official_model(family)
         from ..export import registry
 
-        model = get_family(family).model_of_config(self.config) if self.config else None
         return registry.reference(family, self.checkpoint, model, self.seed)
+
+    def concept_reference(self, family: str) -> ConceptReference:
+        """Build the official detector of words; see reference()."""
+        model = self._official_model(family)
+        from ..export import registry
+
+        return registry.concept_reference(family, self.checkpoint, model, self.seed)
+
+    def _official_model(self, family: str) -> str | None:
+        if self.checkpoint is None and self.seed is None:
+            raise MissingDependencyError(f"the checkpoint of {self.describe()} is not here: give --weights FILE")
+        return get_family(family).model_of_config(self.config) if self.config else None
 
 
 def find_weights(family: str, repository: Path, name: str | None) -> Weights | None:
@@ -87,7 +97,7 @@ def find_weights(family: str, repository: Path, name: str | None) -> Weights | N
     return Weights(repository, name, files, metadata, _checkpoint(made_of), None)
 
 
-def make_weights(family: str, text: str, folder: Path, progress: bool) -> Weights:
+def make_weights(family: str, text: str, folder: Path, progress: bool, *, concepts: bool = False) -> Weights:
     """Make a repository of one pair with its session model.
 
     Args:
@@ -95,6 +105,7 @@ def make_weights(family: str, text: str, folder: Path, progress: bool) -> Weight
         text: "micro", "random:SIZE", or the path of a checkpoint.
         folder: an empty one.
         progress: say on stderr what is going on.
+        concepts: also make the models for words.
 
     Raises:
         ConfigurationError: no such size or file.
@@ -104,7 +115,7 @@ def make_weights(family: str, text: str, folder: Path, progress: bool) -> Weight
     if text == BUILT_IN and get_family(family).built_in:
         _copy_built_in(get_family(family), folder)
     else:
-        _export(family, text, folder, progress)
+        _export(family, text, folder, progress, concepts)
     shutil.copytree(session, folder / family, ignore=shutil.ignore_patterns("__pycache__"))
     weights = find_weights(family, folder, None)
     if weights is None:
@@ -122,7 +133,7 @@ def _copy_built_in(family: Family, folder: Path) -> None:
         shutil.copy2(source / "config.pbtxt", folder / source.name)
 
 
-def _export(family: str, text: str, folder: Path, progress: bool) -> None:
+def _export(family: str, text: str, folder: Path, progress: bool, concepts: bool) -> None:
     from ..export import registry
     from ..export.settings import Settings
 
@@ -131,11 +142,12 @@ def _export(family: str, text: str, folder: Path, progress: bool) -> None:
         kind, size = "random", get_family(family).quick_size
     if kind == "random":
         model = get_family(family).find_size(size).model
-        registry.export(family, Settings(folder, model=model, random_seed=RANDOM_SEED, progress=progress))
+        random = Settings(folder, model=model, random_seed=RANDOM_SEED, progress=progress, concepts=concepts)
+        registry.export(family, random)
         return
     if not Path(text).exists():
         raise ConfigurationError(f"--weights {text}: no such file; or {BUILT_IN}, or random:SIZE")
-    registry.export(family, Settings(folder, checkpoint=Path(text), progress=progress))
+    registry.export(family, Settings(folder, checkpoint=Path(text), progress=progress, concepts=concepts))
 
 
 def _checkpoint(name: str) -> Path | None:

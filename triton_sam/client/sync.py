@@ -283,9 +283,11 @@ class SamTritonClient(ClientCore):
                 for the current image.
             example: another image, in the same forms, which the boxes belong to. None: they belong to ``image``. SAM3
                 was not trained on examples from other images.
-            parameters: ``threshold`` of the score (0.3), ``mask_threshold`` of a pixel's probability (0.5), ``nms``,
-                the IoU of boxes above which the worse instance is dropped (None: never), and ``limit``, the maximum
-                number of instances for each text (None: 200). The defaults are those of the reference,
+            parameters: ``masks``, example masks (H,W) of the size of the image that they belong to, or COCO RLE, with
+                ``mask_labels``, as box_labels (the model takes boxes alone, so a mask stands for its box);
+                ``threshold`` of the score (0.3), ``mask_threshold`` of a pixel's probability (0.5), ``nms``, the IoU
+                of boxes above which the worse instance is dropped (None: never), and ``limit``, the maximum number of
+                instances for each text (None: 200). The defaults are those of the reference,
                 Sam3Processor.post_process_instance_segmentation in transformers.
 
         Returns:

@@ -106,6 +106,27 @@ def exporter_options(args: argparse.Namespace, command: str) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None and name not in named}
 
 
+def check_before_download(args: argparse.Namespace, command: str, *, published: bool) -> None:
+    """Check the options that the family's exporter takes, before a download of gigabytes.
+
+    Args:
+        args: arguments with ``family`` and the family's options.
+        command: name of the command.
+        published: whether published ONNX files will be used, which nothing is exported for.
+
+    Raises:
+        ConfigurationError: an option has no effect on published files.
+        CheckpointError: there is no such folder.
+    """
+    given = exporter_options(args, command)
+    for option in get_family(args.family).options:
+        value = given.get(option.destination)
+        if value is not None and published:
+            raise ConfigurationError(f"{option.flag} changes an export, and the published ONNX files need none")
+        if value is not None and option.is_folder and not Path(value).is_dir():
+            raise CheckpointError(f"{option.flag} {value}: there is no such folder")
+
+
 def _owners(command: str, families: Iterable[Family]) -> dict[str, dict[Family, Option]]:
     """Return, for each flag of a command, the families that have it, each with its option."""
     owners: dict[str, dict[Family, Option]] = {}

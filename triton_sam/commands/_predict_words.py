@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from ..client.concepts import FoundInstances
@@ -10,10 +11,13 @@ from ..client.sync import SAM2TritonClient
 from ..concepts.query import MASK_THRESHOLD, check_parameters
 from ..errors import ConfigurationError, PromptError
 from ..families.base import Size
+from ..inputs.images import open_image
+from ..tracks.prompts import read_mask
 from . import _cleanup, _words_options
 from ._coordinates import box
 from ._predict_files import Source
 
+_MASKS = ("example_mask", "not_example_mask")
 _CLICKS = ("point", "box", "mask_input", "logits")
 
 
@@ -27,6 +31,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--not-example", action="append", type=box, metavar="X1,Y1,X2,Y2", help="box of something that is not meant"
     )
+    group.add_argument(
+        "--example-mask",
+        action="append",
+        type=Path,
+        metavar="FILE",
+        help="mask of an instance, a PNG of the image's size, of which the box is used; repeat for more",
+    )
+    group.add_argument(
+        "--not-example-mask", action="append", type=Path, metavar="FILE", help="mask of something that is not meant"
+    )
+    group.add_argument("--example-image", type=Path, metavar="FILE", help="another image, which all examples belong to")
     _words_options.add_filters(group)
     group.add_argument(
         "--mask-threshold", type=float, metavar="P", help=f"lowest probability of a pixel (default: {MASK_THRESHOLD})"
@@ -40,10 +55,13 @@ def are_wanted(args: argparse.Namespace) -> bool:
         ConfigurationError: an option of these has no effect without words.
         PromptError: words come with clicks.
     """
-    wanted = any((args.text, args.example, args.not_example))
-    given = _details(args)
+    examples = [getattr(args, name) for name in ("example", "not_example", *_MASKS)]
+    wanted = any((args.text, *examples))
+    given = {**_details(args), **({"example_image": args.example_image} if args.example_image else {})}
     if given and not wanted:
         raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --text and --example")
+    if args.example_image and not any(examples):
+        raise ConfigurationError("--example-image needs --example or --example-mask, which show something in it")
     clicks = [name for name in _CLICKS if getattr(args, name)]
     if wanted and clicks:
         raise PromptError(f"--{clicks[0].replace('_', '-')} cannot be combined with --text and --example")
@@ -60,18 +78,35 @@ def check(args: argparse.Namespace, size: Size) -> None:
     Raises:
         PromptError: a text, a box or a number is not valid.
     """
-    check_parameters(*_concept(args), _details(args)).check_inside(size)
+    if args.example_image:
+        size = open_image(args.example_image).size
+    check_parameters(*_concept(args), {**_details(args), **_masks(args)}).check_inside(size)
 
 
 def find(args: argparse.Namespace, client: SAM2TritonClient, source: Source) -> FoundInstances:
     """Find the instances in an image."""
     text, boxes, labels = _concept(args)
-    return client.find(text, boxes=boxes, box_labels=labels, image=source.content, **_details(args))
+    return client.find(
+        text,
+        boxes=boxes,
+        box_labels=labels,
+        image=source.content,
+        example=args.example_image,
+        **_details(args),
+        **_masks(args),
+    )
 
 
 def _concept(args: argparse.Namespace) -> tuple[Any, Any, Any]:
     shown, others = args.example or [], args.not_example or []
     return args.text, [*shown, *others] or None, [1] * len(shown) + [0] * len(others) or None
+
+
+def _masks(args: argparse.Namespace) -> dict[str, Any]:
+    shown, others = ([read_mask(file) for file in getattr(args, name) or []] for name in _MASKS)
+    if not shown and not others:
+        return {}
+    return {"masks": [*shown, *others], "mask_labels": [1] * len(shown) + [0] * len(others)}
 
 
 def _details(args: argparse.Namespace) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from .._common.bundle import bundled
 from ..benchmark.settings import ALTERNATIVES, DEFAULT_COMPARE, SECTIONS, Settings
 from ..errors import ConfigurationError, ModelNotReadyError, SamError
-from ..families import FAMILIES
+from ..families import FAMILIES, get_family
 from ..repository.folder import models_to_load
 from ..transport.url import parse_url
 from . import _options, _server
@@ -229,7 +229,8 @@ def _weights(args: argparse.Namespace, stack: contextlib.ExitStack) -> Weights |
     elif args.name and args.local:
         raise ConfigurationError("--name is for models in a repository: leave out --name or --weights")
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_benchmark_")))
-    return make_weights(args.family, text, folder, not args.quiet)
+    concepts = bool(get_family(args.family).concepts) and "words" in args.only
+    return make_weights(args.family, text, folder, not args.quiet, concepts=concepts)
 
 
 def _in_order(sections: tuple[str, ...]) -> tuple[str, ...]:

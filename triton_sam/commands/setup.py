@@ -34,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError(f"{args.family} has no models for videos: leave --video out")
     if args.concepts:
         _choose_checkpoint(args)
-    if _hub.is_published(args.family, chosen_size(args)):
+    published = _hub.is_published(args.family, chosen_size(args))
+    _families.check_before_download(args, "setup", published=published)
+    if published:
         return _hub.run_onnx(args, _published_precision(args))
     registry.exporter(args.family)  # before the download, so that a missing package is reported first
     settings = Settings(

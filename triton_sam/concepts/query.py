@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import numbers
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..errors import PromptError
 from ..families.base import FloatArray, Size
+from .example_masks import boxes_of_masks
 
 THRESHOLD, MASK_THRESHOLD = 0.3, 0.5
 """The defaults of the reference, Sam3ImageProcessor.post_process_instance_segmentation in transformers."""
@@ -26,7 +27,7 @@ TEXT_OF_EXAMPLES = "visual"
 """The text that the reference uses for example boxes without a text; see Sam3Processor in transformers."""
 
 _CONCEPT = ("text", "boxes", "box_labels")
-_PARAMETERS = ("threshold", "mask_threshold", "nms", "limit")
+_PARAMETERS = ("threshold", "mask_threshold", "nms", "limit", "masks", "mask_labels")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,7 @@ class Query:
         nms: an instance is dropped if the IoU of its box with that of a better one of the same text is above it; 0..1.
             None: no instance is dropped, as in the reference.
         limit: maximum number of instances for each text, the best first. None: all, which are 200 at most.
+        mask_size: width and height of the example masks, whose boxes are among ``boxes``; None if there are none.
     """
 
     texts: tuple[str, ...]
@@ -52,6 +54,7 @@ class Query:
     mask_threshold: float = MASK_THRESHOLD
     nms: float | None = None
     limit: int | None = None
+    mask_size: Size | None = None
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -73,19 +76,26 @@ class Query:
                 "mask_threshold": self.mask_threshold,
                 "nms": self.nms,
                 "limit": self.limit,
+                # Only with masks, because servers from before them refuse what they do not know.
+                **({"mask_size": list(self.mask_size)} if self.mask_size else {}),
             }
         ).encode()
 
     def check_inside(self, size: Size) -> None:
-        """Check that the example boxes overlap the image that they belong to.
+        """Check that the example boxes overlap the image that they belong to, and that masks have its size.
 
         Args:
             size: width and height of that image in pixels.
 
         Raises:
-            PromptError: a box lies outside.
+            PromptError: a box lies outside, or the masks have another size.
         """
         width, height = size
+        if self.mask_size not in (None, size):
+            raise PromptError(
+                f"the example masks have {self.mask_size[0]} x {self.mask_size[1]} pixels, and the image that they "
+                f"belong to has {width} x {height}"
+            )
         for x1, y1, x2, y2 in self.boxes.tolist():
             if x1 >= width or y1 >= height or x2 <= 0 or y2 <= 0:
                 raise PromptError(f"box {[x1, y1, x2, y2]} lies outside the image, which has {width} x {height} pixels")
@@ -103,6 +113,8 @@ def check_query(
     boxes: Any = None,
     box_labels: Any = None,
     *,
+    masks: Any = None,
+    mask_labels: Any = None,
     threshold: Any = THRESHOLD,
     mask_threshold: Any = MASK_THRESHOLD,
     nms: Any = None,
@@ -110,10 +122,19 @@ def check_query(
 ) -> Query:
     """Check the request of a caller. The arguments are those of Query; ``text`` may also be a single string.
 
+    Args:
+        masks: example masks, see boxes_of_masks(); each stands for its tight box.
+        mask_labels: one label for each mask, as box_labels.
+
     Raises:
         PromptError: a value, which the message names, is missing or has a wrong type or range.
     """
-    texts, (corners, labels) = _texts(text), _examples(boxes, box_labels)
+    texts, (corners, labels), mask_size = _texts(text), _examples(boxes, box_labels), None
+    if masks is not None:
+        seen, kinds, mask_size = boxes_of_masks(masks, mask_labels)
+        corners, labels = _examples([*corners.tolist(), *seen], [*labels.tolist(), *kinds])
+    elif mask_labels is not None:
+        raise PromptError("mask_labels need masks")
     if not texts and not len(corners):
         raise PromptError("say a text, or show an example box")
     if not texts and not (labels == 1).any():
@@ -126,6 +147,7 @@ def check_query(
         _share("mask_threshold", mask_threshold),
         None if nms is None else _share("nms", nms),
         _limit(limit),
+        mask_size,
     )
 
 
@@ -154,7 +176,15 @@ def read_query(content: bytes) -> Query:
     if not isinstance(given, dict):
         raise PromptError('give an object such as {"text": "dog"}')
     text, boxes, labels = (given.pop(name, None) for name in _CONCEPT)
-    return check_parameters(text, boxes, labels, given)
+    size = given.pop("mask_size", None)
+    query = check_parameters(text, boxes, labels, given)
+    if size is None:
+        return query
+    try:
+        width, height = (int(side) for side in size)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise PromptError("mask_size must be the width and height of the example masks in pixels") from error
+    return replace(query, mask_size=(width, height))
 
 
 def _texts(text: Any) -> tuple[str, ...]:

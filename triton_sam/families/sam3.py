@@ -94,10 +94,11 @@ class Sam3(Family):
         ),
         Option(
             "--text-encoder",
-            "with --concepts: folder with a checkpoint of SAM3-LiteText, whose small text encoder replaces SAM3's own; "
-            "lite: random weights, beside --random",
-            commands=("export", "verify"),
+            "with --concepts: folder with a checkpoint of SAM3-LiteText, whose small text encoder replaces SAM3's own "
+            "(lite, beside --random: random weights)",
+            commands=("export", "setup", "verify"),
             metavar="FOLDER",
+            is_folder=True,
         ),
     )
     exporter: ClassVar[str] = "triton_sam.export.sam3.recipe:EXPORTER"

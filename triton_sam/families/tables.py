@@ -168,6 +168,7 @@ class Option:
         is_switch: True if the option takes no value.
         names_model: True if the value is the exporter's name of the model (ModelSize.model), which replaces --size.
         size: if it is not empty, the option is a switch that means --size with this value.
+        is_folder: True if the value is a folder, which `triton-sam setup` looks for before a download.
     """
 
     flag: str
@@ -178,6 +179,7 @@ class Option:
     is_switch: bool = False
     names_model: bool = False
     size: str = ""
+    is_folder: bool = False
 
     @property
     def destination(self) -> str:

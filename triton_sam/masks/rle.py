@@ -79,6 +79,39 @@ def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
     Raises:
         InputError: the counts are damaged, do not add up to H x W, or there is no memory for that many pixels.
     """
+    height, width, counts = _read(rle)
+    values = np.arange(len(counts)) % 2 == 1
+    try:
+        return np.repeat(values, counts).reshape((height, width), order="F")
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise InputError(f"a COCO RLE of {height} x {width} pixels: no mask of that size fits into memory") from error
+
+
+def rle_to_box(rle: Mapping[str, Any]) -> tuple[int, int, int, int] | None:
+    """Return the tight box of COCO RLE without decoding its pixels, see mask_to_box(); None for an empty mask.
+
+    Raises:
+        InputError: the counts are damaged, or do not add up to H x W.
+    """
+    height, _, counts = _read(rle)
+    ends = np.cumsum(counts)
+    starts, ends = (ends - counts)[1::2], ends[1::2]
+    some = ends > starts
+    starts, ends = starts[some], ends[some] - 1  # the first and the last pixel of each run
+    if not len(starts):
+        return None
+    is_tall = starts // height != ends // height  # a run that goes on in the next column has the first and last row
+    top, bottom = np.where(is_tall, 0, starts % height), np.where(is_tall, height - 1, ends % height)
+    left, right = starts[0] // height, ends[-1] // height
+    return int(left), int(top.min()), int(right) + 1, int(bottom.max()) + 1
+
+
+def _read(rle: Mapping[str, Any]) -> tuple[int, int, IntArray]:
+    """Return height, width and counts of COCO RLE.
+
+    Raises:
+        InputError: see rle_to_box().
+    """
     try:
         height, width = (int(side) for side in rle["size"])
         text = rle["counts"]
@@ -89,11 +122,7 @@ def rle_to_mask(rle: Mapping[str, Any]) -> BoolArray:
     # Python's sum, because a sum of 64 bits could overflow, and repeat() would then write beyond its buffer.
     if min(height, width) < 0 or (counts < 0).any() or sum(counts.tolist()) != height * width:
         raise InputError(f"damaged COCO RLE: the counts do not add up to {height} x {width} pixels")
-    values = np.arange(len(counts)) % 2 == 1
-    try:
-        return np.repeat(values, counts).reshape((height, width), order="F")
-    except (MemoryError, ValueError, OverflowError) as error:
-        raise InputError(f"a COCO RLE of {height} x {width} pixels: no mask of that size fits into memory") from error
+    return height, width, counts
 
 
 def _runs(flat: BoolArray) -> IntArray:

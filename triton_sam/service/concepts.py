@@ -16,6 +16,7 @@ from ..families.base import Size
 from ..masks.formats import TOLERANCE, feature_collection
 from .answers import MAX_MASK_PIXELS
 from .engine import Engine, Pair
+from .exports import Rle
 from .problems import Problem
 from .schemas import FORMATS, Box, Strict, encoded_mask
 from .store import StoredImage
@@ -60,10 +61,18 @@ class FindRequest(Strict):
         max_length=MAX_EXAMPLES,
         description="1 is an instance, 0 is something that must not be found. Default: all are 1.",
     )
+    masks: Annotated[list[Rle], Field(fail_fast=True)] = Field(
+        default_factory=list,
+        max_length=MAX_EXAMPLES,
+        description="Example masks of the size of their image. The model takes boxes alone: a mask stands for its box.",
+    )
+    mask_labels: Annotated[list[Literal[0, 1]], Field(fail_fast=True)] | None = Field(
+        default=None, max_length=MAX_EXAMPLES, description="The labels of the masks, as box_labels."
+    )
     example_image: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{32}$",
-        description="The id of another uploaded image, which the boxes belong to. SAM3 was not trained on this.",
+        description="The id of another uploaded image, which boxes and masks belong to. SAM3 was not trained so.",
     )
     threshold: Share = Field(default=THRESHOLD, description="Instances of a lower score are dropped.")
     mask_threshold: Share = Field(
@@ -100,14 +109,23 @@ class FindRequest(Strict):
 
         Raises:
             PromptError: a part of the request cannot be used.
-            Problem: 422; the masks would be too large together, or an example image has no boxes.
+            Problem: 422; the masks would be too large together, or an example image has no boxes or masks.
         """
-        if self.example_image is not None and not self.boxes:
-            raise Problem(422, "example_image needs boxes, which show the concept in it")
+        if self.example_image is not None and not (self.boxes or self.masks):
+            raise Problem(422, "example_image needs boxes or masks, which show the concept in it")
         parameters = self.model_dump(include={"threshold", "mask_threshold", "nms"})
         texts = 1 if self.text is None or isinstance(self.text, str) else len(self.text)
         limit = _limit(self.limit, max(1, texts), size)
-        query = check_query(self.text, self.boxes or None, self.box_labels, limit=limit, **parameters)
+        masks = [mask.model_dump() for mask in self.masks] or None
+        query = check_query(
+            self.text,
+            self.boxes or None,
+            self.box_labels,
+            masks=masks,
+            mask_labels=self.mask_labels,
+            limit=limit,
+            **parameters,
+        )
         query.check_inside(example_size)
         return query
 

@@ -12,29 +12,18 @@ from triton_sam import errors
 from triton_sam.cli import main
 
 pytest.importorskip("psutil")
+from support.benchmark_results import make_results
+
 from triton_sam.benchmark import diff, load, machine, overload, timing
 from triton_sam.benchmark.document import Document, Table
 from triton_sam.benchmark.progress import Progress
 from triton_sam.benchmark.report import make_document, summary, write_report
 from triton_sam.benchmark.result_file import to_json
-from triton_sam.benchmark.results import Results, Row, Times
+from triton_sam.benchmark.results import Row, Times
 from triton_sam.benchmark.schema import problem
 from triton_sam.benchmark.settings import Settings
 from triton_sam.benchmark.thresholds import judge
 from triton_sam.benchmark.timing import Crowd, crowd, take_turns
-
-
-def make_results(rows, family="sam2"):
-    about = {
-        "created": "2024-01-01T00:00:00+00:00", "command": "", "kit": "1",
-        "machine": {"cpu": "x", "cores": 2, "threads": 2, "usable_threads": 2, "memory_gb": 1.0, "load_before": 0.0,
-                    "gpus": [], "system": "s", "python": "3", "packages": {}},
-        "model": {"family": family, "name": None, "weights": "w", "precision": "fp32", "server": "u",
-                  "server_version": "1", "local": True, "picture": {"width": 1, "height": 1, "bytes": 1}},
-        "settings": {"duration": 1.0, "sections": [], "compare": [], "concurrency": [1], "boxes": [1], "users": 1,
-                     "think": 0.0, "load_seconds": 1.0, "least_rounds": 1, "link": "1gbit,1ms"},
-    }  # fmt: skip
-    return Results(about, rows)
 
 
 def row(section, what, who, *values, protocol=None, size=None, per_second=None, **more):

@@ -87,6 +87,23 @@ def test_examples_and_what_is_not_meant(client, image: Path, capsys) -> None:
     assert {"rle", "score", "box"} <= set(objects[0])
 
 
+def test_example_masks_of_another_image(client, image: Path, tmp_path: Path, capsys) -> None:
+    shown, other, mask = tmp_path / "shown.png", tmp_path / "other.png", np.zeros((30, 40), np.uint8)
+    Image.fromarray(np.zeros((30, 40, 3), np.uint8)).save(shown)
+    mask[5:9, 10:20] = 255
+    Image.fromarray(mask).save(other)
+    arguments = ["--text", "bus", "--example-mask", str(other), "--not-example-mask", str(other), "-q"]
+    assert main(["predict", str(image), *arguments, "--example-image", str(shown)]) == 0
+    ((_, given),) = client.calls
+    assert (given["example"], given["mask_labels"]) == (shown, [1, 0])
+    assert [each.sum() for each in given["masks"]] == [40, 40]
+    assert main(["predict", str(image), *arguments]) == 1
+    assert "the example masks have 40 x 30 pixels, and the image that they belong to has 64 x 48" in (
+        capsys.readouterr().err
+    )
+    assert len(client.calls) == 1
+
+
 def test_masks_of_instances_are_numbered(client, image: Path, tmp_path: Path) -> None:
     assert main(["predict", str(image), "--text", "bus", "--out", str(tmp_path / "mask.png"), "-q"]) == 0
     assert sorted(path.name for path in tmp_path.glob("mask*.png")) == ["mask.png", "mask_1.png", "mask_2.png"]
@@ -114,6 +131,9 @@ def test_nothing_found_is_said(client, image: Path, tmp_path: Path, capsys) -> N
         (["--text", "bus", "--multimask"], "--multimask is for clicks"),
         (["--text", "bus", "--keep-clicked"], "the clean-up options are for clicks"),
         (["--text", "bus", "--model", "sam2"], "sam2 cannot find words: give --model sam3"),
+        (["--text", "bus", "--example-image", "x.png"], "--example-image needs --example or --example-mask"),
+        (["--example-image", "x.png"], "--example-image is for --text and --example"),
+        (["--example-mask", "missing.png"], "missing.png is not an image that can be read as a mask"),
         (["--text", " "], "a text is empty"),
         (["--text", "bus", "--limit", "0"], "limit must be at least 1"),
         (["--example", "100,100,200,200"], "lies outside the image, which has 64 x 48 pixels"),
@@ -148,6 +168,12 @@ def test_clicks_still_have_the_default_family(image: Path, monkeypatch: pytest.M
     [
         (["sam2", "--concepts"], "sam2 has no models for words: leave --concepts out"),
         (["sam3", "fp16", "--concepts"], "--concepts needs the checkpoint: triton-sam setup sam3 --concepts"),
+        (
+            ["sam3", "--text-encoder", "lite"],
+            "--text-encoder changes an export, and the published ONNX files need none",
+        ),
+        (["sam3", "--concepts", "--text-encoder", "lite"], "--text-encoder lite: there is no such folder"),
+        (["sam2", "--text-encoder", "lite"], "--text-encoder is for sam3, not for sam2"),
     ],
 )
 def test_setup_with_concepts(arguments: list[str], message: str, capsys) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from triton_sam.concepts.query import MAX_EXAMPLES, MAX_TEXTS, check_parameters, check_query, read_query
 from triton_sam.errors import PromptError
+from triton_sam.masks.rle import mask_to_rle
 
 BOX = [10, 20, 50, 60]
 
@@ -88,3 +89,48 @@ def test_a_box_outside_the_image() -> None:
 def test_an_unknown_parameter() -> None:
     with pytest.raises(PromptError, match="there is no parameter 'tresh': the parameters are threshold"):
         check_parameters("dog", None, None, {"tresh": 1})
+
+
+def test_masks_stand_for_their_boxes() -> None:
+    mask = np.zeros((50, 80), np.uint8)
+    mask[10:20, 30:45] = 255
+    query = check_query("dog", [BOX], [0], masks=[mask, mask_to_rle(mask)], mask_labels=[1, 0])
+    assert query.boxes.tolist() == [BOX, [30, 10, 45, 20], [30, 10, 45, 20]]
+    assert (query.box_labels.tolist(), query.mask_size) == ([0, 1, 0], (80, 50))
+    assert check_query(masks=mask).boxes.tolist() == check_query(masks=mask_to_rle(mask)).boxes.tolist()
+    sent = read_query(query.to_json())
+    assert (sent.to_json(), sent.mask_size) == (query.to_json(), (80, 50))
+    sent.check_inside((80, 50))
+    with pytest.raises(
+        PromptError, match="the example masks have 80 x 50 pixels, and the image that they belong to has"
+    ):
+        sent.check_inside((81, 50))
+    other = read_query(json.dumps({"masks": [mask_to_rle(mask)]}).encode())  # a program in another language sends RLE
+    assert (other.boxes.tolist(), other.mask_size) == ([[30, 10, 45, 20]], (80, 50))
+    assert b"mask_size" not in check_query("dog").to_json()  # a server from before masks would refuse it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"masks": []}, "at least one"),
+        ({"masks": "a"}, "must be a list of arrays"),
+        ({"masks": [np.zeros((4, 4))]}, "an example mask is empty"),
+        ({"masks": [np.ones((4, 4)), np.ones((4, 5))]}, "different sizes"),
+        ({"masks": [np.ones((4, 4, 3))]}, r"cannot be read: a mask is an \(H,W\) array"),
+        ({"masks": [{"size": [2, 2], "counts": [9]}]}, "cannot be read: damaged COCO RLE"),
+        ({"masks": [np.ones((4, 4))], "mask_labels": [1, 0]}, "one label for each of the 1 masks, not 2"),
+        ({"masks": [np.ones((4, 4))], "mask_labels": [2]}, "1 .an instance. or 0 .not this."),
+        ({"text": "dog", "mask_labels": [1]}, "mask_labels need masks"),
+    ],
+    ids=str,
+)
+def test_a_mistake_about_masks_has_a_sentence(arguments: dict, message: str) -> None:
+    with pytest.raises(PromptError, match=message):
+        check_query(**arguments)
+
+
+@pytest.mark.parametrize("size", [b"3", b"[1]", b'["a", 2]'])
+def test_a_size_of_masks_that_is_none(size: bytes) -> None:
+    with pytest.raises(PromptError, match="mask_size must be the width and height"):
+        read_query(b'{"text": "dog", "mask_size": ' + size + b"}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,23 @@ def test_words_without_boxes(exported: FamilyExport, encoded: Arrays, detector_i
         np.testing.assert_allclose(found[name][:1], expected, atol=1e-4)
     with_boxes = run(exported, "detector", detector_inputs)
     assert np.abs(with_boxes["pred_logits"][0] - found["pred_logits"][0]).max() > 1e-4
+
+
+def test_padding_between_and_before_tokens(exported: FamilyExport, encoded: Arrays, detector_inputs: Arrays) -> None:
+    """The graph cuts off what lies behind the last token of all texts, and nothing else."""
+    mask = np.zeros_like(MASK)
+    mask[:, [3, 4, 9]] = 1
+    nothing = {"input_boxes": np.zeros((3, 0, 4), np.float32), "input_boxes_labels": np.zeros((3, 0), np.int64)}
+    inputs = {**detector_inputs, **nothing, "attention_mask": mask}
+    found = run(exported, "detector", inputs)
+    with torch.no_grad():
+        features = torch.from_numpy(detector_inputs["text_features"][:1])
+        given = {"attention_mask": torch.from_numpy(mask[:1]), "text_embeds": SimpleNamespace(pooler_output=features)}
+        expected = exported.model.concepts(pixel_values=torch.from_numpy(IMAGE), **given)
+    for name in OUTPUTS[1:]:
+        np.testing.assert_allclose(found[name][:1], getattr(expected, name).numpy(), atol=1e-4)
+    for odd in (np.zeros_like(mask), 7 * mask):  # no token at all
+        assert np.isfinite(run(exported, "detector", {**inputs, "attention_mask": odd})["pred_boxes"]).all()
 
 
 @pytest.mark.parametrize("name", ["text_features", "input_boxes_labels", "attention_mask"])

@@ -19,7 +19,7 @@ from triton_sam.masks import Segment, best_of, intersection_over_union
 from triton_sam.masks.drawing import PALETTE, overlay
 from triton_sam.masks.polygons import mask_to_polygons, trace_polygons
 from triton_sam.masks.resize import full_size_logits, resize_logits
-from triton_sam.masks.rle import mask_to_rle, rle_to_mask
+from triton_sam.masks.rle import mask_to_rle, rle_to_box, rle_to_mask
 from triton_sam.masks.segment import mask_to_box, mask_to_png
 
 Mask = npt.NDArray[np.bool_]
@@ -396,3 +396,16 @@ def test_the_best_candidate_of_each_object_in_the_order_of_objects() -> None:
     segments = [Segment(square(), score, None, *place) for place, score in scores.items()]
     assert [(segment.object_index, segment.candidate) for segment in best_of(segments)] == [(0, 0), (1, 1)]
     assert best_of([]) == []
+
+
+def test_the_box_of_rle_equals_that_of_its_mask() -> None:
+    rng = np.random.default_rng(0)
+    for density in (0, 0.005, 0.05, 0.5, 1):
+        for height, width in ((1, 7), (7, 1), (9, 13), (40, 3)):
+            for _ in range(20):
+                mask = rng.random((height, width)) < density
+                for compressed in (True, False):
+                    assert rle_to_box(mask_to_rle(mask, compressed)) == mask_to_box(mask)
+    assert rle_to_box({"size": [100_000, 100_000], "counts": [100_000, 100_001, 9_999_799_999]}) == (1, 0, 3, 100_000)
+    with pytest.raises(InputError, match="do not add up"):
+        rle_to_box({"size": [2, 2], "counts": [1, 2]})

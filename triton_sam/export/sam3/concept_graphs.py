@@ -1,7 +1,7 @@
 """The graphs that find every instance of a concept, as modules with the names and shapes of the wire contract.
 
-The graphs call the submodules of transformers' Sam3Model with their weights. Only the code between them is our own: it
-lets one image have several prompts, and prompts with and without example boxes share a batch.
+The graphs call the submodules of transformers' Sam3Model, or use their weights in concept_layers. The code between them
+is our own: it lets one image have several prompts, and prompts with and without example boxes share a batch.
 Reference: transformers 5, models/sam3/modeling_sam3.py.
 
 In shapes, B is the number of images, P of prompts on one image, N of example boxes, T of tokens, and Q of queries.
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.ops import roi_align
-from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.sam3 import modeling_sam3
 
 from ...families.concepts import LABEL_NO_BOX
+from .concept_layers import attend_to_tokens, decode, encode_examples, fuse, token_bias
 from .graphs import Sam3Encoder
 
 _official: Any = modeling_sam3  # parts of it have no types
@@ -142,57 +142,40 @@ class Detector(nn.Module):
             mask_queries (P,Q,256) and mask_features (P,256,72,72). The score of an instance is
             sigmoid(pred_logits) * sigmoid(presence_logits).
         """
-        prompts = text_features.shape[0]
-        position = self.position.flatten(2).transpose(1, 2).expand(prompts, -1, -1)
+        place = self.position.flatten(2).transpose(1, 2)
         examples, exists = self._examples(examples_coarse, boxes, labels)
-        features = torch.cat([text_features, examples], dim=1)
-        mask = torch.cat([attention_mask == 1, exists], dim=1)
+        length = _longest(attention_mask)
+        features = torch.cat([text_features.narrow(1, 0, length), examples], dim=1)
+        exists = torch.cat([attention_mask.narrow(1, 0, length) == 1, exists], dim=1)
+        bias = token_bias(exists)
 
-        encoded = self._encode(states.expand(prompts, -1, -1, -1).flatten(2).transpose(1, 2), position, features, mask)
-        side = self.position.shape[-1]
-        decoded = self.decoder(
-            vision_features=encoded,
-            text_features=features,
-            vision_pos_encoding=position,
-            text_mask=mask,
-            spatial_shapes=torch.tensor([[side, side]], device=encoded.device),
-        )
-        queries = decoded.intermediate_hidden_states[-1:]
-        offsets = self.decoder.box_head(queries[0])
-        found = _official.box_cxcywh_to_xyxy(
-            (_official.inverse_sigmoid(decoded.reference_boxes[-1]) + offsets).sigmoid()
-        )
-        logits = self.scoring(decoder_hidden_states=queries, text_features=features, text_mask=mask)[0].squeeze(-1)
-        return found, logits, decoded.presence_logits[-1], queries[0], self._prompted(encoded, features, mask)
+        encoded = self._encode(states.flatten(2).transpose(1, 2), place, features, bias)
+        queries, proposed, presence = decode(self.decoder, encoded, encoded + place, features, bias)
+        logits = self.scoring(decoder_hidden_states=queries[None], text_features=features, text_mask=exists)
+        found = _official.box_cxcywh_to_xyxy(proposed)
+        return found, logits[0].squeeze(-1), presence, queries, self._prompted(encoded, features, bias)
 
-    def _encode(self, states: Tensor, position: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+    def _encode(self, states: Tensor, position: Tensor, features: Tensor, bias: Tensor) -> Tensor:
         """Return (P,5184,256), the image with the prompts in it; see Sam3DetrEncoder.forward.
 
         The first self-attention was applied by ConceptEncoder.
         """
-        encoder = self.encoder
-        attended = create_bidirectional_mask(
-            config=encoder.config, inputs_embeds=states, attention_mask=mask, encoder_hidden_states=features
-        )
-        first, *others = encoder.layers
-        normal = first.layer_norm2(states)
-        changed, _ = first.cross_attn(query=normal, key=features, value=features, attention_mask=attended)
-        states = states + changed
-        states = states + first.mlp(first.layer_norm3(states))
+        first, *others = self.encoder.layers
+        states = fuse(first, states, features, bias)
         for layer in others:
-            states = layer(states, prompt_feats=features, vision_pos_encoding=position, prompt_cross_attn_mask=attended)
+            normal = layer.layer_norm1(states)
+            placed = normal + position
+            states = states + layer.self_attn(query=placed, key=placed, value=normal)[0]
+            states = fuse(layer, states, features, bias)
         return states
 
-    def _prompted(self, states: Tensor, features: Tensor, mask: Tensor) -> Tensor:
+    def _prompted(self, states: Tensor, features: Tensor, bias: Tensor) -> Tensor:
         """Return (P,256,72,72), the image with the prompts in it; see the first half of Sam3MaskDecoder.forward."""
         decoder = self.masks
-        normal = decoder.prompt_cross_attn_norm(states)
-        attended = create_bidirectional_mask(
-            config=decoder.config, inputs_embeds=normal, encoder_hidden_states=features, attention_mask=mask
-        )
-        changed, _ = decoder.prompt_cross_attn(query=normal, key=features, value=features, attention_mask=attended)
+        changed = attend_to_tokens(decoder.prompt_cross_attn, decoder.prompt_cross_attn_norm(states), features, bias)
         side = self.position.shape[-1]
-        prompted: Tensor = (states + changed).transpose(1, 2).unflatten(2, (side, side))
+        mixed: Any = states + changed
+        prompted: Tensor = mixed.transpose(1, 2).unflatten(2, (side, side))
         return prompted
 
     def _examples(self, coarse: Tensor, boxes: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,12 +191,11 @@ class Detector(nn.Module):
         tokens = self._embed_boxes(coarse, boxes, (labels == 1).to(torch.int64))
         tokens = torch.cat([tokens, geometry.cls_embed.weight.expand(prompts, 1, -1)], dim=1)
         tokens = geometry.prompt_layer_norm(geometry.final_proj(tokens))
-        attended = torch.cat([exists, torch.ones_like(exists[:, :1])], dim=1)
-        mask = create_bidirectional_mask(config=geometry.config, inputs_embeds=tokens, attention_mask=attended)
-        image = coarse.flatten(2).transpose(1, 2).expand(prompts, -1, -1)
-        position = self.position.flatten(2).transpose(1, 2).expand(prompts, -1, -1)
+        bias = token_bias(torch.cat([exists, torch.ones_like(exists[:, :1])], dim=1))
+        image = coarse.flatten(2).transpose(1, 2)
+        placed = image + self.position.flatten(2).transpose(1, 2)
         for layer in geometry.layers:
-            tokens = layer(prompt_feats=tokens, vision_feats=image, vision_pos_encoding=position, prompt_mask=mask)
+            tokens = encode_examples(layer, tokens, bias, image, placed)
         some = exists.to(torch.int64).sum(dim=1, keepdim=True) > 0
         return geometry.output_layer_norm(tokens), torch.cat([exists, some], dim=1)
 
@@ -230,6 +212,16 @@ class Detector(nn.Module):
         embedded: Tensor = (geometry.boxes_direct_project(flat) + pooled + placed).unflatten(0, sizes)
         kind: Tensor = geometry.label_embed(kinds)
         return embedded + kind
+
+
+def _longest(attention_mask: Tensor) -> int:
+    """Return the number of tokens of the longest text of (P,T). What comes behind is padding, which only takes time."""
+    tokens = attention_mask.shape[1]
+    places = torch.arange(1, tokens + 1, device=attention_mask.device)
+    length = int(((attention_mask == 1) * places).max().item())
+    torch._check(length >= 1)  # noqa: SLF001 - torch's documentation names it
+    torch._check(length <= tokens)  # noqa: SLF001
+    return length
 
 
 def _position(detector: Any) -> Tensor:
@@ -307,5 +299,9 @@ class MaskHead(nn.Module):
         pixels = mask_features
         for step, norm, image in zip(self.steps, self.norms, (middle, fine), strict=True):
             pixels = functional.relu(norm(step(pixels) + image))
-        masks: Tensor = torch.einsum("bqc,bchw->bqhw", self.embedder(mask_queries), self.projection(pixels))
+        # The projection of the pixels is applied to the instances, of which there are fewer: m (W p) = (m W) p.
+        embedded, size = self.embedder(mask_queries), pixels.shape[2:]
+        weights = embedded @ self.projection.weight.flatten(1)
+        offsets = embedded @ self.projection.bias
+        masks: Tensor = (weights @ pixels.flatten(2) + offsets.unsqueeze(2)).unflatten(2, size)
         return masks

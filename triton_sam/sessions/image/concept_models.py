@@ -17,7 +17,7 @@ from .. import bls
 
 CONCEPTS_AT_A_TIME = 4
 """Maximum number of concepts in one call of the detector on a GPU: each takes some hundred MB of memory there. A CPU
-gains a sixth of the detector's time with eight, and holds some GB for them."""
+gains nothing, because the tensors of several concepts do not stay in its caches."""
 
 
 class BlsConcepts(bls.Caller):

@@ -1,0 +1,110 @@
+"""The section of words: rows, ratios, and the reasons why nothing is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("psutil")
+from support.benchmark_results import make_results
+
+from triton_sam._common.bundle import bundled
+from triton_sam.benchmark import concepts
+from triton_sam.benchmark.progress import Progress
+from triton_sam.benchmark.report import make_document
+from triton_sam.benchmark.result_file import to_json
+from triton_sam.benchmark.schema import problem
+from triton_sam.benchmark.settings import Settings
+from triton_sam.benchmark.thresholds import judge
+from triton_sam.errors import MissingDependencyError
+from triton_sam.families import get_family
+
+
+class Client(contextlib.AbstractContextManager):
+    """A search takes 2 ms, and 0.5 ms more for each word."""
+
+    def __init__(self) -> None:
+        self.searches = []
+
+    def __exit__(self, *_) -> None:
+        return
+
+    def find(self, words, *, image, **parameters):
+        self.searches.append((words, image, parameters))
+        time.sleep(0.002 + 0.0005 * len(words))
+
+
+class Reference:
+    def __init__(self) -> None:
+        self.searches = []
+
+    def set_image(self, image) -> None:
+        assert image.mode == "RGB"
+
+    def find(self, words, *, threshold):
+        self.searches.append((words, threshold))
+
+
+def measured(*, family="sam3", finds=True, weights=None, session=True):
+    client, results, seen = Client(), make_results([], "sam3"), iter(range(1000))
+    target = SimpleNamespace(
+        protocols=["http", "grpc"], pair=SimpleNamespace(family=get_family(family)), family=family, weights=weights,
+        content=(bundled("test/images") / "coffee.jpg").read_bytes(), finds_concepts=lambda: finds,
+        client=lambda protocol, place: client, unseen_content=lambda: next(seen),
+    )  # fmt: skip
+    settings = Settings(duration=0.01, sections=("words",), least_rounds=2)
+    with Progress("words", 1, quiet=True) as progress:
+        concepts.measure_words(target, settings, results, session, progress)
+    return results, client
+
+
+def test_one_word_and_twenty_of_images_and_words_that_are_new() -> None:
+    reference = Reference()
+    weights = SimpleNamespace(concept_reference=lambda family: reference)
+    results, client = measured(weights=weights)
+    keys = {(row.what, row.who, row.protocol, row.size) for row in results.rows}
+    assert {key for key in keys if key[1] == "session"} == {
+        (what, "session", protocol, size)
+        for what in ("no instance", "two instances a word")
+        for protocol in ("http", "grpc")
+        for size in (1, 20)
+    }
+    assert {key for key in keys if key[1] == "torch"} == {("no instance", "torch", None, size) for size in (1, 20)}
+    assert all(row.ms.n == 2 for row in results.rows)  # and one round before them, which does not count
+    words = [word for searched, *_ in (*client.searches, *reference.searches) for word in searched]
+    assert len(set(words)) == len(words) == 3 * (2 * 2 + 1) * 21
+    images = [image for _, image, _ in client.searches]
+    assert len(set(images)) == len(images)
+    assert problem(to_json(results)) == ""
+
+
+def test_twenty_words_are_compared_with_one() -> None:
+    results, _ = measured()
+    one, twenty = (results.find("words", "no instance", "session", "grpc", size) for size in (1, 20))
+    thresholds = {threshold.name: threshold for threshold in judge(results)}
+    found = thresholds["20 words on one image, grpc: to one word"]
+    assert (found.value, found.limit) == (twenty.ms.median / one.ms.median, 2.0)
+    assert not found.ok  # 12 ms to 2.5 ms
+    text = make_document(results, {}).to_markdown()
+    assert "x one word" in text
+    assert f"{found.value:.2f} |" in text
+
+
+def test_nothing_is_measured_without_models_for_words() -> None:
+    assert measured(family="sam2")[0].notes == []
+    for options in ({"finds": False}, {"session": False}):
+        results, client = measured(**options)
+        assert (results.rows, client.searches) == ([], [])
+        assert results.notes == ["No words were searched: export the models with `triton-sam export sam3 --concepts`."]
+
+
+def test_a_reference_that_is_missing_is_noted() -> None:
+    def refuse(family):
+        raise MissingDependencyError("the checkpoint is not here")
+
+    results, _ = measured(weights=SimpleNamespace(concept_reference=refuse))
+    assert {row.who for row in results.rows} == {"session"}
+    assert results.notes == ["The official detector of words was left out: the checkpoint is not here"]

@@ -149,7 +149,8 @@ def _randomise_buffers(model: torch.nn.Module, seed: int) -> None:
     convolution are drawn with a standard deviation of sqrt(2 / inputs), so that a signal keeps its size through GELU.
     Each block adds only a small part to its input; otherwise the signal would grow from block to block. Those of a
     linear layer are drawn with a standard deviation of sqrt(1 / inputs), so that masks depend on prompts and on the
-    memory. The bias of the object scores is raised, so that objects are visible.
+    memory; in the layers of the memory with half of it, because each frame would enlarge the rounding of the frames
+    before. The bias of the object scores is raised, so that objects are visible.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, module in model.named_modules():
@@ -162,7 +163,8 @@ def _randomise_buffers(model: torch.nn.Module, seed: int) -> None:
             weight = module.weight.data
             weight.normal_(generator=generator).mul_((2 / weight[0].numel()) ** 0.5)
         if isinstance(module, torch.nn.Linear):
-            module.weight.data.normal_(generator=generator).mul_(module.in_features**-0.5)
+            gain = 0.5 if name.startswith(("memory_attention.", "spatial_perceiver.")) else 1.0
+            module.weight.data.normal_(generator=generator).mul_(gain * module.in_features**-0.5)
     model.mask_decoder.pred_obj_score_head.proj_out.bias.data += 1  # type: ignore[union-attr, operator]
     for name, buffer in model.named_buffers():
         if name.endswith("positional_embedding"):

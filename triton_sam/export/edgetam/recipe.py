@@ -72,10 +72,8 @@ class EdgeTamExporter(Exporter):
     def prepare(self, settings: Settings) -> Settings:
         """See Exporter.prepare."""
         settings = super().prepare(settings)
-        if settings.video and settings.image_size % VIDEO_STRIDE:
-            raise ConfigurationError(
-                f"image size {settings.image_size}: for videos, it must be a multiple of {VIDEO_STRIDE}"
-            )
+        if settings.video and settings.side % VIDEO_STRIDE:
+            raise ConfigurationError(f"image size {settings.side}: for videos, it must be a multiple of {VIDEO_STRIDE}")
         return settings
 
     def config(self, settings: Settings) -> str:

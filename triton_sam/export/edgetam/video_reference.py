@@ -16,6 +16,7 @@ from ..sam2.video_reference import frame_tensors
 
 Frames = Sequence[npt.NDArray[np.uint8]]
 LOGIT_LIMIT = 32.0
+_Official: Any = EdgeTamVideoModel
 
 
 class EdgeTamVideoReference:
@@ -34,10 +35,10 @@ class EdgeTamVideoReference:
 
     def __init__(self, model: Any, frames: Frames, *, as_meta: bool = True) -> None:
         images = frame_tensors(frames, model.image_size)
-        self._model = with_class(model, MetaRules if as_meta else EdgeTamVideoModel)
+        self._model = with_class(model, MetaRules if as_meta else _Official)
         self._height, self._width = frames[0].shape[:2]
         self._side = model.image_size
-        self._session = EdgeTamVideoInferenceSession(images, self._height, self._width, dtype=torch.float32)
+        self._session: Any = EdgeTamVideoInferenceSession(images, self._height, self._width, dtype=torch.float32)
 
     @property
     def object_ids(self) -> list[int]:
@@ -96,7 +97,7 @@ class EdgeTamVideoReference:
         return rows
 
 
-class MetaRules(EdgeTamVideoModel):  # type: ignore[misc]
+class MetaRules(_Official):  # type: ignore[misc]
     """EdgeTamVideoModel, which computes as Meta's SAM2VideoPredictor where it does not by itself.
 
     - A correction continues from the mask before it; transformers starts again from the points alone.
@@ -104,19 +105,14 @@ class MetaRules(EdgeTamVideoModel):  # type: ignore[misc]
     - The memory of a mask that is a prompt is made of its low-resolution logits; in transformers, of its pixels.
     """
 
-    def _run_single_frame_inference(
-        self, inference_session: Any, frame_idx: int, obj_idx: int, *arguments: Any, **options: Any
-    ) -> Any:
+    def _run_single_frame_inference(self, **options: Any) -> Any:
         if options["point_inputs"] is not None:
-            known = inference_session.output_dict_per_obj[obj_idx]
+            known = options["inference_session"].output_dict_per_obj[options["obj_idx"]]
             for outputs in (known["cond_frame_outputs"], known["non_cond_frame_outputs"]):
-                if frame_idx in outputs:
-                    earlier = outputs[frame_idx]["pred_masks"]
-                    options["prev_sam_mask_logits"] = earlier.clamp(-LOGIT_LIMIT, LOGIT_LIMIT)
+                if earlier := outputs.get(options["frame_idx"]):
+                    options["prev_sam_mask_logits"] = earlier["pred_masks"].clamp(-LOGIT_LIMIT, LOGIT_LIMIT)
                     break
-        return super()._run_single_frame_inference(
-            *arguments, inference_session=inference_session, frame_idx=frame_idx, obj_idx=obj_idx, **options
-        )
+        return super()._run_single_frame_inference(**options)
 
     def _use_mask_as_output(self, backbone_features: Any, high_res_features: Any, mask_inputs: Any) -> Any:
         output = super()._use_mask_as_output(backbone_features, high_res_features, mask_inputs)
@@ -132,7 +128,7 @@ class MetaRules(EdgeTamVideoModel):  # type: ignore[misc]
         return output
 
 
-def with_class(model: Any, kind: type[EdgeTamVideoModel]) -> Any:
+def with_class(model: Any, kind: Any) -> Any:
     """Return an instance of a class that shares all modules, parameters and settings with a model."""
     shared = kind.__new__(kind)
     shared.__dict__.update(vars(model))

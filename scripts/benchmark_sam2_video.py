@@ -14,16 +14,20 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from triton_sam.benchmark.video import FAMILY, FIRST_COUNTED, VideoBenchmark, format_speeds, measure_video
+from triton_sam.benchmark.video import FIRST_COUNTED, VideoBenchmark, format_speeds, measure_video
 from triton_sam.errors import SamError
-from triton_sam.families import get_family
+from triton_sam.families import FAMILIES, get_family
 
 
 def main() -> int:
     """Run the measurement and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    owners = [name for name in FAMILIES if get_family(name).tracking]
+    parser.add_argument("--model", choices=owners, default="sam2", help="model family (default: sam2)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
-    parser.add_argument("--size", help="size of the model (default: from the checkpoint's name, else tiny)")
+    parser.add_argument(
+        "--size", help="size of the model (default: from the checkpoint's name, else the family's for random weights)"
+    )
     parser.add_argument("--image-size", type=int, default=1024, metavar="PIXELS", help="default: 1024")
     parser.add_argument("--objects", type=_counts, default=(1, 4), metavar="N,N", help="default: 1,4")
     parser.add_argument("--frames", type=int, default=20, metavar="N", help="frames of each clip (default: 20)")
@@ -35,8 +39,11 @@ def main() -> int:
         parser.error(
             f"--frames must be above {FIRST_COUNTED}, since the first frames do not count; --rounds at least 1"
         )
-    model = get_family(FAMILY).find_size(args.size).model if args.size or args.checkpoint is None else None
-    settings = VideoBenchmark(args.checkpoint, model, args.image_size, args.frames, args.rounds, args.objects)
+    family = get_family(args.model)
+    model = family.find_size(args.size).model if args.size or args.checkpoint is None else None
+    settings = VideoBenchmark(
+        args.checkpoint, model, args.image_size, args.frames, args.rounds, args.objects, family.name
+    )
     try:
         speeds = measure_video(settings, progress=not args.quiet)
     except SamError as error:

@@ -5,7 +5,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from support.conditions import settled, wait_until
+from support.conditions import settled
 
 from triton_sam import AsyncSAM2VideoClient, SAM2VideoClient
 from triton_sam.client.video.predictor import SAM2VideoPredictor
@@ -13,7 +13,10 @@ from triton_sam.errors import PromptError, VideoError
 from triton_sam.transport import Transport, parse_url
 
 pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of the models takes most of a minute
-psutil = pytest.importorskip("psutil")
+pytest.importorskip("psutil")
+
+from support.processes import kill_model  # noqa: E402
+
 COUNT = 60
 
 
@@ -138,15 +141,6 @@ def test_the_official_words_work_on_a_real_server(url):
     state.video.close()
 
 
-def stub_of(video_server, model):
-    """Return the process of a Python model."""
-    for process in psutil.Process(video_server.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if any(f"/{model}/" in word for word in process.cmdline()):
-                return process
-    return None
-
-
 @pytest.mark.parametrize(
     ("protocol", "frame"),
     [
@@ -164,10 +158,7 @@ def test_killing_the_process_in_the_middle_changes_no_mask(protocol, frame, vide
         for index, segments in video.propagate(start=0):
             passed.append((index, values(segments)))
             if index == frame:
-                stub = stub_of(video_server, "sam2_video")
-                assert stub is not None
-                stub.kill()
-                wait_until(lambda stub=stub: not stub.is_running() or stub.status() == psutil.STATUS_ZOMBIE)
+                kill_model(video_server.pid, "sam2_video")
         assert video.restored >= 1
     assert [index for index, _ in passed] == [index for index, _ in undisturbed]
     assert passed == undisturbed

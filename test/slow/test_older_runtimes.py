@@ -11,6 +11,8 @@ import pytest
 from support import value_runner
 from support.family_exports import edgetam_micro, mobilesam_micro, sam3_concepts
 from support.older_runtimes import VERSION_PARAMETERS, python
+from support.video_export import write_video_models
+from support.video_graphs import edgetam_micro_graphs
 
 from triton_sam._common.bundle import bundled
 from triton_sam.families.sam2 import TRACKING
@@ -76,6 +78,11 @@ def folder(video_models, tmp_path_factory) -> Path:
         for role, path in edgetam_micro().files.items():
             (folder / "graphs" / f"edgetam_{role}.onnx").symlink_to(path.resolve())
             np.savez(folder / "inputs" / f"edgetam_{role}.npz", **inputs(path))
+        repository = tmp_path_factory.mktemp("edgetam_video")
+        for path in sorted(write_video_models(repository, edgetam_micro_graphs()).repository.glob("*/1/model.onnx")):
+            name = f"video_{path.parents[1].name}"
+            (folder / "graphs" / f"{name}.onnx").symlink_to(path)
+            np.savez(folder / "inputs" / f"{name}.npz", **inputs(path))
     value_runner.main(folder)
     return folder
 

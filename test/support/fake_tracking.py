@@ -81,9 +81,9 @@ class FakeModels:
     def remember(self, frame, masks, scores, is_prompted):
         self.remembered.append((len(masks), is_prompted))
         value = masks.mean((1, 2, 3)) + 0.5 * scores[:, 0] + 0.25 * is_prompted + _value(frame)
-        shape = (TABLE.memory_channels, TABLE.memory_side, TABLE.memory_side)
+        shape = TABLE.memory_shape
         ramp = np.linspace(0.5, 1.5, int(np.prod(shape)), dtype=np.float32).reshape(1, *shape)
-        return (value[:, None, None, None] * ramp).astype(np.float32)
+        return (value.reshape(-1, *[1] * len(shape)) * ramp).astype(np.float32)
 
     def prompt_mask(self, mask):
         small = mask.reshape(len(mask), 1, SIDE // 4, 4, SIDE // 4, 4).mean((3, 5)).astype(np.float32)

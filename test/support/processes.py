@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 
@@ -14,6 +15,21 @@ def family_of(pid: int) -> list[psutil.Process]:
     """Return a tritonserver process with its supervisor and its Python stubs."""
     triton = psutil.Process(pid)
     return [triton, triton.parent(), *triton.children(recursive=True)]
+
+
+def kill_model(pid: int, model: str) -> None:
+    """Kill the process of a Python model of a server, and wait until it has ended."""
+    stubs = [each for each in family_of(pid) if any(f"/{model}/" in word for word in _words(each))]
+    assert len(stubs) == 1
+    stubs[0].kill()
+    assert all_gone(stubs)
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Return the command line of a process; none if it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 def all_gone(processes: list[psutil.Process], seconds: float = 60.0) -> bool:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from sam2.sam2_video_predictor import SAM2VideoPredictor
-from support.video_graphs import SIDE, micro_graphs
+from support.video_graphs import SIDE, Graphs, micro_graphs
 
 from triton_sam._common.files import atomic_write
 from triton_sam.export import onnx_tools
 from triton_sam.families import get_family
 from triton_sam.repository.config import config_for
 from triton_sam.sessions.video.config import MODEL_TEXT, video_config
+from triton_sam.wire.video import video_model
 
 FAMILY = get_family("sam2").at(SIDE)
 OPTIONS = {
@@ -36,21 +37,22 @@ class VideoModels:
     model: Any
 
 
-def write_video_models(repository: Path) -> VideoModels:
-    """Write encoder, the four tracking models and the video model into a repository."""
-    assert FAMILY.tracking is not None
-    graphs = micro_graphs()
+def write_video_models(repository: Path, graphs: Graphs | None = None) -> VideoModels:
+    """Write encoder, the four tracking models and the video model into a repository; those of SAM2 by default."""
+    graphs = graphs or micro_graphs()
+    family = graphs.family
+    assert family.tracking is not None
     model = copy.deepcopy(graphs.model)  # a test makes an official predictor of it
-    for spec in (FAMILY.encoder, *FAMILY.tracking.models.values()):
+    for spec in (family.encoder, *family.tracking.models.values()):
         graph = graphs.graph(spec.role)
-        name = FAMILY.model_name(spec.role)
+        name = family.model_name(spec.role)
         (repository / name / "1").mkdir(parents=True)
         onnx_tools.save(graph, repository / name / "1" / "model.onnx")
         atomic_write(repository / name / "config.pbtxt", config_for(graph, name).encode())
-    folder = repository / "sam2_video"
+    folder = repository / video_model(family)
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(MODEL_TEXT)
-    (folder / "config.pbtxt").write_text(video_config(FAMILY))
+    (folder / "config.pbtxt").write_text(video_config(family))
     return VideoModels(repository, model)
 
 

@@ -1,4 +1,4 @@
-"""The graphs of SAM2's models for videos with random weights. Those of the micro size are traced once for all tests."""
+"""The graphs of models for videos with random weights. Those of the micro sizes are traced once for all tests."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import onnxruntime
 from support.official_video import Arrays, centre_scores, video_model
 
 from triton_sam.export import onnx_tools
+from triton_sam.export.edgetam.recipe import EXPORTER as EDGETAM
 from triton_sam.export.pipeline import finish_graph
 from triton_sam.export.sam2.recipe import trace
+from triton_sam.families.base import Family
+from triton_sam.families.edgetam import EdgeTam
 from triton_sam.families.sam2 import Sam2
 from triton_sam.families.tables import ENCODER
 
@@ -18,21 +21,21 @@ MICRO, SIDE = "sam2.1_hiera_micro", 512
 
 
 class Graphs:
-    """The official model of a configuration, and its graphs, traced when they are first used."""
+    """An official model and its graphs, which are traced when they are first used."""
 
-    def __init__(self, config: str, side: int) -> None:
-        self.model, self.side = video_model(config, side), side
-        centre_scores(self.model)
-        self.family = Sam2().at(side)
+    def __init__(self, model: Any, family: Family) -> None:
+        self.model, self.family, self.side = model, family, family.image_size
         assert self.family.tracking is not None
         self.specs = {ENCODER: self.family.encoder, **self.family.tracking.models}
         self.sessions: dict[tuple[str, bool], Any] = {}
         self.graphs: dict[tuple[str, bool], Any] = {}
 
+    def traced(self, role: str, standard: bool) -> Any:
+        return trace(self.model, self.specs[role], standard)
+
     def graph(self, role: str, standard: bool = False) -> Any:
         if (role, standard) not in self.graphs:
-            traced = trace(self.model, self.specs[role], standard)
-            graph = finish_graph(traced, self.specs[role], "fp32", half_storage=False)
+            graph = finish_graph(self.traced(role, standard), self.specs[role], "fp32", half_storage=False)
             graph.ir_version = min(graph.ir_version, onnx_tools.MAX_IR_VERSION)
             self.graphs[role, standard] = graph
         return self.graphs[role, standard]
@@ -47,7 +50,28 @@ class Graphs:
         return dict(zip(names, self.sessions[role, standard].run(list(names), inputs), strict=True))
 
 
+def sam2_graphs(config: str, side: int) -> Graphs:
+    """Return the graphs of a configuration of SAM2."""
+    model = video_model(config, side)
+    centre_scores(model)
+    return Graphs(model, Sam2().at(side))
+
+
 @functools.cache
 def micro_graphs() -> Graphs:
     """Return the graphs of the micro size at 512 pixels."""
-    return Graphs(MICRO, SIDE)
+    return sam2_graphs(MICRO, SIDE)
+
+
+class EdgeTamGraphs(Graphs):
+    """The graphs of EdgeTAM."""
+
+    def traced(self, role: str, standard: bool) -> Any:
+        return EDGETAM.trace(self.model, self.specs[role], {})
+
+
+@functools.cache
+def edgetam_micro_graphs() -> Graphs:
+    """Return the graphs of EdgeTAM's micro size at 256 pixels."""
+    model = EDGETAM.load(None, "micro", image_size=256, random_seed=0)
+    return EdgeTamGraphs(model, EdgeTam().at(256))

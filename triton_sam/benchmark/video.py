@@ -25,7 +25,6 @@ from ..transport.onnx import OnnxTransport
 from ..verify.video import ClientRunner, ReferenceRunner, VideoRunner
 from ..verify.video_transport import VideoTransport
 
-FAMILY = "sam2"
 FIRST_COUNTED = 8
 """From this frame on, each frame attends to all seven memories. Earlier frames are not counted."""
 _OFFICIAL = "official predictor"
@@ -71,6 +70,7 @@ class VideoBenchmark:
         frames: number of frames of each clip, more than FIRST_COUNTED.
         rounds: number of clips that every runner tracks, in turns.
         objects: numbers of objects.
+        family: the family.
     """
 
     checkpoint: Path | None
@@ -79,6 +79,7 @@ class VideoBenchmark:
     frames: int = 20
     rounds: int = 2
     objects: tuple[int, ...] = (1, 4)
+    family: str = "sam2"
 
     @property
     def random_seed(self) -> int | None:
@@ -95,13 +96,13 @@ def measure_video(settings: VideoBenchmark, *, progress: bool = True) -> list[Vi
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_video_")))
         files = _export(settings, folder, progress)
-        family = get_family(FAMILY).at(settings.image_size)
+        family = get_family(settings.family).at(settings.image_size)
         models = OnnxTransport({family.model_name(role): file for role, file in files.items()})
         server = stack.enter_context(LocalServer(folder))
         clients = {
-            "in process": SAM2VideoClient(transport=VideoTransport(family, models)),
-            "served over http": SAM2VideoClient(server.http_url, timeout=_PATIENCE),
-            "served over grpc": SAM2VideoClient(server.grpc_url, timeout=_PATIENCE),
+            "in process": SAM2VideoClient(model_type=family.name, transport=VideoTransport(family, models)),
+            "served over http": SAM2VideoClient(server.http_url, model_type=family.name, timeout=_PATIENCE),
+            "served over grpc": SAM2VideoClient(server.grpc_url, model_type=family.name, timeout=_PATIENCE),
         }
         for client in clients.values():
             stack.enter_context(client)
@@ -132,7 +133,7 @@ def _export(settings: VideoBenchmark, folder: Path, progress: bool) -> Mapping[s
         progress=progress,
         video=True,
     )
-    return registry.export(FAMILY, chosen).files
+    return registry.export(settings.family, chosen).files
 
 
 def _measure(settings: VideoBenchmark, clients: Mapping[str, SAM2VideoClient]) -> dict[tuple[str, int], list[float]]:
@@ -143,7 +144,7 @@ def _measure(settings: VideoBenchmark, clients: Mapping[str, SAM2VideoClient]) -
     for _, count in itertools.product(range(settings.rounds), settings.objects):
         clip = next(clips)
         weights = settings.checkpoint, settings.model, settings.random_seed
-        official = registry.video_reference(FAMILY, *weights, settings.image_size, clip)
+        official = registry.video_reference(settings.family, *weights, settings.image_size, clip)
         times.setdefault((_OFFICIAL, count), []).extend(_time(ReferenceRunner(official), clip, count))
         for name, client in clients.items():
             clip = next(clips)

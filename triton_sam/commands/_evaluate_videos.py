@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, names: Sequence[str]) -> int:
     stop: SamError | KeyboardInterrupt | None = None
     with (
         _server.server_urls(args) as urls,
-        _video.make_client(urls[0], args.name, args.timeout, _options.access(args)) as client,
+        _video.make_client(urls[0], args.name, args.timeout, _options.access(args), args.model) as client,
     ):
         for dataset in datasets:
             report, stop = _measure(client, dataset, settings, quiet=args.quiet)

@@ -14,11 +14,15 @@ from typing import Any
 from PIL import Image
 
 from ..errors import ModelNotReadyError
+from ..families import FAMILIES, get_family
 from ..inputs.images import open_image
 from ..inputs.video import FrameSource, open_frames
 from ..tracks.overlay_video import DEFAULT_RATE, frame_rate
 from ..tracks.protocols import Video
 from . import _options
+
+DEFAULT_FAMILY = "sam2"
+"""The family whose video models are used if none is named."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,10 @@ def _live(name: str, frames: FrameSource) -> VideoInput:
 
 def add_video_client(parser: argparse.ArgumentParser) -> None:
     """Add the options that select the video model and the server."""
+    families = [name for name in FAMILIES if get_family(name).tracking]
+    parser.add_argument(
+        "--model", choices=families, default=DEFAULT_FAMILY, help=f"model family (default: {DEFAULT_FAMILY})"
+    )
     _options.add_spellings(
         parser,
         "--variant",
@@ -95,11 +103,13 @@ def add_video_client(parser: argparse.ArgumentParser) -> None:
     _options.add_repository(parser)
 
 
-def make_client(url: str | None, variant: str | None, timeout: float, access: dict[str, Any]) -> Any:
+def make_client(
+    url: str | None, variant: str | None, timeout: float, access: dict[str, Any], family: str = DEFAULT_FAMILY
+) -> Any:
     """Return a client of videos. Tests replace this function."""
     from ..client.video import SAM2VideoClient
 
-    return SAM2VideoClient(url, variant, timeout=timeout, **access)
+    return SAM2VideoClient(url, variant, model_type=family, timeout=timeout, **access)
 
 
 @contextlib.contextmanager

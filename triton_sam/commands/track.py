@@ -30,6 +30,7 @@ from ..tracks.formats import TRACK_FORMATS, TrackedVideo
 from ..tracks.overlay_video import encoder_name
 from ..tracks.prompts import ObjectPrompt
 from . import _options, _server, _track_prompts, _track_words, _video
+from ._video import DEFAULT_FAMILY
 
 DEFAULT_FORMATS = ("png", "overlay")
 
@@ -131,7 +132,7 @@ def _by_words(args: argparse.Namespace, source: _video.VideoInput, stack: contex
     if args.local:
         args.local, args.url = False, urls[0]
     access = _options.access(args)
-    with _video.make_client(urls[0], args.variant, args.timeout, access) as tracker:
+    with _video.make_client(urls[0], args.variant, args.timeout, access, args.model) as tracker:
         return _track_words.search(args, source, start, high, urls[0], tracker)
 
 
@@ -180,7 +181,7 @@ def _track(
     try:
         with (
             _server.server_urls(args) as urls,
-            _video.make_client(urls[0], args.variant, args.timeout, _options.access(args)) as client,
+            _video.make_client(urls[0], args.variant, args.timeout, _options.access(args), args.model) as client,
             _video.opened(client, source.frames, quality=args.quality, every=args.every) as video,
         ):
             for prompt in prompts:
@@ -231,6 +232,8 @@ def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], sourc
         "--reverse": args.reverse,
         "--every": args.every,
         "--quality": args.quality,
+        # Folders that an earlier version began say nothing about the family.
+        "--model": None if args.model == DEFAULT_FAMILY else args.model,
         "--variant": args.variant,
     }
 

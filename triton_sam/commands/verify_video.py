@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +40,10 @@ def names() -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that only videos have."""
     parser.add_argument(
-        "--frames", type=int, metavar="N", help=f"sam2-video: number of frames of the drawn clip (default: {_FRAMES})"
+        "--frames", type=int, metavar="N", help=f"videos: number of frames of the drawn clip (default: {_FRAMES})"
     )
     parser.add_argument(
-        "--image-size", type=int, metavar="PIXELS", help="sam2-video: side of the encoder's image (default: 1024)"
+        "--image-size", type=int, metavar="PIXELS", help="videos: side of the encoder's image (default: 1024)"
     )
 
 
@@ -126,15 +126,16 @@ def _runners(
 
     family = get_family(args.family).at(side)
     models = OnnxTransport({family.model_name(role): file for role, file in files.items()})
-    clients = {"onnxruntime": SAM2VideoClient(transport=VideoTransport(family, models))}
+    shared: dict[str, Any] = {"model_type": args.family}
+    clients = {"onnxruntime": SAM2VideoClient(transport=VideoTransport(family, models), **shared)}
     if args.url is not None:
-        clients["served"] = SAM2VideoClient(args.url, timeout=_PATIENCE, **_options.access(args))
+        clients["served"] = SAM2VideoClient(args.url, timeout=_PATIENCE, **shared, **_options.access(args))
     elif args.local:
         server = stack.enter_context(
             _server.local_server(args, folder, models_to_load(folder, video_model(get_family(args.family))))
         )
-        clients["served over http"] = SAM2VideoClient(server.http_url, timeout=_PATIENCE)
-        clients["served over grpc"] = SAM2VideoClient(server.grpc_url, timeout=_PATIENCE)
+        clients["served over http"] = SAM2VideoClient(server.http_url, timeout=_PATIENCE, **shared)
+        clients["served over grpc"] = SAM2VideoClient(server.grpc_url, timeout=_PATIENCE, **shared)
     for name, client in clients.items():
         yield name, ClientRunner(stack.enter_context(stack.enter_context(client).open(clip)))
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from .sam2 import Sam2
+from .sam2 import EMBEDDINGS, Sam2
 from .tables import Checkpoint, ModelSize, Option
-from .tracking import Tracking
+from .tracking import Tracking, sam2_tracking
+
+MEMORY_TOKENS, MEMORY_CHANNELS = 512, 64
+"""The memory of a frame: 256 tokens of the whole frame, then 256 of its 16 x 16 parts, in every image size."""
 
 
 class EdgeTam(Sam2):
     """EdgeTAM has the tensors, the image frame and the decoder of SAM2. The encoder and the weights differ.
 
     Because the tensors are the same, config.pbtxt names the family; see config_for() in triton_sam.repository.config.
-    The models for videos are not served: the official ones compress memories to another shape than SAM2's.
+    In videos, a small network compresses the memory of each frame to tokens. transformers keeps them in float32.
     """
 
     name: ClassVar[str] = "edgetam"
@@ -21,7 +24,9 @@ class EdgeTam(Sam2):
     # transformers' processor resizes bytes, and its model does not limit the logits.
     resampling: ClassVar[Literal["float", "pillow", "fixed_point"]] = "fixed_point"
     logit_limit: ClassVar[float | None] = None
-    tracking: ClassVar[Tracking | None] = None
+    tracking: ClassVar[Tracking | None] = sam2_tracking(
+        EMBEDDINGS, 1024, (MEMORY_TOKENS, MEMORY_CHANNELS), bfloat16_memories=False
+    )
     sizes: ClassVar[tuple[ModelSize, ...]] = (
         ModelSize("repvit_m1", config="edgetam_repvit_m1"),
         ModelSize("micro", official=False, config="edgetam_micro"),

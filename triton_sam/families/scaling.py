@@ -30,8 +30,7 @@ def scaled_model(spec: ModelSpec, side: int, official: int) -> ModelSpec:
 def scaled_tracking(tracking: Tracking, side: int, official: int) -> Tracking:
     """Return the table of a tracker for images of another size; see scaled_model()."""
     models = {role: scaled_model(spec, side, official) for role, spec in tracking.models.items()}
-    memory_side = scaled(tracking.memory_side, side, official)
-    return replace(tracking, models=MappingProxyType(models), memory_side=memory_side)
+    return replace(tracking, models=MappingProxyType(models))
 
 
 def scaled(length: int, side: int, official: int) -> int:

@@ -1,7 +1,7 @@
 """The models that follow objects through a video, and the sizes of their memory.
 
-Names of tensors and models are those of SAM2, the first family with a memory. Another family with the same parts (the
-tracker of SAM3, EdgeTAM) calls sam2_tracking() with its own sizes.
+Names of tensors and models are those of SAM2, the first family with a memory. Another family with the same parts, such
+as EdgeTAM, calls sam2_tracking() with its own sizes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from .tables import Dimension, ModelSpec, Tensor, by_role
 MEMORY_ATTENTION, MEMORY_ENCODER = "memory_attention", "memory_encoder"
 TRACKING_DECODER, MASK_PROMPT = "tracking_decoder", "mask_prompt"
 """The roles of the models of a tracker."""
+MEMORY = "memory"
+"""The output of the memory encoder."""
 
 
 @dataclass(frozen=True)
@@ -23,45 +25,69 @@ class Tracking:
     Reference for the numbers: sam2.modeling.sam2_base.SAM2Base.
 
     Args:
-        models: the models besides the encoder of the family, by role.
-        memory_channels: channels of the memory of one frame.
-        memory_side: height and width of the memory of one frame.
-        pointer_channels: length of an object pointer.
+        models: the models besides the encoder of the family, by role. The sizes of memories, logits and object
+            pointers are those of their tensors.
         memories: maximum number of memories of frames that were not prompted (``num_maskmem`` - 1).
         pointers: maximum number of object pointers that are added to the memories (``max_obj_ptrs_in_encoder``).
         multimask_points: a prompt of at most so many points chooses the best of three masks
             (``multimask_max_pt_num``). A box counts as two points, and no prompt as none.
+        bfloat16_memories: whether memories are rounded to bfloat16 and kept so, as in SAM2; else they stay float32.
     """
 
     models: Mapping[str, ModelSpec]
-    memory_channels: int
-    memory_side: int
-    pointer_channels: int
     memories: int = 6
     pointers: int = 16
     multimask_points: int = 1
+    bfloat16_memories: bool = True
+
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
+        """The shape of the memory of one object in one frame: (channels,height,width) in SAM2."""
+        return self._output_shape(MEMORY_ENCODER, MEMORY)
+
+    @property
+    def logits_shape(self) -> tuple[int, ...]:
+        """The shape of the low-resolution logits of one object: (1,height,width)."""
+        return self._output_shape(TRACKING_DECODER, "masks")
+
+    @property
+    def pointer_channels(self) -> int:
+        """The length of an object pointer."""
+        return self._output_shape(TRACKING_DECODER, "object_pointers")[0]
+
+    def _output_shape(self, role: str, output: str) -> tuple[int, ...]:
+        tensor = next(tensor for tensor in self.models[role].outputs if tensor.name == output)
+        return tuple(int(side) for side in tensor.shape[1:])
 
 
-def sam2_tracking(embeddings: tuple[Tensor, ...], side: int, memory_channels: int = 64) -> Tracking:
+def sam2_tracking(
+    embeddings: tuple[Tensor, ...],
+    side: int,
+    memory_shape: tuple[int, ...] | None = None,
+    *,
+    bfloat16_memories: bool = True,
+) -> Tracking:
     """Return the table of a tracker with the parts of SAM2.
 
     Args:
         embeddings: outputs of the family's encoder: the coarse embeddings first, then the high-resolution features.
         side: side of the square image that the encoder takes, in pixels.
-        memory_channels: channels of a memory.
+        memory_shape: shape of the memory of one frame; None: 64 channels of the size of the coarse embeddings.
+        bfloat16_memories: see Tracking.
     """
     coarse = embeddings[0]
     channels, small, low = int(coarse.shape[1]), side // 16, side // 4
     features = Tensor(coarse.name, "FP32", ("images", channels, small, small))
     logits = Tensor("masks", "FP32", ("objects", 1, low, low))
     score = Tensor("object_score_logits", "FP32", ("objects", 1))
+    memory = memory_shape or (64, small, small)
     shared = {"images": Dimension(choices=(1, "objects"))}
     models = by_role(
         ModelSpec(
             MEMORY_ATTENTION,
             inputs=(
                 features,
-                Tensor("memories", "FP32", ("objects", "memories", memory_channels, small, small)),
+                Tensor("memories", "FP32", ("objects", "memories", *memory)),
                 # Steps between the frame of a memory and this one: 1 to 6; 0 for a prompted frame at any distance.
                 Tensor("memory_ages", "INT64", ("objects", "memories")),
                 Tensor("object_pointers", "FP32", ("objects", "pointers", channels)),
@@ -74,7 +100,7 @@ def sam2_tracking(embeddings: tuple[Tensor, ...], side: int, memory_channels: in
         ModelSpec(
             MEMORY_ENCODER,
             inputs=(features, logits, score, Tensor("is_prompted", "FP32", ("objects",))),
-            outputs=(Tensor("memory", "FP32", ("objects", memory_channels, small, small)),),
+            outputs=(Tensor(MEMORY, "FP32", ("objects", *memory)),),
             dimensions=shared,
         ),
         ModelSpec(
@@ -106,4 +132,4 @@ def sam2_tracking(embeddings: tuple[Tensor, ...], side: int, memory_channels: in
             outputs=(Tensor("mask_input", "FP32", ("objects", 1, low, low)), logits),
         ),
     )
-    return Tracking(models, memory_channels, small, channels)
+    return Tracking(models, bfloat16_memories=bfloat16_memories)

@@ -1,4 +1,4 @@
-"""SAM2 follows objects through videos, which are kept on the server; see docs/reference/video.md."""
+"""Objects are followed through videos, which are kept on the server; see docs/reference/video.md."""
 
 try:
     from triton_sam.sessions.video.triton_model import TritonPythonModel

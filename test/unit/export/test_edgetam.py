@@ -25,8 +25,9 @@ from support.family_exports import FamilyExport, edgetam_micro  # noqa: E402
 from triton_sam.errors import CheckpointError  # noqa: E402
 from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.edgetam.graphs import EdgeTamDecoder, EdgeTamEncoder, fused  # noqa: E402
-from triton_sam.export.edgetam.model import build_model, load_model  # noqa: E402
+from triton_sam.export.edgetam.model import build_image_model, load_model  # noqa: E402
 from triton_sam.export.edgetam.names import IMAGE_POSITION, of_meta_name, transformers_name  # noqa: E402
+from triton_sam.export.edgetam.video_graphs import sam2_of  # noqa: E402
 from triton_sam.families import spec_of  # noqa: E402
 from triton_sam.families.edgetam import EdgeTam  # noqa: E402
 
@@ -92,16 +93,46 @@ def test_a_fused_encoder_has_no_normalisation_and_leaves_the_model_alone(changea
     torch.testing.assert_close(changeable.state_dict(), before)
 
 
+PERCEIVER = {
+    "layer_norm_input.": "attn.norm_x.",
+    "layer_norm_latents.": "attn.norm_latents.",
+    "cross_attention.q_proj.": "attn.to_q.",
+    "cross_attention.o_proj.": "attn.to_out.",
+    "mlp.layer_norm.": "ff.0.",
+    "mlp.up_proj.": "ff.1.",
+    "mlp.down_proj.": "ff.3.",
+    "layer_norm_self.": "self_attn.norm.",
+    "self_attention.q_proj.": "self_attn.to_q.",
+    "self_attention.o_proj.": "self_attn.to_out.",
+    "self_mlp.layer_norm.": "self_ff.0.",
+    "self_mlp.up_proj.": "self_ff.1.",
+    "self_mlp.down_proj.": "self_ff.3.",
+}
+"""The names of a layer of the Perceiver in transformers and in Meta's checkpoint."""
+
+
+def meta_perceiver(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the weights of the Perceiver under the names of Meta's checkpoint."""
+    names = {"latents_1d": "latents", "latents_2d": "latents_2d"}
+    names |= {f"layer_norm.{kind}": f"norm.{kind}" for kind in ("weight", "bias")}
+    found = {f"spatial_perceiver.{meta}": state[f"spatial_perceiver.{name}"] for name, meta in names.items()}
+    for layer in (0, 1):
+        place = f"spatial_perceiver.layers.{layer}."
+        for name, meta in PERCEIVER.items():
+            for kind in ("weight", "bias"):
+                if f"{place}{name}{kind}" in state:
+                    found[f"{place}{meta}{kind}"] = state[f"{place}{name}{kind}"]
+        for name, meta in (("cross_attention", "attn"), ("self_attention", "self_attn")):
+            parts = [state[f"{place}{name}.{part}_proj.weight"] for part in ("k", "v")]
+            found[f"{place}{meta}.to_kv.weight"] = torch.cat(parts)
+    return found
+
+
 def meta_state(model: Any) -> dict[str, Any]:
-    """Return the weights of a model under the names of Meta's checkpoint, with one that only videos need."""
-    heads, state = EdgeTamDecoder(model), model.state_dict()
-    found = {
-        **{f"sam_prompt_encoder.{name}": value for name, value in heads.prompt_encoder.state_dict().items()},
-        **{f"sam_mask_decoder.{name}": value for name, value in heads.decoder.state_dict().items()},
-        "no_mem_embed": state["no_memory_embedding"],
-        "maskmem_tpos_enc": torch.zeros(7, 1, 1, 64),
-        "memory_attention.layers.0.norm1.weight": torch.zeros(256),
-    }
+    """Return the weights of a model under the names of Meta's checkpoint."""
+    state = model.state_dict()
+    found = {name: value for name, value in sam2_of(model).state_dict().items() if "perceiver" not in name}
+    found |= meta_perceiver(state)
     for name, value in state.items():
         for new, old in (("backbone.timm_model.", "trunk.body."), ("neck.convs.", "neck.convs.")):
             if name.startswith(f"vision_encoder.{new}"):
@@ -137,17 +168,6 @@ def test_wrong_checkpoints_are_refused(changeable: Any, tmp_path: Path) -> None:
         load_model(tmp_path, "micro")
 
 
-def test_weights_for_videos_are_left_out(tmp_path: Path) -> None:
-    """The published folder holds an EdgeTamVideoModel: its image half is the model that is exported."""
-    vision = build_model("repvit_m1").config.vision_config
-    video = transformers.EdgeTamVideoModel(transformers.EdgeTamVideoConfig(vision_config=vision))
-    video.save_pretrained(tmp_path)
-    loaded = load_model(tmp_path, None).state_dict()
-    known = video.state_dict()
-    assert {name: value.shape for name, value in loaded.items()} == {name: known[name].shape for name in loaded}
-    torch.testing.assert_close(loaded, {name: known[name] for name in loaded})
-
-
 def test_names_of_meta() -> None:
     name = "sam_mask_decoder.transformer.layers.1.cross_attn_token_to_image.out_proj.weight"
     expected = "mask_decoder.transformer.layers.1.cross_attn_token_to_image.o_proj.weight"
@@ -170,7 +190,7 @@ def test_config_is_the_committed_one_and_names_the_family(micro: FamilyExport, r
 
 
 def test_official_size_is_the_official_backbone() -> None:
-    body = build_model("repvit_m1").vision_encoder.backbone.timm_model
+    body = build_image_model("repvit_m1").vision_encoder.backbone.timm_model
     official = timm.create_model("repvit_m1", features_only=True, out_indices=(0, 1, 2, 3))
     assert str(body) == str(official)
     assert registry.parameters("edgetam", "repvit_m1") == 9_120_641
@@ -181,7 +201,7 @@ def test_official_size_is_the_official_backbone() -> None:
     [
         (["export", "edgetam", "--random", "0", "--size", "tiny", "-q"], "no size 'tiny': choose one of repvit_m1"),
         (["export", "edgetam", "--random", "0", "--image-size", "1000", "-q"], "multiple of 32"),
-        (["export", "edgetam", "--random", "0", "--video", "-q"], "edgetam has no models for videos"),
+        (["export", "edgetam", "--random", "0", "--video", "--image-size", "640", "-q"], "a multiple of 256"),
         (["export", "edgetam", "--checkpoint", "none.pt", "-q"], "triton-sam download edgetam"),
     ],
 )

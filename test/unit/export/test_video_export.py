@@ -83,7 +83,11 @@ def test_a_family_at_another_image_size() -> None:
     assert small is family.at(512)
     assert family.at(1024) is family
     assert get_family("sam2") is family
-    assert (small.image_size, small.mask_size, small.tracking and small.tracking.memory_side) == (512, 128, 32)
+    assert (small.image_size, small.mask_size, small.tracking and small.tracking.memory_shape) == (
+        512,
+        128,
+        (64, 32, 32),
+    )
     assert small.encoder.inputs[0].shape == ("images", 3, 512, 512)
     assert small.decoder.inputs[3].shape == ("prompts", "points", 2)
     assert {tensor.name: tensor.shape for tensor in small.every_model["memory_attention"].inputs}["memories"] == (

@@ -24,7 +24,7 @@ class EdgeTamEncoder(Sam3Encoder):
     """Computes the embeddings of images, as EdgeTamModel.get_image_embeddings does.
 
     Args:
-        model: a transformers EdgeTamModel; it is not changed.
+        model: a transformers EdgeTamVideoModel or EdgeTamModel; it is not changed.
     """
 
     mean: Tensor
@@ -70,7 +70,7 @@ class EdgeTamDecoder(Sam2Decoder):
     EdgeTAM's decoder is SAM2's. So the modules of the sam2 package, which Sam2Decoder calls, get EdgeTAM's weights.
 
     Args:
-        model: a transformers EdgeTamModel.
+        model: a transformers EdgeTamVideoModel or EdgeTamModel.
     """
 
     image_position: Tensor

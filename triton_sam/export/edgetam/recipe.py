@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ..._common.extras import missing
+from ...errors import ConfigurationError
 from ...families.edgetam import EdgeTam
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
+from ..reference import VideoReference
 from ..settings import Settings
-from .model import build_model, choose_size, load_model
+from .model import build_image_model, choose_size, has_video, image_model, load_model
 from .reference import EdgeTamReference
 
 try:
@@ -20,13 +25,18 @@ try:
 
     from .. import onnx_tools
     from ..point_graphs import trace_decoder
+    from ..sam2.video_graphs import trace_video
     from .graphs import EdgeTamDecoder, EdgeTamEncoder
+    from .video_graphs import GRAPHS, sam2_of
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
 
+VIDEO_STRIDE = 256
+"""With --video, the image size must be a multiple of this number of pixels, since a memory has 16 x 16 equal parts."""
+
 
 class EdgeTamExporter(Exporter):
-    """Exports EdgeTAM's image half from Meta's checkpoint or from a folder in transformers' layout.
+    """Exports EdgeTAM from Meta's checkpoint or from a folder in transformers' layout.
 
     The name of the model's configuration is a size: "repvit_m1".
     """
@@ -43,6 +53,8 @@ class EdgeTamExporter(Exporter):
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
         """See Exporter.trace."""
+        if spec.role not in EdgeTam.models:
+            return trace_video(sam2_of(model), spec, graphs=GRAPHS)
         side = model.prompt_encoder.input_image_size
         if spec.role == ENCODER:
             example = torch.rand(2, 3, side, side)
@@ -52,17 +64,35 @@ class EdgeTamExporter(Exporter):
         embeddings = [torch.rand(1, channels, side // stride, side // stride) for channels, stride in shapes]
         return trace_decoder(EdgeTamDecoder(model), EdgeTam.decoder, embeddings, side)
 
+    def check(self, model: Any, settings: Settings) -> None:
+        """See Exporter.check."""
+        if settings.video and not has_video(model):
+            raise ConfigurationError("the checkpoint has no weights for videos: leave --video out")
+
+    def prepare(self, settings: Settings) -> Settings:
+        """See Exporter.prepare."""
+        settings = super().prepare(settings)
+        if settings.video and settings.side % VIDEO_STRIDE:
+            raise ConfigurationError(f"image size {settings.side}: for videos, it must be a multiple of {VIDEO_STRIDE}")
+        return settings
+
     def config(self, settings: Settings) -> str:
         """See Exporter.config."""
         return f"edgetam_{choose_size(settings.model)}"
 
     def build(self, model: str) -> torch.nn.Module:
         """See Exporter.build."""
-        return build_model(model)
+        return build_image_model(model)
 
     def reference(self, model: Any) -> EdgeTamReference:
         """See Exporter.reference."""
-        return EdgeTamReference(model)
+        return EdgeTamReference(image_model(model))
+
+    def video_reference(self, model: Any, frames: Sequence[npt.NDArray[np.uint8]]) -> VideoReference:
+        """See Exporter.video_reference."""
+        from .video_reference import EdgeTamVideoReference
+
+        return EdgeTamVideoReference(model, frames)
 
 
 EXPORTER = EdgeTamExporter()

@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from ..point_graphs import channel_norm
 from .attention import attend
 
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines."""
+
 
 class MemoryAttention(nn.Module):
     """Conditions the embeddings of a frame on memories and object pointers of other frames.
@@ -29,6 +32,8 @@ class MemoryAttention(nn.Module):
         fused: use ONNX Runtime's own attention operator. The module can then be traced, but not run.
     """
 
+    memory_side: int | None = None
+    """Height and width of the map of a memory; None: those of the embeddings."""
     rows: Tensor
     columns: Tensor
     memory_rows: Tensor
@@ -44,8 +49,8 @@ class MemoryAttention(nn.Module):
         attention = model.memory_attention
         self.layers = nn.ModuleList(_Layer(layer, fused) for layer in attention.layers)
         scale = 0.1 if attention.pos_enc_at_input else 0.0
-        axes = (*_sine_axes(model.image_encoder.neck.position_encoding, self.side, scale),)
-        memory_axes = _sine_axes(model.memory_encoder.position_encoding, self.side)
+        axes = _sine_axes(model.image_encoder.neck.position_encoding, self.side, scale)
+        memory_axes = _sine_axes(model.memory_encoder.position_encoding, self.memory_side or self.side)
         tables = (*axes, *memory_axes, *_rotation_axes(attention.layers[0].self_attn, self.side))
         names = ("rows", "columns", "memory_rows", "memory_columns", "cosines", "sines")
         for name, table in zip(names, tables, strict=True):
@@ -64,7 +69,7 @@ class MemoryAttention(nn.Module):
 
         Args:
             image_embeddings: (1 or P,C,h,w) from Sam2Encoder; the no-memory embedding in them is subtracted.
-            memories: (P,M,c,h,w) from MemoryEncoder; M is at least 1.
+            memories: (P,M,c,h,w) from MemoryEncoder; M is at least 1. A subclass may have another shape.
             memory_ages: (P,M) steps between the frame of the memory and this one, 1 to 6; 0 for a prompted frame.
             object_pointers: (P,K,C) from TrackingDecoder; K may be 0.
             pointer_ages: (P,K) steps between the frame of the pointer and this one, divided by min(frames, 16) - 1.
@@ -74,18 +79,31 @@ class MemoryAttention(nn.Module):
         """
         rotation = self._rotation()
         x = image_embeddings.flatten(2).transpose(1, 2) + (self._spread(self.rows, self.columns) - self.no_memory)
-        memory = memories.flatten(3).transpose(2, 3)
+        memory = self._tokens(memories)
         moments = self.model.maskmem_tpos_enc.reshape(-1, memory.shape[-1])
         moment = moments[(memory_ages + (len(moments) - 1)) % len(moments)].unsqueeze(2)
-        keys = memory + (self._spread(self.memory_rows, self.memory_columns) + moment)
+        keys = memory + (self._memory_positions() + moment)
         pointers: Tensor = torch.unflatten(object_pointers, 2, (-1, memory.shape[-1]))
         pointer_keys = (pointers + self._pointer_positions(pointer_ages).unsqueeze(2)).flatten(1, 2)
         values = torch.cat([memory.flatten(1, 2), pointers.flatten(1, 2)], dim=1)
+        key_rotation = self._key_rotation(rotation)
         for layer in self.layers:
-            x = layer(x, keys, pointer_keys, values, rotation)
+            x = layer(x, keys, pointer_keys, values, rotation, key_rotation)
         x = self.model.memory_attention.norm(x)
         conditioned: Tensor = x.transpose(1, 2).unflatten(2, (self.side, self.side))
         return conditioned
+
+    def _tokens(self, memories: Tensor) -> Tensor:
+        """Return the (P,M,T,c) tokens of memories."""
+        return memories.flatten(3).transpose(2, 3)
+
+    def _memory_positions(self) -> Tensor:
+        """Return the (T,c) encoding of the positions of tokens."""
+        return self._spread(self.memory_rows, self.memory_columns)
+
+    def _key_rotation(self, rotation: Rotation) -> Rotation:
+        """Return the (T,d/2) cosines and sines by which the keys of tokens are rotated."""
+        return rotation
 
     def _pointer_positions(self, ages: Tensor) -> Tensor:
         """Return the (P,K,c) encoding of the ages of pointers: zeros in SAM2.0, whose pointers have none."""
@@ -96,7 +114,7 @@ class MemoryAttention(nn.Module):
         positions: Tensor = projection(get_1d_sine_pe(ages, dim=width))
         return positions
 
-    def _rotation(self) -> tuple[Tensor, Tensor]:
+    def _rotation(self) -> Rotation:
         """Return the (L,d/2) cosines and sines by which keys and queries are rotated."""
         cosines, sines = (self._spread(table, table, columns_first=True) for table in (self.cosines, self.sines))
         return cosines, sines
@@ -106,7 +124,7 @@ class MemoryAttention(nn.Module):
 
         A constant of the graph. Its file holds the small tables, and ONNX Runtime computes the large one at load.
         """
-        side, half = self.side, rows.shape[1]
+        side, half = rows.shape
         by_row = rows.unsqueeze(1).expand(side, side, half)
         by_column = columns.unsqueeze(0).expand(side, side, half)
         parts = [by_column, by_row] if columns_first else [by_row, by_column]
@@ -123,16 +141,23 @@ class _Layer(nn.Module):
         self.cross = _RotaryAttention(layer.cross_attn_image, fused)
 
     def forward(
-        self, x: Tensor, keys: Tensor, pointer_keys: Tensor, values: Tensor, rotation: tuple[Tensor, Tensor]
+        self,
+        x: Tensor,
+        keys: Tensor,
+        pointer_keys: Tensor,
+        values: Tensor,
+        rotation: Rotation,
+        key_rotation: Rotation,
     ) -> Tensor:
         """Run the layer.
 
         Args:
             x: (1 or P,L,C) image.
-            keys: (P,M,L,c) memories with their positions.
+            keys: (P,M,T,c) tokens of memories with their positions.
             pointer_keys: (P,4K,c) tokens of pointers with their positions.
-            values: (P,M*L+4K,c) memories and tokens of pointers, without positions.
-            rotation: cosines and sines.
+            values: (P,M*T+4K,c) tokens of memories and of pointers, without positions.
+            rotation: cosines and sines of the positions of the image.
+            key_rotation: cosines and sines of the tokens of a memory.
 
         Returns:
             (P,L,C)
@@ -142,7 +167,7 @@ class _Layer(nn.Module):
         x = x + self.own.attend(self.own.query(y, rotation), self.own.key(y, rotation), y)
         y = layer.norm2(x)
         query = self.cross.query(y, rotation).expand(keys.shape[0], -1, -1)
-        key = torch.cat([self.cross.key(keys, rotation).flatten(1, 2), self.cross.key(pointer_keys)], dim=1)
+        key = torch.cat([self.cross.key(keys, key_rotation).flatten(1, 2), self.cross.key(pointer_keys)], dim=1)
         x = x + self.cross.attend(query, key, values)
         y = layer.linear2(layer.activation(layer.linear1(layer.norm3(x))))
         result: Tensor = x + y
@@ -169,11 +194,11 @@ class _RotaryAttention(nn.Module):
             {"query": _evens_first(attention.q_proj), "key": _evens_first(attention.k_proj)}
         )
 
-    def query(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def query(self, x: Tensor, rotation: Rotation) -> Tensor:
         """Return (P,L,d) rotated queries of (P,L,C)."""
         return _rotate(self.projections["query"](x), rotation)
 
-    def key(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def key(self, x: Tensor, rotation: Rotation | None = None) -> Tensor:
         """Return (...,L,d) keys of (...,L,n), rotated or, for pointers, as they are."""
         keys: Tensor = self.projections["key"](x)
         return keys if rotation is None else _rotate(keys, rotation)
@@ -211,7 +236,7 @@ def _evens_first(projection: nn.Linear) -> nn.Linear:
     return changed
 
 
-def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+def _rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Multiply the pairs (i, i + d/2) of (...,L,d) channels by unit complex numbers, (L,d/2) cosines and sines."""
     cosines, sines = rotation
     real, imaginary = x.chunk(2, dim=-1)

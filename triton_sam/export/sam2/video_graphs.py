@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -58,7 +59,7 @@ def check_video_model(model: Any) -> None:
         "num_maskmem": SAM2_TRACKING.memories + 1,
         "max_obj_ptrs_in_encoder": SAM2_TRACKING.pointers,
         "multimask_max_pt_num": SAM2_TRACKING.multimask_points,
-        "mem_dim": SAM2_TRACKING.memory_channels,
+        "mem_dim": SAM2_TRACKING.memory_shape[0],
         "hidden_dim": SAM2_TRACKING.pointer_channels,
     }
     for name, value in expected.items():
@@ -78,25 +79,35 @@ def _require(name: str, found: object, expected: object) -> None:
         )
 
 
-def trace_video(model: Any, spec: ModelSpec, standard_operators: bool = False) -> onnx.ModelProto:
+Graph = Callable[[Any, bool], nn.Module]
+"""Makes the module of a role from a SAM2Base; the second argument says whether to use ONNX Runtime's own attention."""
+GRAPHS: Mapping[str, Graph] = MappingProxyType(
+    {
+        MEMORY_ATTENTION: lambda model, fused: MemoryAttention(model, fused=fused),
+        MEMORY_ENCODER: lambda model, _: MemoryEncoder(model),
+        TRACKING_DECODER: lambda model, _: TrackingDecoder(model),
+        MASK_PROMPT: lambda model, _: MaskPrompt(model),
+    }
+)
+"""SAM2's module of each role."""
+
+
+def trace_video(
+    model: Any, spec: ModelSpec, standard_operators: bool = False, graphs: Mapping[str, Graph] = GRAPHS
+) -> onnx.ModelProto:
     """Trace one of the models for videos.
 
     Args:
         model: from load_model().
         spec: one of Tracking.models, for the model's image size.
         standard_operators: use only operators of the ONNX standard.
+        graphs: the module of each role.
 
     Raises:
         ConfigurationError: see check_video_model().
         ExportError: torch cannot export the model.
     """
     check_video_model(model)
-    graphs: dict[str, Callable[[Any], nn.Module]] = {
-        MEMORY_ATTENTION: lambda model: MemoryAttention(model, fused=not standard_operators),
-        MEMORY_ENCODER: MemoryEncoder,
-        TRACKING_DECODER: TrackingDecoder,
-        MASK_PROMPT: MaskPrompt,
-    }
     free = {
         symbol: torch.export.Dim(symbol, min=_minimum(spec, symbol))
         for symbol, size in _EXAMPLE_SIZES.items()
@@ -107,7 +118,7 @@ def trace_video(model: Any, spec: ModelSpec, standard_operators: bool = False) -
         for tensor in spec.inputs
     }
     example = [_example(tensor, model.device) for tensor in spec.inputs]
-    graph = onnx_tools.trace(graphs[spec.role](model), spec, example, dynamic)
+    graph = onnx_tools.trace(graphs[spec.role](model, not standard_operators), spec, example, dynamic)
     onnx_tools.free_batch(graph)
     return graph
 

@@ -58,12 +58,8 @@ class Sam2VideoReference:
     """
 
     def __init__(self, model: Any, frames: Frames) -> None:
-        if not frames:
-            raise VideoError("the video has no frames: give at least one")
-        if other := next((frame.shape for frame in frames if frame.shape != frames[0].shape), None):
-            raise VideoError(f"the frames differ in size: {frames[0].shape[:2]} and {other[:2]}")
+        self._images = frame_tensors(frames, model.image_size)
         self._predictor = _predictor_of(model)
-        self._images = torch.stack([_image(frame, model.image_size) for frame in frames])
         self._size = frames[0].shape[:2]
         self._state = self._new_state()
 
@@ -205,6 +201,19 @@ def _predictor_of(model: Any) -> Any:
     predictor.add_all_frames_to_correct_as_cond = False
     predictor.binarize_mask_from_pts_for_mem_enc = True
     return predictor.eval()
+
+
+def frame_tensors(frames: Frames, side: int) -> torch.Tensor:
+    """Return the (N,3,S,S) FP32 inputs of the encoder for the frames of a video.
+
+    Raises:
+        VideoError: there is no frame, or the frames differ in size.
+    """
+    if not frames:
+        raise VideoError("the video has no frames: give at least one")
+    if other := next((frame.shape for frame in frames if frame.shape != frames[0].shape), None):
+        raise VideoError(f"the frames differ in size: {frames[0].shape[:2]} and {other[:2]}")
+    return torch.stack([_image(frame, side) for frame in frames])
 
 
 def _image(frame: npt.NDArray[np.uint8], side: int) -> torch.Tensor:

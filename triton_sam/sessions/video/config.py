@@ -9,7 +9,7 @@ from ..config_text import checked, explained, parameter_lines, program
 
 MODEL_NAME = "model.py"
 MODEL_TEXT = program(
-    "video", "SAM2 follows objects through videos, which are kept on the server; see docs/reference/video.md."
+    "video", "Objects are followed through videos, which are kept on the server; see docs/reference/video.md."
 )
 """The text of model.py in the folder of every video model."""
 

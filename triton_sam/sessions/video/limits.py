@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from ...errors import PromptError
 from ...families.tracking import Tracking
 from ...wire import contract, video
-from .memory import ObjectMemory, Output
+from .memory import ObjectMemory, Output, memory_dtype
 
 STREAM_FRAMES = 128
 """A stream keeps the outputs of so many frames behind the one that is tracked, and no more, so that its memory stays
@@ -80,12 +81,9 @@ def check_room(prompted: Mapping[int, Collection[int]], limits: Limits, table: T
 
 
 def sizes(table: Tracking) -> tuple[int, int, int]:
-    """Return the bytes of a memory (bfloat16), of low-resolution logits (float32) and of a pointer (float32)."""
-    return (
-        2 * table.memory_channels * table.memory_side**2,
-        4 * (4 * table.memory_side) ** 2,
-        4 * table.pointer_channels,
-    )
+    """Return the bytes of a memory, of low-resolution logits (float32) and of a pointer (float32)."""
+    memory = memory_dtype(table).itemsize * math.prod(table.memory_shape)
+    return memory, 4 * math.prod(table.logits_shape), 4 * table.pointer_channels
 
 
 def drop_outputs(

@@ -5,8 +5,9 @@ Reference: SAM2Base._prepare_memory_conditioned_features, SAM2VideoPredictor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from ...families.tracking import Tracking
 from .frames import TrackedFrames
 
 Halves = npt.NDArray[np.uint16]
+StoredMemory = Halves | FloatArray
 
 
 def to_bfloat16(values: FloatArray) -> Halves:
@@ -31,6 +33,29 @@ def from_bfloat16(bits: Halves) -> FloatArray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
+def memory_dtype(table: Tracking) -> np.dtype[Any]:
+    """Return the dtype in which a session keeps memories: uint16 for the bits of bfloat16, or float32."""
+    return np.dtype(np.uint16 if table.bfloat16_memories else np.float32)
+
+
+def stored_memory(memory: FloatArray, table: Tracking) -> StoredMemory:
+    """Return memories in the form in which a session keeps them."""
+    return to_bfloat16(memory) if table.bfloat16_memories else memory
+
+
+def stacked_memories(rows: Sequence[Sequence[StoredMemory]], table: Tracking) -> FloatArray:
+    """Return float32 (objects,memories,*shape) of the memories of several objects, each with equally many."""
+    if table.bfloat16_memories:
+        bits = np.empty((len(rows), len(rows[0]), *table.memory_shape), np.uint32)
+        for place, row in enumerate(rows):
+            for column, memory in enumerate(row):
+                bits[place, column] = memory
+        bits <<= 16
+        return bits.view(np.float32)
+    found: FloatArray = np.array(rows, np.float32)
+    return found
+
+
 @dataclass(eq=False)
 class Output:
     """The output for one object in one frame.
@@ -40,14 +65,14 @@ class Output:
         score: logit, above 0 if the object is visible.
         iou: the predicted IoU of the mask, about 0..1.
         logits: float32 (1,s,s); None if the session has dropped them.
-        memory: bfloat16 (C,h,w) as uint16; None if it is not encoded yet, or dropped.
+        memory: in the shape of Tracking.memory_shape, from stored_memory(); None if it is not encoded yet, or dropped.
     """
 
     pointer: FloatArray
     score: float
     iou: float
     logits: FloatArray | None = None
-    memory: Halves | None = None
+    memory: StoredMemory | None = None
 
     @property
     def nbytes(self) -> int:

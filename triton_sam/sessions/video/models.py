@@ -20,7 +20,7 @@ class Memories:
     """The memories of objects, for one call.
 
     Args:
-        memories: float32 (objects,memories,C,h,w).
+        memories: float32 (objects,memories,*shape), where ``shape`` is Tracking.memory_shape.
         ages: int64 (objects,memories): steps between the frame of each memory and the frame that is tracked, 1 to 6; 0
             for a prompted frame.
         pointers: float32 (objects,pointers,D).
@@ -96,7 +96,7 @@ class TrackingModels(Protocol):
         """
 
     def remember(self, frame: Embeddings, masks: FloatArray, scores: FloatArray, is_prompted: bool) -> FloatArray:
-        """Run the memory encoder: return the memories (objects,C,h,w).
+        """Run the memory encoder: return the memories (objects,*Tracking.memory_shape).
 
         Args:
             frame: embeddings of the frame.

@@ -19,7 +19,7 @@ from ...errors import InputError
 from ...families.base import Size
 from ...families.tracking import Tracking
 from .frames import Run, TrackedFrames
-from .memory import ObjectMemory, Output, Points
+from .memory import ObjectMemory, Output, Points, memory_dtype
 from .tracker import Tracker
 
 MARK = b"triton_sam video 1\n"
@@ -143,13 +143,13 @@ class _Arrays:
     def output(self, row: Sequence[Any]) -> Output:
         """Return the next output."""
         _, score, iou, has_logits, has_memory = row
-        side = self._table.memory_side
+        table = self._table
         return Output(
-            self.floats(self._table.pointer_channels),
+            self.floats(table.pointer_channels),
             float(score),
             float(iou),
-            self.floats(1, 4 * side, 4 * side) if has_logits else None,
-            self._take(np.dtype(np.uint16), (self._table.memory_channels, side, side)) if has_memory else None,
+            self.floats(*table.logits_shape) if has_logits else None,
+            self._take(memory_dtype(table), table.memory_shape) if has_memory else None,
         )
 
     def end(self) -> None:

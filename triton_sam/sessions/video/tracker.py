@@ -20,7 +20,7 @@ from ...families.tracking import Tracking
 from ...inputs.frames import mask_prompt
 from ..images import NoRoomError
 from .limits import Limits, check_room, drop_outputs
-from .memory import ObjectMemory, Output, Points, Selected, pointer_limit, to_bfloat16
+from .memory import ObjectMemory, Output, Points, Selected, pointer_limit, stacked_memories, stored_memory
 from .models import Decoded, DecoderPrompt, Embeddings, Memories, TrackingModels
 
 Result = TypeVar("Result")
@@ -326,8 +326,8 @@ class Tracker:
         decoded = self._models.decode(embeddings, conditioned, prompt)
         del conditioned
         outputs = _outputs(decoded)
-        memories = to_bfloat16(self._models.remember(embeddings, decoded.masks, decoded.scores, is_prompted=False))
-        for output, memory in zip(outputs, memories, strict=True):
+        memories = self._models.remember(embeddings, decoded.masks, decoded.scores, is_prompted=False)
+        for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
             output.memory = memory.copy()
         return outputs
 
@@ -336,27 +336,22 @@ class Tracker:
         masks = np.stack([output.logits for output in outputs if output.logits is not None])
         scores = np.array([[output.score] for output in outputs], np.float32)
         memories = frames.with_room("remember", lambda: self._models.remember(embeddings, masks, scores, True))
-        for output, memory in zip(outputs, to_bfloat16(memories), strict=True):
+        for output, memory in zip(outputs, stored_memory(memories, self.table), strict=True):
             output.memory = memory.copy()
 
     def _stack(self, part: Sequence[Selected]) -> Memories:
         count, pointers = part[0].shape
-        side = self.table.memory_side
-        shape = (len(part), count, self.table.memory_channels, side, side)
-        bits = np.empty(shape, np.uint32)
+        memories = [[output.memory for _, output in each.memories if output.memory is not None] for each in part]
         ages = np.empty((len(part), count), np.int64)
         vectors = np.empty((len(part), pointers, self.table.pointer_channels), np.float32)
         vector_ages = np.empty((len(part), pointers), np.float32)
         longest = max(1, pointer_limit(self.num_frames, self.table) - 1)
         for row, selected in enumerate(part):
-            for column, (age, output) in enumerate(selected.memories):
-                bits[row, column] = output.memory
-                ages[row, column] = age
+            ages[row] = [age for age, _ in selected.memories]
             for column, (age, output) in enumerate(selected.pointers):
                 vectors[row, column] = output.pointer
                 vector_ages[row, column] = np.float32(age) / np.float32(longest)
-        bits <<= 16
-        return Memories(bits.view(np.float32), ages, vectors, vector_ages)
+        return Memories(stacked_memories(memories, self.table), ages, vectors, vector_ages)
 
 
 def _no_points(objects: int) -> tuple[FloatArray, FloatArray]:

@@ -12,7 +12,11 @@ from triton_sam.errors import (
     InputError,
     PromptError,
 )
-from triton_sam.sessions.video.limits import Limits
+from triton_sam.families import get_family
+from triton_sam.sessions.video.limits import Limits, sizes
+from triton_sam.sessions.video.memory import ObjectMemory, Output, stored_memory
+from triton_sam.sessions.video.snapshot import read_snapshot, write_snapshot
+from triton_sam.sessions.video.tracker import Tracker
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -107,3 +111,20 @@ def test_a_hostile_snapshot_with_a_right_hash_is_refused(server):
         body = json.dumps({**state, key: value}).encode() + b"\n" + data
         made = mark + blake2b(body, digest_size=16).digest() + body
         refused(InputError, "the snapshot is damaged", server.ask, "start_session", tensors={"snapshot": text(made)})
+
+
+def test_memories_of_another_shape_and_dtype_survive():
+    """EdgeTAM's memories are float32 tokens, whose shape does not depend on the image size."""
+    family = get_family("edgetam").at(256)
+    table = family.tracking
+    before, after = (Tracker(None, table, 256, 9, Limits()) for _ in range(2))
+    rng = np.random.default_rng(0)
+    memory = stored_memory(rng.normal(size=table.memory_shape).astype(np.float32), table)
+    output = Output(rng.random(256, np.float32), 1.0, 0.5, rng.random((1, 64, 64), np.float32), memory)
+    before.objects[1] = ObjectMemory(prompted={0: output})
+    assert read_snapshot(write_snapshot(before, SIZE, "models"), after, "models") == SIZE
+    found = after.objects[1].prompted[0]
+    for name in ("memory", "logits", "pointer"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(output, name))
+    assert found.memory.dtype == np.float32
+    assert sizes(table) == (found.memory.nbytes, found.logits.nbytes, found.pointer.nbytes)

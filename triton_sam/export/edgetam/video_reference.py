@@ -1,0 +1,135 @@
+"""transformers' EdgeTamVideoModel on the CPU, as a reference for videos."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.functional import interpolate
+from transformers import EdgeTamVideoInferenceSession, EdgeTamVideoModel
+
+from ...families.base import FloatArray
+from ..sam2.video_reference import frame_tensors
+
+Frames = Sequence[npt.NDArray[np.uint8]]
+LOGIT_LIMIT = 32.0
+_Official: Any = EdgeTamVideoModel
+
+
+class EdgeTamVideoReference:
+    """Runs transformers' EdgeTamVideoModel with its session.
+
+    Frames are prepared as by Meta's predictor: Pillow's bicubic resize of bytes.
+
+    Args:
+        model: an EdgeTamVideoModel from load_model(); its parameters are shared, not copied.
+        frames: the frames of a video, each (height,width,3) uint8 RGB, all of one size.
+        as_meta: whether to compute as Meta's predictor where transformers does not; see MetaRules.
+
+    Raises:
+        VideoError: there is no frame, or the frames differ in size.
+    """
+
+    def __init__(self, model: Any, frames: Frames, *, as_meta: bool = True) -> None:
+        images = frame_tensors(frames, model.image_size)
+        self._model = with_class(model, MetaRules if as_meta else _Official)
+        self._height, self._width = frames[0].shape[:2]
+        self._side = model.image_size
+        self._session: Any = EdgeTamVideoInferenceSession(images, self._height, self._width, dtype=torch.float32)
+
+    @property
+    def object_ids(self) -> list[int]:
+        """The ids of the objects, in the order in which they were added; masks have the same order."""
+        return list(self._session.obj_ids)
+
+    def add_points(
+        self, frame: int, object_id: int, points: Any = None, labels: Any = None, box: Any = None
+    ) -> FloatArray:
+        """Add points (N,2), their labels (N,) and a box (4,), in pixels of the frame.
+
+        Returns:
+            (objects,height,width) logits of all objects in the frame.
+        """
+        corners = np.zeros((0, 2)) if box is None else np.reshape(box, (2, 2))
+        others = np.zeros((0, 2)) if points is None else np.asarray(points)
+        coords = np.concatenate([corners, others]).astype(np.float32)
+        kinds = [2, 3][: len(corners)] + ([] if labels is None else list(labels))
+        scale = np.array([self._side / self._width, self._side / self._height], np.float32)
+        index = self._session.obj_id_to_idx(object_id)
+        inputs = {
+            "point_coords": torch.from_numpy(coords * scale)[None, None],
+            "point_labels": torch.tensor(kinds, dtype=torch.int32)[None, None],
+        }
+        self._session.add_point_inputs(index, frame, inputs)
+        self._session.remove_mask_inputs(index, frame)
+        return self._answer(frame, object_id)
+
+    def add_mask(self, frame: int, object_id: int, mask: npt.NDArray[np.bool_]) -> FloatArray:
+        """Add a (height,width) mask. Returns logits as add_points() does."""
+        index = self._session.obj_id_to_idx(object_id)
+        size = (self._side, self._side)
+        pixels = torch.from_numpy(np.asarray(mask, np.float32))[None, None]
+        resized = interpolate(pixels, size=size, mode="bilinear", align_corners=False, antialias=True)
+        self._session.add_mask_inputs(index, frame, (resized >= 0.5).float())
+        self._session.remove_point_inputs(index, frame)
+        return self._answer(frame, object_id)
+
+    def propagate(self, start: int | None = None, *, reverse: bool = False) -> Iterator[tuple[int, FloatArray]]:
+        """Yield each frame with the (objects,height,width) logits of all objects; see propagate_in_video_iterator."""
+        for output in self._model.propagate_in_video_iterator(self._session, start, reverse=reverse):
+            yield output.frame_idx, self._rows(output.pred_masks)
+
+    def reset(self) -> None:
+        """Remove all objects."""
+        self._session.reset_tracking_data()
+
+    def _answer(self, frame: int, object_id: int) -> FloatArray:
+        self._session.obj_with_new_inputs = [object_id]
+        with torch.inference_mode():
+            return self._rows(self._model(self._session, frame).pred_masks)
+
+    def _rows(self, logits: torch.Tensor) -> FloatArray:
+        size = (self._height, self._width)
+        rows: FloatArray = interpolate(logits, size=size, mode="bilinear", align_corners=False)[:, 0].numpy()
+        return rows
+
+
+class MetaRules(_Official):  # type: ignore[misc]
+    """EdgeTamVideoModel, which computes as Meta's SAM2VideoPredictor where it does not by itself.
+
+    - A correction continues from the mask before it; transformers starts again from the points alone.
+    - The pointer of a mask that is a prompt comes from the single mask; in transformers, from the best of three.
+    - The memory of a mask that is a prompt is made of its low-resolution logits; in transformers, of its pixels.
+    """
+
+    def _run_single_frame_inference(self, **options: Any) -> Any:
+        if options["point_inputs"] is not None:
+            known = options["inference_session"].output_dict_per_obj[options["obj_idx"]]
+            for outputs in (known["cond_frame_outputs"], known["non_cond_frame_outputs"]):
+                if earlier := outputs.get(options["frame_idx"]):
+                    options["prev_sam_mask_logits"] = earlier["pred_masks"].clamp(-LOGIT_LIMIT, LOGIT_LIMIT)
+                    break
+        return super()._run_single_frame_inference(**options)
+
+    def _use_mask_as_output(self, backbone_features: Any, high_res_features: Any, mask_inputs: Any) -> Any:
+        output = super()._use_mask_as_output(backbone_features, high_res_features, mask_inputs)
+        single = self._single_frame_forward(
+            input_masks=self.mask_downsample(mask_inputs),
+            image_embeddings=[*high_res_features, backbone_features],
+            multimask_output=False,
+        ).object_pointer
+        is_present = mask_inputs.flatten(1).any(dim=1)[:, None].to(single.dtype)
+        output.object_pointer = is_present * single + (1 - is_present) * self.no_object_pointer
+        size = (self.image_size, self.image_size)
+        output.high_res_masks = interpolate(output.pred_masks, size=size, mode="bilinear", align_corners=False)
+        return output
+
+
+def with_class(model: Any, kind: Any) -> Any:
+    """Return an instance of a class that shares all modules, parameters and settings with a model."""
+    shared = kind.__new__(kind)
+    shared.__dict__.update(vars(model))
+    return shared.eval()

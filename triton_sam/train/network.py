@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - the usual name of this module
 from torch import Tensor, nn
 
 from ..errors import ConfigurationError
-from ..export.sam2.graphs import PIXEL_MEAN, PIXEL_STD, Sam2Decoder, project_twice
+from ..export.sam2.graphs import PIXEL_MEAN, PIXEL_STD, Sam2Decoder
 
 STRIDE = 16
 """Input pixels for each cell of the image embedding, along one axis. Masks have a quarter of the input's side."""
@@ -209,10 +209,16 @@ def encode(model: nn.Module, pixels: Tensor, window: Window) -> Features:
     top = F.interpolate(neck.convs[0](coarsest), scale_factor=2.0, mode="nearest")
     embedding = neck.convs[1](coarse) + top + no_memory.view(1, -1, 1, 1)
     high_res = (
-        project_twice(fine, neck.convs[3].conv, decoder.conv_s0),
-        project_twice(middle, neck.convs[2].conv, decoder.conv_s1),
+        _project_twice(fine, neck.convs[3].conv, decoder.conv_s0),
+        _project_twice(middle, neck.convs[2].conv, decoder.conv_s1),
     )
     return Features(embedding, high_res)
+
+
+def _project_twice(x: Tensor, first: Any, second: Any) -> Tensor:
+    """Apply two successive 1x1 convolutions as the single convolution that equals them."""
+    outer, inner = second.weight.flatten(1), first.weight.flatten(1)
+    return F.conv2d(x, (outer @ inner)[..., None, None], outer @ first.bias + second.bias)
 
 
 class _WindowDecoder(Sam2Decoder):

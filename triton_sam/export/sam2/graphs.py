@@ -43,36 +43,11 @@ class Sam2Encoder(nn.Module):
         Returns:
             image_embeddings (B,256,S/16,S/16), high_res_feats_0 (B,32,S/4,S/4), high_res_feats_1 (B,64,S/8,S/8).
         """
-        encoder, decoder = self.model.image_encoder, self.model.sam_mask_decoder
-        stages = encoder.trunk((image - self.mean) / self.std)
-        features = encoder.neck(stages)[0]
-        high_res_0, high_res_1 = (
-            self._high_res(level, stages[level], features[level], projection)
-            for level, projection in enumerate((decoder.conv_s0, decoder.conv_s1))
-        )
-        embeddings = features[-1 - encoder.scalp]
+        features = self.model.forward_image((image - self.mean) / self.std)["backbone_fpn"]
+        high_res_0, high_res_1, embeddings = features[-3:]
         if self.model.directly_add_no_mem_embed:
             embeddings = embeddings + self.model.no_mem_embed.reshape(1, -1, 1, 1)
         return embeddings, high_res_0, high_res_1
-
-    def _high_res(self, level: int, stage: Tensor, feature: Tensor, projection: Any) -> Tensor:
-        """Return the high-resolution features of a level from the trunk's output, or from the neck's."""
-        neck = self.model.image_encoder.neck
-        if level in neck.fpn_top_down_levels:  # the neck adds coarser features; no official model does so here
-            projected: Tensor = projection(feature)
-            return projected
-        return project_twice(stage, neck.convs[-1 - level].conv, projection)
-
-
-def project_twice(x: Tensor, first: Any, second: Any) -> Tensor:
-    """Apply two successive 1x1 convolutions as the single convolution that equals them.
-
-    SAM2 widens the trunk's fine features to 256 channels and narrows them again to 32 or 64, without anything in
-    between. One convolution needs about a tenth of the operations, and no tensor of 256 channels.
-    """
-    outer, inner = second.weight.flatten(1), first.weight.flatten(1)
-    weight = (outer @ inner)[..., None, None]
-    return nn.functional.conv2d(x, weight, outer @ first.bias + second.bias)
 
 
 class Sam2Decoder(PointDecoder):

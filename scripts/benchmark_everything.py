@@ -44,8 +44,9 @@ def main() -> int:
         with LocalServer(bundled("model_repository")) as server:
             clicks = measure_clicks(server, image, args.clicks, max(args.points))
             say(format_clicks(clicks))
-            points = () if args.no_searches else args.points
-            searches = list(measure_searches(server, image, points, args.rounds, say))
+            searches = []
+            if not args.no_searches:
+                searches = list(measure_searches(server, image, args.points, args.rounds, say))
     except SamError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

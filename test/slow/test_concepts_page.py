@@ -7,7 +7,6 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +21,16 @@ from PIL import Image  # noqa: E402
 from support.conditions import settled  # noqa: E402
 from support.family_exports import sam3_concepts  # noqa: E402
 from support.running_service import RunningService, running_service  # noqa: E402
-from support.tools import brushed  # noqa: E402
 
 from triton_sam import SAM2TritonClient  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
+<<<<<<< HEAD
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask  # noqa: E402
 from triton_sam.service.adapters import bridge  # noqa: E402
+=======
+from triton_sam.masks.rle import rle_to_mask  # noqa: E402
+>>>>>>> tools
 from triton_sam.service.adapters.registry import ADAPTERS  # noqa: E402
-from triton_sam.service.concepts import FindRequest  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = (160, 120)
@@ -49,7 +50,7 @@ def server() -> Iterator[LocalServer]:
 
 @pytest.fixture(scope="module")
 def service(server: LocalServer) -> Iterator[RunningService]:
-    with running_service(server.grpc_url, model="sam3", adapters=tuple(ADAPTERS), cvat_words=("dog",)) as running:
+    with running_service(server.grpc_url, model="sam3", adapters=tuple(ADAPTERS)) as running:
         yield running
 
 
@@ -231,9 +232,7 @@ def test_examples_and_thresholds_by_rest(service: RunningService, client: SAM2Tr
     assert [each.to_rle() for each in same] == [each.to_rle() for each in across]
 
 
-def test_adapters_find_what_the_client_finds(
-    service: RunningService, client: SAM2TritonClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_adapters_find_what_the_client_finds(service: RunningService, client: SAM2TritonClient) -> None:
     content = picture(4)
     image = base64.b64encode(content).decode()
     expected = client.find("dog", image=content, threshold=0)
@@ -261,31 +260,8 @@ def test_adapters_find_what_the_client_finds(
     found = post(service, "/api/generate", {"model": "sam3:latest", "image": image, "prompt": prompt})["annotations"]
     assert [each["score"] for each in found] == pytest.approx(scores[:3], abs=1e-4)
 
-    headers = {"x-nuclio-function-name": "triton-sam-sam3-words"}
-    found = post(service, "/api/function_invocations", {"image": image, "threshold": threshold}, headers)
-    shown = [each.mask for each in expected[:3] if each.box is not None]
-    assert [each["label"] for each in found] == ["dog"] * len(shown)
-    for each, mask in zip(found, shown, strict=True):
-        *bits, x1, y1, x2, y2 = each["mask"]
-        assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), mask[y1 : y2 + 1, x1 : x2 + 1])
-        assert sum(bits) == mask.sum()
 
-    form = {"prompt": "dog", "confidence_threshold": str(threshold), "output_format": "json"}
-    answer = service.http.post("/segment/text", files={"file": ("photo.png", content)}, data=form, timeout=200)
-    assert answer.status_code == 200, answer.text
-    found = answer.json()["detections"]
-    assert [each["score"] for each in found] == pytest.approx(scores[:3], abs=1e-4)
-
-    monkeypatch.setattr(bridge, "FindRequest", partial(FindRequest, threshold=threshold))  # the tool sends none
-    mask = '<BrushLabels name="b" toName="i"><Label value="Dog"/></BrushLabels>'
-    config = f'<View><Image name="i" value="$image"/>{mask}</View>'
-    tasks = [{"id": 1, "data": {"image": f"data:image/png;base64,{image}"}}]
-    (made,) = post(service, "/label-studio/predict", {"tasks": tasks, "label_config": config})["results"]
-    assert [each["value"]["brushlabels"] for each in made["result"]] == [["Dog"]] * len(shown)
-    assert np.array_equal([brushed(each) for each in made["result"]], shown)
-
-
-def post(service: RunningService, path: str, body: dict, headers: dict | None = None):
-    answer = service.http.post(path, json=body, headers=headers, timeout=200)
+def post(service: RunningService, path: str, body: dict):
+    answer = service.http.post(path, json=body, timeout=200)
     assert answer.status_code == 200, answer.text
     return answer.json()

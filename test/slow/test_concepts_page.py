@@ -24,12 +24,7 @@ from support.running_service import RunningService, running_service  # noqa: E40
 
 from triton_sam import SAM2TritonClient  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
-<<<<<<< HEAD
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask  # noqa: E402
-from triton_sam.service.adapters import bridge  # noqa: E402
-=======
-from triton_sam.masks.rle import rle_to_mask  # noqa: E402
->>>>>>> tools
 from triton_sam.service.adapters.registry import ADAPTERS  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

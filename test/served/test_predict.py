@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam import SAM2TritonClient
+from triton_sam import Cleanup, SAM2TritonClient
 from triton_sam.cli import main
 from triton_sam.masks.rle import rle_to_mask
 
@@ -148,6 +148,19 @@ def test_a_mask_is_refined_by_its_logits(predict, images, expected, server, tmp_
         np.testing.assert_array_equal(np.asarray(mask) > 0, again.mask)
 
 
+def test_a_threshold_changes_the_mask_and_not_the_logits(predict, images, server, tmp_path):
+    mask, logits = tmp_path / "mask.png", tmp_path / "logits.npy"
+    assert predict(images / "shapes.jpg", *POINT, "--mask-threshold", "3", "--out", mask, "--logits", logits)[0] == 0
+    with SAM2TritonClient(server.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        plain, higher = (
+            client.segment([[200, 180]], cleanup=Cleanup(mask_threshold=threshold))[0] for threshold in (0, 3)
+        )
+    np.testing.assert_array_equal(opened(mask.read_bytes()) > 0, higher.mask)
+    np.testing.assert_array_equal(np.load(logits)[0, 0], plain.logits)
+    assert 0 < higher.area < plain.area
+
+
 def test_mistakes_are_one_line_and_write_nothing(predict, pictures, monkeypatch):
     shapes, out = pictures / "shapes.jpg", pictures / "out.png"
     (pictures / "text.npy").write_text("no array")
@@ -160,6 +173,7 @@ def test_mistakes_are_one_line_and_write_nothing(predict, pictures, monkeypatch)
         ((shapes, *POINT, "--overlay", pictures / "drawn.jpg"), "--overlay"),
         ((shapes, *POINT, "--logits", pictures / "logits.png"), "must end in .npy"),
         ((shapes, *POINT, "--format", "rle"), "--format is for --out"),
+        ((shapes, *POINT, "--mask-threshold", "99"), "mask_threshold must be a number from -32 to 32"),
         ((shapes, *POINT, "--out", "-", "--json"), "both write to standard output"),
         ((shapes, pictures / "coffee.jpg", *POINT, "--out", "-"), "--out - takes one file, not 2"),
         ((shapes, *POINT, "--out", "-", "--all-candidates"), "--out - takes one file, not 3"),

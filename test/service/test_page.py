@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -256,6 +257,26 @@ def test_the_clean_up_has_a_slider(shapes, service_triton, images):
         np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) == 255, mask)
     shapes.page.uncheck("#cleanup")
     assert shapes.page.is_disabled("#cleanup-area")
+
+
+@pytest.mark.parametrize("is_cleaned", [True, False])
+def test_the_threshold_has_a_slider(shapes, service_triton, images, is_cleaned):
+    shapes.page.set_checked("#cleanup", is_cleaned)
+    shapes.click(20, 580)
+    shapes.settled()
+    point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
+    masks = {}
+    with SAM2TritonClient(service_triton.http_url) as client:
+        client.set_image(images / "shapes.jpg")
+        for threshold in (0, 3, -2.5):
+            shapes.page.fill("#threshold", str(threshold))
+            shapes.settled()
+            content = shapes.download("#save-mask")[1]
+            masks[threshold] = np.asarray(Image.open(io.BytesIO(content))) == 255
+            cleanup = replace(SWITCHED_ON if is_cleaned else Cleanup(), mask_threshold=threshold)
+            wanted = client.segment([[point["x"], point["y"]]], [1], cleanup=cleanup)[0].mask
+            np.testing.assert_array_equal(masks[threshold], wanted)
+    assert masks[3].sum() < masks[0].sum() < masks[-2.5].sum()
 
 
 def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shapes, service, service_triton):

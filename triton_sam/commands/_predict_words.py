@@ -44,7 +44,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--example-image", type=Path, metavar="FILE", help="another image, which all examples belong to")
     _words_options.add_filters(group)
     group.add_argument(
-        "--mask-threshold", type=float, metavar="P", help=f"lowest probability of a pixel (default: {MASK_THRESHOLD})"
+        "--mask-threshold",
+        type=float,
+        metavar="P",
+        help=f"lowest probability of a pixel (default: {MASK_THRESHOLD}); for clicks, boxes and --mask-input, the "
+        "logit above which a pixel is foreground (default: 0, as in the official predictor; lower gives larger masks)",
     )
 
 
@@ -58,6 +62,7 @@ def are_wanted(args: argparse.Namespace) -> bool:
     examples = [getattr(args, name) for name in ("example", "not_example", *_MASKS)]
     wanted = any((args.text, *examples))
     given = {**_details(args), **({"example_image": args.example_image} if args.example_image else {})}
+    given.pop("mask_threshold", None)  # which prompts have, too
     if given and not wanted:
         raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --text and --example")
     if args.example_image and not any(examples):

@@ -13,7 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..families import get_family
 from ..families.sam2 import Sam2
 from ..inputs.images import open_image
 from ..inputs.prompts import check_prompts
+from ..masks.cleanup import Cleanup
 from ..masks.compare import best_of
 from ..masks.drawing import overlay
 from ..masks.segment import Segment
@@ -95,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     words = _predict_words.are_wanted(args)
     args.model = _words_options.family_for_words(args.model) if words else args.model or DEFAULT_FAMILY
     _check_options(args, words)
+    cleanup = Cleanup() if words else replace(_cleanup.from_options(args), mask_threshold=args.mask_threshold or 0.0)
     sources = _predict_files.read_sources(args.images)
     form = None if args.out is None else FILE_FORMATS[_predict_files.format_of(args.out, args.format)]
     prompt = _prompt(args)
@@ -111,7 +113,9 @@ def run(args: argparse.Namespace) -> int:
             urls[0], args.model, model_name=args.name, timeout=args.timeout, **_options.access(args)
         ) as client,
     ):
-        answers = [_find(args, client, each) if words else _ask(args, client, each, prompt) for each in sources]
+        answers = [
+            _find(args, client, each) if words else _ask(args, client, each, prompt, cleanup) for each in sources
+        ]
         if not args.json:
             _server.say_if_demo_model(args, client)
     whole = words or args.all_candidates
@@ -196,11 +200,13 @@ def _check_files(
     _predict_files.check_targets(masks, drawn, sources)
 
 
-def _ask(args: argparse.Namespace, client: SAM2TritonClient, source: Source, prompt: dict[str, Any]) -> _Answer:
+def _ask(
+    args: argparse.Namespace, client: SAM2TritonClient, source: Source, prompt: dict[str, Any], cleanup: Cleanup
+) -> _Answer:
     start = time.perf_counter()
     client.set_image(source.content)  # the original bytes of the file
     encoded = time.perf_counter()
-    segments = client.segment(**prompt, multimask_output=args.multimask, cleanup=_cleanup.from_options(args))
+    segments = client.segment(**prompt, multimask_output=args.multimask, cleanup=cleanup)
     done = time.perf_counter()
     timings = {"set_image_ms": round(1000 * (encoded - start), 1), "segment_ms": round(1000 * (done - encoded), 1)}
     return _Answer(source, segments, timings)

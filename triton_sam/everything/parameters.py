@@ -90,6 +90,8 @@ class Parameters:
                 raise ConfigurationError(f"{name} must be within 0..1, not {getattr(self, name)}")
         if not self.stability_score_offset >= 0 or not self.min_mask_region_area >= 0:
             raise ConfigurationError("stability_score_offset and min_mask_region_area must not be negative")
+        if self.cleanup.mask_threshold:
+            raise ConfigurationError("a search has the parameter mask_threshold: leave it out of cleanup")
         self._check_grids()
 
     def _check_kinds(self) -> None:

@@ -21,7 +21,10 @@ from .rle import BoolArray
 
 FILLED, DROPPED = 10.0, -10.0
 """The logits that holes and specks get; those of SAM2Transforms.postprocess_masks."""
+MAX_THRESHOLD = 32.0
+"""Official predictors clamp logits to this range."""
 MAX_SMOOTH = 100.0
+_RANGES = {"mask_threshold": (-MAX_THRESHOLD, MAX_THRESHOLD), "smooth": (0.0, MAX_SMOOTH)}
 REACH = 4
 """A Gaussian blur does not change pixels that are more than this many radii away from an edge."""
 CLIP_SLOPE = 8.0
@@ -32,11 +35,12 @@ CLIP_SLOPE = 8.0
 class Cleanup:
     """How masks are cleaned. The steps run in the order of these fields; without any, masks stay as they are.
 
-    The first two change the low-resolution logits before they are resized, as ``SAM2ImagePredictor`` does with its
+    The first three change the low-resolution logits before they are resized, as ``SAM2ImagePredictor`` does with its
     arguments of the same names: an area is in pixels of this small mask (256 x 256 over the whole image, SAM3
     288 x 288), and so means the same for an image of any size. The others change the full-size mask.
 
     Args:
+        mask_threshold: logits above it are foreground, -32..32. A lower number gives a larger mask.
         max_hole_area: holes of at most so many low-resolution pixels are filled. 0: none.
         max_sprinkle_area: connected parts of at most so many low-resolution pixels are dropped. 0: none.
         clip_to_box: whether nothing outside the box of the prompt is kept. A prompt without a box is not clipped.
@@ -51,6 +55,7 @@ class Cleanup:
         InputError: a value has a wrong type or range.
     """
 
+    mask_threshold: float = 0.0
     max_hole_area: float = 0.0
     max_sprinkle_area: float = 0.0
     clip_to_box: bool = False
@@ -63,7 +68,7 @@ class Cleanup:
             if isinstance(getattr(type(self), name), bool):
                 _check_switch(name, value)
             else:
-                _check_number(name, value, MAX_SMOOTH if name == "smooth" else math.inf)
+                _check_number(name, value, *_RANGES.get(name, (0, math.inf)))
 
     @classmethod
     def from_json(cls, members: Any) -> Cleanup:
@@ -90,13 +95,15 @@ class Cleanup:
         return self == Cleanup()
 
     def clean_logits(self, logits: FloatArray) -> FloatArray:
-        """Fill holes and drop specks of low-resolution logits (h,w), foreground where > 0. See max_hole_area.
+        """Take the steps for low-resolution logits (h,w).
 
-        Equals sam2.utils.transforms.SAM2Transforms.postprocess_masks with mask_threshold 0, before its resize.
+        Equals sam2.utils.transforms.SAM2Transforms.postprocess_masks before its resize, less the threshold.
 
         Returns:
-            float32 (h,w): holes get 10, specks -10. The array itself if nothing changes.
+            float32 (h,w), foreground where > 0: holes get 10, specks -10. The array itself if nothing changes.
         """
+        if self.mask_threshold:
+            logits = logits - np.float32(self.mask_threshold)
         if self.max_hole_area:
             logits = _replace_small(logits, logits <= 0, self.max_hole_area, FILLED)
         if self.max_sprinkle_area:
@@ -254,8 +261,8 @@ def _check_switch(name: str, value: Any) -> None:
         raise InputError(f"cleanup: {name} must be true or false, not {value!r:.40}")
 
 
-def _check_number(name: str, value: Any, limit: float) -> None:
+def _check_number(name: str, value: Any, lowest: float, highest: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= limit or not math.isfinite(value):
-        upper = "" if limit == math.inf else f" to {limit:g}"
-        raise InputError(f"cleanup: {name} must be a number from 0{upper}, not {value!r:.40}")
+    if not is_number or not lowest <= value <= highest or not math.isfinite(value):
+        upper = "" if highest == math.inf else f" to {highest:g}"
+        raise InputError(f"cleanup: {name} must be a number from {lowest:g}{upper}, not {value!r:.40}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
-from ..masks.cleanup import MAX_SMOOTH, Cleanup
+from ..masks.cleanup import MAX_SMOOTH, MAX_THRESHOLD, Cleanup
 from ..masks.formats import TOLERANCE, formats_of
 from ..masks.formats import Format as MaskFormat
 from ..wire.contract import MAX_OBJECTS, MAX_POINTS
@@ -116,6 +116,13 @@ class MaskInput(Strict):
 class CleanupRequest(Strict):
     """Changes of the masks; without any, they equal those of the official predictor. See `triton_sam.Cleanup`."""
 
+    mask_threshold: Annotated[float, Field(allow_inf_nan=False)] = Field(
+        default=0,
+        ge=-MAX_THRESHOLD,
+        le=MAX_THRESHOLD,
+        description="Logits above it are foreground. A lower number gives a larger mask. A search for everything has a "
+        "field of its own for it.",
+    )
     max_hole_area: Annotated[float, Field(allow_inf_nan=False)] = Field(
         default=0,
         ge=0,

@@ -14,6 +14,7 @@ from triton_sam.everything import filters, parts
 from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.search import Found, drop_small_regions
 from triton_sam.families import get_family
+from triton_sam.masks.cleanup import Cleanup
 
 amg = pytest.importorskip("sam2.utils.amg")
 torch = pytest.importorskip("torch")
@@ -205,6 +206,7 @@ def test_an_error_of_progress_ends_the_work():
         ({"crop_n_layers": 1.5}, "crop_n_layers must be a whole number"),
         ({"points_per_side": 8.5}, "points_per_side must be a whole number"),
         ({"mask_threshold": float("nan")}, "must be finite"),
+        ({"cleanup": Cleanup(mask_threshold=1)}, "leave it out of cleanup"),
         ({"stability_score_offset": float("inf")}, "must be finite"),
         ({"points_per_side": None, "point_grids": [np.full((1, 2), 1.5)]}, "within 0..1"),
         ({"points_per_side": None, "point_grids": [np.zeros((1, 2))], "crop_n_layers": 1}, "need 2 point_grids"),

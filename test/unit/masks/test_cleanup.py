@@ -96,7 +96,10 @@ def test_parts_of_a_large_mask_take_less_time_than_those_of_scipy() -> None:
 @pytest.mark.parametrize(
     "options", [{"max_hole_area": 9}, {"max_sprinkle_area": 12.5}, {"max_hole_area": 30, "max_sprinkle_area": 40}]
 )
-def test_holes_and_specks_equal_the_official_predictor(seed: int, options: dict[str, float], monkeypatch) -> None:
+@pytest.mark.parametrize("threshold", [0.0, 0.75, -1.5])
+def test_holes_and_specks_equal_the_official_predictor(
+    seed: int, options: dict[str, float], threshold: float, monkeypatch
+) -> None:
     """The official function, with scipy in the place of its CUDA kernel, which labels with 8-connectivity, too."""
     torch = pytest.importorskip("torch")
     ndimage = pytest.importorskip("scipy.ndimage")
@@ -110,12 +113,22 @@ def test_holes_and_specks_equal_the_official_predictor(seed: int, options: dict[
     monkeypatch.setattr(torch.jit, "script", lambda module: module)  # deprecated, and of the image's transform
     monkeypatch.setattr("sam2.utils.misc.get_connected_components", components)
     logits = np.stack([blobs(seed), blobs(seed + 10)])[None]
-    official = transforms.SAM2Transforms(1024, 0.0, **options).postprocess_masks(torch.from_numpy(logits), (300, 401))
-    cleanup = Cleanup(**options)
+    transform = transforms.SAM2Transforms(1024, threshold, **options)
+    official = transform.postprocess_masks(torch.from_numpy(logits), (300, 401))[0].numpy()
+    cleanup = Cleanup(mask_threshold=threshold, **options)
     ours = resize_logits(np.stack([cleanup.clean_logits(each) for each in logits[0]]), (401, 300))
-    np.testing.assert_allclose(ours, official[0].numpy(), atol=1e-4)
-    np.testing.assert_array_equal(ours > 0, official[0].numpy() > 0)
-    assert not np.array_equal(ours > 0, resize_logits(logits[0], (401, 300)) > 0)
+    np.testing.assert_allclose(ours, official - threshold, atol=1e-4)
+    np.testing.assert_array_equal(ours > 0, official > threshold)
+    assert not np.array_equal(ours > 0, resize_logits(logits[0], (401, 300)) > threshold)
+
+
+def test_a_threshold_alone_moves_the_outline() -> None:
+    logits = blobs(3)
+    for threshold in (-1.0, 0.5):
+        cleaned = Cleanup(mask_threshold=threshold).clean_logits(logits)
+        np.testing.assert_array_equal(cleaned > 0, logits > threshold)
+        preview = Cleanup(mask_threshold=threshold).clean_preview(logits)
+        np.testing.assert_array_equal(preview, cleaned)
 
 
 @pytest.mark.parametrize("area", [1, 5, 40, 1000, 1e9])
@@ -214,6 +227,8 @@ def test_a_preview_keeps_the_clicked_part() -> None:
         ([1], "must be an object"),
         ({"fill": 1}, "no 'fill'"),
         ({"smooth": 101}, "from 0 to 100"),
+        ({"mask_threshold": -33}, "from -32 to 32"),
+        ({"mask_threshold": float("nan")}, "a number"),
         ({"smooth": -1}, "from 0"),
         ({"smooth": True}, "a number"),
         ({"smooth": "3"}, "a number"),

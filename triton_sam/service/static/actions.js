@@ -85,6 +85,11 @@ export function actionsOf(page) {
       keep(settings);
       void page.masks.refresh();
     },
+    threshold(logit) {
+      settings.threshold = logit;
+      keep(settings);
+      void page.masks.refresh();
+    },
     toggleMultimask: () => actions.multimask(!(page.scene.active ?? page.scene).multimask),
     open: () => $("file").click(),
     openFolder: () => $("folder").click(),

@@ -22,7 +22,7 @@ import { Words } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const live = new Live();
-const settings = { model: null, multimask: false, cleanup: true, cleanupArea: 32, opacity: 0.5, hover: true, ...kept() };
+const settings = { model: null, multimask: false, cleanup: true, cleanupArea: 32, threshold: 0, opacity: 0.5, hover: true, ...kept() };
 const forImages = { scene: new Scene() };
 forImages.scene.multimask = settings.multimask;
 forImages.masks = new Masks(forImages.scene, live, settings);
@@ -341,6 +341,7 @@ connectControls({
 $("stage").classList.add("is-empty");
 $("cleanup").checked = settings.cleanup;
 $("cleanup-area").value = $("cleanup-value").textContent = settings.cleanupArea;
+$("threshold").value = $("threshold-value").textContent = settings.threshold;
 show();
 await loadModels();
 await pictures.start();

@@ -1,7 +1,7 @@
 // The user's choice of model, candidates and clean-up, kept over a reload.
 
 const KEY = "triton-sam-choices";
-const NAMES = ["model", "multimask", "cleanup", "cleanupArea"];
+const NAMES = ["model", "multimask", "cleanup", "cleanupArea", "threshold"];
 
 /** Return the kept choices; members that were never chosen are missing. */
 export function kept() {

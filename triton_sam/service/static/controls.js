@@ -80,6 +80,8 @@ export function connectControls(page) {
   $("cleanup").addEventListener("change", () => actions.cleanup($("cleanup").checked));
   $("cleanup-area").addEventListener("input", () => ($("cleanup-value").textContent = $("cleanup-area").value));
   $("cleanup-area").addEventListener("change", () => actions.cleanupArea(Number($("cleanup-area").value)));
+  $("threshold").addEventListener("input", () => ($("threshold-value").textContent = $("threshold").value));
+  $("threshold").addEventListener("change", () => actions.threshold(Number($("threshold").value)));
   $("save-mask").addEventListener("click", () => saving(() => saveMask(page.currentImage(), scene.active, masks)));
   $("save-coco").addEventListener("click", () => saving(() => saveCoco(page.currentImage(), masks.shown, masks, settings)));
   for (const button of document.querySelectorAll("[data-save]")) {

@@ -112,7 +112,8 @@ export class Everything {
     await this.search(
       async (image, signal, hear) => {
         const { model, cleanup } = this.#page.masks.options;
-        await rest.everything(image.id, { model, cleanup }, signal, hear);
+        const { mask_threshold, ...others } = cleanup ?? {}; // a search has a parameter of its own for it
+        await rest.everything(image.id, { model, mask_threshold, cleanup: others }, signal, hear);
       },
       { done: 0, total: 1 },
     );

@@ -3,9 +3,11 @@
 import { measureLogits, outline } from "./outline.js";
 import { hasPrompt, promptOf } from "./scene.js";
 
-/** Return the clean-up while its switch is on; docs/reference/rest.md says the meaning of each member. */
-function cleanupOf(area) {
-  return { max_hole_area: area, max_sprinkle_area: area, keep_clicked: true };
+/** Return the clean-up, null for none; docs/reference/rest.md says the meaning of each member. */
+function cleanupOf({ cleanup, cleanupArea: area, threshold }) {
+  const members = cleanup ? { max_hole_area: area, max_sprinkle_area: area, keep_clicked: true } : {};
+  if (threshold) members.mask_threshold = threshold;
+  return Object.keys(members).length ? members : null;
 }
 
 export class Masks extends EventTarget {
@@ -80,8 +82,8 @@ export class Masks extends EventTarget {
 
   /** The options of a request for masks, for the service. */
   get options() {
-    const { model, multimask, cleanup, cleanupArea } = this.#settings;
-    return { model, multimask, cleanup: cleanup ? cleanupOf(cleanupArea) : null };
+    const { model, multimask } = this.#settings;
+    return { model, multimask, cleanup: cleanupOf(this.#settings) };
   }
 
   /** The options of a request for the masks of an object. */

@@ -80,6 +80,42 @@ def test_a_click_with_control_selects_the_object_of_a_mask(two_objects):
     assert page.page.evaluate("tritonSam.scene.objects.map((object) => object.points.length)") == [1, 1]
 
 
+def test_the_select_tool_selects_and_adds_nothing(two_objects):
+    page = two_objects
+    counts = "tritonSam.scene.objects.map((object) => [object.points.length, object.box])"
+    page.page.keyboard.press("s")
+    assert page.page.get_attribute('[data-tool="select"]', "aria-checked") == "true"
+    page.click(180, 150)
+    assert page.page.evaluate(ACTIVE) == "Object 1"
+    page.click(20, 20)  # no mask
+    before = page.at(180, 150)
+    drag(page, (180, 150), (240, 200))
+    assert page.at(180, 150) != before  # the image moved
+    assert page.page.evaluate(ACTIVE) == "Object 1"
+    assert page.page.evaluate(counts) == [[1, None], [1, None]]
+    page.page.keyboard.press("a")
+    page.click(200, 160)
+    page.settled()
+    assert page.page.evaluate(counts) == [[2, None], [1, None]]
+
+
+def test_the_select_tool_works_with_the_cursor_of_the_keyboard(two_objects):
+    page = two_objects
+    page.page.keyboard.press("e")
+    assert page.page.evaluate(ACTIVE) == "Object 1"
+    page.page.keyboard.press("s")
+    page.page.focus("#canvas")
+    page.page.keyboard.press("Enter")  # the cursor begins in the middle, 400, 300
+    assert "Enter selects" in page.page.inner_text("#said")
+    scale = page.page.evaluate("tritonSam.screenOf(1, 0)[0] - tritonSam.screenOf(0, 0)[0]")
+    for key, way in (("ArrowRight", 220), ("ArrowDown", 120)):
+        for _ in range(round(way * scale / 10)):  # 10 pixels of the screen a step
+            page.page.keyboard.press(key)
+    page.page.keyboard.press("Enter")
+    assert page.page.evaluate(ACTIVE) == "Object 2"
+    assert page.page.evaluate("tritonSam.scene.objects.map((object) => object.points.length)") == [1, 1]
+
+
 def test_each_object_has_its_own_candidates(two_objects):
     page = two_objects
     before = page.facts()[0]

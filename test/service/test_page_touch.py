@@ -35,6 +35,12 @@ def test_the_image_has_a_large_part_of_the_screen(browser, service, images, size
         assert page.page.evaluate(BEYOND) == []
 
 
+TOOLS_OUTSIDE = """[...document.querySelectorAll('.tools button')].filter((button) => {
+    const { left, right } = button.getBoundingClientRect();
+    return left < 0 || right > innerWidth;
+}).map((button) => button.title)"""
+
+
 @pytest.mark.parametrize("size", [(390, 844), (844, 390)], ids=["upright", "on its side"])
 def test_targets_are_large_enough_for_a_finger(browser, service, images, size):
     from support.running_browser import open_phone
@@ -54,3 +60,6 @@ def test_targets_are_large_enough_for_a_finger(browser, service, images, size):
             page.page.keyboard.press("Escape")
         assert page.page.locator(".object input").nth(0).bounding_box()["width"] >= 60
         assert page.page.evaluate("document.documentElement.scrollWidth") == size[0]
+        for width in (size[0], 360):
+            page.page.set_viewport_size({"width": width, "height": size[1]})
+            assert page.page.evaluate(TOOLS_OUTSIDE) == []

@@ -3,7 +3,7 @@
 import { say } from "./notices.js";
 
 const STEP = 10; // pixels of the screen; with Shift it is one
-const TOOLS = ["add", "cut", "box"];
+const TOOLS = ["add", "cut", "box", "select"];
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const SPEECH_PAUSE = 400; // ms: a screen reader says where the cursor stops, and not each step
 
@@ -64,7 +64,8 @@ export class Cursor {
     canvas.focus();
     this.place = { x: width / 2, y: height / 2 };
     stage.reveal(this.place);
-    say(`Cursor in the middle of the image, ${width} by ${height} pixels. Arrow keys move it, Enter sets a point, Escape ends.`);
+    const effect = stage.tool === "select" ? "selects the object of a mask" : "sets a point";
+    say(`Cursor in the middle of the image, ${width} by ${height} pixels. Arrow keys move it, Enter ${effect}, Escape ends.`);
     return true;
   }
 
@@ -77,7 +78,7 @@ export class Cursor {
     };
     stage.reveal(this.place);
     if (polygon.isOn) polygon.hover(this.place);
-    else if (stage.tool !== "box") this.#tell("hover", { ...this.place, label: stage.tool === "cut" ? 0 : 1, time });
+    else if (!["box", "select"].includes(stage.tool)) this.#tell("hover", { ...this.place, label: stage.tool === "cut" ? 0 : 1, time });
     clearTimeout(this.#saying);
     this.#saying = setTimeout(() => this.place && say(`${Math.round(this.place.x)}, ${Math.round(this.place.y)}`), SPEECH_PAUSE);
     return true;
@@ -89,6 +90,8 @@ export class Cursor {
     if (polygon.isOn) {
       polygon.set(this.place);
       say(`${polygon.corners.length} corners.`);
+    } else if (stage.tool === "select") {
+      this.#tell("pick", this.place);
     } else if (stage.tool !== "box") {
       this.#tell("point", { ...this.place, label: (stage.tool === "cut") !== event.shiftKey ? 0 : 1, time });
     } else if (!this.corner) {

@@ -5,6 +5,7 @@ const LETTERS = {
   d: (act) => act.tool("cut"),
   b: (act) => act.tool("box"),
   h: (act) => act.tool("pan"),
+  s: (act) => act.tool("select"),
   n: (act) => act.newObject(),
   e: (act) => act.nextObject(),
   m: (act) => act.toggleMultimask(),

@@ -215,7 +215,7 @@ export class Stage extends EventTarget {
     const pans = this.tool === "pan" || this.#space || event.button === 1;
     const from = this.#pixel(screen);
     const handle = pans ? null : this.handleAt(from, event.pointerType);
-    const picks = event.ctrlKey || event.metaKey;
+    const picks = this.tool === "select" || event.ctrlKey || event.metaKey;
     this.#drag = { kind: pans ? "pan" : "press", screen, last: screen, from, to: from, label: this.#label(event), handle, picks };
     this.cursor();
   }
@@ -228,15 +228,16 @@ export class Stage extends EventTarget {
     if (this.#drag) return this.#dragTo(screen, event.pointerType === "touch");
     const point = this.#pixel(screen);
     if (event.pointerType === "touch") return;
-    if (this.tool === "pan" || this.tool === "box" || this.#space || !this.#inside(point)) this.#tell("leave");
+    if (["pan", "box", "select"].includes(this.tool) || this.#space || !this.#inside(point)) this.#tell("leave");
     else this.#tell("hover", { ...point, label: this.#label(event), time: event.timeStamp });
   }
 
   #dragTo(screen, byTouch) {
     const drag = this.#drag;
     if (drag.kind === "press" && Math.hypot(screen.x - drag.screen.x, screen.y - drag.screen.y) > DRAG_PIXELS) {
-      // A moving finger pans the image, unless the box tool is selected.
-      drag.kind = drag.handle ? "handle" : byTouch && this.tool !== "box" ? "pan" : "box";
+      // A moving finger pans the image, unless the box tool is chosen; with the select tool, any drag does.
+      const pans = this.tool === "select" || (byTouch && this.tool !== "box");
+      drag.kind = drag.handle ? "handle" : pans ? "pan" : "box";
       this.#tell("leave");
       this.cursor();
     }

@@ -91,9 +91,10 @@ def reference(family: str) -> Reference:
 
         return EXPORTER.reference(mobilesam_micro().model)
     if family == "edgetam":
+        from triton_sam.export.edgetam.model import image_model
         from triton_sam.export.edgetam.reference import EdgeTamReference
 
-        return EdgeTamReference(edgetam_micro().model)
+        return EdgeTamReference(image_model(edgetam_micro().model))
     if family == "sam3":
         return Sam3Reference(sam3_reduced().model)
     return Sam2Reference(load_sam2(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from pathlib import Path
 
 from support.large_images import ColourServer, TileServer
 
@@ -14,5 +17,16 @@ ColourServer.pause = 0.02
 vars(job)["SamTritonClient"] = ColourServer
 vars(large)["SamTritonClient"] = TileServer
 
+
+def peak() -> int:
+    """Return the most memory, in bytes, that this program has had. ru_maxrss would count its parent's before exec()."""
+    found = re.search(r"(?m)^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert found is not None
+    return int(found[1]) * 1024
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if file := os.environ.get("PEAK_FILE"):
+        Path(file).write_text(str(peak()), encoding="ascii")
+    sys.exit(code)

@@ -33,14 +33,14 @@ CLIP_SLOPE = 8.0
 
 @dataclass(frozen=True)
 class Cleanup:
-    """How masks are cleaned. The steps run in the order of these fields; without any, masks stay as they are.
+    """How masks are cleaned. The steps run in the order of these fields, but ``mask_threshold`` comes first; without
+    any, masks stay as they are.
 
-    The first three change the low-resolution logits before they are resized, as ``SAM2ImagePredictor`` does with its
-    arguments of the same names: an area is in pixels of this small mask (256 x 256 over the whole image, SAM3
-    288 x 288), and so means the same for an image of any size. The others change the full-size mask.
+    The threshold and the first two change the low-resolution logits before they are resized, as ``SAM2ImagePredictor``
+    does with its arguments of the same names: an area is in pixels of this small mask (256 x 256 over the whole image,
+    SAM3 288 x 288), and so means the same for an image of any size. The others change the full-size mask.
 
     Args:
-        mask_threshold: logits above it are foreground, -32..32. A lower number gives a larger mask.
         max_hole_area: holes of at most so many low-resolution pixels are filled. 0: none.
         max_sprinkle_area: connected parts of at most so many low-resolution pixels are dropped. 0: none.
         clip_to_box: whether nothing outside the box of the prompt is kept. A prompt without a box is not clipped.
@@ -50,18 +50,19 @@ class Cleanup:
             ``SamAutomaticMaskGenerator``.
         keep_clicked: whether only connected parts stay that a foreground click hits. A mask that no such click hits
             stays as it is, so that a prompt without clicks keeps all parts.
+        mask_threshold: logits above it are foreground, -32..32. A lower number gives a larger mask.
 
     Raises:
         InputError: a value has a wrong type or range.
     """
 
-    mask_threshold: float = 0.0
     max_hole_area: float = 0.0
     max_sprinkle_area: float = 0.0
     clip_to_box: bool = False
     smooth: float = 0.0
     min_mask_region_area: float = 0.0
     keep_clicked: bool = False
+    mask_threshold: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

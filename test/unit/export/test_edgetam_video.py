@@ -114,6 +114,7 @@ def official_attention(graphs: Graphs, bare: Any, memories: Arrays) -> np.ndarra
     return torch.cat(rows).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pointers", [0, 5])
 @pytest.mark.parametrize("ages", [[0], [0, 0, 6, 2, 1]])
 @pytest.mark.parametrize("objects", [1, 3])

@@ -109,11 +109,8 @@ def pair_of(family: str):
 
 
 @pytest.mark.export
-@pytest.mark.parametrize(
-    ("family", "package"),
-    [pytest.param("sam1", "segment_anything", marks=pytest.mark.slow), ("sam2", "sam2")],
-    ids=["sam1", "sam2"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "package"), [("sam1", "segment_anything"), ("sam2", "sam2")], ids=["sam1", "sam2"])
 def test_the_official_generators_find_the_same(family: str, package: str, images) -> None:
     """SAM1 has random weights, SAM2 those of the built-in model."""
     pytest.importorskip("torch")

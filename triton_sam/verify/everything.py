@@ -99,7 +99,8 @@ def fitting_thresholds(reference: Generator, image: RgbImage) -> dict[str, float
     none = {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.0, "box_nms_thresh": 1.0}  # 0 turns a filter off
     found = reference.generate(image, points_per_side=8, **none)
     return {
-        "pred_iou_thresh": _middle([record["predicted_iou"] for record in found]),
+        # Random weights may predict less than 0.
+        "pred_iou_thresh": max(0.0, _middle([record["predicted_iou"] for record in found])),
         "stability_score_thresh": _middle([record["stability_score"] for record in found]),
     }
 

@@ -135,3 +135,12 @@ def test_the_official_generators_find_the_same(family: str, package: str, images
                 assert np.abs(np.subtract(one["bbox"], other["bbox"])).max() <= 1
                 np.testing.assert_allclose(one["point_coords"], other["point_coords"], rtol=1e-6)
                 assert one["crop_box"] == other["crop_box"]
+
+
+def test_thresholds_are_in_range_for_scores_below_zero() -> None:
+    class Generator:
+        def generate(self, image, **parameters):
+            return [{"predicted_iou": score, "stability_score": 0.9} for score in (-0.3, -0.1, -0.2)]
+
+    fitting = verify.fitting_thresholds(Generator(), IMAGE)
+    assert fitting == {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.9}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.drawn_data_set import write_scenes
-from support.uv_environment import make_environment
+from support.uv_environment import make_environment, run_script
 
 from triton_sam import SAM2TritonClient
 from triton_sam.cli import main
@@ -23,7 +21,7 @@ import json, pathlib, sys
 import numpy as np
 import supervision
 
-images, out = map(pathlib.Path, sys.argv[1:])
+images, out = map(pathlib.Path, json.loads(sys.argv[1]))
 data = {
     "coco": supervision.DetectionDataset.from_coco(str(images), str(out / "coco.json"), force_masks=True),
     "polygons": supervision.DetectionDataset.from_coco(str(images), str(out / "coco_polygons.json"), force_masks=True),
@@ -67,11 +65,7 @@ def test_all_tools_load_the_masks_of_the_client(service_triton: LocalServer, tmp
                 np.testing.assert_array_equal(data.annToMask(each).astype(bool), segment.mask)
                 assert each["area"] == segment.area
             masks[image["file_name"]] = np.array([segment.mask for segment in segments])
-    loaded = subprocess.run(
-        [str(python), "-c", SUPERVISION, str(scenes.parent), str(out)], capture_output=True, text=True, check=False
-    )
-    assert loaded.returncode == 0, loaded.stderr[-2000:]
-    counts = json.loads(loaded.stdout.splitlines()[-1])
+    counts = run_script(python, SUPERVISION, str(scenes.parent), str(out))
     expected = {name: len(each) for name, each in masks.items()}
     assert counts["coco"] == counts["polygons"] == counts["voc"] == counts["yolo"] == expected
     with np.load(out / "masks.npz") as packed:

@@ -11,8 +11,8 @@ pytest.importorskip("fastapi")
 from support.fake_everything import shapes
 from support.fake_words import service_with_words
 from support.running_service import running_service
-from support.tool_environments import python_with, run_script
 from support.tools import BOX, CLICK, RING, drawn_prompts
+from support.uv_environment import make_environment, run_script
 
 import triton_sam
 from triton_sam import SAM2TritonClient
@@ -158,7 +158,9 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return python_with(tmp_path_factory.mktemp("tools") / "venv", "inference-sdk", "label-studio-sdk", "cvat-sdk")
+    return make_environment(
+        tmp_path_factory.mktemp("tools") / "venv", ["inference-sdk", "label-studio-sdk", "cvat-sdk"]
+    )
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from support.fake_everything import shapes
 from support.fake_video_client import service_with_videos
 from support.fake_words import service_with_words
 from support.running_service import running_service
-from support.tool_environments import python_with, run_script
 from support.tools import AWAY, BOX, CLICK, filled_each, near, without_holes
+from support.uv_environment import make_environment, run_script
 
 from triton_sam import SAM2TritonClient
 
@@ -93,7 +93,7 @@ print(json.dumps({"first": first, "labels": labels, "faults": faults}))
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return python_with(tmp_path_factory.mktemp("x-anylabeling") / "venv", "x-anylabeling-cvhub")
+    return make_environment(tmp_path_factory.mktemp("x-anylabeling") / "venv", ["x-anylabeling-cvhub"])
 
 
 @pytest.fixture

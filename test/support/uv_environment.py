@@ -1,12 +1,15 @@
-"""Environments of their own for packages that do not fit beside those of the tests."""
+"""Environments of their own for packages that do not fit beside those of the tests, and scripts that run in them."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +31,12 @@ def make_environment(folder: Path, packages: Sequence[str]) -> Path:
     if installed.returncode:
         pytest.skip(f"the packages cannot be installed: {installed.stderr[-300:]}")
     return python
+
+
+def run_script(python: Path, script: str, *values: Any, **environment: str) -> Any:
+    """Run a script, which gets the values as JSON in its first argument; return the JSON in its last line."""
+    command = [str(python), "-c", script, json.dumps(values)]
+    variables = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])

@@ -27,7 +27,7 @@ from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.edgetam.graphs import EdgeTamDecoder, EdgeTamEncoder, fused  # noqa: E402
 from triton_sam.export.edgetam.model import build_image_model, load_model  # noqa: E402
 from triton_sam.export.edgetam.names import IMAGE_POSITION, of_meta_name, transformers_name  # noqa: E402
-from triton_sam.export.edgetam.video_graphs import sam2_of  # noqa: E402
+from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
 from triton_sam.families import spec_of  # noqa: E402
 from triton_sam.families.edgetam import EdgeTam  # noqa: E402
 
@@ -80,7 +80,7 @@ def test_positions_of_pixels_and_of_points_may_differ(changeable: Any) -> None:
     state = changeable.state_dict()
     points = state["prompt_encoder.shared_embedding.positional_embedding"]
     assert (state[IMAGE_POSITION] - points).abs().max() > 0.1
-    decoder = EdgeTamDecoder(changeable)
+    decoder = EdgeTamDecoder(sam2_of(changeable))
     torch.testing.assert_close(decoder._positions(), changeable.get_image_wide_positional_embeddings())
     torch.testing.assert_close(decoder.prompt_encoder.pe_layer.positional_encoding_gaussian_matrix, points)
 

@@ -23,7 +23,8 @@ from support.video_graphs import Graphs, edgetam_micro_graphs  # noqa: E402
 from triton_sam.errors import ConfigurationError  # noqa: E402
 from triton_sam.export.edgetam.model import has_video, image_model, load_model  # noqa: E402
 from triton_sam.export.edgetam.recipe import EXPORTER  # noqa: E402
-from triton_sam.export.edgetam.video_graphs import EdgeTamMemoryAttention, sam2_of  # noqa: E402
+from triton_sam.export.edgetam.sam2_modules import sam2_of  # noqa: E402
+from triton_sam.export.edgetam.video_graphs import EdgeTamMemoryAttention  # noqa: E402
 from triton_sam.export.edgetam.video_reference import EdgeTamVideoReference, MetaRules, with_class  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402

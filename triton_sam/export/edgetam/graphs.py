@@ -9,15 +9,11 @@ import copy
 from typing import Any
 
 import torch
-from sam2.modeling.sam.mask_decoder import MaskDecoder
-from sam2.modeling.sam.prompt_encoder import PromptEncoder
-from sam2.modeling.sam.transformer import TwoWayTransformer
 from torch import Tensor, nn
 
 from ...families.edgetam import EdgeTam
-from ..sam2.graphs import Sam2Decoder
 from ..sam3.graphs import Sam3Encoder
-from .names import of_meta_name
+from .sam2_modules import PixelPositions
 
 
 class EdgeTamEncoder(Sam3Encoder):
@@ -64,59 +60,5 @@ def fused(vision: nn.Module) -> nn.Module:
     return result
 
 
-class EdgeTamDecoder(Sam2Decoder):
-    """Computes masks from embeddings and prompts, as EdgeTamModel.forward does.
-
-    EdgeTAM's decoder is SAM2's. So the modules of the sam2 package, which Sam2Decoder calls, get EdgeTAM's weights.
-
-    Args:
-        model: a transformers EdgeTamVideoModel or EdgeTamModel.
-    """
-
-    image_position: Tensor
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(_Sam2Heads(model))
-        # transformers has a buffer of its own for the positions in the image.
-        self.register_buffer("image_position", model.get_image_wide_positional_embeddings(), persistent=False)
-
-    def _positions(self) -> Tensor:
-        return self.image_position
-
-
-class _Sam2Heads(nn.Module):
-    """The prompt encoder and the mask decoder of a SAM2Base, with the weights of an EdgeTamModel."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        prompts, masks = model.config.prompt_encoder_config, model.config.mask_decoder_config
-        channels = prompts.hidden_size
-        self.sam_prompt_encoder = PromptEncoder(
-            embed_dim=channels,
-            image_embedding_size=model.prompt_encoder.image_embedding_size,
-            input_image_size=(prompts.image_size, prompts.image_size),
-            mask_in_chans=prompts.mask_input_channels,
-        )
-        self.sam_mask_decoder = MaskDecoder(
-            transformer_dim=channels,
-            transformer=TwoWayTransformer(
-                depth=masks.num_hidden_layers,
-                embedding_dim=channels,
-                num_heads=masks.num_attention_heads,
-                mlp_dim=masks.mlp_dim,
-                attention_downsample_rate=masks.attention_downsample_rate,
-            ),
-            num_multimask_outputs=masks.num_multimask_outputs,
-            iou_head_depth=masks.iou_head_depth,
-            iou_head_hidden_dim=masks.iou_head_hidden_dim,
-            use_high_res_features=True,
-            iou_prediction_use_sigmoid=True,
-            dynamic_multimask_via_stability=masks.dynamic_multimask_via_stability,
-            dynamic_multimask_stability_delta=masks.dynamic_multimask_stability_delta,
-            dynamic_multimask_stability_thresh=masks.dynamic_multimask_stability_thresh,
-            pred_obj_scores=True,
-            pred_obj_scores_mlp=True,
-        )
-        state = model.state_dict()
-        self.load_state_dict({name: of_meta_name(state, name) for name in self.state_dict()})
-        self.eval().requires_grad_(False)
+class EdgeTamDecoder(PixelPositions):
+    """Computes masks from embeddings and prompts, as EdgeTamModel.forward does. EdgeTAM's decoder is SAM2's."""

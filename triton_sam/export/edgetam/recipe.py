@@ -27,7 +27,8 @@ try:
     from ..point_graphs import trace_decoder
     from ..sam2.video_graphs import trace_video
     from .graphs import EdgeTamDecoder, EdgeTamEncoder
-    from .video_graphs import GRAPHS, sam2_of
+    from .sam2_modules import sam2_of
+    from .video_graphs import GRAPHS
 except ImportError as error:
     raise missing("exporting needs", "export", error, "export,local") from error
 
@@ -62,7 +63,7 @@ class EdgeTamExporter(Exporter):
             return onnx_tools.trace(EdgeTamEncoder(model), EdgeTam.encoder, [example], images)
         shapes = ((256, 16), (32, 4), (64, 8))
         embeddings = [torch.rand(1, channels, side // stride, side // stride) for channels, stride in shapes]
-        return trace_decoder(EdgeTamDecoder(model), EdgeTam.decoder, embeddings, side)
+        return trace_decoder(EdgeTamDecoder(sam2_of(model)), EdgeTam.decoder, embeddings, side)
 
     def check(self, model: Any, settings: Settings) -> None:
         """See Exporter.check."""

@@ -215,7 +215,10 @@ class Detector(nn.Module):
 
 
 def _longest(attention_mask: Tensor) -> int:
-    """Return the number of tokens of the longest text of (P,T). What comes behind is padding, which only takes time."""
+    """Return the number of tokens in the longest text. The mask (P,T) is 0 for the padding that follows each text.
+
+    Nothing depends on the padding that all texts share, so it would only take time.
+    """
     tokens = attention_mask.shape[1]
     places = torch.arange(1, tokens + 1, device=attention_mask.device)
     length = int(((attention_mask == 1) * places).max().item())

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..client.concepts import FoundInstances
-from ..client.sync import SAM2TritonClient
-from ..concepts.query import MASK_THRESHOLD, check_parameters
+from ..concepts.query import MASK_THRESHOLD, check_query
 from ..errors import ConfigurationError, PromptError
-from ..families.base import Size
 from ..inputs.images import open_image
 from ..tracks.prompts import read_mask
 from . import _cleanup, _words_options
@@ -61,8 +59,7 @@ def are_wanted(args: argparse.Namespace) -> bool:
     """
     examples = [getattr(args, name) for name in ("example", "not_example", *_MASKS)]
     wanted = any((args.text, *examples))
-    given = {**_details(args), **({"example_image": args.example_image} if args.example_image else {})}
-    given.pop("mask_threshold", None)  # which prompts have, too
+    given = {**_words_options.filters(args), **({"example_image": args.example_image} if args.example_image else {})}
     if given and not wanted:
         raise ConfigurationError(f"--{next(iter(given)).replace('_', '-')} is for --text and --example")
     if args.example_image and not any(examples):
@@ -77,34 +74,31 @@ def are_wanted(args: argparse.Namespace) -> bool:
     return wanted
 
 
-def check(args: argparse.Namespace, size: Size) -> None:
-    """Check the options against an image before anything is sent.
+def read(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of client.find() but for the image. It reads the files of example masks."""
+    shown, others = args.example or [], args.not_example or []
+    masks = {} if args.mask_threshold is None else {"mask_threshold": args.mask_threshold}
+    return {
+        "text": args.text,
+        "boxes": [*shown, *others] or None,
+        "box_labels": [1] * len(shown) + [0] * len(others) or None,
+        "example": args.example_image,
+        **_words_options.filters(args),
+        **masks,
+        **_masks(args),
+    }
+
+
+def check(asked: Mapping[str, Any], sources: Sequence[Source]) -> None:
+    """Check the arguments from read() against the images before anything is sent.
 
     Raises:
         PromptError: a text, a box or a number is not valid.
     """
-    if args.example_image:
-        size = open_image(args.example_image).size
-    check_parameters(*_concept(args), {**_details(args), **_masks(args)}).check_inside(size)
-
-
-def find(args: argparse.Namespace, client: SAM2TritonClient, source: Source) -> FoundInstances:
-    """Find the instances in an image."""
-    text, boxes, labels = _concept(args)
-    return client.find(
-        text,
-        boxes=boxes,
-        box_labels=labels,
-        image=source.content,
-        example=args.example_image,
-        **_details(args),
-        **_masks(args),
-    )
-
-
-def _concept(args: argparse.Namespace) -> tuple[Any, Any, Any]:
-    shown, others = args.example or [], args.not_example or []
-    return args.text, [*shown, *others] or None, [1] * len(shown) + [0] * len(others) or None
+    query = check_query(**{name: value for name, value in asked.items() if name != "example"})
+    example = asked["example"]
+    for image in [each.content for each in sources] if example is None else [example]:
+        query.check_inside(open_image(image).size)
 
 
 def _masks(args: argparse.Namespace) -> dict[str, Any]:
@@ -112,8 +106,3 @@ def _masks(args: argparse.Namespace) -> dict[str, Any]:
     if not shown and not others:
         return {}
     return {"masks": [*shown, *others], "mask_labels": [1] * len(shown) + [0] * len(others)}
-
-
-def _details(args: argparse.Namespace) -> dict[str, Any]:
-    masks = {} if args.mask_threshold is None else {"mask_threshold": args.mask_threshold}
-    return {**_words_options.filters(args), **masks}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,9 +102,9 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args)
     # Check prompts and files before the server encodes an image, which may take a minute.
     objects = [1 if words else _objects(args, source, prompt) for source in sources]
+    asked = _predict_words.read(args) if words else {}
     if words:
-        for source in sources:
-            _predict_words.check(args, open_image(source.content).size)
+        _predict_words.check(asked, sources)
     _check_files(args, sources, objects, form)
     with (
         ends_by_interrupt(),
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         ) as client,
     ):
         answers = [
-            _find(args, client, each) if words else _ask(args, client, each, prompt, cleanup) for each in sources
+            _find(args, client, each, asked) if words else _ask(args, client, each, prompt, cleanup) for each in sources
         ]
         if not args.json:
             _server.say_if_demo_model(args, client)
@@ -212,9 +212,9 @@ def _ask(
     return _Answer(source, segments, timings)
 
 
-def _find(args: argparse.Namespace, client: SAM2TritonClient, source: Source) -> _Answer:
+def _find(args: argparse.Namespace, client: SAM2TritonClient, source: Source, asked: Mapping[str, Any]) -> _Answer:
     start = time.perf_counter()
-    found = _predict_words.find(args, client, source)
+    found = client.find(**asked, image=source.content)
     if not found:
         _options.say(args, f"{source.name}: no instance was found")
     return _Answer(source, list(found), {"find_ms": round(1000 * (time.perf_counter() - start), 1)})

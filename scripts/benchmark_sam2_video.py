@@ -16,14 +16,13 @@ from pathlib import Path
 
 from triton_sam.benchmark.video import FIRST_COUNTED, VideoBenchmark, format_speeds, measure_video
 from triton_sam.errors import SamError
-from triton_sam.families import FAMILIES, get_family
+from triton_sam.families import get_family, tracking_families
 
 
 def main() -> int:
     """Run the measurement and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    owners = [name for name in FAMILIES if get_family(name).tracking]
-    parser.add_argument("--model", choices=owners, default="sam2", help="model family (default: sam2)")
+    parser.add_argument("--model", choices=tracking_families(), default="sam2", help="model family (default: sam2)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="official checkpoint")
     parser.add_argument(
         "--size", help="size of the model (default: from the checkpoint's name, else the family's for random weights)"

@@ -96,8 +96,8 @@ class Target:
 
     def finds_concepts(self) -> bool:
         """Return whether the server has all models that find words."""
-        family = self.pair.family
-        return all(family.model_name(role, self.name) in self._transport.ready_models() for role in family.concepts)
+        family, ready = self.pair.family, self._transport.ready_models()
+        return all(family.model_name(role, self.name) in ready for role in family.concepts)
 
     def server_version(self) -> str:
         """Return Triton's version."""

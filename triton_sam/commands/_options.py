@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SamError
-from ..families import FAMILIES, get_family
+from ..families import FAMILIES, get_family, tracking_families
 from ..repository.folder import default_repository
 from ..repository.names import DECODER_IN_SESSION_VARIABLE
 
@@ -78,7 +78,7 @@ def add_video(parser: argparse.ArgumentParser, families: Sequence[str]) -> None:
         parser: the parser to extend.
         families: names of the families that the command is for.
     """
-    owners = [name for name in families if get_family(name).tracking]
+    owners = [name for name in tracking_families() if name in families]
     parser.set_defaults(video=False)
     if owners:
         text = (

@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image
 
 from ..errors import ModelNotReadyError
-from ..families import FAMILIES, get_family
+from ..families import tracking_families
 from ..inputs.images import open_image
 from ..inputs.video import FrameSource, open_frames
 from ..tracks.overlay_video import DEFAULT_RATE, frame_rate
@@ -82,9 +82,8 @@ def _live(name: str, frames: FrameSource) -> VideoInput:
 
 def add_video_client(parser: argparse.ArgumentParser) -> None:
     """Add the options that select the video model and the server."""
-    families = [name for name in FAMILIES if get_family(name).tracking]
     parser.add_argument(
-        "--model", choices=families, default=DEFAULT_FAMILY, help=f"model family (default: {DEFAULT_FAMILY})"
+        "--model", choices=tracking_families(), default=DEFAULT_FAMILY, help=f"model family (default: {DEFAULT_FAMILY})"
     )
     _options.add_spellings(
         parser,

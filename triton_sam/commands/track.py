@@ -30,7 +30,6 @@ from ..tracks.formats import TRACK_FORMATS, TrackedVideo
 from ..tracks.overlay_video import encoder_name
 from ..tracks.prompts import ObjectPrompt
 from . import _options, _server, _track_prompts, _track_words, _video
-from ._video import DEFAULT_FAMILY
 
 DEFAULT_FORMATS = ("png", "overlay")
 
@@ -233,7 +232,7 @@ def _parameters(args: argparse.Namespace, prompts: Sequence[ObjectPrompt], sourc
         "--every": args.every,
         "--quality": args.quality,
         # Folders that an earlier version began say nothing about the family.
-        "--model": None if args.model == DEFAULT_FAMILY else args.model,
+        "--model": None if args.model == _video.DEFAULT_FAMILY else args.model,
         "--variant": args.variant,
     }
 

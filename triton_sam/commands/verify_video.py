@@ -18,7 +18,7 @@ from ..client.video.sync import SAM2VideoClient
 from ..errors import ConfigurationError
 from ..export import registry
 from ..export.settings import Settings
-from ..families import FAMILIES, get_family
+from ..families import get_family, tracking_families
 from ..repository.folder import models_to_load
 from ..wire.video import video_model
 from . import _families, _options, _server
@@ -34,7 +34,7 @@ _SEED, _FRAMES = 10_000_001, 8
 
 def names() -> list[str]:
     """Return the names of the comparisons of videos, for example "sam2-video"."""
-    return [f"{name}{SUFFIX}" for name in FAMILIES if get_family(name).tracking is not None]
+    return [f"{name}{SUFFIX}" for name in tracking_families()]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

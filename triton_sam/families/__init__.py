@@ -14,6 +14,7 @@ from .registry import (
     roles,
     spec_of,
     split_model_name,
+    tracking_families,
     unregister,
     variant_of,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "roles",
     "spec_of",
     "split_model_name",
+    "tracking_families",
     "unregister",
     "variant_of",
 ]

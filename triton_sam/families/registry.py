@@ -100,6 +100,11 @@ def families_with(encoder: TensorNames, decoder: TensorNames) -> list[Family]:
     ]
 
 
+def tracking_families() -> list[str]:
+    """Return the names of the families that follow objects through a video, in the order of registration."""
+    return [name for name, family in FAMILIES.items() if family.tracking is not None]
+
+
 def roles() -> tuple[str, ...]:
     """Return the roles of all models of all families, those of the model pair first."""
     pairs = (role for family in FAMILIES.values() for role in family.models)

@@ -35,6 +35,19 @@ def test_the_image_has_a_large_part_of_the_screen(browser, service, images, size
         assert page.page.evaluate(BEYOND) == []
 
 
+def test_a_window_without_room_for_the_image_still_shows_it(browser, service, images):
+    from support.running_browser import open_page
+
+    with open_page(browser, service.url) as page:
+        page.open(images / "shapes.jpg")
+        page.click(200, 180)
+        page.settled()
+        page.page.set_viewport_size({"width": 360, "height": 390})
+        scale = """new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() =>
+            done(tritonSam.screenOf(1, 0)[0] - tritonSam.screenOf(0, 0)[0]))))"""
+        assert page.page.evaluate(scale) > 0
+
+
 TOOLS_OUTSIDE = """[...document.querySelectorAll('.tools button')].filter((button) => {
     const { left, right } = button.getBoundingClientRect();
     return left < 0 || right > innerWidth;

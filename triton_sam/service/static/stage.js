@@ -73,11 +73,12 @@ export class Stage extends EventTarget {
     if (!this.size) return;
     const { width, height } = this.#frame.getBoundingClientRect();
     const room = this.#room(width);
-    const scale = Math.min(
+    const fitting = Math.min(
       (width - room.left - room.right) / this.size.width,
       (height - room.top - room.bottom) / this.size.height,
       4,
     );
+    const scale = Math.max(this.#smallest, fitting); // a small window may have no room beside the buttons
     this.#view = {
       scale,
       x: room.left + (width - room.left - room.right - this.size.width * scale) / 2,
@@ -85,6 +86,10 @@ export class Stage extends EventTarget {
     };
     this.#fitted = true;
     this.#changed();
+  }
+
+  get #smallest() {
+    return Math.min(0.05, 60 / Math.max(this.size.width, this.size.height));
   }
 
   /** Return the space around the image that the buttons need. It depends on where style.css places them. */
@@ -99,8 +104,7 @@ export class Stage extends EventTarget {
     if (!this.size) return;
     const { width, height } = this.#frame.getBoundingClientRect();
     const { x, y } = at ?? { x: width / 2, y: height / 2 };
-    const smallest = Math.min(0.05, 60 / Math.max(this.size.width, this.size.height));
-    const scale = Math.min(MAX_ZOOM, Math.max(smallest, this.#view.scale * factor));
+    const scale = Math.min(MAX_ZOOM, Math.max(this.#smallest, this.#view.scale * factor));
     const by = scale / this.#view.scale;
     this.#view = { scale, x: x - (x - this.#view.x) * by, y: y - (y - this.#view.y) * by };
     this.#fitted = false;

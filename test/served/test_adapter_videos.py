@@ -18,7 +18,7 @@ from support.tools import base64_of, filled, filled_each, near, without_holes
 from triton_sam import SAM2VideoClient
 from triton_sam.families import get_family
 from triton_sam.masks import mask_to_box
-from triton_sam.service.engine import Engine, Pair
+from triton_sam.service.engine import Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.export, pytest.mark.timeout(600)]
 
@@ -53,8 +53,7 @@ USERS = (
 )
 
 
-def test_six_users_of_three_tools_get_the_masks_of_the_video_client(video_server, tmp_path, monkeypatch):
-    monkeypatch.setattr(Engine, "_pairs", pairs)
+def test_six_users_of_three_tools_get_the_masks_of_the_video_client(video_server, tmp_path):
     for index in range(FRAMES):
         (tmp_path / f"{index}.png").write_bytes(clip.png(index))
     expected = []
@@ -65,7 +64,10 @@ def test_six_users_of_three_tools_get_the_masks_of_the_video_client(video_server
                 expected.append([masks[1].mask for _, masks in video.propagate(start=0)])
     tools = {"qupath": by_qupath, "x-anylabeling": by_x_anylabeling, "cvat": by_cvat}
     options = {"adapters": tuple(tools), "max_videos": len(USERS)}
-    with running_service(video_server.grpc_url, **options) as service, ThreadPoolExecutor(len(USERS)) as threads:
+    with (
+        running_service(video_server.grpc_url, {"_pairs": pairs}, **options) as service,
+        ThreadPoolExecutor(len(USERS)) as threads,
+    ):
         found = [threads.submit(tools[user.tool], service.http, user) for user in USERS]
         answers = [each.result() for each in found]
     assert any(mask.any() for masks in expected for mask in masks)

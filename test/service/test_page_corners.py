@@ -251,10 +251,11 @@ def test_a_move_by_arrow_keys_is_kept_when_the_user_goes_to_another_image(outlin
 
 def test_an_outline_that_failed_is_tried_again(outlined):
     page = outlined
+    corners_of(page)
+    page.page.route("**/segment", lambda route: route.abort())  # early: it takes effect a little later
     page.page.keyboard.press("a")
     page.click(200, 200)
     page.settled()
-    page.page.route("**/segment", lambda route: route.abort())
     page.page.keyboard.press("v")
     page.wait("document.getElementById('banner').textContent.includes('corners cannot be shown')")
     page.page.unroute("**/segment")

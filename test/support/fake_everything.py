@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from triton_sam._common.bundle import bundled
@@ -107,9 +106,6 @@ def service_with_everything(**options: Any) -> Iterator[Any]:
     """Run a service without a Triton, whose searches are made up; yields the service and the finder."""
     from support.running_service import running_service
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "_pairs", _pairs)
-        patch.setattr(Engine, "embed", _embed)
-        with running_service(NOWHERE, **options) as service:
-            service.app.state.searches.find = FakeFinder()
-            yield service, service.app.state.searches.find
+    with running_service(NOWHERE, {"_pairs": _pairs, "embed": _embed}, **options) as service:
+        service.app.state.searches.find = FakeFinder()
+        yield service, service.app.state.searches.find

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from support import clip
 
 from triton_sam.errors import PromptError
@@ -106,8 +105,6 @@ def service_with_videos(*, tracks_videos: bool = True, **options: Any) -> Iterat
 
     url = WITH_VIDEO_MODEL if tracks_videos else WITHOUT_VIDEO_MODEL
     client = FakeVideoClient()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "_pairs", _pairs)
-        with running_service(url, **options) as service:
-            service.app.state.videos.clients.connect = lambda *_: client
-            yield service, client
+    with running_service(url, {"_pairs": _pairs}, **options) as service:
+        service.app.state.videos.clients.connect = lambda *_: client
+        yield service, client

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from support.fake_everything import NOWHERE, shapes
 
 from triton_sam.client.concepts import FoundInstances
@@ -115,11 +114,12 @@ def service_with_words(video_client: Any = None, **options: Any) -> Iterator[Any
     from support.running_service import running_service
 
     client = FakeWords()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Engine, "_pairs", _pairs if video_client is None else _pairs_with_video)
-        patch.setattr(Engine, "embed", _embed)
-        patch.setattr(Engine, "client", lambda engine, pair, *, keeps_images: client)
-        with running_service(NOWHERE, **options) as service:
-            if video_client is not None:
-                service.app.state.videos.clients.connect = lambda *_: video_client
-            yield service, client
+    fakes: dict[str, Callable[..., Any]] = {
+        "_pairs": _pairs if video_client is None else _pairs_with_video,
+        "embed": _embed,
+        "client": lambda engine, pair, *, keeps_images: client,
+    }
+    with running_service(NOWHERE, fakes, **options) as service:
+        if video_client is not None:
+            service.app.state.videos.clients.connect = lambda *_: video_client
+        yield service, client

@@ -116,12 +116,14 @@ def running_browser() -> Iterator[Any]:
 def open_page(browser: Any, url: str, **options: Any) -> Iterator[Page]:
     """Open the page in a window of its own; nothing may go wrong in it. The options are those of `new_context`."""
     context = browser.new_context(**{"viewport": WIDE, **options})
-    page = Page(context.new_page())
-    page.page.goto(url)
-    page.ready()
-    yield page
-    assert page.faults == [], page.faults
-    context.close()
+    try:
+        page = Page(context.new_page())
+        page.page.goto(url)
+        page.ready()
+        yield page
+        assert page.faults == [], page.faults
+    finally:
+        context.close()  # the page of a failed test must not go on working beside the next tests
 
 
 def open_phone(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +40,14 @@ class RunningService:
 
 
 @contextlib.contextmanager
-def running_service(triton_url: str, **options: Any) -> Iterator[RunningService]:
-    """Run a service over a Triton."""
+def running_service(
+    triton_url: str, fakes: Mapping[str, Callable[..., Any]] | None = None, **options: Any
+) -> Iterator[RunningService]:
+    """Run a service over a Triton. ``fakes`` take the place of methods of its engine, and of no other service's."""
     port = choose_ports("127.0.0.1", {"service": 0})["service"]
     app = create_app(Settings(url=triton_url, **options))
+    for name, fake in (fakes or {}).items():
+        setattr(app.state.engine, name, functools.partial(fake, app.state.engine))
     config = uvicorn.Config(
         app,
         host="127.0.0.1",

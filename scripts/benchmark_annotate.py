@@ -4,7 +4,7 @@
 Both take turns on drawn scenes whose boxes become masks: the same images, the same requests, the built-in
 model. Example:
 
-    python scripts/benchmark_annotate.py --images 40
+    python scripts/benchmark_annotate.py --images 40 --decoder-in-session
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ def limit(job: Job, inputs: Inputs, transport: TimedTransport) -> tuple[float, f
     return transport.seconds, time.perf_counter() - begin
 
 
-def measure(count: int, side: int, rounds: int, threads: int) -> Figures:
+def measure(count: int, side: int, rounds: int, threads: int, *, decoder_in_session: bool = False) -> Figures:
     """Return the medians: images a second of the command, of the models alone, and of everything in this process."""
     models = bundled("model_repository")
     files = {name: models / name / "1" / "model.onnx" for name in ("sam2_encoder", "sam2_decoder")}
-    with tempfile.TemporaryDirectory() as name, LocalServer(models, models=["sam2"]) as server:
+    local = LocalServer(models, models=["sam2"], decoder_in_session=decoder_in_session)
+    with tempfile.TemporaryDirectory() as name, local as server:
         job = Job(str(write_data_set(Path(name), count, side)), "boxes", urls=(server.grpc_url,))
         inputs = job.read()
         transport = TimedTransport(files)
@@ -99,12 +100,13 @@ def main() -> int:
     parser.add_argument("--side", type=int, default=512, metavar="PIXELS", help="their side (default: 512)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="counted rounds (default: 3)")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="as of the command (default: 2)")
+    parser.add_argument("--decoder-in-session", action="store_true", help="as of `triton-sam serve`")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
     if min(args.images, args.side, args.rounds, args.threads) < 1:
         parser.error("all numbers must be at least 1")
     try:
-        figures = measure(args.images, args.side, args.rounds, args.threads)
+        figures = measure(args.images, args.side, args.rounds, args.threads, decoder_in_session=args.decoder_in_session)
     except SamError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

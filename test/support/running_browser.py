@@ -45,7 +45,10 @@ class Page:
         wait_until(lambda: self.page.evaluate(expression), seconds)
 
     def ready(self):
-        self.page.wait_for_selector('#state[data-state="up"]')
+        try:
+            self.page.wait_for_selector('#state[data-state="up"]')
+        except playwright.TimeoutError:
+            pytest.fail(f"the page says {self.page.inner_text('body')[:500]!r}; its errors: {self.faults}")
 
     def open(self, path):
         self.page.set_input_files("#file", path)

@@ -133,7 +133,12 @@ class VideoRow:
     visible: float
 
     def passes(self, threshold: float) -> bool:
-        """Return whether the masks are equal enough. NaN never is. One pixel may differ, since rounding decides it."""
+        """Return whether there are masks, and they are equal enough.
+
+        NaN never is. One pixel may differ, since rounding decides it.
+        """
+        if self.visible == 0:
+            return False
         return self.iou >= threshold or (0 <= self.pixels <= 1 and not np.isnan(self.logit_diff))
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 pytestmark = pytest.mark.export
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("sam2")
 pytest.importorskip("onnxruntime")
 
 from triton_sam import SAM2VideoClient  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
+from triton_sam.export.sam2.model import CONFIG_OF_SIZE  # noqa: E402
+from triton_sam.export.sam2.recipe import load_model  # noqa: E402
 from triton_sam.export.sam2.video_reference import Sam2VideoReference  # noqa: E402
 from triton_sam.scenes.clip import generate_clip  # noqa: E402
 from triton_sam.transport.onnx import OnnxTransport  # noqa: E402
@@ -76,6 +79,19 @@ def test_equal_masks_pass_and_others_fail(reference, runner, monkeypatch: pytest
     assert min(row.visible for row in equal) > 0  # masks without pixels would prove nothing
     table = verify.format_table(rows, verify.threshold(FRAMES)).splitlines()
     assert [line.split()[-1] for line in table[1:]] == ["ok", "FAIL", "FAIL"] * 2
+
+
+def test_masks_without_pixels_are_no_proof() -> None:
+    row = verify.VideoRow("equal", "one object", FRAMES, logit_diff=0.0, iou=1.0, pixels=0, visible=0.0)
+    assert not row.passes(0.9999)
+    assert dataclasses.replace(row, visible=0.25).passes(0.9999)
+
+
+@pytest.mark.parametrize("size", ["tiny", "base_plus"])
+def test_random_weights_see_objects(size: str) -> None:
+    model = load_model(None, CONFIG_OF_SIZE[size], image_size=128, random_seed=0)
+    tokens = torch.randn(1000, 256, generator=torch.Generator().manual_seed(0))
+    assert float(model.sam_mask_decoder.pred_obj_score_head(tokens).min()) > 0
 
 
 @pytest.mark.nightly

@@ -20,7 +20,8 @@ try:
 except ImportError as error:
     raise missing("exporting and verifying SAM2 needs", "export", error) from error
 
-from ..weights import load_strictly, randomise, read_state_dict
+from .. import weights
+from ..weights import load_strictly, read_state_dict
 
 __all__ = ["CONFIG_OF_SIZE", "build_model", "find_config", "guess_config", "load_checkpoint", "randomise"]
 
@@ -109,6 +110,20 @@ def build_model(model_cfg: str | Path, image_size: int = 1024) -> torch.nn.Modul
     except Exception as error:  # the errors of yaml and OmegaConf share no base class below Exception
         raise ConfigurationError(f"{path} is not a readable YAML file: {type(error).__name__}") from error
     return model.eval()
+
+
+def randomise(model: torch.nn.Module, seed: int = 0) -> None:
+    """Replace all parameters in place by random numbers with a seed; see weights.randomise().
+
+    Objects are visible: random object scores lie around 0, and a mask that the model takes for absent has no pixel to
+    compare.
+    """
+    weights.randomise(model, seed)
+    head = getattr(model.sam_mask_decoder, "pred_obj_score_head", None)
+    if head is not None:
+        *_, last = (module for module in head.modules() if isinstance(module, torch.nn.Linear))
+        with torch.no_grad():
+            last.bias.add_(1)
 
 
 def load_checkpoint(model: torch.nn.Module, checkpoint: str | Path) -> None:

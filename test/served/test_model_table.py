@@ -49,6 +49,7 @@ def test_parameters_are_those_that_the_weights_have() -> None:
     assert registry.parameters("sam1", "micro") == counted
 
 
+@pytest.mark.slow
 def test_a_row(tmp_path: Path) -> None:
     size = model_table.parse_size("sam1/micro")
     repository = tmp_path / "sam1_micro"

@@ -60,7 +60,12 @@ def test_a_program_needs_nothing_of_posix(tmp_path, images):
 
 
 @pytest.mark.parametrize(
-    "parts", [("client", "_common"), pytest.param(CLIENT_TESTS, marks=pytest.mark.nightly)], ids=["quick", "all"]
+    "parts",
+    [
+        pytest.param(("client", "_common"), marks=pytest.mark.slow),
+        pytest.param(CLIENT_TESTS, marks=pytest.mark.nightly),
+    ],
+    ids=["quick", "all"],
 )
 def test_the_tests_of_the_clients_pass_without_posix(parts):
     tests = [TESTS / "unit" / part for part in parts]

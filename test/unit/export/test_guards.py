@@ -144,7 +144,10 @@ def test_every_precision_has_the_guard(micro_export: Any, role: str, precision: 
     assert_guarded(graph)
 
 
-@pytest.mark.parametrize("family", ["sam1", "sam2", "sam3", "mobilesam", "edgetam"])
+SLOW_FAMILIES = [pytest.param(name, marks=pytest.mark.slow) for name in ("sam3", "mobilesam", "edgetam")]
+
+
+@pytest.mark.parametrize("family", ["sam1", "sam2", *SLOW_FAMILIES])
 def test_every_family_has_the_guard(micro_export: Any, family: str) -> None:
     from support.family_exports import edgetam_micro, mobilesam_micro, sam1_micro, sam3_reduced
 

@@ -42,13 +42,15 @@ def check_that_the_committed_config_names_the_family(export: FamilyExport, famil
     assert f'parameters {{ key: "family" value {{ string_value: "{family}" }} }}' in committed
 
 
-def check_that_fp16_keeps_the_masks(reference: Any, export: FamilyExport, family: str, picture: Path) -> None:
-    """Export the micro model in fp16: half the weights, FP32 at the wire, and nearly the masks of the reference."""
+def check_that_fp16_keeps_the_masks(
+    reference: Any, export: FamilyExport, family: str, picture: Path, bar: float
+) -> None:
+    """Export the micro model in fp16: half the weights, FP32 at the wire, and an IoU with the reference above ``bar``."""
     _, files = export_once(family, f"{family}_fp16", model="micro", precision="fp16")
     for role, path in files.items():
         assert path.stat().st_size < 0.6 * export.files[role].stat().st_size
         graph = onnx.load(path).graph
         assert {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} == {onnx.TensorProto.FLOAT}
     rows = verify(reference, picture, {"fp16": OnnxClient(files, family)})
-    assert min(row.iou for row in rows) > BARS["fp16"].iou, format_table(rows, BARS["fp16"])
+    assert min(row.iou for row in rows) > bar, format_table(rows, BARS["fp16"])
     assert max(row.score_diff for row in rows) < BARS["fp16"].score, format_table(rows, BARS["fp16"])

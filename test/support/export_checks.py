@@ -45,7 +45,7 @@ def check_that_the_committed_config_names_the_family(export: FamilyExport, famil
 def check_that_fp16_keeps_the_masks(
     reference: Any, export: FamilyExport, family: str, picture: Path, bar: float
 ) -> None:
-    """Export the micro model in fp16: half the weights, FP32 at the wire, and an IoU with the reference above ``bar``."""
+    """Export the micro model in fp16: half the weights, FP32 at the wire, an IoU with the reference over ``bar``."""
     _, files = export_once(family, f"{family}_fp16", model="micro", precision="fp16")
     for role, path in files.items():
         assert path.stat().st_size < 0.6 * export.files[role].stat().st_size

@@ -33,7 +33,7 @@ def test_presets_cover_every_official_size() -> None:
     sizes["sam3"] = {*FAMILIES["sam3"].hub.precisions, "checkpoint"}  # what `triton-sam setup sam3` takes
     assert {name: set(PRESETS[name]) for name in sizes} == sizes
     table = (ROOT / "docs/reference/models.md").read_text()
-    rows = re.findall(r"(?m)^\| (SAM\d|MobileSAM|EdgeTAM)\S* \| (\w+) \|(?: [^|]+ \|){2} (\d+) \|", table)
+    rows = re.findall(r"(?m)^\| (SAM\d|MobileSAM|EdgeTAM|SAM-HQ)\S* \| (\w+) \|(?: [^|]+ \|){2} (\d+) \|", table)
     assert len(rows) == 9
     for family, size, megabytes in rows:
         preset = PRESETS[family.lower()][size]

@@ -35,6 +35,10 @@ def test_all_official_sizes_are_there() -> None:
         "sam3/full",
         "mobilesam/vit_t",
         "edgetam/repvit_m1",
+        "samhq/vit_tiny",
+        "samhq/vit_b",
+        "samhq/vit_l",
+        "samhq/vit_h",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The numbers of the built-in pair, MobileSAM, and graphs for videos and words, with the containers' ONNX Runtimes."""
+"""The numbers of the built-in pair, small families, videos and words, with the containers' ONNX Runtimes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import value_runner
-from support.family_exports import edgetam_micro, mobilesam_micro, sam3_concepts
+from support.family_exports import edgetam_micro, mobilesam_micro, sam3_concepts, samhq_micro
 from support.older_runtimes import VERSION_PARAMETERS, python
 from support.video_export import write_video_models
 from support.video_graphs import edgetam_micro_graphs
@@ -70,10 +70,13 @@ def folder(video_models, tmp_path_factory) -> Path:
         path = sam3_concepts().files[role]
         (folder / "graphs" / f"words_{role}.onnx").symlink_to(path.resolve())
         np.savez(folder / "inputs" / f"words_{role}.npz", **inputs(path))
-    if importlib.util.find_spec("mobile_sam"):
-        for role, path in mobilesam_micro().files.items():
-            (folder / "graphs" / f"mobilesam_{role}.onnx").symlink_to(path.resolve())
-            np.savez(folder / "inputs" / f"mobilesam_{role}.npz", **inputs(path))
+    for family, package, export in (
+        ("mobilesam", "mobile_sam", mobilesam_micro),
+        ("samhq", "segment_anything_hq", samhq_micro),
+    ):
+        for role, path in export().files.items() if importlib.util.find_spec(package) else ():
+            (folder / "graphs" / f"{family}_{role}.onnx").symlink_to(path.resolve())
+            np.savez(folder / "inputs" / f"{family}_{role}.npz", **inputs(path))
     if importlib.util.find_spec("timm"):
         for role, path in edgetam_micro().files.items():
             (folder / "graphs" / f"edgetam_{role}.onnx").symlink_to(path.resolve())

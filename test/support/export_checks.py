@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 from PIL import Image
-from support.family_exports import FamilyExport
+from support.family_exports import FamilyExport, export_once
 
 from triton_sam._common.bundle import bundled
 from triton_sam.repository.config import config_for
@@ -39,3 +40,17 @@ def check_that_the_committed_config_names_the_family(export: FamilyExport, famil
     committed = (bundled("model_repository") / f"{family}_{role}" / "config.pbtxt").read_text()
     assert config_for(export.files[role], f"{family}_{role}") == committed
     assert f'parameters {{ key: "family" value {{ string_value: "{family}" }} }}' in committed
+
+
+def check_that_fp16_keeps_the_masks(
+    reference: Any, export: FamilyExport, family: str, picture: Path, bar: float
+) -> None:
+    """Export the micro model in fp16: half the weights, FP32 at the wire, an IoU with the reference over ``bar``."""
+    _, files = export_once(family, f"{family}_fp16", model="micro", precision="fp16")
+    for role, path in files.items():
+        assert path.stat().st_size < 0.6 * export.files[role].stat().st_size
+        graph = onnx.load(path).graph
+        assert {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)} == {onnx.TensorProto.FLOAT}
+    rows = verify(reference, picture, {"fp16": OnnxClient(files, family)})
+    assert min(row.iou for row in rows) > bar, format_table(rows, BARS["fp16"])
+    assert max(row.score_diff for row in rows) < BARS["fp16"].score, format_table(rows, BARS["fp16"])

@@ -91,6 +91,15 @@ def edgetam_micro() -> FamilyExport:
 
 
 @functools.cache
+def samhq_micro(size: str = "micro") -> FamilyExport:
+    """SAM-HQ with few blocks, and TinyViT ("micro") or ViT ("micro_vit") as encoder."""
+    from triton_sam.export.samhq.model import load_model
+
+    model = load_model(None, size, random_seed=0)
+    return FamilyExport(model, *export_once("samhq", f"samhq_{size}", model=size))
+
+
+@functools.cache
 def sam3_reduced() -> FamilyExport:
     """SAM3's tracker with two layers: one of windows, one global."""
     from triton_sam.export.sam3.model import load_model

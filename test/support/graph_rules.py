@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 Shapes = Mapping[str, list[int]]
 
-SIDES = {"sam1": 1024, "mobilesam": 1024, "sam2": 1024, "sam3": 1008}
+SIDES = {"sam1": 1024, "mobilesam": 1024, "samhq": 1024, "sam2": 1024, "sam3": 1008}
 _TEXT, _SMALL = [32, 256], [256, 72, 72]
 
 
@@ -24,6 +24,7 @@ def _decoder_of_points(shapes: Shapes) -> bool:
     prompts, points, two = shapes["point_coords"]
     fixed = {
         "image_embeddings": [256, 64, 64],
+        "hq_features": [32, 256, 256],
         "high_res_feats_0": [32, 256, 256],
         "high_res_feats_1": [64, 128, 128],
         "mask_input": [1, 256, 256],

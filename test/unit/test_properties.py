@@ -30,7 +30,7 @@ from triton_sam.transport.url import parse_url  # noqa: E402
 from triton_sam.wire import contract  # noqa: E402
 
 SIZE = (640, 480)
-FAMILIES = ("sam1", "sam2", "sam3", "mobilesam", "edgetam")
+FAMILIES = ("sam1", "sam2", "sam3", "mobilesam", "edgetam", "samhq")
 
 
 # Images

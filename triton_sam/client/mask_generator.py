@@ -33,7 +33,7 @@ class SamAutomaticMaskGenerator:
     """segment_anything.SamAutomaticMaskGenerator with a served SAM1: official names and defaults.
 
     Args:
-        client: a client of SAM1 or MobileSAM, ``SamTritonClient(url, "sam1")``.
+        client: a client of SAM1, MobileSAM or SAM-HQ, ``SamTritonClient(url, "sam1")``.
         points_per_side: number of points along one side of the image; None with ``point_grids``.
         points_per_batch: number of points in one call of the official model. It has no effect here.
         pred_iou_thresh: masks need a higher predicted IoU than this, 0..1; 0 turns the filter off.
@@ -113,7 +113,7 @@ class SamAutomaticMaskGenerator:
 
     def _check(self) -> None:
         wanted = self.family
-        # A family that is derived from the wanted one has the same generator: MobileSAM has SAM1's.
+        # A family that is derived from the wanted one has the same generator: MobileSAM and SAM-HQ have SAM1's.
         if not isinstance(self._client.family, type(get_family(wanted))):
             raise ConfigurationError(
                 f"{type(self).__name__} needs a client of {wanted}, not of {self._client.family.name}: "

@@ -62,7 +62,7 @@ class SpeculativeSAM2Client(DispatchedCore):
         url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
             variable TRITON_URL, else localhost:8000. Prefer gRPC: Triton then drops a cancelled request from its
             queue. Over HTTP, Triton notices a cancellation only while it still reads the request.
-        model_type: SAM family: "sam1", "sam2", "sam3", "mobilesam" or "edgetam". All behave alike.
+        model_type: SAM family: "sam1", "sam2", "sam3", "mobilesam", "edgetam" or "samhq". All behave alike.
         model_name: a variant other than the default one, see SAM2TritonClient.
         timeout: seconds that one call may take, counted from the moment when it is sent.
         retries: how often a call is repeated if the connection cannot be made or breaks.

@@ -46,7 +46,7 @@ class SamTritonClient(ClientCore):
     Args:
         url: ``host:port`` (HTTP), ``http://``, ``https://``, ``grpc://`` or ``grpcs://``. None: the environment
             variable TRITON_URL, else localhost:8000.
-        model_type: SAM family: "sam1", "sam2", "sam3", "mobilesam" or "edgetam". All behave alike.
+        model_type: SAM family: "sam1", "sam2", "sam3", "mobilesam", "edgetam" or "samhq". All behave alike.
         model_name: a variant other than the default one, for example "sam2.1_large" for the models
             ``sam2.1_large_encoder`` and ``sam2.1_large_decoder``.
         timeout: seconds that one call of the client may take, including all its requests to the server.
@@ -152,7 +152,8 @@ class SamTritonClient(ClientCore):
         Returns:
             (masks, iou): float32 logits (P,M,256,256), SAM3 (P,M,288,288), foreground where > 0, and float32 predicted
             IoU (P,M), about 0..1; M is 1, or 3 with multimask_output. SAM2's logits are clamped to -32..32, as in its
-            official predictor. SAM3's single mask is the candidate with the highest score.
+            official predictor. SAM3's single mask is the candidate with the highest score. SAM-HQ gives one mask with
+            multimask_output, too: the best of three, as its official predictor does.
 
         Raises:
             NoImageError: no image has been set.

@@ -184,7 +184,7 @@ def _objects(args: argparse.Namespace, source: Source, prompt: dict[str, Any]) -
 def _check_files(
     args: argparse.Namespace, sources: Sequence[Source], objects: Sequence[int], form: _predict_files.FileFormat | None
 ) -> None:
-    several, candidates = len(sources) > 1, 3 if args.all_candidates else 1
+    several, candidates = len(sources) > 1, get_family(args.model).candidates if args.all_candidates else 1
     masks: list[Path] = []
     if form is not None and args.out == STREAM:
         count = len(sources) * (objects[0] * candidates if form.each else 1)

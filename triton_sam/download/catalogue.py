@@ -78,7 +78,8 @@ def download(
         directory: the folder for the file; it is created if it does not exist.
         mirror: base URL of a mirror. The file is MIRROR/FILENAME, or else MIRROR/ORIGINAL/PATH/FILENAME, as on a proxy
             of the official host. None: the environment variable TRITON_SAM_MIRROR, or else the official host. The
-            SHA-256 is checked in any case, so the mirror need not be trusted.
+            SHA-256 is checked in any case, so the mirror need not be trusted. A file without a published SHA-256 comes
+            from the Hugging Face hub alone.
         progress: show a progress bar and messages on stderr.
         retries: number of attempts in a row that may fail without receiving new data.
         timeout: seconds to wait for a connection, and for each piece of data.
@@ -87,14 +88,17 @@ def download(
         Path of the file, checked by size and SHA-256.
 
     Raises:
-        ConfigurationError: the mirror is not an http(s) URL, or an option is out of range.
+        ConfigurationError: the mirror is not an http(s) URL, or has no use for this file, or an option is out of range.
         DownloadError: the file cannot be downloaded or written; the message says why.
         ChecksumError: the downloaded file is not the official one; it has been removed.
+        MissingDependencyError: the file is on the Hugging Face hub, and huggingface_hub is missing.
     """
     if retries < 0 or timeout <= 0:
         raise ConfigurationError("retries must be at least 0, and timeout must be above 0 seconds")
     mirror = mirror if mirror is not None else os.environ.get(MIRROR_VARIABLE)
     path = Path(directory) / checkpoint.file_name
+    if not checkpoint.sha256:
+        return _download_from_hub(checkpoint, path, mirror, progress)
     try:
         return fetch(
             _urls(checkpoint, mirror),
@@ -108,6 +112,20 @@ def download(
         )
     except NetworkError as error:
         raise DownloadError(f"{error}; or put the file at {path}") from error
+
+
+def _download_from_hub(checkpoint: Checkpoint, path: Path, mirror: str | None, progress: bool) -> Path:
+    if mirror:
+        raise ConfigurationError(
+            f"nobody publishes the SHA-256 of {checkpoint.file_name}, so a mirror cannot be checked: "
+            "leave it out, or set HF_ENDPOINT to a mirror of the Hugging Face hub"
+        )
+    from .hub import Hub  # huggingface_hub takes long to import, and few files need it
+
+    location = (urllib3.util.parse_url(checkpoint.url).path or "").strip("/")
+    repository, _, file = location.partition("/resolve/")
+    revision, _, name = file.partition("/")
+    return Hub(progress=progress).fetch(repository, name, path, revision)
 
 
 def _urls(checkpoint: Checkpoint, mirror: str | None) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ try:
     import huggingface_hub
     from huggingface_hub import errors
 except ImportError as error:
-    raise missing("SAM3 comes from the Hugging Face hub, which needs", "export", error) from error
+    raise missing("a download from the Hugging Face hub needs", "export", error) from error
 
 _VERSION = 1
 """The version folder of downloaded models."""

@@ -149,11 +149,14 @@ class PointDecoder(nn.Module):
 
     def _masks(self, mask_tokens: Tensor, features: Tensor) -> Tensor:
         """Return (P,M,h,w) mask logits: one weighted sum of the features (P,c,h,w) for each mask token of (P,M,C)."""
-        weights: Any = torch.stack(
-            [mlp(mask_tokens[:, i]) for i, mlp in enumerate(self.decoder.output_hypernetworks_mlps)], dim=1
-        )
-        masks: Tensor = (weights @ features.flatten(2)).unflatten(2, features.shape[2:])
-        return masks
+        masks: Any = self.mask_weights(mask_tokens) @ features.flatten(2)
+        unflattened: Tensor = masks.unflatten(2, features.shape[2:])
+        return unflattened
+
+    def mask_weights(self, mask_tokens: Tensor) -> Tensor:
+        """Return the weights (P,M,c) of the features in the logits, for each mask token of (P,M,C)."""
+        mlps = self.decoder.output_hypernetworks_mlps
+        return torch.stack([mlp(mask_tokens[:, i]) for i, mlp in enumerate(mlps)], dim=1)
 
 
 def attend(attention: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:

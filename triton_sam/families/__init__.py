@@ -21,8 +21,9 @@ from .registry import (
 from .sam1 import Sam1
 from .sam2 import Sam2
 from .sam3 import Sam3
+from .samhq import SamHq
 
-for _family in (Sam1(), Sam2(), Sam3(), MobileSam(), EdgeTam()):
+for _family in (Sam1(), Sam2(), Sam3(), MobileSam(), EdgeTam(), SamHq()):
     register(_family)
 
 __all__ = [

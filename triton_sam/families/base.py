@@ -102,6 +102,8 @@ class Family(ABC):
     """Whether every decoder of the family, including published ones, masks LABEL_NO_POINT out of its attention."""
     takes_mask: ClassVar[bool] = True
     """Whether the decoder accepts the mask logits of an earlier prediction as a prompt."""
+    candidates: ClassVar[int] = 3
+    """Number of masks that the decoder returns for each object with ``multimask_output``."""
     logit_limit: ClassVar[float | None] = None
     """The official predictor clamps the low-resolution logits that it returns to [-limit, limit]. None: it does not."""
 
@@ -242,7 +244,7 @@ class Family(ABC):
         """Turn the decoder's outputs into masks and scores.
 
         Returns:
-            (P,M,h,w) logits and (P,M) predicted IoUs. M is 3 with ``multimask_output``, and 1 without.
+            (P,M,h,w) logits and (P,M) predicted IoUs. M is ``candidates`` with ``multimask_output``, and 1 without.
         """
         masks, scores = self.requested_outputs(multimask_output)
         return outputs[masks], outputs[scores]

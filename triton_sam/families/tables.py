@@ -119,7 +119,8 @@ class Checkpoint:
         size: size of the model, for example "base_plus".
         url: URL of the published file.
         bytes: size of the file in bytes; None if it is unknown.
-        sha256: SHA-256 of the file, as 64 lower-case hexadecimal digits.
+        sha256: SHA-256 of the file, as 64 lower-case hexadecimal digits. Empty if nobody publishes it: the file is then
+            on the Hugging Face hub, which states it at each download.
     """
 
     family: str

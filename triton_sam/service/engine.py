@@ -293,7 +293,7 @@ class Engine:
         """
         client = self.client_of(pair, image)
         objects = max(len(prompt.get(part) or ()) for part in ("coords", "box"))
-        masks = objects * (3 if multimask else 1)
+        masks = objects * (pair.family.candidates if multimask else 1)
         pixels = work_pixels(image.image_size, at_a_time, masks, pair.family.mask_size, logits=logits)
 
         async def fetch() -> Iterator[Segment]:

@@ -27,12 +27,18 @@ from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError
 
 
 def test_catalogue() -> None:
-    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 9
-    assert len({checkpoint.sha256 for checkpoint in catalogue()}) == len(catalogue())
+    assert len({checkpoint.key for checkpoint in catalogue()}) == len(catalogue()) == 13
+    hashes = [checkpoint.sha256 for checkpoint in catalogue() if checkpoint.sha256]
+    assert len(set(hashes)) == len(hashes) == 11
     assert len({checkpoint.file_name for checkpoint in catalogue()}) == len(catalogue())
     for checkpoint in catalogue():
-        assert re.fullmatch("[0-9a-f]{64}", checkpoint.sha256)
-        owners = {"mobilesam": "github.com/ChaoningZhang", "edgetam": "github.com/facebookresearch/EdgeTAM"}
+        # Without a published hash, the hub states it.
+        assert re.fullmatch("[0-9a-f]{64}", checkpoint.sha256) or "https://huggingface.co/" in checkpoint.url
+        owners = {
+            "mobilesam": "github.com/ChaoningZhang",
+            "edgetam": "github.com/facebookresearch/EdgeTAM",
+            "samhq": "huggingface.co/lkeab/hq-sam/resolve/main",
+        }
         owner = owners.get(checkpoint.family, "dl.fbaipublicfiles.com/segment_any")
         assert re.fullmatch(rf"https://{re.escape(owner)}[\w./]*\.pth?", checkpoint.url)
         assert checkpoint.bytes is None or checkpoint.bytes > 40_000_000
@@ -50,7 +56,7 @@ def test_find() -> None:
     assert find("sam2", "base_plus").key == "sam2/base_plus"
     with pytest.raises(ConfigurationError, match="choose one of tiny, small, base_plus, large"):
         find("sam2", "huge")
-    with pytest.raises(ConfigurationError, match="choose one of edgetam, mobilesam, sam1, sam2"):
+    with pytest.raises(ConfigurationError, match="choose one of edgetam, mobilesam, sam1, sam2, samhq"):
         find("sam9", "tiny")
 
 

@@ -21,6 +21,7 @@ from support.fake_hub import COMMIT, DATA, TOKEN, FakeHub, checkpoint_files  # n
 from triton_sam._common.bundle import bundled, checkout  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
 from triton_sam.commands import _options  # noqa: E402
+from triton_sam.download import catalogue  # noqa: E402
 from triton_sam.download import hub as hub_module  # noqa: E402
 from triton_sam.download.hub import Hub, download_checkpoint, download_onnx  # noqa: E402
 from triton_sam.errors import ChecksumError, ConfigurationError, DownloadError  # noqa: E402
@@ -93,6 +94,28 @@ def test_broken_download_goes_on(fake: FakeHub, tmp_path: Path) -> None:
 
 
 PLACE = "/onnx-community/sam3-tracker-ONNX/resolve/main/onnx/"
+
+
+def test_the_hub_states_the_hash_that_nobody_publishes(
+    fake: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "Hub", lambda progress: Hub(fake.url, progress))
+    monkeypatch.delenv(catalogue.MIRROR_VARIABLE, raising=False)
+    fake.files = {"sam_hq_vit_b.pth": DATA}
+    checkpoint = catalogue.find("samhq", "vit_b")
+    assert not checkpoint.sha256
+    path = catalogue.download(checkpoint, tmp_path, progress=False)
+    assert path == tmp_path / "sam_hq_vit_b.pth"
+    assert path.read_bytes() == DATA
+    assert {url for _, url, _ in fake.requests} == {"/lkeab/hq-sam/resolve/main/sam_hq_vit_b.pth"}
+
+    path.unlink()
+    fake.stated["sam_hq_vit_b.pth"] = b"another file"
+    with pytest.raises(ChecksumError, match="not the official file"):
+        catalogue.download(checkpoint, tmp_path, progress=False)
+    assert not path.exists()
+    with pytest.raises(ConfigurationError, match="set HF_ENDPOINT"):
+        catalogue.download(checkpoint, tmp_path, mirror="http://mirror.example", progress=False)
 
 
 def fetched(fake: FakeHub) -> list[str]:

@@ -23,7 +23,9 @@ from triton_sam.families.tables import Checkpoint  # noqa: E402
 from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
 
 
-@pytest.mark.parametrize(("family", "package"), [("edgetam", "timm"), ("mobilesam", "mobile_sam")])
+@pytest.mark.parametrize(
+    ("family", "package"), [("edgetam", "timm"), ("mobilesam", "mobile_sam"), ("samhq", "segment_anything_hq")]
+)
 @pytest.mark.usefixtures("clean_environment")
 def test_setup_downloads_and_exports(
     family: str, package: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

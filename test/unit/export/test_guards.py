@@ -144,18 +144,18 @@ def test_every_precision_has_the_guard(micro_export: Any, role: str, precision: 
     assert_guarded(graph)
 
 
-SLOW_FAMILIES = [pytest.param(name, marks=pytest.mark.slow) for name in ("sam3", "mobilesam", "edgetam")]
+SLOW_FAMILIES = [pytest.param(name, marks=pytest.mark.slow) for name in ("sam3", "mobilesam", "edgetam", "samhq")]
 
 
 @pytest.mark.parametrize("family", ["sam1", "sam2", *SLOW_FAMILIES])
 def test_every_family_has_the_guard(micro_export: Any, family: str) -> None:
-    from support.family_exports import edgetam_micro, mobilesam_micro, sam1_micro, sam3_reduced
+    from support.family_exports import edgetam_micro, mobilesam_micro, sam1_micro, sam3_reduced, samhq_micro
 
     packages = {"sam1": "segment_anything", "sam2": "sam2", "sam3": "transformers", "mobilesam": "mobile_sam"}
-    packages["edgetam"] = "timm"
+    packages |= {"edgetam": "timm", "samhq": "segment_anything_hq"}
     pytest.importorskip(packages[family])
     exports = {"sam1": sam1_micro, "sam2": lambda: micro_export, "sam3": sam3_reduced, "mobilesam": mobilesam_micro}
-    exports["edgetam"] = edgetam_micro
+    exports |= {"edgetam": edgetam_micro, "samhq": samhq_micro}
     for path in exports[family]().files.values():
         assert_guarded(onnx.load(path, load_external_data=False))
         assert read_metadata(path)[GUARD_KEY] == GUARD

@@ -28,13 +28,22 @@ class MobileSamEncoder(Sam1Encoder):
 
     def embed(self, pixels: Tensor) -> Tensor:
         """See Sam1Encoder.embed."""
+        return self.narrow(self.stage_maps(pixels)[-1])
+
+    def narrow(self, x: Tensor) -> Tensor:
+        """Compute the embeddings (B,256,S/16,S/16) from the map behind the last stage."""
+        narrow, norm_1, smooth, norm_2 = self.encoder.neck
+        return channel_norm(norm_2, smooth(channel_norm(norm_1, narrow(x))))
+
+    def stage_maps(self, pixels: Tensor) -> list[Tensor]:
+        """Return the map (B,C,S/16,S/16) behind each stage with attention; C differs."""
         x = self.encoder.layers[0](self.encoder.patch_embed(pixels))
+        side = self.encoder.layers[-1].input_resolution
+        found = []
         for stage in self.stages:
             x = stage(x)
-        narrow, norm_1, smooth, norm_2 = self.encoder.neck
-        side = self.encoder.layers[-1].input_resolution
-        features = channel_norm(norm_1, narrow(_to_grid(x, side)))
-        return channel_norm(norm_2, smooth(features))
+            found.append(_to_grid(x, side))
+        return found
 
 
 class Stage(nn.Module):

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..._common.extras import missing
 from ...errors import ConfigurationError
@@ -71,7 +72,7 @@ def load_model(
         question="is it a checkpoint of MobileSAM with the encoder vit_t?",
     )
     if random_seed is not None:
-        _randomise_convolutions(model, random_seed)
+        randomise_convolutions(model, random_seed)
     # TinyViT copies its attention biases when it enters eval mode, and uses the copy.
     return model.eval()
 
@@ -92,8 +93,12 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
 
     This repeats mobile_sam.build_sam.build_sam_vit_t, which supports one size and one image size only.
     """
-    tiny = SIZES[size]
-    encoder = modeling.TinyViT(
+    return assemble(modeling, build_encoder(modeling, SIZES[size], image_size), modeling.MaskDecoder, image_size)
+
+
+def build_encoder(modeling: Any, tiny: Tiny, image_size: int) -> torch.nn.Module:
+    """Build a ``modeling.TinyViT`` with fresh weights; ``modeling`` is as for triton_sam.export.sam1.model.assemble."""
+    encoder: torch.nn.Module = modeling.TinyViT(
         img_size=image_size,
         embed_dims=list(tiny.widths),
         depths=list(tiny.depths),
@@ -101,19 +106,24 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
         window_sizes=[7, 7, 14, 7],
         drop_path_rate=0.0,
     )
-    return assemble(modeling, encoder, image_size)
+    return encoder
 
 
-def _randomise_convolutions(model: torch.nn.Module, seed: int) -> None:
+def randomise_convolutions(model: torch.nn.Module, seed: int, kind: type[Any] = Conv2d_BN) -> None:
     """Change random convolutions in place so that a comparison notices what a graph leaves out.
 
     The statistics of batch normalisation get random values. The weights are scaled to a standard deviation of
     sqrt(2 / inputs), so that a signal keeps its size through GELU; with torch's smaller weights, embeddings hardly
     depend on the image.
+
+    Args:
+        model: the model.
+        seed: seed of the statistics.
+        kind: the class of the convolutions with a batch normalisation, Conv2d_BN of mobile_sam or of a copy of it.
     """
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
-        if isinstance(module, Conv2d_BN):
+        if isinstance(module, kind):
             module.c.weight.mul_((2 / module.c.weight[0].numel()) ** 0.5 / module.c.weight.std())
             module.bn.running_mean.uniform_(-0.1, 0.1, generator=generator)
             module.bn.running_var.uniform_(0.8, 1.25, generator=generator)

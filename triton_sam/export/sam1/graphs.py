@@ -82,20 +82,33 @@ class Sam1Decoder(PointDecoder):
             The single mask (mask token 0): masks (P,1,S/4,S/4) and iou_predictions (P,1). The multimasks (the other
             mask tokens): multimask_masks (P,3,S/4,S/4) and multimask_iou_predictions (P,3). Masks are logits.
         """
-        points, is_point = self._embed_points(point_coords, point_labels)
-        is_point = is_point & self._without_padding_behind_a_box(point_labels)
-        dense = self._embed_mask(mask_input, has_mask_input)
-        heads = [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
-        tokens, ignored = self._tokens(heads, points, is_point)
-        tokens_out, image_out = self._transform(image_embeddings.flatten(2) + dense, tokens, ignored)
+        prompts = (point_coords, point_labels, mask_input, has_mask_input)
+        tokens, features = self.attend_to_prompts(image_embeddings, *prompts)
+        masks = self._masks(tokens[:, 1 : 1 + self.decoder.num_mask_tokens], features)
+        scores = self.decoder.iou_prediction_head(tokens[:, 0])
+        return masks[:, :1], scores[:, :1], masks[:, 1:], scores[:, 1:]
 
-        features = image_out.transpose(1, 2).reshape(-1, image_out.shape[2], *self.prompt_encoder.image_embedding_size)
-        mask_tokens = tokens_out[:, 1 : 1 + self.decoder.num_mask_tokens]
+    def attend_to_prompts(
+        self, embeddings: Tensor, coords: Tensor, labels: Tensor, mask: Tensor, has_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the tokens (P,T,256), of which the first are output_tokens(), and the features (P,32,S/4,S/4).
+
+        See forward() for the arguments.
+        """
+        points, is_point = self._embed_points(coords, labels)
+        is_point = is_point & self._without_padding_behind_a_box(labels)
+        dense = self._embed_mask(mask, has_mask)
+        tokens, ignored = self._tokens(self.output_tokens(), points, is_point)
+        tokens, image = self._transform(embeddings.flatten(2) + dense, tokens, ignored)
+
+        features = image.transpose(1, 2).reshape(-1, image.shape[2], *self.prompt_encoder.image_embedding_size)
         upscale_1, norm, activation_1, upscale_2, activation_2 = self.decoder.output_upscaling
         features = activation_1(channel_norm(norm, upscale_1(features)))
-        masks = self._masks(mask_tokens, activation_2(upscale_2(features)))
-        scores = self.decoder.iou_prediction_head(tokens_out[:, 0])
-        return masks[:, :1], scores[:, :1], masks[:, 1:], scores[:, 1:]
+        return tokens, activation_2(upscale_2(features))
+
+    def output_tokens(self) -> list[Tensor]:
+        """Return the weights (n,256) of the learned tokens: that of the scores, then those of the masks."""
+        return [self.decoder.iou_token.weight, self.decoder.mask_tokens.weight]
 
     def _without_padding_behind_a_box(self, labels: Tensor) -> Tensor:
         """Return (P,N+1) bool: False for the padding token of a prompt that has a box, True for all other tokens.

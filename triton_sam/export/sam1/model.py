@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -89,7 +89,7 @@ def load_model(
         random_seed,
         download=f"triton-sam download sam1 {chosen}",
         question=f"is {chosen} its size? Otherwise give another --size",
-        adapt=_fit_positions,
+        adapt=fit_positions,
     )
 
 
@@ -113,8 +113,13 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
 
     This repeats segment_anything.build_sam, which supports one image size only.
     """
-    vit = SIZES[size]
-    encoder = segment_anything.modeling.ImageEncoderViT(
+    modeling = segment_anything.modeling
+    return assemble(modeling, build_encoder(modeling, SIZES[size], image_size), modeling.MaskDecoder, image_size)
+
+
+def build_encoder(modeling: Any, vit: Vit, image_size: int) -> torch.nn.Module:
+    """Build a ``modeling.ImageEncoderViT`` with fresh weights; ``modeling`` is as for assemble()."""
+    encoder: torch.nn.Module = modeling.ImageEncoderViT(
         depth=vit.depth,
         embed_dim=vit.width,
         img_size=image_size,
@@ -128,15 +133,18 @@ def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:
         window_size=14,
         out_chans=CHANNELS,
     )
-    return assemble(segment_anything.modeling, encoder, image_size)
+    return encoder
 
 
-def assemble(modeling: Any, encoder: torch.nn.Module, image_size: int) -> torch.nn.Module:
+def assemble(
+    modeling: Any, encoder: torch.nn.Module, mask_decoder: Callable[..., torch.nn.Module], image_size: int
+) -> torch.nn.Module:
     """Put an image encoder, the prompt encoder and the mask decoder together, in eval mode.
 
     Args:
         modeling: segment_anything.modeling, or a module with the same classes.
         encoder: takes images of ``image_size`` and gives CHANNELS channels for each patch.
+        mask_decoder: builds the mask decoder; it takes the arguments of segment_anything's MaskDecoder.
         image_size: side of the image in pixels, a multiple of PATCH.
 
     Returns:
@@ -150,7 +158,7 @@ def assemble(modeling: Any, encoder: torch.nn.Module, image_size: int) -> torch.
         mask_in_chans=16,
     )
     transformer = modeling.TwoWayTransformer(depth=2, embedding_dim=CHANNELS, mlp_dim=2048, num_heads=8)
-    decoder = modeling.MaskDecoder(
+    decoder = mask_decoder(
         num_multimask_outputs=3,
         transformer=transformer,
         transformer_dim=CHANNELS,
@@ -162,7 +170,7 @@ def assemble(modeling: Any, encoder: torch.nn.Module, image_size: int) -> torch.
     return model.eval()
 
 
-def _fit_positions(state: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
+def fit_positions(state: dict[str, torch.Tensor], model: torch.nn.Module) -> None:
     """Interpolate the position embeddings of a checkpoint in place, if the model's image size is not 1024 pixels."""
     for name, wanted in model.state_dict().items():
         found = state.get(name)

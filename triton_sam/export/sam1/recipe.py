@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..._common.extras import missing
-from ...families.sam1 import Sam1
 from ...families.tables import ENCODER, ModelSpec
 from ..exporter import Exporter
 from ..settings import Settings
@@ -39,6 +38,8 @@ class Sam1Exporter(Exporter):
     stride = STRIDE
     encoder_graph: ClassVar[type[torch.nn.Module]] = Sam1Encoder
     """The module that is traced as the encoder; it takes the official model."""
+    decoder_graph: ClassVar[type[torch.nn.Module]] = Sam1Decoder
+    """The module that is traced as the decoder; it takes the official model."""
 
     def load(
         self, checkpoint: Path | None, model: str | None, *, image_size: int, random_seed: int | None
@@ -48,7 +49,9 @@ class Sam1Exporter(Exporter):
 
     def trace(self, model: Any, spec: ModelSpec, options: Mapping[str, Any]) -> onnx.ModelProto:  # noqa: ARG002
         """See Exporter.trace."""
-        return _trace_encoder(self.encoder_graph, model) if spec.role == ENCODER else _trace_decoder(model)
+        if spec.role == ENCODER:
+            return _trace_encoder(self.encoder_graph, model, spec)
+        return _trace_decoder(self.decoder_graph, model, spec)
 
     def config(self, settings: Settings) -> str:
         """See Exporter.config."""
@@ -67,17 +70,17 @@ class Sam1Exporter(Exporter):
         return Sam1EverythingReference(model)
 
 
-def _trace_encoder(graph: type[torch.nn.Module], model: Any) -> onnx.ModelProto:
+def _trace_encoder(graph: type[torch.nn.Module], model: Any, spec: ModelSpec) -> onnx.ModelProto:
     images = torch.export.Dim("images", min=1)
     side = model.image_encoder.img_size
     example = torch.rand(2, 3, side, side, device=model.device)
-    return onnx_tools.trace(graph(model), Sam1.encoder, [example], {"image": {0: images}})
+    return onnx_tools.trace(graph(model), spec, [example], {"image": {0: images}})
 
 
-def _trace_decoder(model: Any) -> onnx.ModelProto:
-    side = model.image_encoder.img_size
-    embeddings = [torch.rand(1, 256, side // STRIDE, side // STRIDE, device=model.device)]
-    return trace_decoder(Sam1Decoder(model), Sam1.decoder, embeddings, side)
+def _trace_decoder(graph: type[torch.nn.Module], model: Any, spec: ModelSpec) -> onnx.ModelProto:
+    maps = [tensor.shape[1:] for tensor in spec.inputs if tensor.shape[0] == "images"]
+    embeddings = [torch.rand(1, *map(int, shape), device=model.device) for shape in maps]
+    return trace_decoder(graph(model), spec, embeddings, model.image_encoder.img_size)
 
 
 EXPORTER = Sam1Exporter()

@@ -1,0 +1,143 @@
+"""The graphs of SAM-HQ as modules. They compute the same as the official predictor.
+
+Reference: segment_anything_hq.SamPredictor, segment_anything_hq.modeling.{image_encoder,tiny_vit_sam,mask_decoder_hq}.
+In shapes, B is the number of images, C of channels, P of prompts (objects), S the side of the image in pixels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..mobilesam.graphs import MobileSamEncoder
+from ..point_graphs import channel_norm
+from ..sam1.graphs import Sam1Decoder, Sam1Encoder
+
+
+class SamHqEncoder(nn.Module):
+    """Computes the embeddings of images, and the features of edges that do not depend on a prompt.
+
+    The official decoder computes these features again for each prompt, from an early map of the encoder.
+
+    Args:
+        model: a segment_anything_hq.modeling.Sam with any of its encoders.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.maps = TinyMaps(model) if hasattr(model.image_encoder, "layers") else VitMaps(model)
+        self.from_embeddings = model.mask_decoder.embedding_encoder
+        self.from_early = model.mask_decoder.compress_vit_feat
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode images.
+
+        Args:
+            image: (B,3,S,S) as for Sam1Encoder.
+
+        Returns:
+            image_embeddings (B,256,S/16,S/16) and hq_features (B,32,S/4,S/4).
+        """
+        embeddings, early = self.maps(image)
+        return embeddings, self.features(embeddings, early)
+
+    def features(self, embeddings: Tensor, early: Tensor) -> Tensor:
+        """Compute hq_features from the embeddings and from the early map (B,C,S/16,S/16)."""
+        return _enlarge(self.from_embeddings, embeddings) + _enlarge(self.from_early, early)
+
+
+class VitMaps(Sam1Encoder):
+    """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) behind the first global block."""
+
+    def embed(self, pixels: Tensor) -> Any:
+        """See Sam1Encoder.embed."""
+        embeddings, maps = self.encoder(pixels)
+        return embeddings, maps[0].permute(0, 3, 1, 2)
+
+
+class TinyMaps(MobileSamEncoder):
+    """Computes the embeddings (B,256,S/16,S/16), and the map (B,C,S/16,S/16) behind the first stage with attention."""
+
+    def embed(self, pixels: Tensor) -> Any:
+        """See Sam1Encoder.embed."""
+        maps = self.stage_maps(pixels)
+        return self.narrow(maps[-1]), maps[0]
+
+
+class SamHqDecoder(Sam1Decoder):
+    """Computes masks from embeddings and prompts, as SamPredictor.predict_torch does.
+
+    Args:
+        model: a segment_anything_hq.modeling.Sam.
+    """
+
+    def forward(  # type: ignore[override]  # with the features of edges
+        self,
+        image_embeddings: Tensor,
+        hq_features: Tensor,
+        point_coords: Tensor,
+        point_labels: Tensor,
+        mask_input: Tensor,
+        has_mask_input: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Decode P prompts; see Sam1Decoder.forward for the arguments that are not here.
+
+        Args:
+            hq_features: (1 or P,32,S/4,S/4) from SamHqEncoder.
+
+        Returns:
+            The single mask (mask token 0): masks (P,1,S/4,S/4) and iou_predictions (P,1). The best by score of the
+            three other mask tokens: multimask_masks (P,1,S/4,S/4) and multimask_iou_predictions (P,1). Masks are
+            logits, to which those of the token for fine masks are added.
+        """
+        prompts = (point_coords, point_labels, mask_input, has_mask_input)
+        tokens, features = self.attend_to_prompts(image_embeddings, *prompts)
+        scores = self.decoder.iou_prediction_head(tokens[:, 0])
+        best = scores[:, 1:].argmax(dim=1, keepdim=True)
+        best_score = scores[:, 1:].gather(1, best)
+
+        weights = self.mask_weights(tokens[:, 1:5])
+        best_weights = weights[:, 1:].gather(1, best.unsqueeze(2).expand(-1, -1, weights.shape[2]))
+        coarse = torch.cat([weights[:, :1], best_weights], dim=1) @ features.flatten(2)
+
+        conv_1, norm, activation, conv_2 = self.decoder.embedding_maskfeature
+        hidden = activation(channel_norm(norm, conv_1(features)))
+        edge_weights = self.decoder.hf_mlp(tokens[:, 5])
+        logits: Any = coarse + edge_weights.unsqueeze(1) @ hq_features.flatten(2)
+        masks = logits.unflatten(2, features.shape[2:]) + _weighted_convolution(conv_2, hidden, edge_weights)
+        return masks[:, :1], scores[:, :1], masks[:, 1:], best_score
+
+    def output_tokens(self) -> list[Tensor]:
+        """See Sam1Decoder.output_tokens. The last one is for fine masks."""
+        return [*super().output_tokens(), self.decoder.hf_token.weight]
+
+
+def _weighted_convolution(convolution: Any, x: Tensor, weights: Tensor) -> Tensor:
+    """Compute the weighted sum of the outputs of a convolution without computing them, which is faster.
+
+    The weights are multiplied into the kernel. This gives one map for each of its elements, and a convolution with a
+    constant kernel moves these maps to their places and adds them.
+
+    Args:
+        convolution: with a kernel of 3x3 and a padding of 1, from C to c channels.
+        x: (P,C,h,w).
+        weights: (P,c) of the outputs.
+
+    Returns:
+        (P,1,h,w).
+    """
+    kernel = (weights @ convolution.weight.flatten(1)).unflatten(1, (-1, 9)).transpose(1, 2)
+    maps = (kernel @ x.flatten(2)).unflatten(2, x.shape[2:])
+    moves = torch.eye(9, device=x.device).reshape(1, 9, 3, 3)
+    bias: Tensor = (weights @ convolution.bias).reshape(-1, 1, 1, 1)
+    return functional.conv2d(maps, moves, padding=1) + bias
+
+
+def _enlarge(layers: Any, x: Tensor) -> Tensor:
+    """Compute two official transposed convolutions, with a normalisation between them."""
+    first, norm, activation, second = layers
+    enlarged: Tensor = second(activation(channel_norm(norm, first(x))))
+    return enlarged

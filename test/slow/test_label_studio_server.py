@@ -153,7 +153,7 @@ def test_a_click_in_the_page_of_label_studio(setup, client, browser):
         page.fill("input[name=email]", USER)
         page.fill("input[name=password]", PASSWORD)
         page.click("button[type=submit]")
-        page.wait_for_url("**/projects**")
+        page.wait_for_url(lambda address: "login" not in address)
         page.goto(f"{url}/projects/{setup.project}/data?task={setup.task}")
         stage = page.locator(".konvajs-content").first
         stage.wait_for()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
-from support.fake_cvat import TASK, running_cvat
 from support.fake_everything import shapes
 from support.fake_words import service_with_words
 from support.running_service import running_service
@@ -20,7 +17,6 @@ from support.uv_environment import make_environment, run_script
 import triton_sam
 from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask
-from triton_sam.service.adapters.nuclio_masks import mask_of_points
 from triton_sam.service.adapters.registry import ADAPTERS
 
 pytestmark = pytest.mark.slow
@@ -192,7 +188,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_environment(
-        tmp_path_factory.mktemp("tools") / "venv", ["inference-sdk", "label-studio-sdk", "cvat-cli", "osam"]
+        tmp_path_factory.mktemp("tools") / "venv", ["inference-sdk", "label-studio-sdk", "cvat-sdk", "osam"]
     )
 
 
@@ -268,27 +264,3 @@ def test_functions_of_cvat_sdk(python, service_triton, client, images):
     assert answer["found"] == [len(found), ["mask"]]
     assert answer["polygons"] == [sum(len(each.to_polygons()) for each in found), ["polygon"]]
     assert len(answer["faults"]) == 3
-
-
-@pytest.mark.timeout(900)
-def test_cvat_cli_annotates_a_task(python, service_triton, client, images, tmp_path):
-    """`cvat-cli` runs the function as the page of docs says, and uploads the objects that the client finds."""
-    places = [str(Path(triton_sam.__file__).parents[1]), str(Path(np.__file__).parents[1])]
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.path += {places!r}")  # behind the tool's own packages
-    options = {"points_per_side": 4, "stability_score_thresh": 0.5}
-    given = ["kind=str:everything", f"url=str:{service_triton.grpc_url}"]
-    given += [f"{name}={type(value).__name__}:{value}" for name, value in options.items()]
-    with running_cvat([images / "shapes.jpg"], "object") as cvat:
-        command = [str(python.with_name("cvat-cli")), "--server-host", cvat.url, "task", "auto-annotate", str(TASK)]
-        command += ["--function-module", "triton_sam.integrations.cvat", "--conf-threshold", "0.3"]
-        command += [part for each in given for part in ("-p", each)]
-        variables = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CVAT_ACCESS_TOKEN": TOKEN}
-        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-    assert cvat.unknown == []
-    [sent] = cvat.annotations
-    found = client.everything(images / "shapes.jpg", pred_iou_thresh=0.3, **options)
-    assert found
-    assert [(shape["type"], shape["frame"]) for shape in sent["shapes"]] == [("mask", 0)] * len(found)
-    for shape, segment in zip(sent["shapes"], found, strict=True):
-        assert np.array_equal(mask_of_points(shape["points"], (800, 600)), segment.mask)

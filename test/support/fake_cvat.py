@@ -1,4 +1,4 @@
-"""The part of CVAT's REST API that `cvat-cli task auto-annotate` needs, for a task of images."""
+"""The part of CVAT's REST API that `cvat-cli` needs to annotate a task, and to answer requests as an agent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from PIL import Image
 
-TASK = 1
+TASK, FUNCTION = 1, 5
+QUEUE = f"/api/functions/queues/function:{FUNCTION}/requests"
 DATE = "2026-01-01T00:00:00Z"
 
 
@@ -24,7 +25,9 @@ class FakeCvat(ThreadingHTTPServer):
 
     Attributes:
         annotations: the annotations that the task has got.
-        unknown: requests that this server does not know.
+        asked: parameters of requests that wait for an agent; the first one is answered first.
+        results: the answers of agents.
+        unknown: requests that this server does not know, and reports of failures.
     """
 
     daemon_threads = True
@@ -33,6 +36,8 @@ class FakeCvat(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.images = images
         self.annotations: list[dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []
+        self.results: list[dict[str, Any]] = []
         self.unknown: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
         sizes = [Image.open(path).size for path in images]
@@ -67,36 +72,65 @@ class Handler(BaseHTTPRequestHandler):
     server: FakeCvat
 
     def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        path = address.path.rstrip("/")
-        if path == f"/api/tasks/{TASK}/data" and parse_qs(address.query).get("type") == ["chunk"]:
+        path, query = self._place()
+        kind = query.get("type", [""])[0] if path == f"/api/tasks/{TASK}/data" else ""
+        if kind == "chunk":
             self._answer(self.server.chunk(), "application/zip")
+        elif kind == "frame":
+            self._answer(self.server.images[int(query["number"][0])].read_bytes(), "image/jpeg")
         elif path in self.server.answers:
-            self._answer(json.dumps(self.server.answers[path]).encode())
+            self._answer_json(self.server.answers[path])
         else:
             self._refuse()
 
     def do_PATCH(self) -> None:
-        address = urlsplit(self.path)
-        if address.path.rstrip("/") != f"/api/tasks/{TASK}/annotations":
+        path, _ = self._place()
+        sent = self._body()
+        if path != f"/api/tasks/{TASK}/annotations":
             return self._refuse()
-        sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.annotations.append(sent)
-        return self._answer(json.dumps({"version": 1, "tags": [], "shapes": [], "tracks": []}).encode())
+        return self._answer_json({"version": 1, "tags": [], "shapes": [], "tracks": []})
+
+    def do_POST(self) -> None:
+        path, _ = self._place()
+        sent = self._body()
+        if path == "/api/functions":
+            known = {"min_neg_points": -1, "startswith_box": False, "startswith_box_optional": False, **sent}
+            self.server.answers[f"{path}/{FUNCTION}"] = {**known, "id": FUNCTION}
+            return self._answer_json({**known, "id": FUNCTION}, 201)
+        if path == f"{QUEUE}/acquire":
+            waits = self.server.asked if sent["request_category"] == "interactive" else []
+            assigned = {"ar_id": "request", "ar_params": waits.pop(0)} if waits else None
+            return self._answer_json({"ar_assignment": assigned})
+        if path == f"{QUEUE}/request/complete":
+            self.server.results.append(sent)
+            return self._answer_json({})
+        return self._refuse(str(sent))
 
     def log_message(self, *_: object) -> None:
         pass
 
-    def _answer(self, content: bytes, kind: str = "application/vnd.cvat+json", status: int = 200) -> None:
+    def _place(self) -> tuple[str, dict[str, list[str]]]:
+        """Return the path and the query."""
+        address = urlsplit(self.path)
+        return unquote(address.path).rstrip("/"), parse_qs(address.query)
+
+    def _body(self) -> dict[str, Any]:
+        return dict(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+    def _answer_json(self, value: Any, status: int = 200) -> None:
+        self._answer(json.dumps(value).encode(), "application/vnd.cvat+json", status)
+
+    def _answer(self, content: bytes, kind: str, status: int = 200) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
-    def _refuse(self) -> None:
-        self.server.unknown.append(f"{self.command} {self.path}")
-        self._answer(b"{}", status=404)
+    def _refuse(self, about: str = "") -> None:
+        self.server.unknown.append(f"{self.command} {self.path} {about}")
+        self._answer_json({}, 404)
 
 
 @contextlib.contextmanager

@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from support.cvat_program import Run, install_program, runner
 from support.fake_cvat import FUNCTION, TASK, running_cvat
 from support.tools import AWAY, BOX, CLICK
-from support.uv_environment import make_environment
 
-import triton_sam
 from triton_sam import SAM2TritonClient
 from triton_sam.service.adapters.nuclio_masks import mask_of_points
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SIZE = 800, 600
-Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_environment(tmp_path_factory.mktemp("cvat") / "venv", ["cvat-cli"]).with_name("cvat-cli")
+    return install_program(tmp_path_factory.mktemp("cvat"))
 
 
 @pytest.fixture
 def run(program: Path, tmp_path: Path) -> Run:
-    """Run the program with a function of triton_sam; return the last line that it prints."""
-    places = [str(Path(triton_sam.__file__).parents[1]), str(Path(np.__file__).parents[1])]
-    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.path += {places!r}")  # behind the program's packages
-    variables = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "CVAT_ACCESS_TOKEN": "any"}
-
-    def run(url: str, *words: str, **parameters: Any) -> str:
-        given = [f"{name}={type(value).__name__}:{value}" for name, value in parameters.items()]
-        command = [str(program), "--server-host", url, *words, "--function-module", "triton_sam.integrations.cvat"]
-        command += [part for each in given for part in ("-p", each)]
-        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout.strip()
-
-    return run
+    return runner(program, tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ class FakeCvat(ThreadingHTTPServer):
 
     Attributes:
         annotations: the annotations that the task has got.
-        asked: parameters of requests that wait for an agent; the first one is answered first.
+        asked: parameters of requests that wait for an agent, in their order. With the states "last", a request gets
+            those of the result before.
         results: the answers of agents.
         unknown: requests that this server does not know, and reports of failures.
     """
@@ -100,7 +101,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._answer_json({**known, "id": FUNCTION}, 201)
         if path == f"{QUEUE}/acquire":
             waits = self.server.asked if sent["request_category"] == "interactive" else []
-            assigned = {"ar_id": "request", "ar_params": waits.pop(0)} if waits else None
+            assigned: Any = {"ar_id": "request", "ar_params": waits.pop(0)} if waits else None
+            if assigned is not None and assigned["ar_params"].get("states") == "last":
+                assigned["ar_params"]["states"] = self.server.results[-1]["states"]
             return self._answer_json({"ar_assignment": assigned})
         if path == f"{QUEUE}/request/complete":
             self.server.results.append(sent)

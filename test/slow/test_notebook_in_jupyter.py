@@ -82,8 +82,8 @@ def _is_up(url: str) -> bool:
 
 
 def test_a_click_in_jupyterlab(python, service_triton, images, tmp_path, browser):
-    write_notebook(tmp_path / "book.ipynb", image=str(images / "shapes.jpg"), url=service_triton.url)
-    with SAM2TritonClient(service_triton.url) as client:
+    write_notebook(tmp_path / "book.ipynb", image=str(images / "shapes.jpg"), url=service_triton.grpc_url)
+    with SAM2TritonClient(service_triton.grpc_url) as client:
         client.set_image(images / "shapes.jpg")
         expected = client.segment([CLICK], [1])[0]
     with jupyter(python, tmp_path) as url, contextlib.closing(browser.new_context()) as context:

@@ -159,7 +159,7 @@ def main() -> None:
         for number, name in enumerate(labels, 1)
     )
     task = SimpleNamespace(id=1, data=None, project_id=None, label_set=table, get_labels=lambda prefetch: table)
-    converter = {}
+    converter: dict[str, Any] = {}
     if hasattr(views, "DetectionResultConverter"):
         converter["converter"] = views.DetectionResultConverter(task)
     answers: list[Any] = []

@@ -31,9 +31,9 @@ def runner(program: Path, folder: Path) -> Run:
     (folder / "sitecustomize.py").write_text(f"import sys\nsys.path += {places!r}")  # behind the program's packages
     variables = {"PYTHONPATH": str(folder), "XDG_CACHE_HOME": str(folder), "CVAT_ACCESS_TOKEN": "any"}
 
-    def run(url: str, *words: str, **parameters: Any) -> str:
+    def run(address: str, *words: str, **parameters: Any) -> str:
         given = [f"{name}={type(value).__name__}:{value}" for name, value in parameters.items()]
-        command = [str(program), "--server-host", url, *words, "--function-module", "triton_sam.integrations.cvat"]
+        command = [str(program), "--server-host", address, *words, "--function-module", "triton_sam.integrations.cvat"]
         command += [part for each in given for part in ("-p", each)]
         done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -41,11 +41,11 @@ class FakeCvat(ThreadingHTTPServer):
         self.results: list[dict[str, Any]] = []
         self.unknown: list[str] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
-        sizes = [Image.open(path).size for path in images]
-        frames = [
-            {"name": path.name, "width": width, "height": height, "related_files": 0}
-            for path, (width, height) in zip(images, sizes, strict=True)
-        ]
+        frames = []
+        for path in images:
+            with Image.open(path) as image:
+                width, height = image.size
+            frames.append({"name": path.name, "width": width, "height": height, "related_files": 0})
         chunks = {"data_chunk_size": len(images), "data_original_chunk_type": "imageset"}
         jobs = {"count": 1, "completed": 0, "validation": 0, "url": "jobs"}
         links = {"jobs": jobs, "labels": {"url": "labels"}, "organization": None}

@@ -37,7 +37,7 @@ USER, PASSWORD = "someone@example.org", "not a secret"
 ACCESS = "0123456789abcdef" * 2 + "01234567"
 TOKEN = "sesame-open"
 CONFIG = """<View><Image name="image" value="$image"/>
-<BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
+<BrushLabels name="tag" toName="image" smart="false"><Label value="cat"/></BrushLabels>
 <PolygonLabels name="outline" toName="image" smart="true"><Label value="cat"/></PolygonLabels>
 <KeyPointLabels name="point" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
 REGIONS = {

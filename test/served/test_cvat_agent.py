@@ -15,22 +15,25 @@ from triton_sam.service.adapters.nuclio_masks import box_runs, mask_of_points
 pytestmark = [pytest.mark.slow, pytest.mark.export, pytest.mark.timeout(600)]
 
 FRAMES = 4
-X, Y = clip.START
-BOX = [X - 30, Y - 30, X + 30, Y + 30]
+SIZE = clip.WIDTH, clip.HEIGHT
+BOXES = [[x - side, y - side, x + side, y + side] for x in (60, 160, 250) for y in (60, 120, 180) for side in (20, 50)]
+"""The weights of the fixture are random, so many of the objects are not seen in the next frames."""
 
 
-def test_an_agent_tracks_a_rectangle_and_a_mask(video_server, tmp_path):
+def test_an_agent_tracks_rectangles_and_a_mask(video_server, tmp_path):
     frames = []
     for number in range(FRAMES):
         frames.append(tmp_path / f"{number}.png")
         frames[-1].write_bytes(clip.png(number))
     with SAM2VideoClient(video_server.grpc_url) as client, client.open(frames) as video:
-        video.add(0, 1, box=BOX)
-        video.add(0, 2, mask=clip.disc(0))
+        for number, box in enumerate(BOXES, 2):
+            video.add(0, number, box=box)
+        video.add(0, 1, mask=clip.disc(0))
         expected = [masks for _, masks in video.propagate(start=0)]
     run = runner(install_program(tmp_path), tmp_path)
     parameters = {"kind": "tracker", "url": video_server.grpc_url}
-    drawn = [{"type": "rectangle", "points": BOX}, {"type": "mask", "points": box_runs(clip.disc(0))}]
+    drawn = [{"type": "mask", "points": box_runs(clip.disc(0))}]
+    drawn += [{"type": "rectangle", "points": box} for box in BOXES]
     with running_cvat(frames, "object") as cvat:
         run(cvat.url, "function", "create-native", "SAM2 tracker", **parameters)
         cvat.asked += [
@@ -41,10 +44,8 @@ def test_an_agent_tracks_a_rectangle_and_a_mask(video_server, tmp_path):
     assert (cvat.unknown, cvat.asked) == ([], [])
     assert any(found.mask.any() for masks in expected[1:] for found in masks.values())
     for result, masks in zip(cvat.results[1:], expected[1:], strict=True):
-        rectangle, mask = result["shapes"]
-        box = mask_to_box(masks[1].mask)
-        assert (rectangle and rectangle["points"]) == (box and list(box))
-        shown = (
-            np.zeros_like(masks[2].mask) if mask is None else mask_of_points(mask["points"], (clip.WIDTH, clip.HEIGHT))
-        )
-        assert np.array_equal(shown, masks[2].mask)
+        mask, *rectangles = result["shapes"]
+        boxes = [mask_to_box(masks[number].mask) for number in range(2, len(BOXES) + 2)]
+        assert [each and each["points"] for each in rectangles] == [box and list(box) for box in boxes]
+        shown = np.zeros_like(masks[1].mask) if mask is None else mask_of_points(mask["points"], SIZE)
+        assert np.array_equal(shown, masks[1].mask)

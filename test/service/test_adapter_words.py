@@ -2,13 +2,13 @@
 
 import base64
 import io
-import json
 
 import numpy as np
 import pytest
 from PIL import Image
 
 pytest.importorskip("fastapi")
+from support import cvat_requests
 from support.fake_everything import shapes
 from support.fake_words import NOTHING, SCORES, service_with_words
 from support.tools import brushed
@@ -181,16 +181,11 @@ def test_qupath_finds_words_and_examples(http, running, image64):
 
 
 def test_cvat_lists_a_detector_with_the_words_as_labels(http, running, image64):
-    functions = http.get("/api/functions").json()
+    functions = cvat_requests.read_functions(http)
     name = "triton-sam-sam3-words"
-    assert [each for each in functions if each.endswith("-words")] == [name]
-    labels = json.loads(functions[name]["metadata"]["annotations"]["spec"])
-    assert [each["name"] for each in labels] == ["dog", NOTHING]
-    headers = {"x-nuclio-function-name": name}
-    body = {"image": image64, "threshold": 0.7}
-    answer = http.post("/api/function_invocations", json=body, headers=headers)
-    assert answer.status_code == 200, answer.text
-    found = answer.json()
+    assert {each: labels for each, labels in functions.items() if each.endswith("-words")} == {name: ["dog", NOTHING]}
+    [request] = cvat_requests.calls_of(name)
+    found = cvat_requests.send(http, request, image64)
     assert [(each["label"], float(each["confidence"])) for each in found] == [("dog", score) for score in SCORES[:2]]
     *bits, x1, y1, x2, y2 = found[0]["mask"]
     assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), shapes()[0][y1 : y2 + 1, x1 : x2 + 1])

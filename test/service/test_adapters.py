@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -13,6 +12,7 @@ import pytest
 from PIL import Image
 
 pytest.importorskip("fastapi")
+from support import cvat_requests
 from support.running_service import running_service
 from support.tools import (
     BOX,
@@ -219,16 +219,16 @@ def test_x_anylabeling(http, image64, clicked, boxed):
     assert posted(http, "/x-anylabeling/v1/predict", {"model": "sam2", "image": image64})["data"]["shapes"] == []
 
 
-def test_cvat(http, image64, clicked, boxed):
-    functions = http.get("/api/functions").json()
-    assert functions["triton-sam-sam2"]["metadata"]["annotations"]["type"] == "interactor"
-    assert http.get("/api/functions/triton-sam-sam2").json() == functions["triton-sam-sam2"]
-    headers = {"x-nuclio-function-name": "triton-sam-sam2", "x-nuclio-path": "/"}
-    for prompt, expected in (
-        ({"pos_points": [CLICK], "neg_points": [], "obj_bbox": None}, clicked),
-        ({"pos_points": [], "neg_points": [], "obj_bbox": [BOX[:2], BOX[2:]]}, boxed),
-    ):
-        answer = posted(http, "/api/function_invocations", {"image": image64, **prompt}, headers=headers)
+def test_cvat(http, image64, client):
+    """The clicks and boxes that CVAT's own gateway sent."""
+    functions = cvat_requests.read_functions(http)
+    assert functions["triton-sam-sam2"] == []
+    for request in cvat_requests.calls_of("triton-sam-sam2"):
+        sent = request["body"]
+        box = None if sent["obj_bbox"] is None else [*sent["obj_bbox"][0], *sent["obj_bbox"][1]]
+        labels = [1] * len(sent["pos_points"]) + [0] * len(sent["neg_points"])
+        [expected] = client.segment([*sent["pos_points"], *sent["neg_points"]] or None, labels or None, box=box)[:1]
+        answer = cvat_requests.send(http, request, image64)
         assert np.array_equal(np.array(answer["mask"], bool), expected.mask)
         assert answer["points"] == np.reshape(expected.to_polygons()[0], (-1, 2)).tolist()
 
@@ -236,16 +236,14 @@ def test_cvat(http, image64, clicked, boxed):
 @pytest.mark.slow
 def test_cvat_finds_everything(http, image64, monkeypatch):
     monkeypatch.setattr(bridge, "EverythingRequest", partial(EverythingRequest, points_per_side=6))
-    headers = {"x-nuclio-function-name": "triton-sam-sam2-everything"}
-    specification = http.get("/api/functions").json()[headers["x-nuclio-function-name"]]["metadata"]["annotations"][
-        "spec"
-    ]
-    [label] = json.loads(specification)
-    found = posted(http, "/api/function_invocations", {"image": image64, "threshold": 0.5}, headers=headers)
+    name = "triton-sam-sam2-everything"
+    [label] = cvat_requests.read_functions(http)[name]
+    [request] = cvat_requests.calls_of(name)
+    found = cvat_requests.send(http, request, image64)
     assert found
     for each in found:
         *bits, x1, y1, x2, y2 = each["mask"]
-        assert each["label"] == label["name"]
+        assert each["label"] == label
         assert len(bits) == (x2 - x1 + 1) * (y2 - y1 + 1)
         assert set(bits) <= {0, 1}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi")
-from support import clip
+from support import clip, cvat_requests
 from support.conditions import wait_until
 from support.fake_video_client import service_with_videos
 from support.tools import base64_of, filled_each, near
@@ -72,6 +72,23 @@ def test_the_tracker_is_listed(http):
     functions = http.get("/api/functions").json()
     annotations = functions[NAME]["metadata"]["annotations"]
     assert (annotations["type"], annotations["supported_shape_types"]) == ("tracker", "mask,polygon,rectangle")
+
+
+def test_the_requests_of_the_gateway_of_cvat(http):
+    """Each version of CVAT begins with shapes, and then sends the states that it got, with no shapes or with nulls."""
+    requests = cvat_requests.calls_of(NAME)
+    frame, states = 0, []
+    for request in requests:
+        begins = not any(request["body"]["states"])
+        frame = 0 if begins else frame + 1
+        answer = cvat_requests.send(http, request, base64_of(clip.png(frame)), states)
+        states = answer["states"]
+        assert len(answer["shapes"]) == len(states) == max(map(len, (request["body"]["shapes"], states)))
+        rectangle = answer["shapes"][0]
+        is_typed = isinstance(rectangle, dict)
+        assert (rectangle["points"] if is_typed else rectangle) == list(mask_to_box(clip.disc(frame)))
+        assert not begins or is_typed == isinstance(request["body"]["shapes"][0], dict)
+    assert len(requests) == 4
 
 
 def test_rectangles_of_older_versions(http):

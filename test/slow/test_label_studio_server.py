@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -25,13 +26,18 @@ from triton_sam import SAM2TritonClient
 from triton_sam.local_server.ports import choose_ports
 from triton_sam.service.adapters.brush_rle import encode_brush
 
-pytestmark = pytest.mark.slow
-
 PROGRAM = os.environ.get("LABEL_STUDIO") or shutil.which("label-studio")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(PROGRAM is None, reason="there is no label-studio: set LABEL_STUDIO"),
+]
+
+USER, PASSWORD = "someone@example.org", "not a secret"
 ACCESS = "0123456789abcdef" * 2 + "01234567"
 TOKEN = "sesame-open"
 CONFIG = """<View><Image name="image" value="$image"/>
-<BrushLabels name="tag" toName="image"><Label value="cat"/></BrushLabels>
+<BrushLabels name="tag" toName="image" smart="false"><Label value="cat"/></BrushLabels>
 <PolygonLabels name="outline" toName="image" smart="true"><Label value="cat"/></PolygonLabels>
 <KeyPointLabels name="point" toName="image" smart="true"><Label value="cat"/></KeyPointLabels></View>"""
 REGIONS = {
@@ -46,8 +52,8 @@ def label_studio(folder: Path) -> Iterator[httpx.Client]:
     port = choose_ports("127.0.0.1", {"label-studio": 0})["label-studio"]
     settings = {
         "LABEL_STUDIO_BASE_DATA_DIR": str(folder),
-        "LABEL_STUDIO_USERNAME": "someone@example.org",
-        "LABEL_STUDIO_PASSWORD": "not a secret",
+        "LABEL_STUDIO_USERNAME": USER,
+        "LABEL_STUDIO_PASSWORD": PASSWORD,
         "LABEL_STUDIO_USER_TOKEN": ACCESS,
         "LABEL_STUDIO_ENABLE_LEGACY_API_TOKEN": "true",
         "ML_BLOCK_LOCAL_IP": "false",  # the service is on this machine
@@ -80,10 +86,19 @@ def _is_up(client: httpx.Client) -> bool:
         return False
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(PROGRAM is None, reason="there is no label-studio: set LABEL_STUDIO")
-def test_clicks_brushes_and_polygons_in_label_studio(service_triton, images, tmp_path):
-    with label_studio(tmp_path) as studio:
+@dataclass(frozen=True)
+class Setup:
+    """A project of Label Studio with a task and with the service as its model."""
+
+    studio: httpx.Client
+    project: int
+    task: int
+    model: int
+
+
+@pytest.fixture(scope="module")
+def setup(service_triton, images, tmp_path_factory) -> Iterator[Setup]:
+    with label_studio(tmp_path_factory.mktemp("studio")) as studio:
         options = {
             "token": TOKEN,
             "adapters": ("label-studio",),
@@ -105,16 +120,61 @@ def test_clicks_brushes_and_polygons_in_label_studio(service_triton, images, tmp
             }
             added = _made(studio, "/api/ml", backend)
             assert added["readable_state"] == "Connected"
-            path = f"/api/ml/{added['id']}/interactive-annotating"
-            found = []
-            for kind, value in REGIONS.items():
-                region = {"type": kind, "is_positive": 1, "value": {**value, kind: ["cat"]}}
-                answer = studio.post(path, json={"task": task, "context": {"result": [region]}}).json()
-                found.append(brushed(answer["data"]["result"][0]))
+            yield Setup(studio, project, task, added["id"])
+
+
+@pytest.fixture(scope="module")
+def client(service_triton, images) -> Iterator[SAM2TritonClient]:
     with SAM2TritonClient(service_triton.grpc_url) as client:
-        client.set_image(content)
-        expected = [client.segment(**each)[0].mask for each in ({"point_coords": [CLICK]}, *drawn_prompts(client))]
+        client.set_image(images / "shapes.jpg")
+        yield client
+
+
+def test_clicks_brushes_and_polygons_in_label_studio(setup, client):
+    found = []
+    for kind, value in REGIONS.items():
+        region = {"type": kind, "is_positive": 1, "value": {**value, kind: ["cat"]}}
+        body = {"task": setup.task, "context": {"result": [region]}}
+        answer = setup.studio.post(f"/api/ml/{setup.model}/interactive-annotating", json=body).json()
+        found.append(brushed(answer["data"]["result"][0]))
+    expected = [client.segment(**each)[0].mask for each in ({"point_coords": [CLICK]}, *drawn_prompts(client))]
     assert np.array_equal(found, expected)
+
+
+def test_a_click_in_the_page_of_label_studio(setup, client, browser):
+    """A person signs in, chooses the label of the smart tag, and clicks: Label Studio saves the mask as a draft."""
+    url = str(setup.studio.base_url).rstrip("/")
+    context = browser.new_context(viewport={"width": 1400, "height": 860})
+    context.add_init_script("localStorage.autoAnnotation = localStorage.autoAcceptSuggestions = 'true'")
+    try:
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        page.goto(f"{url}/user/login/")
+        page.fill("input[name=email]", USER)
+        page.fill("input[name=password]", PASSWORD)
+        page.click("button[type=submit]")
+        page.wait_for_url(lambda address: "login" not in address)
+        page.goto(f"{url}/projects/{setup.project}/data?task={setup.task}")
+        stage = page.locator(".konvajs-content").first
+        stage.wait_for()
+        page.wait_for_timeout(2000)  # the image moves while the window is laid out
+        page.get_by_text("cat", exact=True).nth(2).click()  # the label of the smart points is the third one
+        page.locator("button[class*=tool_smart]").first.click()
+        place = stage.bounding_box()
+        x, y = (place[side] + place[name] * at for side, name, at in (("x", "width", 0.25), ("y", "height", 0.3)))
+        with page.expect_response("**/interactive-annotating") as waiting:
+            page.mouse.click(x, y)
+        [sent] = waiting.value.request.post_data_json["context"]["result"]
+        drafts = f"/api/tasks/{setup.task}"
+        wait_until(lambda: any(each["result"] for each in setup.studio.get(drafts).json()["drafts"]), 60)
+        [draft] = [each for each in setup.studio.get(drafts).json()["drafts"] if each["result"]]
+    finally:
+        context.close()
+    point = [sent["value"]["x"] * 8, sent["value"]["y"] * 6]
+    assert np.allclose(point, CLICK, atol=4)
+    [result] = [each for each in draft["result"] if each["type"] == "brushlabels"]
+    assert result["value"]["brushlabels"] == ["cat"]
+    assert np.array_equal(brushed(result), client.segment([point], [1])[0].mask)
 
 
 def _made(studio: httpx.Client, path: str, body: dict) -> dict:

@@ -25,6 +25,7 @@ TOKEN = "sesame-open"
 
 ROBOFLOW = """
 import json, sys
+import supervision
 from inference_sdk import InferenceConfiguration, InferenceHTTPClient
 from inference_sdk.http.errors import HTTPCallErrorError
 
@@ -37,11 +38,14 @@ prompts = [
     {"box": {"x": (x1 + x2) / 2, "y": (y1 + y2) / 2, "width": x2 - x1, "height": y2 - y1}},
 ]
 answer = client.sam2_segment_image(image, prompts=prompts, multimask_output=False, mask_input_format="rle")
+outlines = client.sam2_segment_image(image, prompts=prompts, multimask_output=False)
+drawn = supervision.Detections.from_sam3(outlines, (800, 600))
 try:
     client.sam2_segment_image(image, prompts=[])
 except HTTPCallErrorError as error:
     fault = error.api_message
-print(json.dumps({"masks": [each["masks"] for each in answer["predictions"]], "fault": fault}))
+masks = [each["masks"] for each in answer["predictions"]]
+print(json.dumps({"masks": masks, "fault": fault, "areas": drawn.mask.sum((1, 2)).tolist()}))
 """
 
 CONCEPTS = """
@@ -52,6 +56,31 @@ url, image = json.loads(sys.argv[1])
 prompts = [{"type": "text", "text": "dog"}, {"type": "text", "text": "cat", "output_prob_thresh": 0.9}]
 client = InferenceHTTPClient(api_url=url)
 print(json.dumps(client.sam3_concept_segment(image, prompts=prompts, output_prob_thresh=0.7, format="rle")))
+"""
+
+OSAM = """
+import base64, json, sys
+import numpy as np
+import requests
+from osam import _json, types
+
+url, image, token, click, box = json.loads(sys.argv[1])
+content = base64.b64encode(open(image, "rb").read()).decode()
+masks = []
+for points, labels in (([click], [1]), ([box[:2], box[2:]], [2, 3])):
+    prompt = types.Prompt(points=np.array(points, float), point_labels=np.array(labels))
+    body = {"model": "sam2", "image": content, "prompt": prompt.model_dump()}
+    answer = requests.post(url + "/api/generate", json=body, headers={"Authorization": "Bearer " + token})
+    answer.raise_for_status()
+    read = answer.json()
+    for each in read["annotations"]:
+        each["mask"] = _json.image_b64data_to_ndarray(each["mask"]).astype(bool)
+    [found] = types.GenerateResponse.model_validate(read).annotations
+    place = found.bounding_box
+    mask = np.zeros((600, 800), bool)
+    mask[place.ymin : place.ymax + 1, place.xmin : place.xmax + 1] = found.mask
+    masks.append(mask.T.ravel().nonzero()[0].tolist())
+print(json.dumps(masks))
 """
 
 LABEL_STUDIO = """
@@ -159,7 +188,7 @@ print(json.dumps({
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_environment(
-        tmp_path_factory.mktemp("tools") / "venv", ["inference-sdk", "label-studio-sdk", "cvat-sdk"]
+        tmp_path_factory.mktemp("tools") / "venv", ["inference-sdk", "label-studio-sdk", "cvat-sdk", "osam"]
     )
 
 
@@ -176,12 +205,20 @@ def client(service_triton, images):
         yield client
 
 
+def _of_columns(places):
+    """Return the mask whose pixels have these numbers, column by column, in an image of 800 x 600 pixels."""
+    mask = np.zeros(800 * 600, bool)
+    mask[places] = True
+    return mask.reshape(800, 600).T
+
+
 @pytest.mark.timeout(900)
 def test_inference_sdk(python, guarded, client, images):
     answer = run_script(python, ROBOFLOW, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
     expected = [client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]]
     for rle, segment in zip(answer["masks"], expected, strict=True):
         assert np.array_equal(rle_to_mask(rle), segment.mask)
+    assert np.allclose(answer["areas"], [segment.area for segment in expected], rtol=0.02)
     assert "each prompt needs points" in answer["fault"]
 
 
@@ -195,13 +232,19 @@ def test_inference_sdk_finds_words(python, images):
 
 
 @pytest.mark.timeout(900)
+def test_types_of_osam(python, guarded, client, images):
+    """osam's own types make the prompts, and accept the answers."""
+    masks = run_script(python, OSAM, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, BOX)
+    for columns, segment in zip(masks, (client.segment([CLICK])[0], client.segment(box=BOX)[0]), strict=True):
+        assert np.array_equal(_of_columns(columns), segment.mask)
+
+
+@pytest.mark.timeout(900)
 def test_label_studio_sdk(python, guarded, client, images):
     """A click, a brush in the SDK's own code, and a polygon: its decoder gives the masks of the client."""
     answer = run_script(python, LABEL_STUDIO, guarded.url, str(images / "shapes.jpg"), TOKEN, CLICK, RING)
     for columns, prompt in zip(answer["columns"], ({"point_coords": [CLICK]}, *drawn_prompts(client)), strict=True):
-        mask = np.zeros(800 * 600, bool)
-        mask[columns] = True
-        assert mask_to_rle(mask.reshape(800, 600).T) == mask_to_rle(client.segment(**prompt)[0].mask)
+        assert mask_to_rle(_of_columns(columns)) == mask_to_rle(client.segment(**prompt)[0].mask)
     assert answer["valid"] == [True] * 3
 
 
@@ -214,9 +257,7 @@ def test_functions_of_cvat_sdk(python, service_triton, client, images):
     for columns, segment in zip(
         answer["columns"], (client.segment([CLICK], [1])[0], client.segment(box=BOX)[0]), strict=True
     ):
-        mask = np.zeros(800 * 600, bool)
-        mask[columns] = True
-        assert np.array_equal(mask.reshape(800, 600).T, segment.mask)
+        assert np.array_equal(_of_columns(columns), segment.mask)
     options = {"points_per_side": 4, "stability_score_thresh": 0.5, "pred_iou_thresh": 0.3}
     found = client.everything(images / "shapes.jpg", **options)
     assert answer["labels"] == ["object"]

@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 
 from PIL import Image  # noqa: E402
+from support.concept_graphs import Arrays, assert_equal, detector_inputs, encode, find  # noqa: E402
 from support.conditions import settled  # noqa: E402
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
 from support.video_export import write_video_models  # noqa: E402
@@ -35,6 +36,7 @@ from triton_sam.concepts.association import without_doubles  # noqa: E402
 from triton_sam.errors import ModelNotReadyError  # noqa: E402
 from triton_sam.export.sam3.concept_reference import Sam3ConceptReference  # noqa: E402
 from triton_sam.families import get_family  # noqa: E402
+from triton_sam.families.sam3 import Sam3  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.verify.concept_transport import ConceptTransport  # noqa: E402
 from triton_sam.verify.concepts import LIMITS, format_table, verify_concepts  # noqa: E402
@@ -81,13 +83,26 @@ def test_instances_equal_the_official_detector(exported: FamilyExport, server: L
     reference = Sam3ConceptReference(exported.model.concepts, None)
     with (
         SAM2TritonClient(transport=ConceptTransport(get_family("sam3"), exported.files), model_type="sam3") as inside,
+        SAM2TritonClient(server.http_url, "sam3", timeout=300) as http,
         SAM2TritonClient(server.grpc_url, "sam3", timeout=300) as grpc,
     ):
-        rows = list(verify_concepts(reference, {"inside": inside, "grpc": grpc}, PHOTO))
+        rows = list(verify_concepts(reference, {"inside": inside, "http": http, "grpc": grpc}, PHOTO))
     print(format_table(rows, LIMITS["fp32"]))
     assert all(row.passes(LIMITS["fp32"]) for row in rows)
     assert all((row.official > 2) == (row.case != "no instance") for row in rows)
-    assert len(rows) == 14
+    assert len(rows) == 21
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_served_models_equal_the_official_model(exported: FamilyExport, server: LocalServer, protocol: str) -> None:
+    """The four models by themselves: logits of masks, boxes and scores of all 200 queries."""
+    with SAM2TritonClient(getattr(server, f"{protocol}_url"), "sam3", timeout=300) as client:
+
+        def run(role: str, inputs: Arrays) -> Arrays:
+            return client._transport.infer(f"sam3_{role}", inputs, Sam3.concepts[role].output_names)
+
+        encoded = encode(run)
+        assert_equal(find(run, encoded, detector_inputs(run, encoded)), exported.model.concepts)
 
 
 def test_words_and_clicks_cost_one_encode(client: SAM2TritonClient) -> None:

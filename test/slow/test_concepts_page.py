@@ -7,7 +7,9 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,17 +23,30 @@ from PIL import Image  # noqa: E402
 from support.conditions import settled  # noqa: E402
 from support.family_exports import sam3_concepts  # noqa: E402
 from support.running_service import RunningService, running_service  # noqa: E402
+from support.tools import brushed  # noqa: E402
 
 from triton_sam import SAM2TritonClient  # noqa: E402
+from triton_sam.concepts.instances import Instance  # noqa: E402
 from triton_sam.local_server import LocalServer  # noqa: E402
 from triton_sam.masks.rle import mask_to_rle, rle_to_mask  # noqa: E402
+from triton_sam.service.adapters import bridge  # noqa: E402
 from triton_sam.service.adapters.registry import ADAPTERS  # noqa: E402
+from triton_sam.service.concepts import FindRequest  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = (160, 120)
 LOWEST = 0.1  # the score from which the page asks
 ENCODERS = ("sam3_encoder", "sam3_concept_encoder")
+LABELS = '<BrushLabels name="b" toName="i"><Label value="Dog"/></BrushLabels>'
 SEARCHED = "!tritonSam.everything.isSearching && tritonSam.everything.ofWords.length > 0"
+
+
+class Found(NamedTuple):
+    """Instances in a picture, and a threshold that they pass and no other instance does."""
+
+    content: bytes
+    instances: list[Instance]
+    threshold: float
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +60,7 @@ def server() -> Iterator[LocalServer]:
 
 @pytest.fixture(scope="module")
 def service(server: LocalServer) -> Iterator[RunningService]:
-    with running_service(server.grpc_url, model="sam3", adapters=tuple(ADAPTERS)) as running:
+    with running_service(server.grpc_url, model="sam3", adapters=tuple(ADAPTERS), cvat_words=("dog",)) as running:
         yield running
 
 
@@ -227,36 +242,70 @@ def test_examples_and_thresholds_by_rest(service: RunningService, client: SAM2Tr
     assert [each.to_rle() for each in same] == [each.to_rle() for each in across]
 
 
-def test_adapters_find_what_the_client_finds(service: RunningService, client: SAM2TritonClient) -> None:
+@pytest.fixture(scope="module")
+def found(server: LocalServer) -> Found:
+    """The three best instances of "dog" in a picture, as a client finds them."""
     content = picture(4)
-    image = base64.b64encode(content).decode()
-    expected = client.find("dog", image=content, threshold=0)
-    scores = [each.score for each in expected]
-    threshold = (scores[2] + scores[3]) / 2  # so that three pass
-    assert scores[2] > scores[3]
+    with SAM2TritonClient(server.grpc_url, "sam3", timeout=300) as client:
+        *best, fourth = client.find("dog", image=content, threshold=0, limit=4)
+    assert best[2].score > fourth.score
+    return Found(content, best, (best[2].score + fourth.score) / 2)
+
+
+def test_adapters_find_what_the_client_finds(service: RunningService, found: Found) -> None:
+    image, threshold = base64.b64encode(found.content).decode(), found.threshold
+    scores = [each.score for each in found.instances]
 
     prompts = [{"type": "text", "text": "dog"}]
     body = {"image": {"type": "base64", "value": image}, "prompts": prompts, "format": "rle"}
     (result,) = post(service, "/sam3/concept_segment", {**body, "output_prob_thresh": threshold})["prompt_results"]
     masks = [each["masks"]["counts"] for each in result["predictions"]]
-    assert masks == [each.to_rle()["counts"] for each in expected[:3]]
+    assert masks == [each.to_rle()["counts"] for each in found.instances]
 
     body = {"model": "sam3", "image": image, "params": {"text_prompt": "dog", "conf_threshold": threshold}}
     shapes = post(service, "/x-anylabeling/v1/predict", body)["data"]["shapes"]
     assert {each["label"] for each in shapes} == {"dog"}
-    assert sorted({round(each["score"], 4) for each in shapes}) == sorted({round(each, 4) for each in scores[:3]})
+    assert sorted({round(each["score"], 4) for each in shapes}) == sorted({round(each, 4) for each in scores})
 
     body = {"type": "sam3", "b64img": image, "text_prompt": "dog", "confidence_threshold": threshold}
     features = post(service, "/sam/sam3/", body)
     qualities = {each["properties"]["quality"] for each in features}
-    assert sorted(qualities) == pytest.approx(sorted(set(scores[:3])), abs=1e-4)
+    assert sorted(qualities) == pytest.approx(sorted(set(scores)), abs=1e-4)
 
     prompt = {"texts": ["dog"], "iou_threshold": 1.0, "score_threshold": threshold}
-    found = post(service, "/api/generate", {"model": "sam3:latest", "image": image, "prompt": prompt})["annotations"]
-    assert [each["score"] for each in found] == pytest.approx(scores[:3], abs=1e-4)
+    answer = post(service, "/api/generate", {"model": "sam3:latest", "image": image, "prompt": prompt})
+    assert [each["score"] for each in answer["annotations"]] == pytest.approx(scores, abs=1e-4)
+
+    form = {"prompt": "dog", "confidence_threshold": str(threshold), "output_format": "json"}
+    sent = service.http.post("/segment/text", files={"file": ("photo.png", found.content)}, data=form, timeout=200)
+    assert sent.status_code == 200, sent.text
+    assert [each["score"] for each in sent.json()["detections"]] == pytest.approx(scores, abs=1e-4)
 
 
-def post(service: RunningService, path: str, body: dict):
-    answer = service.http.post(path, json=body, timeout=200)
+def test_labelling_tools_get_the_masks_that_the_client_finds(
+    service: RunningService, found: Found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = base64.b64encode(found.content).decode()
+    masks = [each.mask for each in found.instances if each.box is not None]
+    headers = {"x-nuclio-function-name": "triton-sam-sam3-words"}
+    body = {"image": image, "threshold": found.threshold}
+    shapes = post(service, "/api/function_invocations", body, headers)
+    assert [each["label"] for each in shapes] == ["dog"] * len(masks)
+    for each, mask in zip(shapes, masks, strict=True):
+        *bits, x1, y1, x2, y2 = each["mask"]
+        assert np.array_equal(np.reshape(bits, (y2 - y1 + 1, x2 - x1 + 1)), mask[y1 : y2 + 1, x1 : x2 + 1])
+        assert sum(bits) == mask.sum()
+
+    # Label Studio sends no threshold, and the scores of random weights are below the default one.
+    monkeypatch.setattr(bridge, "FindRequest", partial(FindRequest, threshold=found.threshold))
+    config = f'<View><Image name="i" value="$image"/>{LABELS}</View>'
+    tasks = [{"id": 1, "data": {"image": f"data:image/png;base64,{image}"}}]
+    (made,) = post(service, "/label-studio/predict", {"tasks": tasks, "label_config": config})["results"]
+    assert [each["value"]["brushlabels"] for each in made["result"]] == [["Dog"]] * len(masks)
+    assert np.array_equal([brushed(each) for each in made["result"]], masks)
+
+
+def post(service: RunningService, path: str, body: dict, headers: dict | None = None):
+    answer = service.http.post(path, json=body, headers=headers, timeout=200)
     assert answer.status_code == 200, answer.text
     return answer.json()

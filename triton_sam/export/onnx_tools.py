@@ -177,13 +177,12 @@ def is_large(model: onnx.ModelProto) -> bool:
 
 
 def save(model: onnx.ModelProto, path: Path) -> list[Path]:
-    """Write a model and check it. Weights above EXTERNAL_DATA_LIMIT go to `<name>.data` in the same folder.
+    """Write a model. Weights above EXTERNAL_DATA_LIMIT go to `<name>.data` in the same folder.
 
     Returns:
         The files that were written, all flushed to the disk.
 
     Raises:
-        ExportError: the graph is not valid ONNX, or too new for Triton 24.10.
         OSError: the disk is full or not writable.
     """
     model.ir_version = min(model.ir_version, MAX_IR_VERSION)
@@ -191,10 +190,6 @@ def save(model: onnx.ModelProto, path: Path) -> list[Path]:
     onnx.save_model(
         model, path, save_as_external_data=external is not None, location=external.name if external else None
     )
-    try:
-        onnx.checker.check_model(path)
-    except onnx.checker.ValidationError as error:
-        raise ExportError(f"the exported graph is not valid ONNX: {first_line(error)}") from error
     if external is not None:  # onnx lets only the owner read this file, but Triton may run as another user
         external.chmod(path.stat().st_mode)
     written = [path] if external is None else [path, external]
@@ -202,6 +197,18 @@ def save(model: onnx.ModelProto, path: Path) -> list[Path]:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
     return written
+
+
+def check(path: Path) -> None:
+    """Check a file by the rules of ONNX. This loads all of it, so the graph that it was written from should be gone.
+
+    Raises:
+        ExportError: the graph is not valid ONNX.
+    """
+    try:
+        onnx.checker.check_model(path)
+    except onnx.checker.ValidationError as error:
+        raise ExportError(f"the exported graph is not valid ONNX: {first_line(error)}") from error
 
 
 def try_out(path: Path) -> None:

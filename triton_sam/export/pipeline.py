@@ -7,6 +7,7 @@ with ONNX Runtime, writes each config.pbtxt, and installs all files at once or n
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 from collections.abc import Mapping
@@ -78,13 +79,7 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     progress = Progress(settings.variant, settings.progress)
     metadata = _metadata(exporter, settings)
     with progress.step("building the model"):
-        built = exporter.load(
-            settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
-        )
-        if settings.concepts:
-            exporter.add_concepts(built, settings)
-        exporter.check(built, settings)
-        model = _to_device(built, settings.device)
+        model = _build(exporter, settings)
     metadata.update(_checkpoint_metadata(settings))
     if thresholds := settings.thresholds or thresholds_of(metadata):
         metadata[METADATA_KEY] = json.dumps(dict(thresholds))
@@ -93,22 +88,26 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     try:
         with contextlib.ExitStack() as stack:
             moves: list[tuple[Path, Path]] = []
+            workspaces = {role: stack.enter_context(staging(folder)) for role, folder in folders.items()}
             for role, spec in specs.items():
-                folder = folders[role]
-                workspace = stack.enter_context(staging(folder))
+                folder, workspace = folders[role], workspaces[role]
                 with progress.step(f"exporting the {_words(role)}"):
-                    traced = exporter.trace(model, spec, settings.options)
-                    graph = finish_graph(traced, spec, settings.precision, settings.half_storage)
+                    graph = _graph(exporter, model, spec, settings)
                     onnx_tools.set_metadata(graph, metadata)
                     files = onnx_tools.save(graph, workspace / spec.filename)
-                with progress.step(f"checking the {_words(role)}"):
-                    onnx_tools.try_out(workspace / spec.filename)
                     text = config_for(graph, folder.name, spec.filename)
+                    del graph
                 moves += [(file, folder / str(version) / file.name) for file in files]
                 moves += video.text_move(CONFIG_NAME, text, workspace, folder)
                 for name, content in exporter.companions(role, settings).items():
                     moves += video.text_move(name, content, workspace, folder / str(version))
-                del graph, traced
+            # A check needs several times the memory of a file, so the official model goes before the first one.
+            del model
+            gc.collect()  # traced modules refer to each other
+            for role, spec in specs.items():
+                with progress.step(f"checking the {_words(role)}"):
+                    onnx_tools.check(workspaces[role] / spec.filename)
+                    onnx_tools.try_out(workspaces[role] / spec.filename)
             if settings.video:
                 folder = repository / video_model(family, settings.variant)
                 moves += video.moves(family, settings.variant, stack.enter_context(staging(folder)), folder)
@@ -123,6 +122,23 @@ def export_models(exporter: Exporter, settings: Settings) -> Exported:
     if not settings.video and (warning := video.other_weights_warning(family, settings.variant, repository, metadata)):
         progress.line(warning)
     return Exported(models, version, metadata)
+
+
+def _build(exporter: Exporter, settings: Settings) -> torch.nn.Module:
+    """Return the official model with all parts that the settings ask for, on the device that traces it."""
+    model = exporter.load(
+        settings.checkpoint, settings.model, image_size=settings.side, random_seed=settings.random_seed
+    )
+    if settings.concepts:
+        exporter.add_concepts(model, settings)
+    exporter.check(model, settings)
+    return _to_device(model, settings.device)
+
+
+def _graph(exporter: Exporter, model: torch.nn.Module, spec: ModelSpec, settings: Settings) -> onnx.ModelProto:
+    """Trace one model and return its finished graph. The traced one, which may be another, is released."""
+    traced = exporter.trace(model, spec, settings.options)
+    return finish_graph(traced, spec, settings.precision, settings.half_storage)
 
 
 def finish_graph(graph: onnx.ModelProto, spec: ModelSpec, precision: str, half_storage: bool) -> onnx.ModelProto:

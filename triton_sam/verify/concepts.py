@@ -85,7 +85,7 @@ def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[
         "three words": {"text": list(WORDS)},
         "a positive box": {"text": None, "boxes": [box], "box_labels": [1]},
         "a positive and a negative box": {"text": None, **both},
-        "a word with both boxes": {"text": [first], **both},
+        "two words with both boxes": {"text": list(WORDS[:2]), **both},
         "another threshold of masks": {"text": [first], "mask_threshold": 0.4},
     }
     found = {title: {**arguments, "threshold": _threshold(reference, arguments)} for title, arguments in asked.items()}

@@ -23,6 +23,12 @@ class Tracker:
 
     def __init__(self) -> None:
         self.opened: list[FakeVideo] = []
+        self.families: list[str] = []
+
+    def take(self, *arguments: Any) -> Tracker:
+        """Stand for the client that a command makes."""
+        self.families.append(arguments[-1])
+        return self
 
     @contextlib.contextmanager
     def open(self, source: Any, *, quality: int | None, every: int):
@@ -39,7 +45,7 @@ class Tracker:
 @pytest.fixture
 def tracker(monkeypatch: pytest.MonkeyPatch) -> Tracker:
     fake = Tracker()
-    monkeypatch.setattr(_video, "make_client", lambda *_: fake)
+    monkeypatch.setattr(_video, "make_client", fake.take)
     return fake
 
 
@@ -73,6 +79,14 @@ def test_objects_that_words_find_are_tracked(
     objects = json.loads((out / "found/found.json").read_text())["objects"]
     assert [(each["frame"], each["text"]) for each in objects] == [(0, "bus"), (4, "bus")]
     assert sorted(tracker.opened[-1].prompts) == [1, 2]
+
+
+def test_another_family_tracks_what_words_find(
+    tracker: Tracker, finder: FakeFinder, clip: Path, tmp_path: Path
+) -> None:
+    assert track(clip, *EVERY, "--model", "edgetam", "--out", tmp_path / "out", "-q") == 0
+    assert set(tracker.families) == {"edgetam"}
+    assert finder.asked
 
 
 def test_the_same_command_goes_on_and_another_one_is_refused(

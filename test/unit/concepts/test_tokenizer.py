@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -15,29 +16,36 @@ pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 
 LENGTH = 32
-ODD = ["", " ", "\t\n", "a\x00b", "\x07\x1b[31m", "A  B", "don't", "x" * 40, "<|endoftext|>"]
-SCRIPTS = [
-    "abcdefghijklmnopqrstuvwxyz ABC 0123 .,!?'-",
-    "àâçéèêëîïôûùüÿœæ ßäöü",
-    "ąćęłńóśźż čďěňřšťůž",
-    "абвгдежзийклмнопрстуф ЩЬЮЯ",
-    "αβγδεζηθικλμνξοπρστυφχψω",
-    "אבגדהוזחטיכלמנסעפצקרשת",
-    "ابتثجحخدذرزسشصضطظعغفقكلمنهوي",
-    "अआइईउऊऋएऐओऔकखगघङचछजझ",
-    "অআইঈউঊঋএঐওঔকখগঘঙ",
-    "กขฃคฅฆงจฉชซฌญฎฏ",
-    "한국어단어고양이강아지",
-    "日本語の単語ひらがなカタカナ",
-    "汉字猫狗红绿灯校车",
-    "ქართულიენა",
-    "հայերենլեզու",
-    "አማርኛቋንቋ",
-    "தமிழ்மொழி",
-    "తెలుగుభాష",
-    "ภาษาไทย ລາວ",
-    "🐈🐕🚦🚌👩‍👩‍👧‍👦🏳️‍🌈",
+EMOJI = "🐈🐕🚦🚌👩‍👩‍👧‍👦🏳️‍🌈"
+ODD = ["", " ", "\t\n", "a\x00b", "\x07\x1b[31m", "A  B", "don't", "x" * 40, "<|endoftext|>", EMOJI]
+CONTROLS = [
+    *map(chr, (*range(32), *range(127, 160))),  # C0 and C1
+    *map(chr, (0xAD, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2065), *range(0x2066, 0x206A))),
+    *map(chr, (0xFEFF, 0xFFFD, 0xFFFF, 0xE000, 0xE0020, 0x10FFFF)),  # marks, no character, private, tags
 ]
+SCRIPTS = {
+    "LATIN": "abcdefghijklmnopqrstuvwxyz ABC 0123 .,!?'- àâçéèêëîïôùÿœæ ßäöü ąćęłńóśźż čďěňřšťůž",
+    "CYRILLIC": "абвгдежзийклмнопрстуф ЩЬЮЯ",
+    "GREEK": "αβγδεζηθικλμνξοπρστυφχψω",
+    "HEBREW": "אבגדהוזחטיכלמנסעפצקרשת",
+    "ARABIC": "ابتثجحخدذرزسشصضطظعغفقكلمنهوي",
+    "DEVANAGARI": "अआइईउऊऋएऐओऔकखगघङचछजझ",
+    "BENGALI": "অআইঈউঊঋএঐওঔকখগঘঙ",
+    "TAMIL": "தமிழ்மொழி",
+    "TELUGU": "తెలుగుభాష",
+    "SINHALA": "සිංහලභාෂාව",
+    "THAI": "กขฃคฅฆงจฉชซฌญฎฏภาษาไทย",
+    "LAO": "ພາສາລາວກຂຄງຈ",
+    "KHMER": "ភាសាខ្មែរកខគឃង",
+    "MYANMAR": "မြန်မာဘာသာကခဂဃင",
+    "HANGUL": "한국어단어고양이강아지",
+    "HIRAGANA": "ひらがなカタカナの日本語",
+    "CJK": "汉字猫狗红绿灯校车",
+    "GEORGIAN": "ქართულიენა",
+    "ARMENIAN": "հայերենլեզու",
+    "ETHIOPIC": "አማርኛቋንቋ",
+}
+"""Letters of twenty scripts, by the first word of the Unicode names of most of them."""
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +89,12 @@ def same(ours: Tokenizer, reference, text: str) -> bool:
 def test_a_thousand_texts_in_twenty_scripts(ours: Tokenizer, reference) -> None:
     rng = np.random.default_rng(0)
     texts = []
-    for letters in SCRIPTS:
+    for script, letters in SCRIPTS.items():
+        assert sum(unicodedata.name(letter).startswith(script) for letter in letters) > len(letters) / 3
         for _ in range(50):
             words = ["".join(rng.choice(list(letters), rng.integers(1, 7))) for _ in range(rng.integers(1, 4))]
             texts.append(" ".join(words))
-    assert len(texts) == 1000
+    assert (len(texts), len(SCRIPTS)) == (1000, 20)
     assert sum(same(ours, reference, text) for text in texts) > 800
 
 
@@ -99,6 +108,12 @@ def test_known_tokens_of_clip(ours: Tokenizer) -> None:
 @pytest.mark.parametrize("text", ODD)
 def test_odd_texts(ours: Tokenizer, reference, text: str) -> None:
     same(ours, reference, text)
+
+
+def test_control_characters(ours: Tokenizer, reference) -> None:
+    for each in CONTROLS:
+        for text in (each, f"red{each}dog", f"{each}red dog{each}"):
+            assert same(ours, reference, text)
 
 
 def test_texts_of_a_batch_do_not_change_each_other(ours: Tokenizer) -> None:

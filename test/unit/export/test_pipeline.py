@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tempfile
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,6 +121,30 @@ def test_an_export_warns_of_a_newer_version(tmp_path: Path, capsys: pytest.Captu
     assert line == f"sam2: version 7 is not served: Triton serves the newest, 8. To serve version 7: {removal}"
     export(repository, version=1, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_the_official_model_is_gone_before_the_files_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check needs several times the memory of a file: the model beside it would cost gigabytes more."""
+    models: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Watched(Zeros):
+        def load(self, *_: Any, **__: Any) -> Any:
+            model = torch.nn.Linear(1, 1)
+            model.circle = [model]  # so that counting references does not release it
+            models.add(model)
+            return model
+
+        def trace(self, model: Any, spec: Any, options: Any) -> Any:
+            assert len(models) == 1
+            return super().trace(model, spec, options)
+
+    left = []
+    for name in ("check", "try_out"):
+        monkeypatch.setattr(onnx_tools, name, lambda _: left.append(len(models)))
+    export_models(Watched(), Settings(tmp_path, random_seed=0, progress=False))
+    assert left == [0] * 4
 
 
 def test_int8_names_the_folder_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ check files.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,7 +59,8 @@ def trace(
     # Given by position, because some tensor names are not valid names of Python arguments.
     shapes = tuple(dict(dynamic[name]) if name in dynamic else None for name in spec.input_names)
     try:
-        with quiet(), torch.no_grad():
+        # Where the first of its ways to export fails, torch prints the whole graph to stderr, and tries the next one.
+        with quiet(), contextlib.redirect_stderr(io.StringIO()), torch.no_grad():
             program = torch.onnx.export(
                 module.eval().to(example[0].device),
                 tuple(example),

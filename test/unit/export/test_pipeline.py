@@ -176,6 +176,24 @@ def test_a_graph_is_traced_on_one_device(encoder: Any, monkeypatch: pytest.Monke
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
+def test_torch_prints_no_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its first way to export fails where a number comes from a tensor, and prints the graph."""
+
+    class Cut(torch.nn.Module):
+        def forward(self, image: Any) -> Any:
+            length = int(image.sum(dtype=torch.int64).item())
+            torch._check(length >= 1)
+            torch._check(length <= image.shape[3])
+            part = image[:, :, :, :length]
+            return part.clone(), part + 1, part + 2
+
+    example = torch.zeros(1, 3, 32, 32)
+    example[0, 0, 0, 0] = 5
+    onnx_tools.trace(Cut(), Sam2.encoder, [example], {})
+    found = capsys.readouterr()
+    assert found.out + found.err == ""
+
+
 def test_an_image_size_of_zero_is_not_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from triton_sam.cli import main
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import re
@@ -56,10 +57,12 @@ def finish(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, printed[-2000:]
 
 
-def wait_for_work(process: subprocess.Popen[str], out: Path, done: int = 0) -> None:
-    """Wait until more than some images are kept, or the process has ended."""
-    while len(kept_ids(out)) <= done and process.poll() is None:
+def wait_for_work(process: subprocess.Popen[str], out: Path, done: int = 0, seconds: float = math.inf) -> float:
+    """Wait until more than some images are kept, the process has ended, or a time is over; return the seconds."""
+    begin = time.monotonic()
+    while len(kept_ids(out)) <= done and process.poll() is None and time.monotonic() - begin < seconds:
         time.sleep(0.01)
+    return time.monotonic() - begin
 
 
 @pytest.mark.timeout(900)
@@ -94,12 +97,11 @@ def test_a_command_that_is_killed_often_changes_no_byte(
     left: list[psutil.Process] = []
     for number in range(kills):
         process = run(ray_python, words, out, *RAY, "2")
-        if number % 2:
-            time.sleep(chance.uniform(0, until_work + 0.5))
+        if number % 2:  # at any moment: while Ray starts, while images are annotated, or while a shard is written
+            wait_for_work(process, out, states[-1], chance.uniform(0, until_work))
+            time.sleep(chance.uniform(0, 0.3))
         else:  # on a machine of any speed, this kill falls into the work
-            begin = time.monotonic()
-            wait_for_work(process, out, states[-1])
-            until_work = until_work or time.monotonic() - begin
+            until_work = wait_for_work(process, out, states[-1])
         left += actors(process)  # agents of Ray, which write nothing, may take a minute to end
         process.kill()
         _, printed = process.communicate()
@@ -107,7 +109,8 @@ def test_a_command_that_is_killed_often_changes_no_byte(
         reported = max([0, *(int(count) for count in re.findall(r"(\d+)/\d+ ", printed))])
         assert states[-1] >= max(states[-2], reported), "an image that was reported is lost"
     assert all_gone(left), "an actor outlived the command"
-    print(f"{until_work:.1f} s until the first shard; kept after each kill: {states[1:]}")
-    assert any(0 < state < len(kept_ids(whole)) for state in states), "no kill fell into the work"
+    print(f"{until_work:.1f} s until a shard; kept after each kill: {states[1:]}")
+    in_time = sum(state < len(kept_ids(whole)) for state in states[1:])
+    assert in_time >= 0.9 * kills, f"{kills - in_time} kills came after the work"
     finish(run(ray_python, words, out, *RAY, "2"))
     assert files_of(out) == files_of(whole)

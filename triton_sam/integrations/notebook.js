@@ -59,6 +59,7 @@ function render({ model, el }) {
   model.on("change:shown", show);
   model.on("change:status", tell);
   const buttons = document.createElement("div");
+  Object.assign(buttons.style, { display: "flex", gap: "4px", margin: "4px 0" });
   for (const [text, kind] of [["Undo", "undo"], ["New object", "next_object"], ["Clear", "clear"]]) {
     buttons.append(button(text, () => model.send({ kind })));
   }

@@ -31,12 +31,13 @@ def test_setup_downloads_and_exports(
     family: str, package: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(package)
-    model = registry.exporter(family).load(None, None, image_size=1024, random_seed=3)
+    size = get_family(family).default_size
+    model = registry.exporter(family).load(None, size, image_size=1024, random_seed=3)
     stream = io.BytesIO()
     torch.save(model.state_dict(), stream)
     server.content = stream.getvalue()
+    server.where = f"/files/{family}_{size}.pt"  # the size of SAM-HQ is chosen by the name
     digest = hashlib.sha256(server.content).hexdigest()
-    size = get_family(family).default_size
     entry = Checkpoint(family, size, f"{server.url}{server.where}", len(server.content), digest)
     monkeypatch.setattr(catalogue, "catalogue", lambda: (entry,))
     monkeypatch.chdir(tmp_path)

@@ -215,10 +215,10 @@ def test_scripts_report_disk_errors_in_one_line(
 
 def test_sam1_names_the_option_of_every_command() -> None:
     pytest.importorskip("segment_anything")
-    from triton_sam.export.sam1.model import guess_size
+    from triton_sam.export.sam1.model import choose_size
 
     with pytest.raises(ConfigurationError, match="give --size vit_b, vit_l or vit_h"):
-        guess_size(Path("mine.pth"))
+        choose_size(Path("mine.pth"), None)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from triton_sam.errors import CheckpointError, ConfigurationError  # noqa: E402
 from triton_sam.export import onnx_tools, registry  # noqa: E402
 from triton_sam.export.pipeline import Exported  # noqa: E402
 from triton_sam.export.precision import quantise, to_half  # noqa: E402
-from triton_sam.export.sam1.model import SIZES, build_model, guess_size, load_model  # noqa: E402
+from triton_sam.export.sam1.model import SIZES, build_model, choose_size, load_model  # noqa: E402
 from triton_sam.export.sam1.reference import Sam1Reference  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.families.sam1 import PIXEL_MEAN, Sam1  # noqa: E402
@@ -226,9 +226,9 @@ def test_checkpoint_and_other_image_size(micro: FamilyExport, tmp_path: Path, mo
 
 
 def test_size_by_file_name() -> None:
-    assert guess_size(Path("sam_vit_h_4b8939.pth")) == "vit_h"
+    assert choose_size(Path("sam_vit_h_4b8939.pth"), None) == "vit_h"
     with pytest.raises(ConfigurationError, match="--size"):
-        guess_size(Path("mine.pth"))
+        choose_size(Path("mine.pth"), None)
 
 
 @pytest.mark.parametrize(

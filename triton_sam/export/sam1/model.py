@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,20 +52,6 @@ SIZES: Mapping[str, Vit] = {
 """The image encoder of each size. "micro" is not official: it is a fast size for tests with random weights."""
 
 
-def guess_size(checkpoint: Path) -> str:
-    """Return the size that the file name of a checkpoint contains, for example "vit_b" for sam_vit_b_01ec64.pth.
-
-    Raises:
-        ConfigurationError: the name contains no size.
-    """
-    match = re.search(r"vit_[blh]", checkpoint.name)
-    if match is None:
-        raise ConfigurationError(
-            f"the file name {checkpoint.name!r} does not contain a SAM1 size: give --size vit_b, vit_l or vit_h"
-        )
-    return match[0]
-
-
 def load_model(
     checkpoint: str | Path | None, size: str | None, *, image_size: int = 1024, random_seed: int | None = None
 ) -> torch.nn.Module:
@@ -99,13 +85,34 @@ def choose_size(checkpoint: str | Path | None, size: str | None) -> str:
     Raises:
         ConfigurationError: there is no such size, or neither a size nor such a file name is given.
     """
-    if size is None:
-        if checkpoint is None:
-            raise ConfigurationError("random weights need --size vit_b, vit_l or vit_h")
-        return guess_size(Path(checkpoint))
-    if size not in SIZES:
-        raise ConfigurationError(f"SAM1 has no size {size!r}: choose one of vit_b, vit_l, vit_h")
-    return size
+    return size_of(checkpoint, size, SIZES, "SAM1")
+
+
+def size_of(checkpoint: str | Path | None, size: str | None, sizes: Collection[str], title: str) -> str:
+    """Return a size of a family whose files have the size in their names, such as vit_b in sam_vit_b_01ec64.pth.
+
+    Args:
+        checkpoint: file with the official state dict; None for random weights.
+        size: the size that the caller asks for; None: the one in the name of the file.
+        sizes: all sizes. Those that begin with "micro" are for tests, and errors do not name them.
+        title: the family in errors.
+
+    Raises:
+        ConfigurationError: there is no such size, or neither a size nor such a file name is given.
+    """
+    official = [name for name in sizes if not name.startswith("micro")]
+    question = f"--size {', '.join(official[:-1])} or {official[-1]}"
+    if size is not None:
+        if size not in sizes:
+            raise ConfigurationError(f"{title} has no size {size!r}: choose one of {', '.join(official)}")
+        return size
+    if checkpoint is None:
+        raise ConfigurationError(f"random weights need {question}")
+    name = Path(checkpoint).name
+    match = re.search("|".join(official), name)
+    if match is None:
+        raise ConfigurationError(f"the file name {name!r} does not contain a {title} size: give {question}")
+    return match[0]
 
 
 def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from ..._common.extras import missing
-from ...errors import ConfigurationError
 from ..mobilesam import model as mobilesam
 from ..sam1 import model as sam1
 from ..weights import initialised
@@ -33,8 +31,6 @@ SIZES: Mapping[str, sam1.Vit | mobilesam.Tiny] = {
     "micro_vit": sam1.Vit(64, 3, 2, (1, 2)),
 }
 """The image encoder of each size. "micro" and "micro_vit" are not official: they are fast sizes for tests."""
-
-_OFFICIAL = "vit_tiny, vit_b, vit_l or vit_h"
 
 
 def load_model(
@@ -74,17 +70,7 @@ def choose_size(checkpoint: str | Path | None, size: str | None) -> str:
     Raises:
         ConfigurationError: there is no such size, or neither a size nor such a file name is given.
     """
-    if size is not None:
-        if size not in SIZES:
-            raise ConfigurationError(f"SAM-HQ has no size {size!r}: choose one of {_OFFICIAL}")
-        return size
-    if checkpoint is None:
-        raise ConfigurationError(f"random weights need --size {_OFFICIAL}")
-    name = Path(checkpoint).name
-    match = re.search(r"vit_(tiny|[blh])", name)
-    if match is None:
-        raise ConfigurationError(f"the file name {name!r} does not contain a SAM-HQ size: give --size {_OFFICIAL}")
-    return match[0]
+    return sam1.size_of(checkpoint, size, SIZES, "SAM-HQ")
 
 
 def build_model(size: str, image_size: int = 1024) -> torch.nn.Module:

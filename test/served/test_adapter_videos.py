@@ -54,8 +54,7 @@ USERS = (
 
 
 def test_six_users_of_three_tools_get_the_masks_of_the_video_client(video_server, tmp_path):
-    for index in range(FRAMES):
-        (tmp_path / f"{index}.png").write_bytes(clip.png(index))
+    clip.write_frames(tmp_path, FRAMES)
     expected = []
     with SAM2VideoClient(video_server.grpc_url) as client:
         for user in USERS:

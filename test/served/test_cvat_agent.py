@@ -21,10 +21,7 @@ BOXES = [[x - 30, y - 30, x + 30, y + 30] for x in (60, 160) for y in (90, 140)]
 
 
 def test_an_agent_tracks_rectangles_and_a_mask(video_server, tmp_path):
-    frames = []
-    for number in range(FRAMES):
-        frames.append(tmp_path / f"{number}.png")
-        frames[-1].write_bytes(clip.png(number))
+    frames = clip.write_frames(tmp_path, FRAMES)
     with SAM2VideoClient(video_server.grpc_url) as client, client.open(frames) as video:
         for number, box in enumerate(BOXES, 2):
             video.add(0, number, box=box)

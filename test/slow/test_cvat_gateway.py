@@ -91,10 +91,7 @@ def test_interactor_and_everything(python, service_triton, images, monkeypatch):
 
 def test_tracker(python, tmp_path):
     """CVAT signs the states and sends them back; each object is found in the frames after the first."""
-    frames = []
-    for number in range(3):
-        frames.append(tmp_path / f"{number}.png")
-        frames[-1].write_bytes(clip.png(number))
+    frames = clip.write_frames(tmp_path, 3)
     x, y = clip.START
     box = [x - clip.RADIUS, y - clip.RADIUS, x + clip.RADIUS, y + clip.RADIUS]
     name = "triton-sam-sam2-tracker"

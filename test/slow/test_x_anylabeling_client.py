@@ -131,9 +131,7 @@ def test_words(run, images):
 
 
 def test_an_object_through_the_images_of_a_folder(run, tmp_path):
-    frames = [tmp_path / f"{number:03}.png" for number in range(COUNT)]
-    for number, frame in enumerate(frames):
-        frame.write_bytes(clip.png(number))
+    frames = clip.write_frames(tmp_path, COUNT)
     with service_with_videos(adapters=("x-anylabeling",)) as (service, client):
         client.most_objects = 1 << 20  # the fake counts by the number of the object, and X-AnyLabeling says 10000
         answer = run(VIDEO, service.url, "", list(clip.START), *map(str, frames))

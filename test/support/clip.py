@@ -43,6 +43,14 @@ def png(frame: int) -> bytes:
     return buffer.getvalue()
 
 
+def write_frames(folder: Path, frames: int) -> list[Path]:
+    """Write the first frames as PNG files, and return their paths."""
+    paths = [folder / f"{number:03}.png" for number in range(frames)]
+    for number, path in enumerate(paths):
+        path.write_bytes(png(number))
+    return paths
+
+
 def write_clip(path: Path, frames: int = FRAMES) -> Path:
     """Write the video; the ending of the path chooses its kind."""
     av = pytest.importorskip("av")

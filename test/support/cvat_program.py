@@ -22,10 +22,10 @@ def install_program(folder: Path) -> Path:
 
 
 def runner(program: Path, folder: Path) -> Run:
-    """Return a function that runs the program with a function of triton_sam, and returns what it prints.
+    """Return a function that starts the program with a function of triton_sam, and returns the program's output.
 
-    It takes the address of CVAT, the words of the command, and the parameters of the function. What the program keeps
-    goes into the folder.
+    Its arguments are CVAT's address, the words of the command, and the parameters of triton_sam's function. The program
+    writes its cache into the folder.
     """
     places = [str(Path(triton_sam.__file__).parents[1]), str(Path(np.__file__).parents[1])]
     (folder / "sitecustomize.py").write_text(f"import sys\nsys.path += {places!r}")  # behind the program's packages

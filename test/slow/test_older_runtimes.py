@@ -61,31 +61,27 @@ def folder(video_models, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("values")
     (folder / "graphs").mkdir()
     (folder / "inputs").mkdir()
+
+    def keep(name: str, path: Path) -> None:
+        (folder / "graphs" / f"{name}.onnx").symlink_to(path.resolve())
+        np.savez(folder / "inputs" / f"{name}.npz", **inputs(path))
+
     for kind, repository in (("built-in", bundled("model_repository")), ("video", video_models.repository)):
         for path in sorted(repository.glob("sam2_*/1/model.onnx")):
-            name = f"{kind}_{path.parents[1].name}"
-            (folder / "graphs" / f"{name}.onnx").symlink_to(path.resolve())
-            np.savez(folder / "inputs" / f"{name}.npz", **inputs(path))
+            keep(f"{kind}_{path.parents[1].name}", path)
     for role in Sam3.concepts:
-        path = sam3_concepts().files[role]
-        (folder / "graphs" / f"words_{role}.onnx").symlink_to(path.resolve())
-        np.savez(folder / "inputs" / f"words_{role}.npz", **inputs(path))
+        keep(f"words_{role}", sam3_concepts().files[role])
     for family, package, export in (
         ("mobilesam", "mobile_sam", mobilesam_micro),
         ("samhq", "segment_anything_hq", samhq_micro),
+        ("edgetam", "timm", edgetam_micro),
     ):
         for role, path in export().files.items() if importlib.util.find_spec(package) else ():
-            (folder / "graphs" / f"{family}_{role}.onnx").symlink_to(path.resolve())
-            np.savez(folder / "inputs" / f"{family}_{role}.npz", **inputs(path))
+            keep(f"{family}_{role}", path)
     if importlib.util.find_spec("timm"):
-        for role, path in edgetam_micro().files.items():
-            (folder / "graphs" / f"edgetam_{role}.onnx").symlink_to(path.resolve())
-            np.savez(folder / "inputs" / f"edgetam_{role}.npz", **inputs(path))
         repository = tmp_path_factory.mktemp("edgetam_video")
         for path in sorted(write_video_models(repository, edgetam_micro_graphs()).repository.glob("*/1/model.onnx")):
-            name = f"video_{path.parents[1].name}"
-            (folder / "graphs" / f"{name}.onnx").symlink_to(path)
-            np.savez(folder / "inputs" / f"{name}.npz", **inputs(path))
+            keep(f"video_{path.parents[1].name}", path)
     value_runner.main(folder)
     return folder
 

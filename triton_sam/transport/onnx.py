@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .._common import reports
+from .._common import denormals, reports
 from .._common.extras import missing
 from ..errors import ExportError, ModelNotReadyError
 from .base import Tensors
@@ -37,8 +37,9 @@ class OnnxTransport:
         options.log_severity_level = 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch needs the cores
         options.add_session_config_entry("session.set_denormal_as_zero", "1")  # as the server's backend does
-        # ONNX Runtime also flushes denormals in the calling thread, which must not affect torch's arithmetic.
-        self._thread = ThreadPoolExecutor(1, "onnxruntime")
+        # The thread that calls a model computes a share of it. The caller's own threads, torch's too, keep their
+        # arithmetic.
+        self._thread = ThreadPoolExecutor(1, "onnxruntime", initializer=denormals.flush_in_this_thread)
         try:
             self._runtime_sessions = {
                 model: self._thread.submit(

@@ -32,6 +32,6 @@ def flush_in_this_thread() -> bool:
     try:
         library.fegetenv(ctypes.byref(environment))
         environment[word] |= bits
-        return library.fesetenv(ctypes.byref(environment)) == 0
+        return bool(library.fesetenv(ctypes.byref(environment)) == 0)
     except AttributeError:  # this Python is not linked with a C library that has these functions
         return False

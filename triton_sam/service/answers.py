@@ -75,13 +75,18 @@ def clean_previews(logits: FloatArray, prompt: Prompt, cleanup: Cleanup, family:
     return np.stack([cleanup.clean_preview(each, points, box) for each in logits])
 
 
-def check_amount(request: SegmentRequest, size: Size) -> None:
+def check_amount(request: SegmentRequest, size: Size, family: Family) -> None:
     """Refuse a request whose masks would take too much memory.
+
+    Args:
+        request: the request.
+        size: width and height of the image in pixels.
+        family: the family that answers; it says how many candidates an object has.
 
     Raises:
         Problem: 422.
     """
-    count = len(_objects(request)) * (3 if request.multimask else 1)
+    count = len(_objects(request)) * (family.candidates if request.multimask else 1)
     if count * size[0] * size[1] > MAX_MASK_PIXELS:
         raise Problem(
             422, f"{count} masks of {size[0]} x {size[1]} pixels are too many for one call: send fewer objects"

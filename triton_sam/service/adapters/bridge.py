@@ -209,7 +209,7 @@ class Bridge:
         found: list[list[Result]] = [[] for _ in targets]
         for numbers in _alike(targets):
             body = _segment_request([targets[number] for number in numbers], image.size, multimask)
-            answers.check_amount(body, image.size)
+            answers.check_amount(body, image.size, pair.family)
             prompt = {
                 **answers.client_prompt(body),
                 "mask_input": _stacked([targets[number].mask for number in numbers]),

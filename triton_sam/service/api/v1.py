@@ -175,9 +175,9 @@ def router(engine: Engine, requests: CancellableRequests) -> APIRouter:  # noqa:
         started = time.monotonic()
         form, as_file = answers.choose_format(wanted or body.format, accept)
         stored = engine.image(image_id)
-        answers.check_amount(body, stored.size)
         prompt = answers.client_prompt(body)
         pair = await engine.pair(body.model)
+        answers.check_amount(body, stored.size, pair.family)
 
         def write(segments: Iterator[Segment]) -> bytes:
             if as_file:

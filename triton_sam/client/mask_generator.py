@@ -17,7 +17,7 @@ from ..errors import ConfigurationError
 from ..everything.filters import last_pixels
 from ..everything.parameters import Parameters
 from ..everything.parts import FoundObject
-from ..families import get_family
+from ..families import FAMILIES, get_family
 from ..inputs.images import ImageSource
 from ..masks.cleanup import Cleanup
 
@@ -89,11 +89,14 @@ class SamAutomaticMaskGenerator:
         self._parameters |= self._cleaning(min_mask_region_area)
         self._check()
 
-    def generate(self, image: ImageSource) -> list[dict[str, Any]]:
+    def generate(self, image: ImageSource, multimask_output: bool | None = None) -> list[dict[str, Any]]:
         """Segment all objects of an image.
 
         Args:
             image: uint8 RGB array (H,W,3), or any other form that the client accepts.
+            multimask_output: whether the candidates of each point come from the masks for ambiguous prompts, instead
+                of the one for clear prompts. segment_anything_hq has this parameter here. None: as the constructor
+                has it, which is True in SAM1's generators.
 
         Returns:
             A record for each mask, with the official keys: ``segmentation`` (see output_mode), ``area`` (pixels),
@@ -104,7 +107,8 @@ class SamAutomaticMaskGenerator:
             ImageError: the image cannot be used.
             ServerError: see triton_sam.errors.
         """
-        return [self._record(each) for each in self._client.everything(image, **self._parameters)]
+        chosen = {} if multimask_output is None else {"multimask_output": multimask_output}
+        return [self._record(each) for each in self._client.everything(image, **{**self._parameters, **chosen})]
 
     @staticmethod
     def _cleaning(min_mask_region_area: int) -> dict[str, Any]:
@@ -167,7 +171,7 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
             The official generator does it only where it has its CUDA kernel.
         output_mode: see SamAutomaticMaskGenerator.
         use_m2m: whether to refine each mask once, with its logits as a prompt.
-        multimask_output: whether each point gives three candidates instead of one.
+        multimask_output: see generate().
 
     Raises:
         ConfigurationError: see SamAutomaticMaskGenerator.
@@ -224,7 +228,12 @@ class SAM2AutomaticMaskGenerator(SamAutomaticMaskGenerator):
 
 
 GENERATORS = {each.family: each for each in (SamAutomaticMaskGenerator, SAM2AutomaticMaskGenerator)}
-"""The classes by family."""
+"""The classes by the name that families give in Family.mask_generator."""
+
+
+def families_with_generators() -> list[str]:
+    """Return the names of the families that have an official mask generator."""
+    return [name for name, family in FAMILIES.items() if family.mask_generator]
 
 
 def generator_of(client: SamTritonClient, **parameters: Any) -> SamAutomaticMaskGenerator:
@@ -237,7 +246,8 @@ def generator_of(client: SamTritonClient, **parameters: Any) -> SamAutomaticMask
     Raises:
         ConfigurationError: the family has no official mask generator, or a parameter is invalid.
     """
-    kind = GENERATORS.get(client.family.name)
+    kind = GENERATORS.get(client.family.mask_generator)
     if kind is None:
-        raise ConfigurationError(f"{client.family.name} has no official mask generator: use {', '.join(GENERATORS)}")
+        known = ", ".join(families_with_generators())
+        raise ConfigurationError(f"{client.family.name} has no official mask generator: use {known}")
     return kind(client, **parameters)

@@ -58,11 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mask-input", type=Path, metavar="NPY", help="logits of an earlier call (--logits), which this one refines"
     )
     parser.add_argument(
-        "--multimask", action="store_true", help="return three candidates for each object instead of one"
+        "--multimask",
+        action="store_true",
+        help="ask for all candidates of each object: three, or one with SAM-HQ",
     )
-    parser.add_argument(
-        "--all-candidates", action="store_true", help="write all three candidates, not the best one alone"
-    )
+    parser.add_argument("--all-candidates", action="store_true", help="write all candidates, not the best one alone")
     parser.add_argument("--out", metavar="FILE", help="write the best mask of each object; - for standard output")
     parser.add_argument(
         "--format",

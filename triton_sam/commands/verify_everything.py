@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._common.bundle import bundled
-from ..client.mask_generator import GENERATORS
+from ..client.mask_generator import families_with_generators
 from ..client.sync import SamTritonClient
 from ..errors import ConfigurationError
 from ..export import registry
@@ -34,7 +34,7 @@ _POINTS = 32
 
 def names() -> list[str]:
     """Return the names of the comparisons of automatic masks, for example "sam2-everything"."""
-    return [f"{name}{SUFFIX}" for name in GENERATORS]
+    return [f"{name}{SUFFIX}" for name in families_with_generators()]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -40,7 +40,8 @@ class Parameters:
         crop_n_points_downscale_factor: layer i has points_per_side divided by this number to the power of i.
         point_grids: one array (N,2) of points in 0..1 for each layer, instead of ``points_per_side``.
         use_m2m: whether to refine each mask once, with its logits as a prompt.
-        multimask_output: whether each point gives three candidates instead of one.
+        multimask_output: whether each point gives all candidates (Family.candidates) instead of the mask for
+            clear prompts.
         min_mask_region_area: holes and parts with fewer pixels are filled and dropped in the full-size masks, as
             segment_anything does it; 0 turns this off.
         cleanup: how each mask is cleaned before the filters. The min_mask_region_area of sam2's generator is

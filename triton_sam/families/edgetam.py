@@ -35,6 +35,7 @@ class EdgeTam(Sam2):
     random_size: ClassVar[str] = "repvit_m1"
     quick_size: ClassVar[str] = "micro"
     built_in: ClassVar[str] = ""
+    mask_generator: ClassVar[str] = ""  # transformers has none
     checkpoints: ClassVar[tuple[Checkpoint, ...]] = (
         # The official repository publishes no hash. Several public projects state this one for this commit.
         Checkpoint(

@@ -58,6 +58,7 @@ class Sam2(PointFamily):
     random_size: ClassVar[str] = "tiny"
     quick_size: ClassVar[str] = "micro"
     built_in: ClassVar[str] = "sam2.1_hiera_micro"
+    mask_generator: ClassVar[str] = "sam2"
     checkpoints: ClassVar[tuple[Checkpoint, ...]] = (
         Checkpoint(
             "sam2",

@@ -174,7 +174,10 @@ class SegmentRequest(Prompt):
         f"together {MAX_POINTS} points, a box as two, and each object as many as the longest list.",
     )
     mask: MaskInput | None = Field(default=None, description="A mask to refine. SAM3 takes none.")
-    multimask: bool = Field(default=False, description="Whether to answer with three candidates for each object.")
+    multimask: bool = Field(
+        default=False,
+        description="Whether to answer with all candidates for each object: three, or one with SAM-HQ.",
+    )
     cleanup: CleanupRequest | None = Field(default=None, description="How to clean the masks. Default: not at all.")
     model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
     format: Format | None = Field(

@@ -12,6 +12,12 @@ from triton_sam.cli import main
 from triton_sam.verify import everything as verify
 
 IMAGE = np.zeros((60, 80, 3), np.uint8)
+PACKAGES = {
+    "sam1": "segment_anything",
+    "mobilesam": "mobile_sam",
+    "samhq": "segment_anything_hq",
+    "sam2": "sam2",
+}
 
 
 class Drawn:
@@ -63,7 +69,10 @@ def test_fitting_thresholds_are_between_two_scores() -> None:
         (["sam2-everything", "--random", "--frames", "8"], "are for videos"),
         (["sam1-everything", "--random", "--precision", "fp16"], "--exported and --precision are for prompts"),
         (["sam1-everything", "--checkpoint", "x.pth", "--seed", "1"], "--seed is for --random"),
-        (["sam2", "--random", "--points-per-side", "8"], "is for automatic masks: sam1-everything, sam2-everything"),
+        (
+            ["sam2", "--random", "--points-per-side", "8"],
+            "is for automatic masks: sam1-everything, sam2-everything, mobilesam-everything, samhq-everything",
+        ),
         (["sam2-video", "--random", "--points-per-side", "8"], "--points-per-side is for single images"),
     ],
 )
@@ -97,12 +106,13 @@ def test_the_reference_without_any_mask_in_its_crops_has_no_records() -> None:
 
 def pair_of(family: str):
     """Return the official generator of a family, and the ONNX files of its models with the same weights."""
-    from support.family_exports import sam1_micro
+    from support.family_exports import mobilesam_micro, sam1_micro, samhq_micro
 
     from triton_sam.export import registry
 
-    if family == "sam1":
-        return registry.everything_reference("sam1", None, "micro", 0), sam1_micro().files
+    small = {"sam1": sam1_micro, "mobilesam": mobilesam_micro, "samhq": samhq_micro}
+    if family in small:
+        return registry.everything_reference(family, None, "micro", 0), small[family]().files
     repository, checkpoint = bundled("model_repository"), bundled("checkpoints") / "sam2.1_hiera_micro.pt"
     files = {role: repository / f"sam2_{role}" / "1" / "model.onnx" for role in ("encoder", "decoder")}
     return registry.everything_reference("sam2", checkpoint, None, None), files
@@ -110,9 +120,9 @@ def pair_of(family: str):
 
 @pytest.mark.export
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "package"), [("sam1", "segment_anything"), ("sam2", "sam2")], ids=["sam1", "sam2"])
+@pytest.mark.parametrize(("family", "package"), PACKAGES.items(), ids=PACKAGES)
 def test_the_official_generators_find_the_same(family: str, package: str, images) -> None:
-    """SAM1 has random weights, SAM2 those of the built-in model."""
+    """SAM2 has the weights of the built-in model, the others have random weights."""
     pytest.importorskip("torch")
     pytest.importorskip(package)
     from triton_sam.inputs.images import open_image
@@ -121,7 +131,7 @@ def test_the_official_generators_find_the_same(family: str, package: str, images
     image = np.asarray(open_image(images / "shapes.jpg"))
     reference, files = pair_of(family)
     least = {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.0, "points_per_side": 3}
-    if family == "sam1":  # whose random masks cover each other
+    if family != "sam2":  # random masks cover each other
         least |= {"box_nms_thresh": 1.0, "crop_nms_thresh": 1.0}
     with OnnxClient(files, family) as client:
         ours = verify.ClientGenerator(client)

@@ -62,7 +62,9 @@ class EverythingRequest(Strict):
     min_mask_region_area: int | None = Field(
         default=None, ge=0, description="Smaller holes and parts, in pixels, are filled and dropped."
     )
-    multimask_output: bool | None = Field(default=None, description="Whether each point gives three candidates.")
+    multimask_output: bool | None = Field(
+        default=None, description="Whether each point gives all candidates (three, or one with SAM-HQ)."
+    )
     adaptive: bool | None = Field(
         default=None,
         description="Whether to search a coarse grid first, and then only where neighbours disagree. Faster, but not "

@@ -65,7 +65,9 @@ class LargeSegmentRequest(Prompt):
         description="The pixels of the image along a side of a pixel of the screen. The part that is sent has 1024 "
         "times as many on a side, rounded to a power of two, or more if the prompts lie further apart.",
     )
-    multimask: bool = Field(default=False, description="Whether to answer with three candidates.")
+    multimask: bool = Field(
+        default=False, description="Whether to answer with all candidates: three, or one with SAM-HQ."
+    )
     model: str | None = Field(default=None, max_length=128, description="A name that `GET /v1/models` lists.")
     format: Literal["polygons", "rle"] = Field(
         default="polygons", description="`polygons` are in pixels of the image; `rle` is the mask of `region`."

@@ -23,7 +23,8 @@ BEYOND = """[...document.querySelectorAll(".panel button, .top button")]
 
 
 @pytest.mark.parametrize(
-    ("size", "share"), [((1280, 800), 0.5), ((820, 600), 0.35), ((844, 390), 0.4), ((390, 844), 0.24)]
+    ("size", "share"),
+    [((1280, 800), 0.5), ((820, 600), 0.35), ((844, 390), 0.4), ((390, 844), 0.24), ((360, 390), 0.2)],
 )
 def test_the_image_has_a_large_part_of_the_screen(browser, service, images, size, share):
     """The shares are those of an image of 4 : 3; across a phone of 390 x 844, it has 0.35 at most."""

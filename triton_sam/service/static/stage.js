@@ -94,8 +94,9 @@ export class Stage extends EventTarget {
 
   /** Return the space around the image that the buttons need. It depends on where style.css places them. */
   #room(width) {
-    if (matchMedia("(max-height: 500px)").matches) return { left: 128, top: 8, right: 8, bottom: 8 };
-    if (width < 620) return { left: 8, top: 68, right: 8, bottom: 68 };
+    const isLow = matchMedia("(max-height: 500px)").matches;
+    if (isLow && matchMedia("(min-aspect-ratio: 11/10)").matches) return { left: 128, top: 8, right: 8, bottom: 8 };
+    if (width < 620) return { left: 8, top: 68, right: 8, bottom: isLow ? 8 : 68 };
     return { left: 68, top: 16, right: 16, bottom: 64 };
   }
 

@@ -22,11 +22,12 @@ pytest.importorskip("onnxruntime")
 grpc = pytest.importorskip("tritonclient.grpc")
 
 from support.family_exports import SERVED as FAMILIES  # noqa: E402
-from support.family_exports import edgetam_micro, mobilesam_micro, sam1_micro, sam3_reduced  # noqa: E402
+from support.family_exports import SMALL, edgetam_micro, sam1_micro, sam3_reduced  # noqa: E402
 
 from triton_sam import SAM2TritonClient, SamTritonClient  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
 from triton_sam.cli import main  # noqa: E402
+from triton_sam.export import registry  # noqa: E402
 from triton_sam.export.reference import Reference  # noqa: E402
 from triton_sam.export.sam1.reference import Sam1Reference  # noqa: E402
 from triton_sam.export.sam2.recipe import load_model as load_sam2  # noqa: E402
@@ -55,6 +56,8 @@ def test_all_are_ready_and_sorted(server: Any) -> None:
         expected["mobilesam"] = ("mobilesam", "my_mobile")
     if "edgetam" in FAMILIES:  # the same for SAM2's tensors
         expected["edgetam"] = ("edgetam",)
+    if "samhq" in FAMILIES:
+        expected["samhq"] = ("samhq",)
     assert models.variants == expected
 
 
@@ -71,7 +74,7 @@ def test_one_behaviour(server: Any, images: Path, family: str) -> None:
             ({"box": BOX, "point_coords": [[200, 180]], "point_labels": [0]}, 1),
             ({"point_coords": [[[200, 180], [10, 10]], [[520, 145]]], "point_labels": [[1, 0], [1]]}, 2),
         ):
-            for multimask, candidates in ((False, 1), (True, 3)):
+            for multimask, candidates in ((False, 1), (True, client.family.candidates)):
                 masks, scores = client.predict(**prompt, multimask_output=multimask)
                 assert masks.shape == (objects, candidates, side, side)
                 assert scores.shape == (objects, candidates)
@@ -86,10 +89,8 @@ def reference(family: str) -> Reference:
     """Return the official predictor with the weights of the served model."""
     if family == "sam1":
         return Sam1Reference(sam1_micro().model)
-    if family == "mobilesam":
-        from triton_sam.export.mobilesam.recipe import EXPORTER
-
-        return EXPORTER.reference(mobilesam_micro().model)
+    if family in ("mobilesam", "samhq"):
+        return registry.exporter(family).reference(SMALL[family]().model)
     if family == "edgetam":
         from triton_sam.export.edgetam.model import image_model
         from triton_sam.export.edgetam.reference import EdgeTamReference
@@ -126,7 +127,7 @@ def test_three_clients_segment_the_same_photo_at_once(server: Any, images: Path)
 # Those that are slow here are compared with their references by the tests of their exports, too.
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(each, marks=pytest.mark.slow) if each in ("mobilesam", "edgetam") else each for each in FAMILIES],
+    [pytest.param(each, marks=pytest.mark.slow) if each in SMALL else each for each in FAMILIES],
 )
 def test_served_equals_the_official_predictor(server: Any, images: Path, family: str) -> None:
     with (

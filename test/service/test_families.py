@@ -25,6 +25,7 @@ from triton_sam.masks.rle import rle_to_mask  # noqa: E402
 NEW_FAMILIES = ("sam1", "sam3")
 MOBILE = [("mobilesam", "mobilesam", True), ("my_mobile", "mobilesam", False)] if "mobilesam" in FAMILIES else []
 EDGE = [("edgetam", "edgetam", True)] if "edgetam" in FAMILIES else []
+HQ = [("samhq", "samhq", True)] if "samhq" in FAMILIES else []
 BOX = [180, 60, 420, 330]
 
 
@@ -59,6 +60,7 @@ def test_models_are_listed(service):
         ("sam3", "sam3", True),
         *MOBILE,
         *EDGE,
+        *HQ,
     ]
     assert [model["name"] for model in listed if model["default"]] == ["sam2"]
     assert {model["family"]: model["takes_mask"] for model in listed} == {name: name != "sam3" for name in FAMILIES}
@@ -68,6 +70,7 @@ def test_models_are_listed(service):
         "sam3": ["sam3"],
         **({"mobilesam": [name for name, *_ in MOBILE]} if MOBILE else {}),
         **({"edgetam": ["edgetam"]} if EDGE else {}),
+        **({"samhq": ["samhq"]} if HQ else {}),
     }
 
 

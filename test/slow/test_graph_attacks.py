@@ -6,7 +6,6 @@ Every request either gets the answer that it got before, or an error. None ends 
 from __future__ import annotations
 
 import collections
-import importlib.util
 import shutil
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ pytestmark = [pytest.mark.export, pytest.mark.slow]
 for package in ("torch", "onnxruntime", "segment_anything", "sam2", "transformers"):
     pytest.importorskip(package)
 
-from support.family_exports import mobilesam_micro, sam1_micro, sam3_concepts, sam3_reduced  # noqa: E402
+from support.family_exports import SERVED, SMALL, sam1_micro, sam3_concepts, sam3_reduced  # noqa: E402
 
 from triton_sam import local_server  # noqa: E402
 from triton_sam._common.bundle import bundled  # noqa: E402
@@ -31,11 +30,11 @@ from triton_sam.families.sam3 import Sam3  # noqa: E402
 PAIR = ("encoder", "decoder")
 PAIRS = [(family, role) for family in ("sam1", "sam2", "sam3") for role in PAIR]
 FURTHER = [
-    *(("mobilesam", role) for role in PAIR if importlib.util.find_spec("mobile_sam")),
-    *(("sam2", role) for role in TRACKING.models),
+    *((family, role) for family in SMALL if family in SERVED for role in PAIR),
+    *((family, role) for family in ("sam2", "edgetam") if family in SERVED for role in TRACKING.models),
     *(("sam3", role) for role in Sam3.concepts),
 ]
-"""The graphs of MobileSAM, those for videos and those for words: attacked at night, because they take minutes more."""
+"""The graphs of the small families, for videos and for words: attacked at night, because they take minutes more."""
 GENERATED = {"decoder": 120}
 """Number of generated attacks on each graph with a role, where it is not OTHERS_GENERATED: 540 and 660 a version."""
 OTHERS_GENERATED = 60
@@ -48,18 +47,29 @@ GRAPHS = [pytest.param(PAIRS, id="pairs"), pytest.param(FURTHER, id="further", m
 
 def graph(family: str, role: str, request: pytest.FixtureRequest) -> Path:
     """Return the file of a graph: the demo model's for images, else that of a small model with random weights."""
+    tracks = role in TRACKING.models
     if family == "sam2":
-        tracks = role in TRACKING.models
         repository = request.getfixturevalue("video_models").repository if tracks else bundled("model_repository")
         return repository / f"sam2_{role}" / "1" / "model.onnx"
+    if tracks:
+        return request.getfixturevalue("edgetam_videos") / f"edgetam_{role}" / "1" / "model.onnx"
     if role in Sam3.concepts:
         return sam3_concepts().files[role]
-    return {"sam1": sam1_micro, "sam3": sam3_reduced, "mobilesam": mobilesam_micro}[family]().files[role]
+    return {"sam1": sam1_micro, "sam3": sam3_reduced, **SMALL}[family]().files[role]
+
+
+@pytest.fixture(scope="module")
+def edgetam_videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with EdgeTAM's models for videos."""
+    from support.video_export import write_video_models
+    from support.video_graphs import edgetam_micro_graphs
+
+    return write_video_models(tmp_path_factory.mktemp("edgetam") / "models", edgetam_micro_graphs()).repository
 
 
 @pytest.fixture(scope="module")
 def further_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A local Triton with the graphs of MobileSAM, those for videos and those for words."""
+    """A local Triton with the graphs FURTHER."""
     repository = tmp_path_factory.mktemp("further")
     for family, role in FURTHER:
         model = graph(family, role, request).parents[1]

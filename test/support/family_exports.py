@@ -117,9 +117,11 @@ def sam3_concepts() -> FamilyExport:
     return FamilyExport(model, *export_once("sam3", "concepts", model="reduced", concepts=True))
 
 
-_PACKAGES = {"mobilesam": "mobile_sam", "edgetam": "timm"}
+_PACKAGES = {"mobilesam": "mobile_sam", "samhq": "segment_anything_hq", "edgetam": "timm"}
 SERVED = ("sam1", "sam2", "sam3", *(name for name, package in _PACKAGES.items() if importlib.util.find_spec(package)))
-"""The families of all_families(). The packages of MobileSAM and EdgeTAM are not everywhere where the others are."""
+"""The families of all_families(). The packages of the small families are not everywhere where the others are."""
+SMALL = {"mobilesam": mobilesam_micro, "samhq": samhq_micro, "edgetam": edgetam_micro}
+"""The exports of the small families."""
 
 
 def all_families(folder: Path) -> Path:
@@ -129,10 +131,8 @@ def all_families(folder: Path) -> Path:
     for role in ("encoder", "decoder"):
         shutil.copytree(sam1_micro().repository / f"sam1_{role}", folder / f"sam1_{role}")
         shutil.copytree(sam3_reduced().repository / f"sam3_{role}", folder / f"sam3_{role}")
-        if "mobilesam" in SERVED:
-            shutil.copytree(mobilesam_micro().repository / f"mobilesam_{role}", folder / f"mobilesam_{role}")
-        if "edgetam" in SERVED:
-            shutil.copytree(edgetam_micro().repository / f"edgetam_{role}", folder / f"edgetam_{role}")
+        for family in SMALL.keys() & set(SERVED):
+            shutil.copytree(SMALL[family]().repository / f"{family}_{role}", folder / f"{family}_{role}")
         shutil.copytree(bundled("model_repository") / f"sam2_{role}" / "1", folder / f"sam2_{role}" / "1")
         shutil.copy(bundled("model_repository") / f"sam2_{role}" / "config.pbtxt", folder / f"sam2_{role}")
     return folder

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from support.graph_rules import has_right_shapes
+from support.graph_rules import VIDEO_SIDES, has_right_shapes
 
 from triton_sam.families import get_family
 from triton_sam.families.tables import ModelSpec
@@ -38,15 +38,13 @@ MANY = {
     "instances": 3,
 }  # fmt: skip
 """The sizes of a larger one."""
-VIDEO_SIDE = 512
-"""Side of the image of the models for videos that the tests export."""
 
 
 def spec_of(family: str, role: str) -> ModelSpec:
     """Return the row of the family's table for a graph; for the models for videos, at the size of the tests."""
     chosen = get_family(family)
     tracking = chosen.tracking.models if chosen.tracking else {}
-    return (chosen.at(VIDEO_SIDE) if role in tracking else chosen).every_model[role]
+    return (chosen.at(VIDEO_SIDES[family]) if role in tracking else chosen).every_model[role]
 
 
 def request(spec: ModelSpec, sizes: dict[str, int], optional: bool = False, fill: str = "random") -> Request:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 Shapes = Mapping[str, list[int]]
 
-SIDES = {"sam1": 1024, "mobilesam": 1024, "samhq": 1024, "sam2": 1024, "sam3": 1008}
+SIDES = {"sam1": 1024, "mobilesam": 1024, "samhq": 1024, "sam2": 1024, "edgetam": 1024, "sam3": 1008}
+VIDEO_SIDES = {"sam2": 512, "edgetam": 256}
+"""Sides of the images of the models for videos that the tests export."""
 _TEXT, _SMALL = [32, 256], [256, 72, 72]
 
 
@@ -17,7 +19,7 @@ def has_right_shapes(family: str, role: str, shapes: Shapes) -> bool:
         return images >= 1 and rest == [3, SIDES[family], SIDES[family]]
     if role == "decoder":
         return _decoder_of_sam3(shapes) if family == "sam3" else _decoder_of_points(shapes)
-    return _RULES[role](shapes)
+    return _RULES_OF_VIDEOS[role](family, shapes) if role in _RULES_OF_VIDEOS else _RULES[role](shapes)
 
 
 def _decoder_of_points(shapes: Shapes) -> bool:
@@ -51,35 +53,39 @@ def _decoder_of_sam3(shapes: Shapes) -> bool:
     )
 
 
-def _memory_attention(shapes: Shapes) -> bool:
+def _memory_attention(family: str, shapes: Shapes) -> bool:
     objects, memories = shapes["memory_ages"]
     pointers = shapes["pointer_ages"][1]
+    side = VIDEO_SIDES[family] // 16
+    memory = [512, 64] if family == "edgetam" else [64, side, side]
     return (
         min(objects, memories) >= 1
-        and shapes["memories"] == [objects, memories, 64, 32, 32]
+        and shapes["memories"] == [objects, memories, *memory]
         and shapes["object_pointers"] == [objects, pointers, 256]
         and shapes["pointer_ages"] == [objects, pointers]
-        and _one_or_each(shapes, {"image_embeddings": [256, 32, 32]}, objects)
+        and _one_or_each(shapes, {"image_embeddings": [256, side, side]}, objects)
     )
 
 
-def _memory_encoder(shapes: Shapes) -> bool:
+def _memory_encoder(family: str, shapes: Shapes) -> bool:
     (objects,) = shapes["is_prompted"]
+    side = VIDEO_SIDES[family]
     return (
         objects >= 1
-        and shapes["masks"] == [objects, 1, 128, 128]
+        and shapes["masks"] == [objects, 1, side // 4, side // 4]
         and shapes["object_score_logits"] == [objects, 1]
-        and _one_or_each(shapes, {"image_embeddings": [256, 32, 32]}, objects)
+        and _one_or_each(shapes, {"image_embeddings": [256, side // 16, side // 16]}, objects)
     )
 
 
-def _tracking_decoder(shapes: Shapes) -> bool:
+def _tracking_decoder(family: str, shapes: Shapes) -> bool:
     objects, points, two = shapes["point_coords"]
+    side = VIDEO_SIDES[family]
     fixed = {
-        "image_embeddings": [256, 32, 32],
-        "high_res_feats_0": [32, 128, 128],
-        "high_res_feats_1": [64, 64, 64],
-        "mask_input": [1, 128, 128],
+        "image_embeddings": [256, side // 16, side // 16],
+        "high_res_feats_0": [32, side // 4, side // 4],
+        "high_res_feats_1": [64, side // 8, side // 8],
+        "mask_input": [1, side // 4, side // 4],
         "has_mask_input": [],
     }
     return (
@@ -91,9 +97,9 @@ def _tracking_decoder(shapes: Shapes) -> bool:
     )
 
 
-def _mask_prompt(shapes: Shapes) -> bool:
+def _mask_prompt(family: str, shapes: Shapes) -> bool:
     objects, *rest = shapes["mask"]
-    return objects >= 1 and rest == [1, 512, 512]
+    return objects >= 1 and rest == [1, VIDEO_SIDES[family], VIDEO_SIDES[family]]
 
 
 def _text_encoder(shapes: Shapes) -> bool:
@@ -123,11 +129,13 @@ def _mask_head(shapes: Shapes) -> bool:
     )
 
 
-_RULES = {
+_RULES_OF_VIDEOS = {
     "memory_attention": _memory_attention,
     "memory_encoder": _memory_encoder,
     "tracking_decoder": _tracking_decoder,
     "mask_prompt": _mask_prompt,
+}
+_RULES = {
     "text_encoder": _text_encoder,
     "detector": _detector,
     "mask_head": _mask_head,

@@ -74,8 +74,14 @@ class Weights:
         return get_family(family).model_of_config(self.config) if self.config else None
 
 
-def find_weights(family: str, repository: Path, name: str | None) -> Weights | None:
+def find_weights(family: str, repository: Path, name: str | None, *, concepts: bool = False) -> Weights | None:
     """Return what a repository holds for a family, its newest version; None when there are no weights.
+
+    Args:
+        family: name of the family.
+        repository: the model repository.
+        name: the variant; None: the family's name.
+        concepts: also return the models of concepts, all of which must be there.
 
     Raises:
         RepositoryError: there is no such repository.
@@ -84,7 +90,7 @@ def find_weights(family: str, repository: Path, name: str | None) -> Weights | N
     models = {model.name: model for model in list_models(repository)}
     files: dict[str, Path] = {}
     metadata: dict[str, str] = {}
-    for role, model_spec in spec.models.items():
+    for role, model_spec in spec.models_for(video=False, concepts=concepts).items():
         model = models.get(spec.model_name(role, name))
         if model is None or not model.has_weights:
             return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from .._common.bundle import bundled
 from ..client.sync import SamTritonClient
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, ModelNotReadyError
 from ..export import registry
 from ..export.settings import Settings
 from ..families import FAMILIES, get_family
@@ -49,7 +49,7 @@ def refuse_options(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return its exit code: 1 if a row misses the thresholds."""
-    from ..verify.concepts import LIMITS, verify_concepts
+    from ..verify.concepts import LIMITS, answered_cases, verify_concepts
 
     args.family = args.family.removesuffix(SUFFIX)
     _check(args)
@@ -60,10 +60,15 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         folder, files = _models(args, model, seed, stack)
         options = _families.exporter_options(args, "verify")
+        _options.say(args, f"asking the official detector about {image} ...")
+        # The full size has 3.4 GB of weights: the detector, this process and a server hold them one after the other.
         reference = registry.concept_reference(args.family, args.checkpoint, model, seed, options)
-        clients = dict(_clients(args, folder, files, stack))
-        _options.say(args, f"comparing on {image} ...")
-        rows = list(verify_concepts(reference, clients, opened))
+        answered = answered_cases(reference, opened)
+        del reference
+        rows: list[ConceptRow] = []
+        for name, client in _clients(args, folder, files):
+            _options.say(args, f"comparing {name} ...")
+            rows += verify_concepts(answered, name, client, opened)
     limits = LIMITS[args.precision]
     print(_json(rows, limits) if args.json else _report(rows, limits))
     return 0 if all(row.passes(limits) for row in rows) else 1
@@ -80,8 +85,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigurationError("--seed is for --random: a checkpoint's weights are not random")
     if args.frames is not None or args.image_size is not None or args.points_per_side is not None:
         raise ConfigurationError("--frames, --image-size and --points-per-side are not for words")
-    if args.exported is not None:
-        raise ConfigurationError(f"--exported is for prompts: `verify {args.family}{SUFFIX}` exports by itself")
+    if args.name and args.exported is None and args.url is None:
+        raise ConfigurationError("--name is for models that exist already: give --exported or --url, too")
     if args.precision == "int8":
         raise ConfigurationError("an int8 export leaves the models for words in fp32: compare with --precision fp32")
     _server.check(args)
@@ -90,7 +95,16 @@ def _check(args: argparse.Namespace) -> None:
 def _models(
     args: argparse.Namespace, model: str | None, seed: int | None, stack: contextlib.ExitStack
 ) -> tuple[Path, Mapping[str, Path]]:
+    """Return a model repository with a session model, and its ONNX files by role.
+
+    Raises:
+        ModelNotReadyError: the repository of --exported lacks weights.
+        SamError: see export.registry.export().
+    """
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="triton_sam_verify_")))
+    shutil.copytree(bundled("model_repository") / args.family, folder / args.family)  # the session model searches
+    if args.exported is not None:
+        return folder, _link_exported(args, folder)
     settings = Settings(
         folder,
         args.checkpoint,
@@ -101,27 +115,45 @@ def _models(
         progress=not args.quiet,
         options=_families.exporter_options(args, "verify"),
     )
-    exported = registry.export(args.family, settings)
-    shutil.copytree(bundled("model_repository") / args.family, folder / args.family)  # the session model searches
-    return folder, exported.files
+    return folder, registry.export(args.family, settings).files
+
+
+def _link_exported(args: argparse.Namespace, folder: Path) -> Mapping[str, Path]:
+    """Link the models of --exported into a folder, under the names that the session model calls."""
+    from ..benchmark.weights import find_weights
+
+    found = find_weights(args.family, args.exported, args.name, concepts=True)
+    if found is None:
+        wanted = args.name or args.family
+        raise ModelNotReadyError(
+            f"{args.exported} lacks models of {wanted} for words: see `triton-sam export {args.family} --concepts`"
+        )
+    for role, file in found.files.items():
+        (folder / get_family(args.family).model_name(role)).symlink_to(file.parents[1].absolute())
+    return found.files
 
 
 def _clients(
-    args: argparse.Namespace, folder: Path, files: Mapping[str, Path], stack: contextlib.ExitStack
+    args: argparse.Namespace, folder: Path, files: Mapping[str, Path]
 ) -> Iterator[tuple[str, SamTritonClient]]:
-    """Yield a client in this process, and clients of servers over HTTP and gRPC, by their names."""
+    """Yield a client in this process, and clients of servers over HTTP and gRPC, by their names, one after the other.
+
+    A client and its models are closed before the next one comes.
+    """
     from ..verify.concept_transport import ConceptTransport
 
     transport = ConceptTransport(get_family(args.family), files)
-    yield "onnxruntime", stack.enter_context(SamTritonClient("localhost", args.family, transport=transport))
+    with SamTritonClient("localhost", args.family, transport=transport) as client:
+        yield "onnxruntime", client
     if args.url is not None:
         options = {"model_name": args.name, "timeout": _PATIENCE, **_options.access(args)}
-        yield "served", stack.enter_context(SamTritonClient(args.url, args.family, **options))
+        with SamTritonClient(args.url, args.family, **options) as client:
+            yield "served", client
     elif args.local:
-        server = stack.enter_context(_server.local_server(args, folder, models_to_load(folder, args.family)))
-        for name, url in (("http", server.http_url), ("grpc", server.grpc_url)):
-            client = SamTritonClient(url, args.family, timeout=_PATIENCE)
-            yield f"served over {name}", stack.enter_context(client)
+        with _server.local_server(args, folder, models_to_load(folder, args.family)) as server:
+            for name, url in (("http", server.http_url), ("grpc", server.grpc_url)):
+                with SamTritonClient(url, args.family, timeout=_PATIENCE) as client:
+                    yield f"served over {name}", client
 
 
 def _report(rows: list[ConceptRow], limits: Limits) -> str:

@@ -38,6 +38,21 @@ _WANTED = 6
 
 
 @dataclass(frozen=True)
+class Case:
+    """One call of find(), and its official answer.
+
+    Args:
+        title: words for the reader.
+        arguments: the arguments of find() but for the image.
+        expected: the instances of the official detector.
+    """
+
+    title: str
+    arguments: Mapping[str, Any]
+    expected: Sequence[FoundInstance]
+
+
+@dataclass(frozen=True)
 class ConceptRow:
     """One case, answered by one runner and by the official detector.
 
@@ -92,27 +107,39 @@ def cases(reference: ConceptReference, image: Image.Image) -> dict[str, Mapping[
     return {**found, "no instance": {"text": list(WORDS), "threshold": 1.0}}
 
 
-def verify_concepts(
-    reference: ConceptReference, clients: Mapping[str, SamTritonClient], image: Image.Image
-) -> Iterator[ConceptRow]:
-    """Compare clients with the official detector.
+def answered_cases(reference: ConceptReference, image: Image.Image) -> list[Case]:
+    """Return the cases with the instances of the official detector.
+
+    Nothing needs the detector afterwards, so its weights can leave the memory before those of the clients come.
 
     Args:
         reference: the official detector with the weights that the clients serve.
-        clients: the clients by the names of their runners.
         image: the image to compare on.
-
-    Yields:
-        One row for each case and client.
-
-    Raises:
-        ServerError: a client failed.
     """
     reference.set_image(image)
-    for title, arguments in cases(reference, image).items():
-        expected = reference.find(**arguments)
-        for name, client in clients.items():
-            yield _compare(name, title, client.find(image=image, **arguments), expected, image.size)
+    return [Case(title, arguments, reference.find(**arguments)) for title, arguments in cases(reference, image).items()]
+
+
+def verify_concepts(
+    answered: Sequence[Case], name: str, client: SamTritonClient, image: Image.Image
+) -> Iterator[ConceptRow]:
+    """Compare a client with the official detector.
+
+    Args:
+        answered: the cases with the official instances.
+        name: name of the client's runner.
+        client: the client.
+        image: the image of the cases.
+
+    Yields:
+        One row for each case.
+
+    Raises:
+        ServerError: the client failed.
+    """
+    for case in answered:
+        found = client.find(image=image, **case.arguments)
+        yield _compare(name, case.title, found, case.expected, image.size)
 
 
 def format_table(rows: Sequence[ConceptRow], limits: Limits) -> str:

@@ -9,7 +9,7 @@ from PIL import Image
 from triton_sam.cli import main
 from triton_sam.concepts.instances import Instance
 from triton_sam.export.reference import FoundInstance
-from triton_sam.verify.concepts import LIMITS, Limits, format_table, verify_concepts
+from triton_sam.verify.concepts import LIMITS, Limits, answered_cases, format_table, verify_concepts
 
 SIZE = (40, 30)
 
@@ -44,7 +44,8 @@ class Client:
 
 
 def rows(client: Client) -> list:
-    return list(verify_concepts(Reference(), {"inside": client}, Image.new("RGB", SIZE)))
+    image = Image.new("RGB", SIZE)
+    return list(verify_concepts(answered_cases(Reference(), image), "inside", client, image))
 
 
 def test_equal_answers_pass_and_each_case_has_instances() -> None:
@@ -73,7 +74,7 @@ def test_wider_limits() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--random", "--exported", "."], "--exported is for prompts"),
+        (["--random", "--name", "x"], "--name is for models that exist already"),
         (["--random", "--precision", "int8"], "an int8 export leaves the models for words in fp32"),
         (["--random", "--frames", "8"], "are not for words"),
         (["--checkpoint", "x", "--seed", "1"], "--seed is for --random"),

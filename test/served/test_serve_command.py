@@ -91,6 +91,23 @@ def test_serve_stops_once_and_silently(scale_only: Path, number: signal.Signals)
     assert all_gone(processes, 0)
 
 
+def test_a_signal_that_a_finalizer_swallows_stops_the_server(scale_only: Path) -> None:
+    """Python prints an exception in `__del__` and goes on; the signal came there once, and the server stayed."""
+    swallow = """
+import importlib, os, signal
+class Swallows:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        sum(range(1000))  # the handler runs here
+importlib.import_module("triton_sam.local_server.serve")._warn_of_unguarded = lambda *_: Swallows() and None
+"""
+    command = [sys.executable, "-c", swallow + SERVE, str(scale_only), "{}"]
+    program = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert program.returncode == 0
+    assert "Exception ignored in" in program.stderr
+    assert program.stdout.endswith("Stopped.\n")
+
+
 def test_verbose_leaves_out_what_earlier_servers_wrote(scale_only: Path, tmp_path: Path) -> None:
     log = tmp_path / "triton.log"
     log.write_text("of an earlier server\n")

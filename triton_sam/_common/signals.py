@@ -14,19 +14,27 @@ _SECONDS_FOR_CLEANING_UP = 5.0
 
 
 @contextlib.contextmanager
-def ends_by_interrupt() -> Iterator[None]:
+def ends_by_interrupt() -> Iterator[threading.Event]:
     """While the block runs, let SIGTERM and SIGINT raise KeyboardInterrupt in the main thread.
+
+    Python swallows an exception that a handler raises while a finalizer runs, for example `__del__`. A block that would
+    run for ever asks the event now and then.
 
     Python itself does so for SIGINT only, and not if the program was started with SIGINT ignored, as a shell does with
     jobs in the background. In other threads, this context changes nothing.
+
+    Yields:
+        An event that is set when a signal has come.
     """
+    came = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may change signal handlers
+        yield came  # only the main thread may change signal handlers
         return
     last = -_SECONDS_FOR_CLEANING_UP
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         nonlocal last
+        came.set()
         now = time.monotonic()
         if now - last >= _SECONDS_FOR_CLEANING_UP:
             last = now
@@ -34,7 +42,7 @@ def ends_by_interrupt() -> Iterator[None]:
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -78,7 +78,7 @@ def serve(
         decoder_in_session=decoder_in_session,
         extra_args=extra_args,
     )
-    with ends_by_interrupt(), _log_to_stderr(server) if verbose else contextlib.nullcontext():
+    with ends_by_interrupt() as interrupted, _log_to_stderr(server) if verbose else contextlib.nullcontext():
         started = False
         try:
             began = time.monotonic()
@@ -86,7 +86,9 @@ def serve(
             started = True
             print(_summary(server, time.monotonic() - began, quiet), file=out, flush=True)
             _warn_of_unguarded(Path(model_repository), {model.name for model in server.served_models()})
-            _report_restarts(server)
+            _report_restarts(server, interrupted)
+            if interrupted.is_set():
+                return 0
             print(f"triton-sam: the server ended by itself: {_last_words(server)}", file=sys.stderr)
             return STATUS_AFTER_OWN_DEATH
         except KeyboardInterrupt:
@@ -119,10 +121,10 @@ def cpu_fallbacks(log: str) -> list[str]:
     return list(dict.fromkeys(re.findall(r'[^\s"]+ runs on the CPU: [^\n"]+', log)))
 
 
-def _report_restarts(server: LocalServer) -> None:
-    """Wait until the server ends, and print the supervisor's line for each restart."""
+def _report_restarts(server: LocalServer, interrupted: threading.Event) -> None:
+    """Wait until the server ends or a signal has come, and print the supervisor's line for each restart."""
     reported = 0
-    while server.wait(1.0) is None:
+    while not interrupted.is_set() and server.wait(1.0) is None:
         if server.restarts > reported:
             reported = server.restarts
             lines = [line for line in server.log.splitlines() if line.endswith(f"(restart {reported})")]

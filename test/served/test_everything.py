@@ -17,7 +17,7 @@ LOW = {"points_per_side": 6, "pred_iou_thresh": 0.5, "stability_score_thresh": 0
 """The demo model rates its masks low."""
 
 
-@pytest.fixture(params=["http", "grpc"])
+@pytest.fixture(params=[pytest.param("http", marks=pytest.mark.slow), "grpc"])
 def address(request: pytest.FixtureRequest, service_triton) -> str:
     return service_triton.http_url if request.param == "http" else service_triton.grpc_url
 

@@ -83,7 +83,7 @@ def test_a_job_finds_the_same_as_parts_and_clicks(service_triton, triton, photo,
     ] == [record(each) for each in found]
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.slow)])
 def test_both_clients_send_one_request_that_finds_the_same_as_parts(service_triton, triton, photo, protocol):
     def requests() -> int:
         return int(triton.statistics("sam2")["inference_count"])

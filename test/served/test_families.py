@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
 pytest.importorskip("torch")
 pytest.importorskip("segment_anything")
 pytest.importorskip("sam2")

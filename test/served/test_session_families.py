@@ -7,7 +7,7 @@ from support.family_exports import SERVED
 from triton_sam import ConfigurationError, SAM2TritonClient
 from triton_sam.client.session_image import SessionImage
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
 FAMILIES = [family for family in SERVED if family != "sam2"]
 ALL = {"points_per_side": 3, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
 """Random weights: no threshold fits their scores."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
 pytest.importorskip("torch")
 pytest.importorskip("segment_anything")
 pytest.importorskip("transformers")

@@ -60,6 +60,7 @@ def _drive(service, images, examples, only=""):
     return statuses
 
 
+@pytest.mark.slow
 def test_made_up_requests(service, images):
     statuses = _drive(service, images, QUICK)
     assert len(statuses) >= 100

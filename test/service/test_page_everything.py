@@ -208,7 +208,7 @@ def test_another_image_drops_what_was_found(page, images):
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
-@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
 def test_nothing_overlaps_and_fingers_hit(browser, running, finder, images, viewport, theme):
     is_phone = viewport is not WIDE
     with open_page(

@@ -365,7 +365,7 @@ def test_touch(browser, running, client, path, viewport):
 
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
-@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
 def test_nothing_overlaps_and_everything_has_a_name(browser, running, client, path, viewport, theme):
     context = browser.new_context(viewport=viewport, color_scheme=theme)
     page = Page(context.new_page())

@@ -55,7 +55,10 @@ def test_use(server, number):
 """
 
 
-@pytest.mark.parametrize("options", [[], ["-n", "1", "--dist=loadgroup"]], ids=["one-process", "groups"])
+GROUPS = pytest.param(["-n", "1", "--dist=loadgroup"], marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("options", [[], GROUPS], ids=["one-process", "groups"])
 def test_every_test_finds_a_running_server(tmp_path, options):
     """Groups run in another order than they were collected in: the largest first."""
     pytest.importorskip("xdist")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # its graphs take minutes to trace
 torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")
 transformers = pytest.importorskip("transformers")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # its graphs take minutes to trace
 torch = pytest.importorskip("torch")
 pytest.importorskip("timm")
 pytest.importorskip("transformers")

@@ -144,10 +144,12 @@ def test_every_precision_has_the_guard(micro_export: Any, role: str, precision: 
     assert_guarded(graph)
 
 
-SLOW_FAMILIES = [pytest.param(name, marks=pytest.mark.slow) for name in ("sam3", "mobilesam", "edgetam", "samhq")]
+SLOW_FAMILIES = [
+    pytest.param(name, marks=pytest.mark.slow) for name in ("sam1", "sam3", "mobilesam", "edgetam", "samhq")
+]
 
 
-@pytest.mark.parametrize("family", ["sam1", "sam2", *SLOW_FAMILIES])
+@pytest.mark.parametrize("family", ["sam2", *SLOW_FAMILIES])
 def test_every_family_has_the_guard(micro_export: Any, family: str) -> None:
     from support.family_exports import edgetam_micro, mobilesam_micro, sam1_micro, sam3_reduced, samhq_micro
 

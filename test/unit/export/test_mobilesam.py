@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # its graphs take minutes to trace
 torch = pytest.importorskip("torch")
 mobile_sam = pytest.importorskip("mobile_sam")
 onnx = pytest.importorskip("onnx")

@@ -191,7 +191,10 @@ def test_single_mask_choice_is_the_official_one(micro_export: MicroExport) -> No
 
 
 # Rounding changes the micro model with random weights more than the official sizes, which THRESHOLDS is for.
-@pytest.mark.parametrize(("precision", "bar"), [("fp16", 0.99), pytest.param("int8", 0.95, marks=pytest.mark.slow)])
+SMALLER = [pytest.param("fp16", 0.99, marks=pytest.mark.slow), pytest.param("int8", 0.95, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("precision", "bar"), SMALLER)
 def test_smaller_numbers_keep_the_masks(
     micro_export: MicroExport, traced_micro: None, images: Path, tmp_path: Path, precision: str, bar: float
 ) -> None:

@@ -79,7 +79,7 @@ def test_full_disk_while_writing_changes_nothing(
     assert snapshot(old) == before
 
 
-@pytest.mark.parametrize("failing", [1, 2, 3, 4])
+@pytest.mark.parametrize("failing", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 3, 4))])
 def test_failure_in_the_middle_of_installing_is_undone(
     traced_micro: None, old: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:

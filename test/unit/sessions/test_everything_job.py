@@ -92,7 +92,11 @@ def test_an_empty_answer_has_its_reason(session) -> None:
     assert "pred_iou_thresh dropped 12" in answer["reason"]
 
 
-@pytest.mark.parametrize("more", [{}, {"crop_n_layers": 1}, {"crop_n_layers": 3}, {"min_mask_region_area": 9}], ids=str)
+DEEP = pytest.param({"crop_n_layers": 3}, marks=pytest.mark.slow)
+MORE = [{}, {"crop_n_layers": 1}, DEEP, {"min_mask_region_area": 9}]
+
+
+@pytest.mark.parametrize("more", MORE, ids=str)
 @pytest.mark.parametrize("size", [(1, 1), (20_000, 20), (20, 20_000), (2, 1)])
 def test_images_of_odd_sizes_have_an_answer(session, size, more) -> None:
     whole = {**request(points_per_side=1, **ALL, **more), "image": text(image_file(size))}

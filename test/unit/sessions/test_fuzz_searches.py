@@ -74,6 +74,7 @@ def code_of(reply, sent):
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "make", "count"), [("everything", parameters, 150), ("everything_part", part, 800)])
 def test_any_search_for_everything_is_answered_or_refused(name, make, count):
     model, rng, counts = session(), random.Random(1), Counter()

@@ -105,6 +105,7 @@ class TestTracker:
                 assert torch.allclose(shown, official["pred_masks"], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.export
 class TestMemoryTrainer:
     def test_steps_lower_the_loss_and_leave_the_image_half_alone(self, prepared):

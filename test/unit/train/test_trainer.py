@@ -41,6 +41,7 @@ def make_trainer(module, stages, seed=0, optimizer="adamw"):
     return module.Trainer(model, settings, lambda rng, view: example)
 
 
+@pytest.mark.slow
 @pytest.mark.export
 class TestTrainer:
     def test_the_encoder_equals_the_official_one(self, trainer_module):

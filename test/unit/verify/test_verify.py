@@ -84,6 +84,7 @@ def test_command_passes(traced_micro: None, images: Path, capsys: pytest.Capture
     assert "Warning" not in printed.err
 
 
+@pytest.mark.slow
 def test_command_fails_outside_the_bars(traced_micro: None, images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # traced_micro exports the weights of seed 0, whatever is asked for.
     arguments = ["verify", "sam2", "--random", "--size", "micro", "--seed", "1", "-q"]

@@ -151,7 +151,8 @@ def _times(target: Target, rounds: int) -> tuple[Times, Times]:
 
 def _cells(row: Row) -> tuple[str, ...]:
     family = get_family(row.size.family)
-    unknown = "gated" if family.hub else "not known" if family.checkpoints else "none"
+    published = {checkpoint.size for checkpoint in family.checkpoints}
+    unknown = "gated" if family.hub else "not known" if row.size.name in published else "none"
     checkpoint = f"{row.checkpoint / MEGA:.0f}" if row.checkpoint else unknown
     weights = f"{row.parameters / MEGA:.1f}", checkpoint, f"{row.onnx / MEGA:.0f}"
     return family.title or family.label, row.size.name, *weights, _shown(row.encode), _shown(row.click)

@@ -7,6 +7,7 @@ import pytest
 from support.found_masks import found_mask
 
 from triton_sam import ConfigurationError, SAM2AutomaticMaskGenerator, SamAutomaticMaskGenerator
+from triton_sam.client.mask_generator import generator_of
 from triton_sam.everything.parameters import Parameters
 from triton_sam.families import get_family
 from triton_sam.masks import rle_to_mask
@@ -121,3 +122,25 @@ def test_the_client_is_one_of_the_family():
     other = SimpleNamespace(family=get_family("sam3"))
     with pytest.raises(ConfigurationError, match="needs a client of sam2, not of sam3"):
         SAM2AutomaticMaskGenerator(other)
+
+
+def test_generate_takes_the_kind_of_masks_as_sam_hqs_generator_does():
+    client = FakeClient("samhq")
+    generator = SamAutomaticMaskGenerator(client)
+    generator.generate("image.jpg")
+    generator.generate("image.jpg", multimask_output=False)
+    assert [parameters.multimask_output for _, parameters in client.asked] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("mobilesam", SamAutomaticMaskGenerator), ("sam2", SAM2AutomaticMaskGenerator)]
+)
+def test_each_family_has_the_generator_that_its_table_names(family, kind):
+    assert type(generator_of(FakeClient(family))) is kind
+
+
+@pytest.mark.parametrize("family", ["sam3", "edgetam"])
+def test_a_family_without_official_generator(family):
+    known = "sam1, sam2, mobilesam, samhq"
+    with pytest.raises(ConfigurationError, match=f"{family} has no official mask generator: use {known}"):
+        generator_of(FakeClient(family))

@@ -250,6 +250,7 @@ def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> 
         assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))
 
 
+@pytest.mark.nightly
 def test_the_benchmark_searches_words(exported: FamilyExport, server: LocalServer, monkeypatch) -> None:
     """One round over gRPC with one word and two; the official detector takes part."""
     pytest.importorskip("psutil")

@@ -35,7 +35,7 @@ from triton_sam.verify import THRESHOLDS  # noqa: E402
 NO_MASK = torch.zeros(1, 1, 256, 256), torch.zeros(1)
 
 
-@pytest.fixture(scope="module", params=["micro", pytest.param("micro_vit", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["micro", pytest.param("micro_vit", marks=pytest.mark.nightly)])
 def micro(request: pytest.FixtureRequest) -> FamilyExport:
     return samhq_micro(request.param)
 
@@ -49,7 +49,7 @@ def test_several_images_are_encoded_as_one_by_one(micro: FamilyExport) -> None:
     check_that_images_are_encoded_as_one_by_one(micro.files["encoder"], atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fp16_keeps_the_masks(images: Path) -> None:
     micro = samhq_micro()
     official = registry.exporter("samhq").reference(micro.model)

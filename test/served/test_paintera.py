@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from support.conditions import settled
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # the export of all families takes minutes
 for package in ("torch", "segment_anything", "transformers", "onnxruntime"):
     pytest.importorskip(package)
 grpc = pytest.importorskip("tritonclient.grpc")

@@ -101,7 +101,6 @@ def reference(family: str) -> Reference:
     return Sam2Reference(load_sam2(bundled("checkpoints") / f"{BUILT_IN_CHECKPOINT}.pt", None))
 
 
-@pytest.mark.slow
 def test_three_clients_segment_the_same_photo_at_once(server: Any, images: Path) -> None:
     photo, box = images / "coffee.jpg", [180, 60, 420, 330]
     with contextlib.ExitStack() as stack:
@@ -124,11 +123,7 @@ def test_three_clients_segment_the_same_photo_at_once(server: Any, images: Path)
         assert (mask != expected).mean() < 1e-4, family
 
 
-# Those that are slow here are compared with their references by the tests of their exports, too.
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(each, marks=pytest.mark.slow) if each in SMALL else each for each in FAMILIES],
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_served_equals_the_official_predictor(server: Any, images: Path, family: str) -> None:
     with (
         SamTritonClient(server.grpc_url, family) as client,

@@ -66,7 +66,7 @@ def encoded(triton: Any, model: str = "sam2_encoder") -> int:
     return settled(lambda: triton.get_inference_statistics(model).model_stats[0].inference_count)
 
 
-@pytest.mark.parametrize("name", ["sam1", "sam2", pytest.param("sam3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["sam1", "sam2", "sam3"])
 def test_every_way_of_sending_an_image_gives_the_embeddings_of_the_encoder(
     triton: Any, square: Image.Image, name: str
 ) -> None:
@@ -151,7 +151,6 @@ class Calls:
         return [self.ended.get(timeout=60) for _ in range(count)]
 
 
-@pytest.mark.slow
 def test_cancelled_calls_never_reach_the_encoder_and_priority_1_overtakes(triton: Any) -> None:
     grey = np.full((1, 3, 1024, 1024), 0.5, np.float32)
     calls, before = Calls(triton), encoded(triton)

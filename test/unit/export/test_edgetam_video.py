@@ -115,7 +115,6 @@ def official_attention(graphs: Graphs, bare: Any, memories: Arrays) -> np.ndarra
     return torch.cat(rows).numpy()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pointers", [0, 5])
 @pytest.mark.parametrize("ages", [[0], [0, 0, 6, 2, 1]])
 @pytest.mark.parametrize("objects", [1, 3])
@@ -221,7 +220,6 @@ def runner(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield verify.ClientRunner(video)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("as_meta", [True, False])
 def test_every_case(
     graphs: Graphs, runner: verify.ClientRunner, as_meta: bool, monkeypatch: pytest.MonkeyPatch

@@ -80,7 +80,6 @@ def decoded() -> Any:
     return decode
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["hf_token", "hf_mlp", "embedding_encoder", "compress_vit_feat", "embedding_maskfeature"]
 )
@@ -116,7 +115,7 @@ def test_each_object_gets_the_best_of_its_three_masks(decoded: Any) -> None:
     assert len(best) == 3
 
 
-@pytest.mark.parametrize("size", ["vit_tiny", pytest.param("vit_b", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["vit_tiny", "vit_b"])
 def test_official_sizes_are_those_of_the_package(size: str, tmp_path: Path) -> None:
     official = segment_anything_hq.sam_model_registry[size]()
     built = build_model(size)

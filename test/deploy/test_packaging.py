@@ -92,6 +92,7 @@ def test_pixi_extras_are_those_of_the_project():
         assert set(table.get("triton-sam", {}).get("extras", [])) <= known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_task_starts(command):
     program, *arguments = shlex.split(command)

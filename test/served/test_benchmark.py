@@ -80,6 +80,7 @@ def results(running, repository):
     return found
 
 
+@pytest.mark.slow
 def test_everything_is_measured(results):
     assert results.complete
     assert {row.section for row in results.rows} == set(SECTIONS) - {"words"}  # SAM2 has no words
@@ -96,6 +97,7 @@ def test_everything_is_measured(results):
     assert len({row.key for row in results.rows}) == len(results.rows)
 
 
+@pytest.mark.slow
 def test_every_encode_computes_and_an_upload_does_not(results):
     upload = results.find("latency", "upload", "session", "http")
     encode = results.find("latency", "encode", "session", "http")
@@ -115,6 +117,7 @@ def test_clicks_through_shared_memory_have_the_same_masks(running, protocol):
     target.close()
 
 
+@pytest.mark.slow
 def test_load_includes_the_servers_own_metrics(results):
     (row,) = results.of("load")
     assert row.ms.n >= 1
@@ -125,6 +128,7 @@ def test_load_includes_the_servers_own_metrics(results):
     assert row.more["session_queue_ms"] >= 0
 
 
+@pytest.mark.slow
 def test_speculative_rows_count_the_servers_decodes(results):
     rows = {row.what: row.more for row in results.of("speculative")}
     queued = next(more for what, more in rows.items() if "queued at once" in what)
@@ -132,6 +136,7 @@ def test_speculative_rows_count_the_servers_decodes(results):
     assert queued["computed"] < queued["asked"]
 
 
+@pytest.mark.slow
 def test_bars_are_judged_where_they_were_measured(results):
     names = [threshold.name for threshold in judge(results)]
     assert any("decode in process" in name for name in names)
@@ -139,6 +144,7 @@ def test_bars_are_judged_where_they_were_measured(results):
     assert not any("PyTorch" in name for name in names)
 
 
+@pytest.mark.slow
 def test_json_fits_the_schema_and_is_read_back(results):
     data = json.loads(json.dumps(to_json(results)))
     assert problem(data) == ""
@@ -147,6 +153,7 @@ def test_json_fits_the_schema_and_is_read_back(results):
     assert again.about["model"] == data["model"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "value"), [("rows", [{"section": "latency"}]), ("format", 99), ("machine", {}), ("extra", 1)]
 )
@@ -155,6 +162,7 @@ def test_the_schema_refuses_wrong_data(results, place, value):
     assert problem({**data, place: value}) != ""
 
 
+@pytest.mark.slow
 def test_csv_has_a_line_for_each_row(results):
     lines = list(csv.DictReader(io.StringIO(to_csv(results))))
     assert len(lines) == len(results.rows)
@@ -175,6 +183,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_the_files_of_a_report_open(results, tmp_path):
     paths = write_report(results, tmp_path / "new folder")
     names = {path.name for path in paths}
@@ -203,6 +212,7 @@ def test_the_files_of_a_report_open(results, tmp_path):
     assert load(tmp_path / "new folder" / "result.json").rows[0].key == results.rows[0].key
 
 
+@pytest.mark.slow
 def test_the_report_of_a_stopped_run_says_so(results):
     stopped = copy.deepcopy(results)
     stopped.complete = False
@@ -285,6 +295,7 @@ def test_ctrl_c_keeps_the_measurements(running, tmp_path):
     assert "stopped before its end" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_diff_of_the_command(results, tmp_path, capsys):
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(json.dumps(to_json(results)))

@@ -48,7 +48,11 @@ def streamed(triton, more: dict, image_id: str = "none"):
 
 @pytest.mark.parametrize(
     ("more", "streams"),
-    [({}, 1), ({"crop_n_layers": 1, "points_per_side": 3}, 5), ({"adaptive": True, "points_per_side": 7}, 2)],
+    [
+        ({}, 1),
+        pytest.param({"crop_n_layers": 1, "points_per_side": 3}, 5, marks=pytest.mark.slow),
+        pytest.param({"adaptive": True, "points_per_side": 7}, 2, marks=pytest.mark.slow),
+    ],
     ids=["grid", "crops", "adaptive"],
 )
 def test_a_stream_finds_the_same_as_single_requests(session_server, triton, content, more, streams):
@@ -65,6 +69,7 @@ def test_a_stream_finds_the_same_as_single_requests(session_server, triton, cont
     assert steps[-1].done == steps[-1].total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AsyncSAM2TritonClient, SpeculativeSAM2Client])
 def test_the_async_clients_take_the_stream(session_server, triton, content, kind):
     async def search():
@@ -104,6 +109,7 @@ def test_a_search_that_ends_decodes_no_more_than_its_part(session_server, triton
     assert count(triton, STREAM) - before <= 1
 
 
+@pytest.mark.slow
 def test_an_image_that_the_server_lost_is_sent_again(session_server, content):
     rng = np.random.default_rng(0)
     with SAM2TritonClient(session_server.grpc_url, embeddings="server") as client:

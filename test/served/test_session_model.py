@@ -59,6 +59,7 @@ def test_masks_are_those_of_encoder_and_decoder(session_server, content, protoco
                     assert (got.logits is None) is not logits
 
 
+@pytest.mark.slow
 def test_more_than_one_request_may_carry_goes_through_the_decoder(client, content):
     client.set_image(content)
     masks, _ = client.predict(box=[[1, 1, 50, 50]] * (MAX_OBJECTS + 1))

@@ -128,6 +128,7 @@ def test_corners_are_added_and_removed(outlined):
     assert np.array_equal(masks_of(page)[NAME], before)
 
 
+@pytest.mark.slow
 def test_corners_are_moved_and_removed_by_the_keyboard(outlined):
     page = outlined
     keyboard = page.page.keyboard
@@ -158,6 +159,7 @@ def test_corners_are_moved_and_removed_by_the_keyboard(outlined):
     assert np.array_equal(masks_of(page)[NAME], before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["key", "button"])
 def test_a_corner_is_added_without_a_pointer(outlined, way):
     page = outlined
@@ -180,6 +182,7 @@ def test_a_corner_is_added_without_a_pointer(outlined, way):
     assert len(corners_of(page)) == len(corners)
 
 
+@pytest.mark.slow
 def test_the_outline_has_as_many_corners_as_the_user_wants(outlined):
     page = outlined
     before = masks_of(page)[NAME]
@@ -209,6 +212,7 @@ def test_the_outline_has_as_many_corners_as_the_user_wants(outlined):
     assert kept.all()
 
 
+@pytest.mark.slow
 def test_the_arrow_keys_leave_the_cursor_for_the_corners(outlined):
     page = outlined
     keyboard = page.page.keyboard
@@ -223,6 +227,7 @@ def test_the_arrow_keys_leave_the_cursor_for_the_corners(outlined):
     edited(page, 0)
 
 
+@pytest.mark.slow
 def test_a_move_by_arrow_keys_is_kept_when_the_user_goes_to_another_image(outlined, images):
     page = outlined
     keyboard = page.page.keyboard
@@ -249,6 +254,7 @@ def test_a_move_by_arrow_keys_is_kept_when_the_user_goes_to_another_image(outlin
     assert differs_only_within(before, after, [previous, corner, following, moved])
 
 
+@pytest.mark.slow
 def test_an_outline_that_failed_is_tried_again(outlined):
     page = outlined
     corners_of(page)
@@ -264,6 +270,7 @@ def test_an_outline_that_failed_is_tried_again(outlined):
     assert len(corners_of(page)) >= 3
 
 
+@pytest.mark.slow
 def test_corners_are_moved_added_and_removed_by_touch(browser, service, images):
     from support.running_browser import open_phone
 

@@ -75,6 +75,7 @@ def test_a_page_of_another_version_asks_to_be_reloaded(browser, service, monkeyp
     context.close()
 
 
+@pytest.mark.slow
 def test_another_model_answers_after_a_switch(browser, images, tmp_path):
     """The same objects, asked of the other pair, which gets the picture by itself; and back again."""
     for role in ("encoder", "decoder"):

@@ -1,13 +1,11 @@
-"""Half an hour of all kinds of requests at once: memory and file handles of server, service and clients stay flat.
+"""An hour of all kinds of requests at once: memory and file handles of server, service and clients stay flat.
 
 The test runs only if the long runs have their full length, and it takes the given number of minutes:
 
-    TRITON_SAM_SOAK=full TRITON_SAM_SOAK_MINUTES=30 pytest -m slow -s test/slow/test_endurance.py
+    TRITON_SAM_SOAK=full TRITON_SAM_SOAK_MINUTES=60 pytest -m slow -s test/slow/test_endurance.py
 """
 
-import asyncio
 import contextlib
-import itertools
 import os
 import statistics
 import subprocess
@@ -20,32 +18,52 @@ import httpx
 import psutil
 import pytest
 from support.conditions import wait_until
-from support.soak import CALL_TIMEOUT, FULL, draw_image, small_cache_server, total_memory  # noqa: F401 - a fixture
+from support.drawn_data_set import write_scenes
+from support.large_images import draw, write_tiff
+from support.soak import CALL_TIMEOUT, FULL, small_cache_server, total_memory  # noqa: F401 - a fixture
+from support.soak_users import (
+    annotate_batches,
+    call_adapter,
+    call_service,
+    click_with_sync_client,
+    look_at_a_large_image,
+    move_with_speculative_client,
+    search_for_everything,
+    track_videos,
+)
 
-from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
-from triton_sam.errors import ImageError, PromptError
+from triton_sam import local_server
 from triton_sam.local_server.ports import choose_ports
 
-MINUTES = float(os.environ.get("TRITON_SAM_SOAK_MINUTES", "30"))
+MINUTES = float(os.environ.get("TRITON_SAM_SOAK_MINUTES", "60"))
 SAMPLE_SECONDS = 5.0
-IMAGES = 60
-"""Number of different images, more than the server's cache holds."""
 GROWTH, SPARE_BYTES, SPARE_HANDLES = 1.05, 16 << 20, 8
 """The growth that is allowed between the medians of the second and of the last third of the run."""
 
 pytestmark = [
+    pytest.mark.export,
     pytest.mark.slow,
     pytest.mark.timeout(3 * 3600),
-    pytest.mark.skipif(not FULL, reason="takes half an hour: set TRITON_SAM_SOAK=full"),
+    pytest.mark.skipif(not FULL, reason="takes an hour: set TRITON_SAM_SOAK=full"),
 ]
 
 
 @pytest.fixture(scope="module")
-def service(small_cache_server):
-    """The URL and the process id of a service in a process of its own."""
+def video_server(video_models):
+    """A server of the models for videos."""
+    with local_server.LocalServer(video_models.repository) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def service(small_cache_server, tmp_path_factory):
+    """The URL and the process id of a service in a process of its own, with all adapters and one slide."""
+    slides = tmp_path_factory.mktemp("slides")
+    write_tiff(slides / "slide.tif", draw([(1510, 905, 1700, 1300)]))
     port = choose_ports("127.0.0.1", {"service": 0})["service"]
     command = [sys.executable, "-m", "triton_sam", "service", "--url", small_cache_server.grpc_url, "--port", str(port)]
-    process = subprocess.Popen([*command, "--timeout", str(CALL_TIMEOUT)], stderr=subprocess.DEVNULL)
+    command += ["--adapters", "--large-images", str(slides), "--timeout", str(CALL_TIMEOUT)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
 
     def answers():
@@ -59,55 +77,6 @@ def service(small_cache_server):
     finally:
         process.terminate()
         process.wait(60)
-
-
-def click_with_sync_client(url, count):
-    """Simulate a user of the sync client, with images, clicks and mistakes. Every 20 images, a new client is used."""
-    for turn in itertools.count():
-        with SAM2TritonClient(url, timeout=CALL_TIMEOUT) as client:
-            for number in range(20):
-                client.set_image(draw_image((20 * turn + number) % IMAGES))
-                client.predict([[60.0, 50.0]])
-                client.segment([[20.0, 30.0]], logits=False)
-                yield count("clicks", 2)
-                for error, mistake in (
-                    (ImageError, lambda: client.set_image(b"no image")),
-                    (PromptError, lambda: client.predict([[float("nan"), 1.0]])),
-                ):
-                    with pytest.raises(error):
-                        mistake()
-                    yield count("mistakes")
-
-
-def move_with_speculative_client(url, count):
-    """Simulate a mouse that moves over images. Most of its positions are replaced before they are sent."""
-
-    async def move(client):
-        tasks = [(await client.predict_async([[5.0 + n, 40.0]], session_id="mouse"))[1] for n in range(20)]
-        client.cancel_session_requests("mouse")
-        await asyncio.wait(tasks)
-        return tasks[-1].result()
-
-    for turn in itertools.count():
-        with SpeculativeSAM2Client(url, timeout=CALL_TIMEOUT) as client:
-            for number in range(20):
-                client.set_image(draw_image((7 * turn + number) % IMAGES))
-                asyncio.run(move(client))
-                yield count("positions", 20)
-
-
-def call_service(url, count):
-    """Simulate a client of the service, with uploads, masks and mistakes."""
-    for turn in itertools.count():
-        with httpx.Client(base_url=url, timeout=CALL_TIMEOUT) as http:
-            for number in range(20):
-                content = draw_image((11 * turn + number) % IMAGES)
-                answer = http.post("/v1/images", files={"image": ("image.png", content)})
-                assert answer.status_code == 201, answer.text
-                path = f"/v1/images/{answer.json()['id']}/segment"
-                for body, status in (({"points": [[60, 50]]}, 200), ({"points": "here"}, 422)):
-                    assert http.post(path, json=body).status_code == status
-                yield count("service requests", 3)
 
 
 class ResourceSamples:
@@ -135,9 +104,10 @@ class ResourceSamples:
         return statistics.median(values[third : 2 * third]), statistics.median(values[-third:])
 
 
-def test_memory_and_file_handles_stay_flat(small_cache_server, service):
+def test_memory_and_file_handles_stay_flat(small_cache_server, video_server, service, tmp_path):
     url, pid = service
-    resources = ResourceSamples({"server": small_cache_server.pid, "service": pid, "clients": os.getpid()})
+    servers = {"server": small_cache_server.pid, "video server": video_server.pid}
+    resources = ResourceSamples({**servers, "service": pid, "clients": os.getpid()})
     done, stop = Counter(), threading.Event()
 
     def count(kind, number=1):
@@ -154,6 +124,11 @@ def test_memory_and_file_handles_stay_flat(small_cache_server, service):
         move_with_speculative_client(small_cache_server.http_url, count),
         move_with_speculative_client(small_cache_server.grpc_url, count),
         call_service(url, count),
+        call_adapter(url, count),
+        look_at_a_large_image(url, count),
+        search_for_everything(small_cache_server.grpc_url, count),
+        track_videos(video_server.grpc_url, count),
+        annotate_batches(small_cache_server.http_url, count, write_scenes(tmp_path / "scenes", 5), tmp_path),
     ]
     with ThreadPoolExecutor(len(users)) as pool:
         jobs = [pool.submit(run_until_stop, steps) for steps in users]

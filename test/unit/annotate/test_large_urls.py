@@ -118,6 +118,7 @@ def test_a_storage_that_is_away_for_a_moment_is_asked_again(storage: Storage, na
     assert not storage.failures or name.endswith(".tif")  # one block holds the whole file, which was read before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_storage_that_is_lost_ends_the_run_and_marks_no_tile_as_bad(
     storage: Storage, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -102,11 +102,13 @@ def test_full_size_masks_are_the_official_ones(size: tuple[int, int]) -> None:
     np.testing.assert_allclose(full_size_logits(logits, size, FAMILY), expected.numpy(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_export_equals_the_official_predictor(micro: FamilyExport, images: Path, tmp_path: Path) -> None:
     rows = rows_of_a_tall_image(Sam1Reference(micro.model), micro, "sam1", images, tmp_path)
     assert max(row.score_diff for row in rows) < 1e-4
 
 
+@pytest.mark.slow
 def test_the_official_onnx_decoder_gives_the_official_masks_with_our_embeddings(
     micro: FamilyExport, images: Path
 ) -> None:
@@ -137,6 +139,7 @@ def test_the_official_onnx_decoder_gives_the_official_masks_with_our_embeddings(
             assert intersection_over_union(found, mask) > 0.999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["encoder", "decoder"])
 def test_signature_is_the_wire_contract(micro: FamilyExport, role: str) -> None:
     spec = getattr(Sam1, role)
@@ -150,12 +153,14 @@ def test_signature_is_the_wire_contract(micro: FamilyExport, role: str) -> None:
     assert all(np.isfinite(array).all() for array in run_warm_up(micro.files[role], committed))
 
 
+@pytest.mark.slow
 def test_padding_token_is_there_without_a_box_only(decoder: Any) -> None:
     point, box = [[300, 400]], [[100, 200], [500, 600]]
     assert far(decoder([point], [[1]]), decoder([[*point, [0, 0]]], [[1, -1]])) > 1e-3
     assert far(decoder([box], [[2, 3]]), decoder([[*box, [0, 0]]], [[2, 3, -1]])) > 1e-3
 
 
+@pytest.mark.slow
 def test_prompts_of_different_length_in_one_batch(decoder: Any) -> None:
     nothing = [7, 7]
     rows = [([[300, 400]], [1]), ([[1, 2], [500, 600]], [2, 3]), ([[1, 2], [500, 600], [90, 80]], [2, 3, 0])]
@@ -167,6 +172,7 @@ def test_prompts_of_different_length_in_one_batch(decoder: Any) -> None:
     assert far(together, {name: np.concatenate([row[name] for row in alone]) for name in together}) < 1e-5
 
 
+@pytest.mark.slow
 def test_mask_alone_and_defaults(decoder: Any) -> None:
     mask = {
         "mask_input": np.random.default_rng(3).standard_normal((1, 1, 256, 256), dtype=np.float32),
@@ -178,6 +184,7 @@ def test_mask_alone_and_defaults(decoder: Any) -> None:
     assert far(decoder([[[1, 1]]], [[1]]), decoder([[[1, 1]]], [[1]], **off)) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_weights_above_the_limit(
     micro: FamilyExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
@@ -213,6 +220,7 @@ def test_official_sizes_are_those_of_the_package() -> None:
     assert {name: tensor.shape for name, tensor in built.items()} == shapes
 
 
+@pytest.mark.slow
 def test_checkpoint_and_other_image_size(micro: FamilyExport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sam_vit_b_01ec64.pth"
     torch.save(micro.model.state_dict(), path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.export
+pytestmark = [pytest.mark.export, pytest.mark.slow]  # the exports take a minute
 torch = pytest.importorskip("torch")
 pytest.importorskip("sam2")
 onnx = pytest.importorskip("onnx")
@@ -38,7 +38,7 @@ TOLERANCE = 1e-4
     params=[
         (MICRO, 512),
         pytest.param((MICRO, 1024), marks=pytest.mark.nightly),
-        pytest.param((TINY, 512), marks=pytest.mark.slow),
+        (TINY, 512),
         pytest.param((TINY_20, 512), marks=pytest.mark.nightly),
     ],
     ids=["micro", "micro at 1024", "tiny", "tiny of SAM2.0"],
@@ -96,7 +96,6 @@ def test_memory_attention(graphs: Graphs, objects: int, history: str) -> None:
     assert difference(graphs.run(MEMORY_ATTENTION, own)["conditioned_embeddings"], expected) < TOLERANCE
 
 
-@pytest.mark.slow
 def test_memory_attention_of_standard_operators(graphs: Graphs) -> None:
     graph = graphs.graph(MEMORY_ATTENTION, standard=True)
     assert {node.domain for node in graph.graph.node} == {""}

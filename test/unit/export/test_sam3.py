@@ -88,6 +88,7 @@ def test_encoder_input_is_the_official_one(images: Path) -> None:
     np.testing.assert_allclose(encoder_input(image, FAMILY), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_export_equals_the_official_model(reduced: FamilyExport, images: Path) -> None:
     rows = verify(
         Sam3Reference(reduced.model), images / "coffee.jpg", {"onnxruntime": OnnxClient(reduced.files, "sam3")}
@@ -96,6 +97,7 @@ def test_export_equals_the_official_model(reduced: FamilyExport, images: Path) -
     assert all(row.passes(BARS["fp32"]) for row in rows), format_table(rows, BARS["fp32"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["encoder", "decoder"])
 def test_signature_is_the_published_one(reduced: FamilyExport, role: str) -> None:
     spec = getattr(Sam3, role)
@@ -111,6 +113,7 @@ def test_signature_is_the_published_one(reduced: FamilyExport, role: str) -> Non
     assert all(np.isfinite(array).all() for array in run_warm_up(reduced.files[role], committed))
 
 
+@pytest.mark.slow
 def test_exactly_one_padding_token(decoder: Any) -> None:
     points, labels = [[[[300, 400]]]], [[[1]]]
     assert far(decoder(points, labels), decoder([[[[300, 400], [0, 0]]]], [[[1, -1]]])) < 1e-5
@@ -118,12 +121,14 @@ def test_exactly_one_padding_token(decoder: Any) -> None:
     assert far(decoder(points, labels), twice) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_box_is_a_box_or_two_points(decoder: Any) -> None:
     none, box = np.zeros((1, 1, 0, 2)), [[[100, 200, 500, 600]]]
     as_points = decoder([[[[100, 200], [500, 600]]]], [[[2, 3]]])
     assert far(decoder(none, np.zeros((1, 1, 0)), box), as_points) < 1e-5
 
 
+@pytest.mark.slow
 def test_prompts_of_different_length_in_one_batch(decoder: Any) -> None:
     rows = [([[300, 400]], [1]), ([[1, 2], [500, 600], [90, 80]], [1, 0, 1])]
     alone = [decoder([[points]], [[labels]]) for points, labels in rows]
@@ -135,6 +140,7 @@ def test_prompts_of_different_length_in_one_batch(decoder: Any) -> None:
         assert far(together, {name: np.concatenate([row[name] for row in alone], axis=1) for name in together}) < 1e-5
 
 
+@pytest.mark.slow
 def test_images_times_prompts(decoder: Any) -> None:
     points = np.random.default_rng(1).uniform(0, 1008, (2, 3, 2, 2))
     labels, boxes = np.ones((2, 3, 2)), np.sort(np.random.default_rng(2).uniform(0, 1008, (2, 3, 4)))
@@ -154,6 +160,7 @@ def test_best_of_three() -> None:
     assert FAMILY.read_masks(outputs, True)[0].shape == (2, 3, 288, 288)
 
 
+@pytest.mark.slow
 def test_mask_prompt_is_refused(reduced: FamilyExport, images: Path) -> None:
     client = OnnxClient(reduced.files, "sam3")
     client.image_embeddings = client.encode(np.zeros((8, 8, 3), np.uint8))
@@ -161,6 +168,7 @@ def test_mask_prompt_is_refused(reduced: FamilyExport, images: Path) -> None:
         client.predict([[1, 1]], mask_input=np.zeros((288, 288)))
 
 
+@pytest.mark.slow
 def test_placement_of_no_memory(reduced: FamilyExport) -> None:
     pixels = torch.rand(1, 3, 1008, 1008)
     with torch.no_grad():
@@ -171,6 +179,7 @@ def test_placement_of_no_memory(reduced: FamilyExport) -> None:
     assert torch.allclose(meta[2] - published[2], added.expand_as(meta[2]), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_checkpoint_folder(reduced: FamilyExport, tmp_path: Path) -> None:
     folder = tmp_path / "sam3"
     reduced.model.save_pretrained(folder)

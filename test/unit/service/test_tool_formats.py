@@ -30,7 +30,7 @@ def blobs(seed: int, size: float, shape: tuple[int, int] = (60, 80)) -> np.ndarr
 @pytest.mark.parametrize("size", [0.0, 0.7, 1.5, 3.0])
 def test_polygons_of_pixels_fill_to_the_mask(size):
     cv2 = pytest.importorskip("cv2")
-    for seed in range(10):
+    for seed in range(10 if size else 2):  # white noise has a thousand parts
         mask = blobs(seed, size)
         pixels = np.zeros(mask.shape, np.uint8)
         for ring in pixel_polygons(mask):

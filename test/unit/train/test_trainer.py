@@ -267,6 +267,7 @@ class TestCommand:
         source.wait(True, lambda: False)
         assert alive == []
 
+    @pytest.mark.slow
     def test_easy_scenes_are_not_drawn_if_no_view_needs_them(self, main, tmp_path):
         with pytest.raises(ConfigurationError, match="there are no scenes of 512 px"):
             main(["--out", str(tmp_path), "--stages", "256/1024:1", "--shards", "0"])
@@ -290,6 +291,7 @@ class TestCommand:
             main(["--out", str(tmp_path / "out"), *options])
         assert not (tmp_path / "out").exists()
 
+    @pytest.mark.slow
     def test_the_script_reports_an_error_in_one_line(self, tmp_path):
         (tmp_path / "file").touch()
         for options in (["--out", "x", "--rate", "0"], ["--out", str(tmp_path / "file")]):

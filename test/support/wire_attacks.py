@@ -10,8 +10,10 @@ TRITON_TYPES = {
     "bool": "BOOL", "str": "BYTES",
 }  # fmt: skip
 WIDTHS = {"FP64": 8, "FP32": 4, "FP16": 2, "INT64": 8, "INT32": 4, "UINT8": 1, "BOOL": 1, "BYTES": 0}
-LARGEST = 48 << 20
-"""Bytes of the largest tensor that is sent whole; a larger one is announced, and has no content."""
+LARGEST = 96 << 20
+"""Bytes of the largest tensor that is sent whole; a larger one is announced, and has no content.
+
+The finest map of SAM3 has 81 MiB."""
 
 
 def send(protocol: Any, client: Any, model: str, request: list[dict]) -> str | None:

@@ -95,7 +95,7 @@ def test_instances_equal_the_official_detector(exported: FamilyExport, server: L
     assert len(rows) == 21
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.nightly)])
 def test_served_models_equal_the_official_model(exported: FamilyExport, server: LocalServer, protocol: str) -> None:
     """The four models by themselves: logits of masks, boxes and scores of all 200 queries."""
     with SAM2TritonClient(getattr(server, f"{protocol}_url"), "sam3", timeout=300) as client:

@@ -24,7 +24,12 @@ from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
 
 
 @pytest.mark.parametrize(
-    ("family", "package"), [("edgetam", "timm"), ("mobilesam", "mobile_sam"), ("samhq", "segment_anything_hq")]
+    ("family", "package"),
+    [
+        pytest.param("edgetam", "timm", marks=pytest.mark.nightly),
+        ("mobilesam", "mobile_sam"),
+        pytest.param("samhq", "segment_anything_hq", marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.usefixtures("clean_environment")
 def test_setup_downloads_and_exports(

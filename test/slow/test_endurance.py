@@ -132,18 +132,20 @@ def test_memory_and_file_handles_stay_flat(small_cache_server, video_server, ser
     ]
     with ThreadPoolExecutor(len(users)) as pool:
         jobs = [pool.submit(run_until_stop, steps) for steps in users]
-        # The loop counts samples and not time, because a clock goes on while the machine is suspended.
-        for _ in range(int(60 * MINUTES / SAMPLE_SECONDS)):
-            if any(job.done() for job in jobs):
-                break
-            resources.sample()
-            if len(resources.samples["server"]) % 24 == 0:
-                print(
-                    f"\n{dict(done)}, { ({name: samples[-1] for name, samples in resources.samples.items()}) }",
-                    flush=True,
-                )
-            stop.wait(SAMPLE_SECONDS)
-        stop.set()
+        try:
+            # The loop counts samples and not time, because a clock goes on while the machine is suspended.
+            for _ in range(int(60 * MINUTES / SAMPLE_SECONDS)):
+                if any(job.done() for job in jobs):
+                    break
+                resources.sample()
+                if len(resources.samples["server"]) % 24 == 0:
+                    print(
+                        f"\n{dict(done)}, { ({name: samples[-1] for name, samples in resources.samples.items()}) }",
+                        flush=True,
+                    )
+                stop.wait(SAMPLE_SECONDS)
+        finally:
+            stop.set()  # also after Ctrl-C, or the pool waits for ever
         for job in jobs:
             job.result()
     for name in resources.samples:

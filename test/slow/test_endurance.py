@@ -1,11 +1,13 @@
 """An hour of all kinds of requests at once: memory and file handles of server, service and clients stay flat.
 
-The test runs only if the long runs have their full length, and it takes the given number of minutes:
+The test runs only if the long runs have their full length, and it takes the given number of minutes and clients:
 
-    TRITON_SAM_SOAK=full TRITON_SAM_SOAK_MINUTES=60 pytest -m slow -s test/slow/test_endurance.py
+    TRITON_SAM_SOAK=full TRITON_SAM_SOAK_MINUTES=60 TRITON_SAM_SOAK_CLIENTS=10 \\
+        pytest -m slow -s test/slow/test_endurance.py
 """
 
 import contextlib
+import itertools
 import os
 import statistics
 import subprocess
@@ -36,6 +38,7 @@ from triton_sam import local_server
 from triton_sam.local_server.ports import choose_ports
 
 MINUTES = float(os.environ.get("TRITON_SAM_SOAK_MINUTES", "60"))
+CLIENTS = int(os.environ.get("TRITON_SAM_SOAK_CLIENTS", "10"))
 SAMPLE_SECONDS = 5.0
 GROWTH, SPARE_BYTES, SPARE_HANDLES = 1.05, 16 << 20, 8
 """The growth that is allowed between the medians of the second and of the last third of the run."""
@@ -118,17 +121,22 @@ def test_memory_and_file_handles_stay_flat(small_cache_server, video_server, ser
             if stop.is_set():
                 return
 
+    grpc_url = small_cache_server.grpc_url
+    kinds = [
+        lambda: click_with_sync_client(small_cache_server.http_url, count),
+        lambda: click_with_sync_client(grpc_url, count),
+        lambda: move_with_speculative_client(small_cache_server.http_url, count),
+        lambda: move_with_speculative_client(grpc_url, count),
+        lambda: call_service(url, count),
+        lambda: call_adapter(url, count),
+        lambda: look_at_a_large_image(url, count),
+        lambda: search_for_everything(grpc_url, count),
+        lambda: track_videos(video_server.grpc_url, count),
+    ]
+    scenes = write_scenes(tmp_path / "scenes", 5)
     users = [
-        click_with_sync_client(small_cache_server.http_url, count),
-        click_with_sync_client(small_cache_server.grpc_url, count),
-        move_with_speculative_client(small_cache_server.http_url, count),
-        move_with_speculative_client(small_cache_server.grpc_url, count),
-        call_service(url, count),
-        call_adapter(url, count),
-        look_at_a_large_image(url, count),
-        search_for_everything(small_cache_server.grpc_url, count),
-        track_videos(video_server.grpc_url, count),
-        annotate_batches(small_cache_server.http_url, count, write_scenes(tmp_path / "scenes", 5), tmp_path),
+        annotate_batches(small_cache_server.http_url, count, scenes, tmp_path),
+        *(kind() for kind in itertools.islice(itertools.cycle(kinds), CLIENTS - 1)),
     ]
     with ThreadPoolExecutor(len(users)) as pool:
         jobs = [pool.submit(run_until_stop, steps) for steps in users]

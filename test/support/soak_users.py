@@ -8,7 +8,9 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -25,10 +27,19 @@ CLICK = (1600, 1000)
 """Pixel of the large image that users click."""
 
 
+class PatientClient(httpx.Client):
+    """A client of the service that repeats a request as long as the service is busy."""
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        while (answer := super().send(request, **options)).status_code == 503:
+            time.sleep(float(answer.headers["Retry-After"]))
+        return answer
+
+
 def click_with_sync_client(url, count):
     """Simulate a user of the sync client, with images, clicks and mistakes. Every 20 images, a new client is used."""
     for turn in itertools.count():
-        with SAM2TritonClient(url, timeout=CALL_TIMEOUT) as client:
+        with SAM2TritonClient(url, timeout=CALL_TIMEOUT, busy="wait") as client:
             for number in range(20):
                 client.set_image(draw_image((20 * turn + number) % IMAGES))
                 client.predict([[60.0, 50.0]])
@@ -53,7 +64,7 @@ def move_with_speculative_client(url, count):
         return tasks[-1].result()
 
     for turn in itertools.count():
-        with SpeculativeSAM2Client(url, timeout=CALL_TIMEOUT) as client:
+        with SpeculativeSAM2Client(url, timeout=CALL_TIMEOUT, busy="wait") as client:
             for number in range(20):
                 client.set_image(draw_image((7 * turn + number) % IMAGES))
                 asyncio.run(move(client))
@@ -63,7 +74,7 @@ def move_with_speculative_client(url, count):
 def call_service(url, count):
     """Simulate a client of the service, with uploads, masks and mistakes."""
     for turn in itertools.count():
-        with httpx.Client(base_url=url, timeout=CALL_TIMEOUT) as http:
+        with PatientClient(base_url=url, timeout=CALL_TIMEOUT) as http:
             for number in range(20):
                 content = draw_image((11 * turn + number) % IMAGES)
                 answer = http.post("/v1/images", files={"image": ("image.png", content)})
@@ -85,7 +96,7 @@ def search_for_everything(url, count):
         raise GivenUpError
 
     for turn in itertools.count():
-        with SAM2TritonClient(url, timeout=CALL_TIMEOUT) as client:
+        with SAM2TritonClient(url, timeout=CALL_TIMEOUT, busy="wait") as client:
             for number in range(20):
                 content = draw_image((13 * turn + number) % IMAGES)
                 assert client.everything(content, **thresholds)
@@ -105,7 +116,7 @@ def track_videos(url, count):
     """Simulate a user who tracks one object after the other, each in a session of its own, with mistakes."""
     frames = [_frame(index) for index in range(VIDEO_FRAMES)]
     while True:
-        with SAM2VideoClient(url, timeout=CALL_TIMEOUT) as client:
+        with SAM2VideoClient(url, timeout=CALL_TIMEOUT, busy="wait") as client:
             for _ in range(5):
                 with client.open(frames) as video:
                     video.add(0, 1, points=[[25, 45]])
@@ -118,7 +129,7 @@ def track_videos(url, count):
 def call_adapter(url, count):
     """Simulate a tool that speaks Osam's protocol, with mistakes."""
     prompt = {"points": [[60, 50]], "point_labels": [1]}
-    with httpx.Client(base_url=url, timeout=CALL_TIMEOUT) as http:
+    with PatientClient(base_url=url, timeout=CALL_TIMEOUT) as http:
         for turn in itertools.count():
             image = base64.b64encode(draw_image(17 * turn % IMAGES)).decode()
             for each, status in ((image, 200), ("no image", 422)):
@@ -129,7 +140,7 @@ def call_adapter(url, count):
 
 def look_at_a_large_image(url, count):
     """Simulate a user who moves over a slide and clicks, with mistakes."""
-    with httpx.Client(base_url=url, timeout=CALL_TIMEOUT) as http:
+    with PatientClient(base_url=url, timeout=CALL_TIMEOUT) as http:
         (listed,) = http.get("/v1/large").json()["images"]
         path = f"/v1/large/{listed['id']}"
         for turn in itertools.count():

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -154,6 +155,35 @@ def test_threads_share_one_client(url, images):
             jobs = [(name, pool.submit(client.predict, POINT, image=encoded[name])) for name in names * 4]
             for name, job in jobs:
                 np.testing.assert_array_equal(job.result()[0], expected[name])
+
+
+def test_no_thread_gets_the_answer_of_another(service_triton, images, monkeypatch):
+    """tritonclient keeps the running call in an attribute of its client, where another thread may replace it."""
+    grpc = pytest.importorskip("tritonclient.grpc")
+    both = threading.Barrier(2)
+
+    class Watched(grpc.InferenceServerClient):
+        """Lets each thread wait until the other one has a running call, too, if the other one can."""
+
+        @property
+        def _call_future(self):
+            return self.running
+
+        @_call_future.setter
+        def _call_future(self, running):
+            self.running = running
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+
+    names = ["shapes.jpg", "coffee.jpg"]
+    with SAM2TritonClient(service_triton.grpc_url) as client:
+        encoded = {name: client.encode(images / name) for name in names}
+        expected = {name: client.predict(POINT, image=encoded[name])[0] for name in names}
+    monkeypatch.setattr(grpc, "InferenceServerClient", Watched)
+    with SAM2TritonClient(service_triton.grpc_url) as client, ThreadPoolExecutor(2) as pool:
+        jobs = {name: pool.submit(client.predict, POINT, image=encoded[name]) for name in names}
+        for name, job in jobs.items():
+            np.testing.assert_array_equal(job.result()[0], expected[name])
 
 
 def test_wrong_use_is_one_clear_error_and_the_image_stays(client):

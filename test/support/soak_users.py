@@ -87,7 +87,7 @@ def call_service(url, count):
 
 def search_for_everything(url, count):
     """Simulate a user who looks for all objects, and gives up a search now and then."""
-    thresholds = {"points_per_side": 4, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
+    thresholds: dict[str, Any] = {"points_per_side": 4, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
 
     class GivenUpError(Exception):
         pass
@@ -116,7 +116,7 @@ def track_videos(url, count):
     """Simulate a user who tracks one object after the other, each in a session of its own, with mistakes."""
     frames = [_frame(index) for index in range(VIDEO_FRAMES)]
     while True:
-        with SAM2VideoClient(url, timeout=CALL_TIMEOUT, busy="wait") as client:
+        with SAM2VideoClient(url, timeout=CALL_TIMEOUT) as client:
             for _ in range(5):
                 with client.open(frames) as video:
                     video.add(0, 1, points=[[25, 45]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ class GrpcClient:
         self._headers = dict(headers or {})
         self._ca_certs = ca_certs
         self._shared = SharedClient(self._connect)
+        self._beginning = threading.Lock()
 
     def infer(self, model: str, inputs: Inputs, outputs: Sequence[str], call: Call) -> dict[str, npt.NDArray[Any]]:
         """See ProtocolClient."""
@@ -155,7 +157,10 @@ class GrpcClient:
             answers.put((result, error))
 
         options = self._options(call)
-        running = client.async_infer(model, given, keep, outputs=wanted, **options)
+        # tritonclient keeps the running call in an attribute, and adds the callback to the call that stands there: if
+        # two threads began at the same time, one of them got the answer of the other.
+        with self._beginning:
+            running = client.async_infer(model, given, keep, outputs=wanted, **options)
         try:
             result, error = answers.get(timeout=options["client_timeout"] + GRPC_GRACE)
         except queue.Empty:

@@ -14,6 +14,7 @@ from ..families.base import Size
 from ..inputs.images import ImageSource
 from ..inputs.remote import is_remote, place_of
 from ..tiles import LargeImage, open_large_image
+from ..tiles.blocks import check_tiles
 from ..tiles.folders import SUFFIXES, is_zarr, large_images_below
 from ..tiles.joining import tiles
 from ..tiles.pyramid import Region
@@ -46,10 +47,7 @@ class Tiling:
         Raises:
             ConfigurationError: a value is out of range.
         """
-        if self.tile < 64 or not 0 <= self.overlap <= self.tile // 2:
-            raise ConfigurationError(
-                f"--tile must be at least 64 and --overlap 0 to {self.tile // 2}, not {self.tile} and {self.overlap}"
-            )
+        check_tiles(self.tile, self.overlap, "--")
         if self.level < 0:
             raise ConfigurationError(f"--level must be at least 0, not {self.level}")
 
@@ -167,7 +165,10 @@ def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
     path = file_of(item)
     with open_large_image(path, channels=tiling.channels) as image:
         if item.size is not None and item.size != image.size:
-            raise ImageError(f"the file has {image.size[0]} x {image.size[1]} pixels, and the source says {item.size}")
+            (width, height), (told_width, told_height) = image.size, item.size
+            raise ImageError(
+                f"the file has {width} x {height} pixels, and the source says {told_width} x {told_height}"
+            )
         if tiling.level >= len(image.levels):
             raise ImageError(f"there is no level {tiling.level}: the last one is {len(image.levels) - 1}")
         return LargeItem(item.id, item.name, path, image.size, image.levels[tiling.level].size)

@@ -259,5 +259,7 @@ def read_text(path: Path) -> str:
     """
     try:
         return remote_bytes(path).decode() if is_remote(path) else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} cannot be read: it is no text in UTF-8") from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import SamError
+from ..errors import ConfigurationError, SamError
 from ..families import FAMILIES, get_family, tracking_families
 from ..repository.folder import default_repository
 from ..repository.names import DECODER_IN_SESSION_VARIABLE
@@ -198,6 +198,18 @@ def add_no_verify(parser: argparse.ArgumentParser) -> None:
 def repository(args: argparse.Namespace) -> Path:
     """Return the model repository of the command."""
     return args.model_repository if args.model_repository is not None else default_repository()
+
+
+def check_writable(paths: Sequence[Path]) -> None:
+    """Check before the work that files can be written after it.
+
+    Raises:
+        ConfigurationError: a path is a folder, or its folder does not exist.
+    """
+    for path in paths:
+        if path.is_dir() or not path.parent.is_dir():
+            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+            raise ConfigurationError(f"cannot write {path}: {why}")
 
 
 def say(args: argparse.Namespace, text: str) -> None:

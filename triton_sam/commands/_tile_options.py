@@ -10,7 +10,7 @@ def add_tiles(group: Any) -> None:
     """Add the options to a parser or to a group of one."""
     group.add_argument("--level", type=int, default=0, metavar="N", help="level to search (default: 0, the largest)")
     group.add_argument("--tile", type=int, default=1024, metavar="PIXELS", help="side of a tile (default: 1024)")
-    group.add_argument("--overlap", type=int, default=256, metavar="PIXELS", help="of tiles (default: 256)")
+    group.add_argument("--overlap", type=int, default=256, metavar="PIXELS", help="overlap of tiles (default: 256)")
     group.add_argument(
         "--channels", type=channels, default=(0, 1, 2), metavar="R,G,B", help="channels to show (default: 0,1,2)"
     )

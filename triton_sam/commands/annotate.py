@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fill every N-th shard from I = 0 on, beside the processes that fill the others; a last run without this "
         "option writes the files",
     )
-    parser.add_argument("--engine", choices=(THREADS, RAY), default=THREADS, help="(default: threads)")
+    parser.add_argument("--engine", choices=(THREADS, RAY), default=THREADS, help="runs the work (default: threads)")
     parser.add_argument("--actors", type=int, default=2, metavar="N", help="with --engine ray: processes (default: 2)")
     parser.add_argument(
         "--address", help="with --engine ray: address of a cluster (default: start Ray on this machine)"

@@ -87,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check(args)
+    _options.check_writable([path for path in (args.out, args.overlay) if path])
     with open_large_image(args.image, channels=args.channels) as image:
         if args.precompute:
             return _precompute(args, image)

@@ -21,6 +21,7 @@ MAX_CROP_LAYERS = 3
 _NO_CLEANUP = Cleanup()
 _WHOLE_NUMBERS = ("points_per_side", "crop_n_layers", "crop_n_points_downscale_factor")
 _SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh", "crop_nms_thresh")
+_NUMBERS = (*_SHARES, "stability_score_offset", "mask_threshold", "crop_overlap_ratio", "min_mask_region_area")
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,15 @@ class Parameters:
             raise ConfigurationError(
                 f"points_per_side must be within 1..{MAX_POINTS_PER_SIDE}, not {self.points_per_side}"
             )
-        if not 0 <= self.crop_n_layers <= MAX_CROP_LAYERS or self.crop_n_points_downscale_factor < 1:
+        if not 0 <= self.crop_n_layers <= MAX_CROP_LAYERS:
+            raise ConfigurationError(f"crop_n_layers must be within 0..{MAX_CROP_LAYERS}, not {self.crop_n_layers}")
+        if self.crop_n_points_downscale_factor < 1:
             raise ConfigurationError(
-                f"crop_n_layers must be within 0..{MAX_CROP_LAYERS}, crop_n_points_downscale_factor at least 1"
+                f"crop_n_points_downscale_factor must be at least 1, not {self.crop_n_points_downscale_factor}"
             )
         if not 0 <= self.crop_overlap_ratio < 1:
             raise ConfigurationError(f"crop_overlap_ratio must be within 0..1, not {self.crop_overlap_ratio}")
-        for name in _SHARES:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigurationError(f"{name} must be within 0..1, not {getattr(self, name)}")
-        if not self.stability_score_offset >= 0 or not self.min_mask_region_area >= 0:
-            raise ConfigurationError("stability_score_offset and min_mask_region_area must not be negative")
+        self._check_ranges()
         if self.cleanup.mask_threshold:
             raise ConfigurationError("a search has the parameter mask_threshold: leave it out of cleanup")
         self._check_grids()
@@ -100,8 +99,23 @@ class Parameters:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
                 raise ConfigurationError(f"{name} must be a whole number, not {value!r}")
-        if not (math.isfinite(self.mask_threshold) and math.isfinite(self.stability_score_offset)):
-            raise ConfigurationError("mask_threshold and stability_score_offset must be finite")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real):
+                raise ConfigurationError(f"{name} must be a number, not {value!r}")
+        for name in ("mask_threshold", "stability_score_offset"):
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigurationError(f"{name} must be finite, not {getattr(self, name)}")
+        if not isinstance(self.cleanup, Cleanup):
+            raise ConfigurationError(f"cleanup must be a Cleanup, not {self.cleanup!r}")
+
+    def _check_ranges(self) -> None:
+        for name in _SHARES:
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigurationError(f"{name} must be within 0..1, not {getattr(self, name)}")
+        for name in ("stability_score_offset", "min_mask_region_area"):
+            if not getattr(self, name) >= 0:
+                raise ConfigurationError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def _check_grids(self) -> None:
         grids = () if self.point_grids is None else self.point_grids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -22,6 +23,7 @@ _LOST = range(400, 500)
 _LATER = (408, 429)
 """Status codes of HTTP below 500 that another attempt may change."""
 _NOT_THERE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_AWAY = (OSError, asyncio.TimeoutError)
 _BLOCK = 1 << 20
 """Bytes that are read at once from a file of which parts are needed."""
 
@@ -47,7 +49,9 @@ def place_of(text: str) -> Path:
         place = UPath(text)
         place.fs  # noqa: B018 - makes the file system, for which packages may be missing
     except ImportError as error:
-        raise MissingDependencyError(f"{text}: {error}, for example with pip") from error
+        package = getattr(error.__cause__, "name", None)  # fsspec's words do not always name it
+        how = f"{package} is missing: pip install {package}" if package else str(error)
+        raise MissingDependencyError(f"{text} needs another package: {how}") from error
     except ValueError as error:
         raise ConfigurationError(f"{text}: {error}. Copy the files to this machine") from error
     return cast(Path, place)
@@ -103,6 +107,9 @@ def pauses() -> Iterator[float]:
 
 def failure_of(name: str, error: Exception) -> SamError:
     """Return the error of a file system as an ImageError, or, if another attempt may help, as a DownloadError."""
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError) and (isinstance(cause, _AWAY) or getattr(cause, "status", 404) != 404):
+        error = cast(Exception, cause)  # fsspec raises FileNotFoundError for every failure of a web server
     status = getattr(error, "status", None)
     final = isinstance(error, _NOT_THERE) or (status in _LOST and status not in _LATER)
     return (ImageError if final else DownloadError)(f"{name} cannot be read: {_reason(error)}")

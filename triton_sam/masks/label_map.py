@@ -32,7 +32,8 @@ def label_map_of(masks: Sequence[BoolArray]) -> LabelMap:
     """
     shapes = {mask.shape for mask in masks}
     if len(shapes) != 1:
-        raise InputError(f"a label map needs masks of one size, not {sorted(shapes)}")
+        sizes = ", ".join(f"{width} x {height}" for height, width in sorted(shapes)) or "no mask"
+        raise InputError(f"a label map needs masks of one size, not {sizes}")
     height, width = shapes.pop()
     return label_map_by_area((width, height), [int(np.count_nonzero(mask)) for mask in masks], masks.__getitem__)
 

@@ -12,6 +12,25 @@ from ..families.base import Size
 from .pyramid import Region
 
 
+def check_tiles(tile: int, overlap: int, dashes: str = "") -> None:
+    """Check the size of tiles.
+
+    Args:
+        tile: width and height of a tile in pixels, at least 64.
+        overlap: pixels that neighbours share, from 0 to half a tile.
+        dashes: is written before both names, for options of the command line.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+    if tile < 64:
+        raise ConfigurationError(f"{dashes}tile must be at least 64 pixels, not {tile}")
+    if not 0 <= overlap <= tile // 2:
+        raise ConfigurationError(
+            f"{dashes}overlap must be 0 to {tile // 2} pixels, half a tile of {tile}, not {overlap}"
+        )
+
+
 @dataclass(frozen=True)
 class Blocks:
     """Blocks of one size that cover an image, counted row by row from 0. The last ones may be smaller.
@@ -33,8 +52,7 @@ class Blocks:
         Raises:
             ConfigurationError: a value is out of range.
         """
-        if tile < 64 or not 0 <= overlap <= tile // 2:
-            raise ConfigurationError(f"tile must be at least 64 and overlap 0 to {tile // 2}, not {tile} and {overlap}")
+        check_tiles(tile, overlap)
         halo = overlap // 2
         return cls(size, (tile - 2 * halo,) * 2, (halo,) * 2)
 

@@ -23,6 +23,7 @@ from .folders import is_zarr
 from .georeference import georeference_of
 from .pyramid import Bytes, LargeImage, Level
 
+_GIVE = "give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image"
 _BYTE_ORDERS = (b"II", b"MM")
 """The beginning of every TIFF file."""
 _SAMPLE = 1 << 22
@@ -55,6 +56,8 @@ def open_large_image(
     except (SamError, ImportError):
         raise
     except FileNotFoundError as error:
+        if not is_remote(place) and place.is_dir():  # zarr's error for a folder without a group
+            raise ImageError(f"{path} is a folder, but not one of an OME-Zarr image: {_GIVE}") from error
         raise ImageError(f"{path}: there is no such file") from error
     except Exception as error:  # tifffile and zarr raise almost any exception for damaged files
         raise ImageError(f"{path} cannot be read as a large image: {_line(error)}") from error
@@ -100,8 +103,8 @@ def _check_header(path: Path, file: IO[bytes]) -> None:
     """
     if file.read(2) not in _BYTE_ORDERS:
         raise ImageError(
-            f"{path} cannot be read as a large image: give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the "
-            "folder of an OME-Zarr image; for small images, such as JPEG and PNG, use `triton-sam predict`"
+            f"{path} cannot be read as a large image: {_GIVE}; for small images, such as JPEG and PNG, "
+            "use `triton-sam predict`"
         )
 
 

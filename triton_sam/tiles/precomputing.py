@@ -62,11 +62,10 @@ def precompute(
         OSError: the folder cannot be written.
         MissingDependencyError: zarr is not installed.
     """
-    if not 0 <= level < len(image.levels):
-        raise ConfigurationError(f"level must be 0 to {len(image.levels) - 1}, not {level}")
+    chosen = image.level_at(level)
     if micro_sam is not None and client.family.name != Sam1.name:
         raise ConfigurationError(f"micro-sam has no model of {client.family.name}: leave its name out")
-    blocks = Blocks.of_tiles(image.levels[level].size, tile, overlap)
+    blocks = Blocks.of_tiles(chosen.size, tile, overlap)
     known = encoder_of(client)
     own = {"family": known.family, "encoder": known.encoder, "weights": known.weights}
     folder = _Folder(Path(path))

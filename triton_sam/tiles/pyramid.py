@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from ..errors import InputError
+from ..errors import ConfigurationError, InputError
 from ..families.base import Size
 from ..masks.polygons import FloatPoints
 from .georeference import Georeference
@@ -133,6 +133,18 @@ class LargeImage:
         shown = (round(x1 * across), round(y1 * down), round(x2 * across), round(y2 * down))
         return Window(pixels, shown)
 
+    def level_at(self, number: int) -> Level:
+        """Return the level with a number; 0 is the largest one.
+
+        Raises:
+            ConfigurationError: there is no such level.
+        """
+        last = len(self.levels) - 1
+        if not 0 <= number <= last:
+            known = f"0 to {last}" if last else f"0, the only one of {self.name}"
+            raise ConfigurationError(f"level must be {known}, not {number}")
+        return self.levels[number]
+
     def pixels_of(self, region: Region, side: int) -> int:
         """Return the number of pixels that window() reads from the file for a part."""
         x1, y1, x2, y2 = self.clip(region)
@@ -149,7 +161,8 @@ class LargeImage:
         x1, y1 = max(0, region[0]), max(0, region[1])
         x2, y2 = min(self.size[0], region[2]), min(self.size[1], region[3])
         if x1 >= x2 or y1 >= y2:
-            raise InputError(f"{region} lies outside of {self.name}, which has {self.size[0]} x {self.size[1]} pixels")
+            corners, (width, height) = ", ".join(map(str, region)), self.size
+            raise InputError(f"the part {corners} lies outside of {self.name}, which has {width} x {height} pixels")
         return x1, y1, x2, y2
 
     def _level(self, longest: int, side: int) -> Level:

@@ -18,6 +18,7 @@ from ..inputs.prompts import PromptArray
 from ..masks import mask_to_box
 from ..masks.rle import BoolArray
 from ..masks.segment import Segment
+from .blocks import check_tiles
 from .joining import Joiner, Placed, tiles, to_object
 from .objects import LargeObject
 from .parts import SIDE, is_cut, length_for, part_around
@@ -141,11 +142,8 @@ class LargeImageClient:
             ConfigurationError: a parameter is out of range.
             ServerError: see triton_sam.errors.
         """
-        if not 0 <= level < len(self.image.levels):
-            raise ConfigurationError(f"level must be 0 to {len(self.image.levels) - 1}, not {level}")
-        if tile < 64 or not 0 <= overlap <= tile // 2:
-            raise ConfigurationError(f"tile must be at least 64 and overlap 0 to {tile // 2}, not {tile} and {overlap}")
-        chosen = self.image.levels[level]
+        chosen = self.image.level_at(level)
+        check_tiles(tile, overlap)
         regions = list(tiles(chosen.size, tile, overlap))
         joiner = Joiner()
         for number, region in enumerate(regions, 1):
@@ -161,8 +159,11 @@ class LargeImageClient:
         if not len(around):
             raise PromptError("there is nothing to go by: give point_coords or box")
         x1, y1, x2, y2 = view or (0, 0, *self.image.size)
-        if not np.isfinite(around).all() or (around < [x1, y1]).any() or (around > [x2, y2]).any():
-            raise PromptError(f"a prompt lies outside of {x1}, {y1}, {x2}, {y2}")
+        outside = ~((around >= [x1, y1]) & (around <= [x2, y2])).all(axis=1)  # also what is not a number
+        if outside.any():
+            x, y = around[outside][0]
+            place = f"the view {x1}, {y1}, {x2}, {y2}" if view else f"the image, which has {x2} x {y2} pixels"
+            raise PromptError(f"the point or corner {x:g}, {y:g} lies outside of {place}")
 
     def _around(self, around: np.ndarray[Any, Any], length: int) -> Region:
         """Return the part for prompts: a tile whose embeddings are stored, or else one that is encoded."""

@@ -74,9 +74,8 @@ def write_mp4(path: Path, images: Iterable[Image.Image], rate: Fraction, encoder
             if stream is None:
                 stream, size = _video_stream(container, image.size, rate, encoder or encoder_name()), image.size
             elif image.size != size:
-                raise InputError(
-                    f"frame {count} has {image.size} pixels, but the first has {size}: {path} needs one size"
-                )
+                has, first = (f"{width} x {height}" for width, height in (image.size, size))
+                raise InputError(f"frame {count} has {has} pixels, but the first has {first}: {path} needs one size")
             for packet in stream.encode(av.VideoFrame.from_ndarray(_even(image), format="rgb24")):
                 container.mux(packet)
             count += 1

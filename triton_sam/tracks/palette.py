@@ -36,7 +36,8 @@ def label_map(masks: Mapping[int, ObjectMask]) -> NDArray[np.uint8]:
     """
     shapes = {found.mask.shape for found in masks.values()}
     if len(shapes) != 1:
-        raise InputError(f"a label map needs masks of one size, not {sorted(shapes)}")
+        sizes = ", ".join(f"{width} x {height}" for height, width in sorted(shapes)) or "no mask"
+        raise InputError(f"a label map needs masks of one size, not {sizes}")
     height, width = shapes.pop()
     labels = np.zeros((height, width), np.uint8)
     highest = np.full((height, width), -np.inf, np.float32)

@@ -17,6 +17,10 @@ from ..masks.rle import BoolArray
 from .protocols import ObjectMask, Video
 
 _KEYS = {"object_id", "frame", "points", "labels", "box", "mask"}
+_FORM = (
+    "object_id, frame and labels are whole numbers, points are such as [[210, 350]], and a box is such as "
+    "[40, 60, 180, 220]"
+)
 
 
 @dataclass(frozen=True)
@@ -105,8 +109,10 @@ def read_prompts(path: Path) -> list[ObjectPrompt]:
     """
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PromptError(f"{path} cannot be read as JSON: {error}") from error
+    except OSError as error:
+        raise PromptError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"{path} is not JSON: {error}") from error
     if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
         raise PromptError(f'{path} must hold a list such as [{{"object_id": 1, "frame": 0, "points": [[210, 350]]}}]')
     return [_prompt(path, number, row) for number, row in enumerate(rows)]
@@ -155,10 +161,12 @@ def _prompt(path: Path, number: int, row: Mapping[str, Any]) -> ObjectPrompt:
             box = (x1, y1, x2, y2)
         mask = path.parent / str(row["mask"]) if row.get("mask") else None
         return ObjectPrompt(int(row["object_id"]), int(row["frame"]), points, labels, box, mask)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, PromptError):
             raise
-        raise PromptError(f"{path}, entry {number} is not a prompt: {error}") from error
+        missing = [key for key in ("object_id", "frame") if key not in row]
+        why = f"it has no {missing[0]}" if missing else _FORM
+        raise PromptError(f"{path}, entry {number} is not a prompt: {why}") from error
 
 
 def _digest(path: Path) -> str:

@@ -186,6 +186,7 @@ def test_a_server_without_parts_is_one_clear_error(storage: Storage, monkeypatch
         ("memory://nobody/slides", ImageError, "there is no such file"),
         ("memory://nobody/slide.tif", InputError, "there is no large image"),
         ("nope://bucket/slide.tif", ConfigurationError, "nope"),
+        ("http://localhost:9/slide.tif", DownloadError, "localhost:9/slide.tif cannot be read: ClientConnectorError"),
         ("http://localhost:9/slides", DownloadError, "localhost:9/slides"),
     ],
 )

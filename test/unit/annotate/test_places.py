@@ -117,7 +117,7 @@ def test_a_storage_that_is_gone_ends_the_run_and_marks_no_image_as_bad(
 @pytest.mark.parametrize(
     ("call", "kind", "message"),
     [
-        (lambda: read_source("s3://bucket/photos"), MissingDependencyError, "s3fs"),
+        (lambda: read_source("s3://bucket/photos"), MissingDependencyError, "s3fs is missing: pip install s3fs"),
         (lambda: read_source("nope://bucket/photos"), ConfigurationError, "nope"),
         (lambda: read_source("memory://nobody/photos"), InputError, "there is no image"),
         (lambda: read_source("memory://nobody/clip.mp4"), ImageError, "there is no such file"),
@@ -125,7 +125,7 @@ def test_a_storage_that_is_gone_ends_the_run_and_marks_no_image_as_bad(
     ],
 )
 def test_urls_that_cannot_be_read_are_one_clear_error(call, kind: type[Exception], message: str) -> None:
-    if message == "s3fs" and importlib.util.find_spec("s3fs"):
+    if "s3fs" in message and importlib.util.find_spec("s3fs"):
         pytest.skip("s3fs is installed")
     with pytest.raises(kind, match=message):
         call()

@@ -83,7 +83,7 @@ def test_missing_and_repeated_images_are_skipped_with_a_reason(tmp_path: Path) -
         ("a.json", '{"images": [{"id": 1, "file_name": "gone.png"}]}', "gone.png: there is no such file"),
         ("a.json", '{"images": [], "categories": [{"id": 1}]}', "no id or no name"),
         ("a.txt", "", "there is no image"),
-        ("gone.txt", None, "cannot be read"),
+        ("gone.txt", None, "cannot be read: No such file or directory"),
         ("gone", None, "there is no image"),
     ],
 )

@@ -201,7 +201,11 @@ def test_an_error_of_progress_ends_the_work():
     ("values", "text"),
     [
         ({"points_per_side": 257}, "within 1..256"),
-        ({"crop_n_layers": 4}, "within 0..3"),
+        ({"crop_n_layers": 4}, "crop_n_layers must be within 0..3, not 4"),
+        ({"crop_n_points_downscale_factor": 0}, "crop_n_points_downscale_factor must be at least 1, not 0"),
+        ({"min_mask_region_area": -2}, "min_mask_region_area must be at least 0, not -2"),
+        ({"box_nms_thresh": "high"}, "box_nms_thresh must be a number, not 'high'"),
+        ({"cleanup": "all"}, "cleanup must be a Cleanup, not 'all'"),
         ({"crop_overlap_ratio": 1.0}, "within 0..1"),
         ({"crop_n_layers": 1.5}, "crop_n_layers must be a whole number"),
         ({"points_per_side": 8.5}, "points_per_side must be a whole number"),

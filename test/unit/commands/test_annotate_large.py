@@ -191,7 +191,7 @@ def test_another_tiling_does_not_mix(slides: Path, tmp_path: Path, capsys: pytes
         (["--with", "masks"], "--large is for --with boxes, points, everything and words"),
         (["--format", "coco"], "--format coco is not for --large: use geojson, gpkg, coco-polygons"),
         (["--tile", "10"], "--tile must be at least 64"),
-        (["--overlap", "600"], "--overlap 0 to 512"),
+        (["--overlap", "600"], "--overlap must be 0 to 512"),
         (["--level", "-1"], "--level must be at least 0"),
         (["--level", "9"], "there is no large image: cells.zarr: there is no level 9"),
     ],

@@ -230,7 +230,7 @@ def test_tracked_frames(client: Client, clip: Path, tmp_path: Path, options: tup
         (("--object", "300", "--point", "0:1,1"), "object ids up to 255"),
         (("--box", "0:1,1,5,5", "--box", "0:2,2,6,6"), "one box or one mask"),
         (("--mask", "0:none.png"), "the mask none.png cannot be read"),
-        (("--prompts", "none.json"), "none.json cannot be read"),
+        (("--prompts", "none.json"), "none.json cannot be read: No such file or directory"),
         (("--prompts", "none.json", "--point", "0:1,1"), "not both"),
     ],
 )

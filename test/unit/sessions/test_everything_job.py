@@ -155,7 +155,7 @@ def test_a_cancelled_part_of_many_points_decodes_no_more(session, models, more) 
         ({"everything": text(b'{"points_per_side": 0}')}, "points_per_side must be within 1..256, not 0"),
         ({"everything": text(b'{"points_per_side": -1}')}, "points_per_side must be within 1..256, not -1"),
         ({"everything": text(b'{"points_per_side": "many"}')}, "a whole number"),
-        ({"everything": text(b'{"pred_iou_thresh": "many"}')}, "a wrong type"),
+        ({"everything": text(b'{"pred_iou_thresh": "many"}')}, "pred_iou_thresh must be a number, not 'many'"),
         ({"everything": text(b'{"points_per_side": 200}')}, "40000 points in all crops"),
         ({"everything": text(b'{"cleanup": 3}')}, "cleanup must be an object"),
         ({"everything": text(b'{"point_grids": [[[0, 0]]]}')}, "point_grids cannot be sent"),

@@ -66,7 +66,7 @@ def test_a_view_is_used_as_it_is(client) -> None:
     (found,) = client.segment([[1600, 1000]], view=(0, 0, 3000, 2200))
     assert found.box[2:] == pytest.approx(SMALL[2:], abs=4)
     assert client._client.encoded[0].shape == (751, 1024, 3)
-    with pytest.raises(PromptError, match="outside of 0, 0, 100, 100"):
+    with pytest.raises(PromptError, match="outside of the view 0, 0, 100, 100"):
         client.segment([[1600, 1000]], view=(0, 0, 100, 100))
 
 
@@ -90,9 +90,9 @@ def test_parts_are_kept_up_to_a_number(client) -> None:
     ("prompts", "message"),
     [
         ({}, "nothing to go by"),
-        ({"point_coords": [[-1, 5]]}, "outside of 0, 0, 3000, 2200"),
-        ({"point_coords": [[3001, 5]]}, "outside of 0, 0, 3000, 2200"),
-        ({"point_coords": [[float("nan"), 5]]}, "outside"),
+        ({"point_coords": [[-1, 5]]}, "-1, 5 lies outside of the image, which has 3000 x 2200 pixels"),
+        ({"point_coords": [[3001, 5]]}, "3001, 5 lies outside of the image"),
+        ({"point_coords": [[float("nan"), 5]]}, "nan, 5 lies outside of the image"),
         ({"point_coords": [["a", 5]]}, "point_coords must be numbers"),
         ({"point_coords": [[1, 2, 3]]}, "2 columns"),
         ({"box": [[1, 2, 3, 4], [1, 2, 3, 4]]}, "of one object"),

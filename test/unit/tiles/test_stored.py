@@ -168,7 +168,7 @@ def test_another_run_does_not_mix(slide: Path, stored: Path) -> None:
             precompute(TileClient(), image, slide)
         with pytest.raises(ConfigurationError, match="level must be 0 to 2"):
             precompute(TileClient(), image, stored, level=3)
-        with pytest.raises(ConfigurationError, match="overlap 0 to 512"):
+        with pytest.raises(ConfigurationError, match="overlap must be 0 to 512"):
             precompute(TileClient(), image, stored, overlap=600)
         with pytest.raises(ConfigurationError, match="micro-sam has no model of sam2"):
             precompute(TileClient(family="sam2"), image, stored, micro_sam="vit_b")

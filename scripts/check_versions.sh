@@ -64,7 +64,7 @@ environment() {
     shift 2
     uv pip compile --quiet --python "$python" --resolution "$resolution" "${@/#/--extra=}" pyproject.toml -o "$folder.txt"
     uv venv --quiet --clear --python "$python" "$folder"
-    uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" pytest pytest-timeout hypothesis psutil
+    uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" pytest pytest-{timeout,xdist} filelock hypothesis psutil
     if (($#)); then # for the tests of the service and of RLE
         uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" httpx pyyaml jsonschema pycocotools
     fi

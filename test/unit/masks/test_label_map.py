@@ -32,11 +32,11 @@ def test_masks_have_one_size(masks):
         label_map_of(masks)
 
 
-@pytest.mark.parametrize(("count", "mode"), [(255, "P"), (256, "I;16")])
-def test_files_hold_the_numbers_of_the_objects(count, mode):
+@pytest.mark.parametrize(("count", "modes"), [(255, {"P"}), (256, {"I;16", "I"})])  # Pillow 10 opens 16 bits as "I"
+def test_files_hold_the_numbers_of_the_objects(count, modes):
     labels = np.arange(count + 1, dtype=np.uint16)[None].repeat(3, axis=0)
     opened = Image.open(io.BytesIO(label_map_png(labels)))
-    assert opened.mode == mode
+    assert opened.mode in modes
     assert np.array_equal(np.asarray(opened), labels)
 
 

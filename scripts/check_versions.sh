@@ -66,7 +66,7 @@ environment() {
     uv venv --quiet --clear --python "$python" "$folder"
     uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" pytest pytest-{timeout,xdist} filelock hypothesis psutil
     if (($#)); then # for the tests of the service and of RLE
-        uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" httpx pyyaml jsonschema pycocotools
+        uv pip install --quiet --python "$folder/bin/python" -r "$folder.txt" httpx pyyaml jsonschema pycocotools onnx
     fi
     uv pip install --quiet --python "$folder/bin/python" --no-deps --editable .
     echo "${folder##*/}: $(grep -E '^(numpy|pillow|tritonclient|onnxruntime|fastapi)==' "$folder.txt" | paste -sd ' ')"

@@ -112,6 +112,8 @@ def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
     try:
         import tifffile
         import zarr
+
+        from .checked_reads import CheckedArray, NotingStore, checked
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
     with contextlib.ExitStack() as stack:
@@ -125,7 +127,9 @@ def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
                 _check_header(path, local)
         file = stack.enter_context(tifffile.TiffFile(source))
         series = file.series[0]
-        arrays = [zarr.open(series.aszarr(level=level), mode="r") for level in range(len(series.levels))]
+        stores = [NotingStore(series.aszarr(level=level)) for level in range(len(series.levels))]
+        with checked():
+            arrays = [CheckedArray(zarr.open(store, mode="r")) for store in stores]
         levels = _levels(arrays, [level.axes for level in series.levels], channels, index)
         tags = (file.pages.first.geotiff_tags if file.is_geotiff else None) or {}
         if source is not path and source.failure:  # tifffile leaves out what it cannot read
@@ -135,20 +139,22 @@ def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
 
 def _open_zarr(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
     try:
-        import zarr  # noqa: F401
+        import zarr.storage
+
+        from .checked_reads import CheckedArray, NotingStore, checked
+        from .remote_store import PatientStore
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
-    arrays, axes = _remote_arrays(path) if is_remote(path) else _arrays(path, path)
-    return LargeImage(path.name, _levels(arrays, [axes] * len(arrays), channels, index))
-
-
-def _remote_arrays(path: Any) -> tuple[list[Any], str]:
-    from .remote_store import PatientStore, RemoteArray, checked
-
-    store = PatientStore.from_url(str(path), storage_options=dict(path.storage_options), read_only=True)
+    store: Any
+    if is_remote(path):
+        place: Any = path
+        store = PatientStore.from_url(str(path), storage_options=dict(place.storage_options), read_only=True)
+    else:
+        store = NotingStore(zarr.storage.LocalStore(path, read_only=True))
     with checked():
         arrays, axes = _arrays(path, store)
-    return [RemoteArray(array) for array in arrays], axes
+    checked_arrays = [CheckedArray(array) for array in arrays]
+    return LargeImage(path.name, _levels(checked_arrays, [axes] * len(arrays), channels, index))
 
 
 def _arrays(path: Path, store: Any) -> tuple[list[Any], str]:

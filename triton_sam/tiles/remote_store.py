@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
-from contextvars import ContextVar
 from typing import Any
 
 from zarr.storage import FsspecStore
 
-from ..errors import ImageError, SamError
+from ..errors import ImageError
 from ..inputs.remote import failure_of, pauses
-
-_FAILURES: ContextVar[list[SamError]] = ContextVar("failures")
-"""The failures of the read that a task is a part of."""
+from .checked_reads import FAILURES
 
 
 class PatientStore(FsspecStore):
@@ -22,10 +17,10 @@ class PatientStore(FsspecStore):
 
     async def get(self, key: str, *arguments: Any, **options: Any) -> Any:
         """Return the bytes of a key; None if it is not there, or if checked() will raise an error."""
-        failures = _FAILURES.get()
+        failures = FAILURES.get()
         for pause in (*pauses(), None):
             if failures:
-                return None  # an error here would leave the other chunks of the read without a task that awaits them
+                return None
             try:
                 return await super().get(key, *arguments, **options)
             except Exception as error:  # noqa: BLE001 - file systems of fsspec raise the errors of their own packages
@@ -35,42 +30,3 @@ class PatientStore(FsspecStore):
                 else:
                     await asyncio.sleep(pause)
         return None
-
-
-@contextlib.contextmanager
-def checked() -> Iterator[None]:
-    """Read from a PatientStore.
-
-    Raises:
-        ImageError: a part may not be read.
-        DownloadError: the storage cannot be reached, even after several attempts.
-    """
-    failures: list[SamError] = []
-    token = _FAILURES.set(failures)
-    try:
-        yield
-    except Exception as error:
-        if failures:
-            raise failures[0] from error
-        raise
-    finally:
-        _FAILURES.reset(token)
-    if failures:
-        raise failures[0]
-
-
-class RemoteArray:
-    """An array of Zarr in a PatientStore.
-
-    Args:
-        array: the array.
-    """
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
-        self.shape = array.shape
-        self.dtype = array.dtype
-
-    def __getitem__(self, part: Any) -> Any:
-        with checked():
-            return self._array[part]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -185,3 +187,24 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path, kind: str) -> None:
             assert str(error)  # noqa: PT017 - any of them
         damaged.write_bytes(before)
     assert min(counts["read"], counts["refused"]) >= 5, counts
+
+
+def test_a_file_that_ends_early_is_one_error_and_no_task_is_left(tmp_path: Path) -> None:
+    """asyncio would name each task that nobody awaits when the program ends."""
+    path = write_tiff(tmp_path / "slide.tif", draw([(100, 100, 900, 900)]), levels=1)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    program = (
+        "import sys\n"
+        "from triton_sam.errors import ImageError\n"
+        "from triton_sam.tiles import open_large_image\n"
+        "try:\n"
+        "    with open_large_image(sys.argv[1]) as image:\n"
+        "        image.levels[0].read(0, 0, *image.size)\n"
+        "except ImageError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.startswith("the part from (0, 0) to (3000, 2200) cannot be read")
+    assert done.stderr == ""

@@ -54,6 +54,7 @@ def test_both_clients_find_the_same_objects(address, images):
     assert summary(asyncio.run(search())) == summary(found)
 
 
+@pytest.mark.slow
 def test_crops_find_small_objects_in_pixels_of_the_image(address, images):
     lower = {**LOW, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.6}
     with SAM2TritonClient(address) as client:

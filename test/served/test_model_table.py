@@ -48,6 +48,7 @@ def test_a_size_that_does_not_exist(text: str) -> None:
         model_table.parse_size(text)
 
 
+@pytest.mark.slow
 def test_parameters_are_those_that_the_weights_have() -> None:
     counted = sum(parameter.numel() for parameter in sam1_micro().model.parameters())
     assert registry.parameters("sam1", "micro") == counted

@@ -351,6 +351,7 @@ def test_a_page_that_closes_forgets_its_video(browser, running, client, path):
         wait_until(lambda: running[0].http.get(f"/v1/videos/{video}").status_code == 404)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("viewport", [NARROW, ASIDE], ids=["390x844", "844x390"])
 def test_touch(browser, running, client, path, viewport):
     with open_phone(browser, running[0].url, viewport) as page:
@@ -364,6 +365,7 @@ def test_touch(browser, running, client, path, viewport):
         assert page.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("viewport", [WIDE, NARROW, ASIDE], ids=["1280x800", "390x844", "844x390"])
 @pytest.mark.parametrize("theme", ["dark", pytest.param("light", marks=pytest.mark.slow)])
 def test_nothing_overlaps_and_everything_has_a_name(browser, running, client, path, viewport, theme):

@@ -91,6 +91,7 @@ def test_thresholds_of_a_search_are_in_the_metadata(tmp_path: Path) -> None:
     assert set(json.loads(metadata("small")["triton_sam.everything"])) == {"pred_iou_thresh", "stability_score_thresh"}
 
 
+@pytest.mark.slow
 def test_the_built_in_model_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     repository, checkpoint = tmp_path / "repository", built_in(tmp_path / "one", b"one")
     graph = repository / "sam2_encoder" / "1" / "model.onnx"

@@ -225,6 +225,7 @@ def test_the_committed_models_have_the_weights_of_the_committed_checkpoint(image
     assert np.ptp(segment.logits) > 10
 
 
+@pytest.mark.slow
 def test_half_storage_halves_the_file(micro_export: MicroExport, traced_micro: None, tmp_path: Path) -> None:
     files = registry.export(
         "sam2", Settings(tmp_path, model=CONFIG, random_seed=0, half_storage=True, progress=False)

@@ -127,7 +127,9 @@ def test_tiles_of_a_smaller_level(level: int, slide: Path, tmp_path: Path) -> No
         assert found.scale == (1 << level, 1 << level)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "kills", [pytest.param(2, marks=pytest.mark.slow), pytest.param(10, marks=[pytest.mark.slow, pytest.mark.nightly])]
+)
 def test_a_killed_process_leaves_whole_tiles(kills: int, slide: Path, stored: Path, tmp_path: Path) -> None:
     """Each process is killed at a random moment after a few more tiles; the last one ends."""
     folder, chance = tmp_path / "stored.zarr", random.Random(kills)

@@ -170,8 +170,8 @@ def test_points_at_the_limits_are_taken(point: tuple[float, float], epsg: int) -
 @pytest.mark.parametrize(
     ("point", "epsg"),
     [
-        ((360.5, 0), 4326), ((0, 90.5), 4326), ((0, 85.1), 3857), ((0, 0), 32600), ((0, 0), 32661), ((0, 0), 32501),
-        ((0, 0), 32800), ((63, 0), 32631), ((63.5, 0), 32631), ((np.nan, 0), 4326),
+        ((360.5, 0), 4326), ((0, 90.5), 4326), ((0, 85.1), 3857), ((177, 0), 32600), ((-177, 0), 32661), ((-177, 0), 32501),
+        ((177, 0), 32800), ((63, 0), 32631), ((63.5, 0), 32631), ((np.nan, 0), 4326),
     ],
 )  # fmt: skip
 def test_points_beyond_the_limits_are_refused(point: tuple[float, float], epsg: int) -> None:

@@ -170,8 +170,8 @@ def test_points_at_the_limits_are_taken(point: tuple[float, float], epsg: int) -
 @pytest.mark.parametrize(
     ("point", "epsg"),
     [
-        ((360.5, 0), 4326), ((0, 90.5), 4326), ((0, 85.1), 3857), ((177, 0), 32600), ((-177, 0), 32661), ((-177, 0), 32501),
-        ((177, 0), 32800), ((63, 0), 32631), ((63.5, 0), 32631), ((np.nan, 0), 4326),
+        ((360.5, 0), 4326), ((0, 90.5), 4326), ((0, 85.1), 3857), ((177, 0), 32600), ((-177, 0), 32661),
+        ((-177, 0), 32501), ((177, 0), 32800), ((63, 0), 32631), ((63.5, 0), 32631), ((np.nan, 0), 4326),
     ],
 )  # fmt: skip
 def test_points_beyond_the_limits_are_refused(point: tuple[float, float], epsg: int) -> None:
@@ -185,3 +185,11 @@ def test_a_zone_that_crosses_the_date_line() -> None:
     np.testing.assert_allclose(east, west)
     mirrored = from_degrees(np.array([[-173.0, 10.0]]), 32601)[0]
     assert east[0] - 500_000 == pytest.approx(500_000 - mirrored[0])
+
+
+def test_the_south_mirrors_the_north() -> None:
+    (east, north), (same, south) = (
+        from_degrees(np.array([[176.0, latitude]]), epsg)[0] for latitude, epsg in ((40.0, 32660), (-40.0, 32760))
+    )
+    assert same == pytest.approx(east)
+    assert south == pytest.approx(10_000_000 - north)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
+from support import clip
 from support.soak import CALL_TIMEOUT, draw_image
 
 from triton_sam import SAM2TritonClient, SAM2VideoClient, SpeculativeSAM2Client
@@ -105,21 +105,14 @@ def search_for_everything(url, count):
                 yield count("searches", 2)
 
 
-def _frame(index):
-    """Draw frame number ``index`` of a clip: a bright square that moves, 120x90 pixels."""
-    pixels = np.full((90, 120, 3), 40, np.uint8)
-    pixels[30:60, 10 + 3 * index : 40 + 3 * index] = (230, 180, 60)
-    return pixels
-
-
 def track_videos(url, count):
     """Simulate a user who tracks one object after the other, each in a session of its own, with mistakes."""
-    frames = [_frame(index) for index in range(VIDEO_FRAMES)]
+    frames = [clip.image(index) for index in range(VIDEO_FRAMES)]
     while True:
         with SAM2VideoClient(url, timeout=CALL_TIMEOUT) as client:
             for _ in range(5):
                 with client.open(frames) as video:
-                    video.add(0, 1, points=[[25, 45]])
+                    video.add(0, 1, points=[clip.START])
                     with pytest.raises(PromptError):
                         video.add(0, 2, points=[[float("nan"), 1.0]])
                     assert len(list(video.propagate(logits=False))) == VIDEO_FRAMES

@@ -23,6 +23,7 @@ from ..masks.coco import coco_document
 from ..masks.drawing import cutout
 from ..masks.formats import FORMATS
 from ..masks.segment import Segment
+from . import _options
 
 URLS = ("http://", "https://")
 STREAM = "-"
@@ -208,10 +209,7 @@ def check_targets(masks: Sequence[Path], drawn: Sequence[Path], sources: Sequenc
     Raises:
         ConfigurationError: a folder does not exist, a path is a folder, or two files have the same path.
     """
-    for path in [*masks, *drawn]:
-        if path.is_dir() or not path.parent.is_dir():
-            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-            raise ConfigurationError(f"cannot write {path}: {why}")
+    _options.check_writable([*masks, *drawn])
     for path in drawn:
         if path.resolve() in {mask.resolve() for mask in masks}:
             raise ConfigurationError(f"--out and --overlay both write {path}: name another file")

@@ -147,9 +147,7 @@ def _check_files(args: argparse.Namespace) -> None:
     targets += [given for given in (args.coco, args.out) if given]
     taken = {image.resolve() for image in args.images}
     for path in targets:
-        if path.is_dir() or not path.parent.is_dir():
-            why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-            raise ConfigurationError(f"cannot write {path}: {why}")
+        _options.check_writable([path])
         if path.resolve() in taken:
             raise ConfigurationError(f"two files of this command are {path}: name another one")
         taken.add(path.resolve())

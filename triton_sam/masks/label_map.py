@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,23 @@ MAX_OBJECTS = 65535
 _PALETTE_SIZE = 256
 
 
+def size_of_masks(shapes: Iterable[tuple[int, ...]]) -> Size:
+    """Return the size that all masks of a label map have, width and height.
+
+    Args:
+        shapes: height and width of each mask.
+
+    Raises:
+        InputError: there is no mask, or the masks differ in size.
+    """
+    found = set(shapes)
+    if len(found) != 1:
+        sizes = ", ".join(f"{width} x {height}" for height, width in sorted(found)) or "no mask"
+        raise InputError(f"a label map needs masks of one size, not {sizes}")
+    height, width = found.pop()
+    return width, height
+
+
 def label_map_of(masks: Sequence[BoolArray]) -> LabelMap:
     """Merge masks, which may overlap, so that each pixel belongs to one object at most: the smallest one.
 
@@ -30,12 +47,8 @@ def label_map_of(masks: Sequence[BoolArray]) -> LabelMap:
     Raises:
         InputError: there is no mask, or more than 65535, or the masks differ in size.
     """
-    shapes = {mask.shape for mask in masks}
-    if len(shapes) != 1:
-        sizes = ", ".join(f"{width} x {height}" for height, width in sorted(shapes)) or "no mask"
-        raise InputError(f"a label map needs masks of one size, not {sizes}")
-    height, width = shapes.pop()
-    return label_map_by_area((width, height), [int(np.count_nonzero(mask)) for mask in masks], masks.__getitem__)
+    size = size_of_masks(mask.shape for mask in masks)
+    return label_map_by_area(size, [int(np.count_nonzero(mask)) for mask in masks], masks.__getitem__)
 
 
 def label_map_by_area(size: Size, areas: Sequence[int], mask_of: Callable[[int], BoolArray]) -> LabelMap:

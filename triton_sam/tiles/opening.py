@@ -142,19 +142,19 @@ def _open_zarr(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
         import zarr.storage
 
         from .checked_reads import CheckedArray, NotingStore, checked
-        from .remote_store import PatientStore
     except ImportError as error:
         raise missing("large images need", "tiles", error) from error
-    store: Any
-    if is_remote(path):
-        place: Any = path
-        store = PatientStore.from_url(str(path), storage_options=dict(place.storage_options), read_only=True)
-    else:
-        store = NotingStore(zarr.storage.LocalStore(path, read_only=True))
+    store = _remote_store(path) if is_remote(path) else NotingStore(zarr.storage.LocalStore(path, read_only=True))
     with checked():
         arrays, axes = _arrays(path, store)
     checked_arrays = [CheckedArray(array) for array in arrays]
     return LargeImage(path.name, _levels(checked_arrays, [axes] * len(arrays), channels, index))
+
+
+def _remote_store(path: Any) -> Any:
+    from .remote_store import PatientStore
+
+    return PatientStore.from_url(str(path), storage_options=dict(path.storage_options), read_only=True)
 
 
 def _arrays(path: Path, store: Any) -> tuple[list[Any], str]:

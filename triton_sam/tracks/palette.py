@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import InputError
-from ..masks.label_map import davis_palette
+from ..masks.label_map import davis_palette, size_of_masks
 from ..masks.resize import resize_logits
 from .protocols import ObjectMask
 
@@ -34,11 +34,7 @@ def label_map(masks: Mapping[int, ObjectMask]) -> NDArray[np.uint8]:
     Raises:
         InputError: an id is outside 1..255, there is no mask, or the masks differ in size.
     """
-    shapes = {found.mask.shape for found in masks.values()}
-    if len(shapes) != 1:
-        sizes = ", ".join(f"{width} x {height}" for height, width in sorted(shapes)) or "no mask"
-        raise InputError(f"a label map needs masks of one size, not {sizes}")
-    height, width = shapes.pop()
+    width, height = size_of_masks(found.mask.shape for found in masks.values())
     labels = np.zeros((height, width), np.uint8)
     highest = np.full((height, width), -np.inf, np.float32)
     for object_id, found in sorted(masks.items()):

@@ -55,7 +55,11 @@ def test_sixty_four_clients_at_a_server_for_twenty_four(service_triton, protocol
 @pytest.mark.alone
 @pytest.mark.slow
 def test_a_full_queue_of_triton_counts_as_busy_as_well(tmp_path, images):
-    """When clients send embeddings with each click, the queue is Triton's own, and config.pbtxt sets its limit."""
+    """When clients send embeddings with each click, the queue is Triton's own, and config.pbtxt sets its limit.
+
+    Each call asks for many objects, because the queue must fill faster than the decoder empties it.
+    """
+    objects = [[[x, y]] for x in range(40, 360, 40) for y in range(40, 280, 60)]
     copy_committed(tmp_path, "sam2", "sam2_encoder", "sam2_decoder")
     config = tmp_path / "sam2_decoder" / "config.pbtxt"
     limit = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }"
@@ -64,11 +68,11 @@ def test_a_full_queue_of_triton_counts_as_busy_as_well(tmp_path, images):
         for url, place in ((server.http_url, "client"), (server.grpc_url, "client"), (server.grpc_url, "server")):
             with SAM2TritonClient(url, embeddings=place) as client:
                 client.set_image(images / "shapes.jpg")
-                expected, _ = client.predict([[200, 180]])
+                expected, _ = client.predict(objects)
 
                 def click(_, client=client):
                     try:
-                        return client.predict([[200, 180]])[0]
+                        return client.predict(objects)[0]
                     except ServerBusyError as error:
                         return error
 

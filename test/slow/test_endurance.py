@@ -52,9 +52,10 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def video_server(video_models):
+def video_server(video_models, tmp_path_factory):
     """A server of the models for videos."""
-    with local_server.LocalServer(video_models.repository) as running:
+    log = tmp_path_factory.mktemp("video") / "server.log"
+    with local_server.LocalServer(video_models.repository, log_file=log) as running:
         yield running
 
 
@@ -164,4 +165,5 @@ def test_memory_and_file_handles_stay_flat(small_cache_server, video_server, ser
         )
         assert after <= GROWTH * before + SPARE_BYTES
         assert handles[1] <= handles[0] + SPARE_HANDLES
-    print(f"\n{dict(done)}, no other error")
+    restarts = small_cache_server.restarts + video_server.restarts
+    print(f"\n{dict(done)}, restarts of the servers: {restarts}, no other error")

@@ -55,5 +55,7 @@ def small_cache_server(tmp_path_factory):
     shutil.copytree(bundled("model_repository"), repository, ignore=shutil.ignore_patterns("sam1*", "sam3*"))
     config = repository / "sam2" / "config.pbtxt"
     config.write_text(config.read_text().replace("536870912", str(IMAGES_IN_CACHE * IMAGE_BYTES)))
-    with local_server.LocalServer(repository, models=["sam2"], http_port=0, grpc_port=0, metrics_port=0) as running:
+    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    log = repository.parent / "server.log"  # pytest keeps it, so the cause of a restart can be found
+    with local_server.LocalServer(repository, models=["sam2"], log_file=log, **ports) as running:
         yield running

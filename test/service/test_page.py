@@ -5,27 +5,24 @@ import json
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from triton_sam import Cleanup, SAM2TritonClient
+from triton_sam import SAM2TritonClient
 from triton_sam.masks.rle import rle_to_mask
 from triton_sam.transport import Transport
 from triton_sam.transport.url import parse_url
 
 pytest.importorskip("fastapi")
 from support.conditions import settled, wait_until
-from support.running_browser import NARROW, WIDE, Page, open_phone
+from support.running_browser import NARROW, SWITCHED_ON, WIDE, Page, open_phone
 
 LAYOUT_FAULTS = (Path(__file__).parents[1] / "data" / "layout_faults.js").read_text(encoding="utf-8")
 DECODERS_DIFFER = 3
 """Levels of 255 by which Chromium and Pillow may differ when they decode the same JPEG."""
-SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
-"""The clean-up of the page while nobody moves its slider, see cleanupOf() in static/masks.js."""
 
 
 def test_the_page_says_that_the_model_is_the_demo_model(page):
@@ -216,67 +213,6 @@ def test_downloads_leave_out_hidden_objects(shapes):
     shapes.page.locator('[data-role="eye"]').nth(0).click()
     for button in ("#save-overlay", "#save-coco"):
         assert shapes.page.locator(button).is_disabled()
-
-
-def test_the_clean_up_can_be_switched_off(shapes, service_triton, images):
-    """A click on the ground gives a mask of several parts and with holes."""
-    with SAM2TritonClient(service_triton.http_url) as client:
-        client.set_image(images / "shapes.jpg")
-        plain, cleaned = (client.segment([[20, 580]], [1], cleanup=each)[0].mask for each in (None, SWITCHED_ON))
-    assert (plain != cleaned).any()
-    shapes.click(20, 580)
-    shapes.settled()
-    point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
-    with SAM2TritonClient(service_triton.http_url) as client:
-        client.set_image(images / "shapes.jpg")
-        exact = [[point["x"], point["y"]]]
-        plain, cleaned = (client.segment(exact, [1], cleanup=each)[0].mask for each in (None, SWITCHED_ON))
-    for wanted, act in ((cleaned, "check"), (plain, "uncheck")):
-        getattr(shapes.page, act)("#cleanup")
-        shapes.settled()
-        content = shapes.download("#save-mask")[1]
-        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) == 255, wanted)
-
-
-def test_the_clean_up_has_a_slider(shapes, service_triton, images):
-    shapes.page.fill("#cleanup-area", "0")
-    shapes.click(20, 580)
-    shapes.settled()
-    point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
-    with SAM2TritonClient(service_triton.http_url) as client:
-        client.set_image(images / "shapes.jpg")
-        wanted = []
-        for area in (0, 256):
-            cleanup = Cleanup(max_hole_area=area, max_sprinkle_area=area, keep_clicked=True)
-            wanted.append(client.segment([[point["x"], point["y"]]], [1], cleanup=cleanup)[0].mask)
-    assert (wanted[0] != wanted[1]).any()
-    for area, mask in zip(("0", "256"), wanted, strict=True):
-        shapes.page.fill("#cleanup-area", area)
-        shapes.settled()
-        content = shapes.download("#save-mask")[1]
-        np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(content))) == 255, mask)
-    shapes.page.uncheck("#cleanup")
-    assert shapes.page.is_disabled("#cleanup-area")
-
-
-@pytest.mark.parametrize("is_cleaned", [True, False])
-def test_the_threshold_has_a_slider(shapes, service_triton, images, is_cleaned):
-    shapes.page.set_checked("#cleanup", is_cleaned)
-    shapes.click(20, 580)
-    shapes.settled()
-    point = shapes.page.evaluate("tritonSam.scene.active.points[0]")
-    masks = {}
-    with SAM2TritonClient(service_triton.http_url) as client:
-        client.set_image(images / "shapes.jpg")
-        for threshold in (0, 3, -2.5):
-            shapes.page.fill("#threshold", str(threshold))
-            shapes.settled()
-            content = shapes.download("#save-mask")[1]
-            masks[threshold] = np.asarray(Image.open(io.BytesIO(content))) == 255
-            cleanup = replace(SWITCHED_ON if is_cleaned else Cleanup(), mask_threshold=threshold)
-            wanted = client.segment([[point["x"], point["y"]]], [1], cleanup=cleanup)[0].mask
-            np.testing.assert_array_equal(masks[threshold], wanted)
-    assert masks[3].sum() < masks[0].sum() < masks[-2.5].sum()
 
 
 def test_hovering_costs_one_decode_for_each_mask_and_leaves_nothing_behind(shapes, service, service_triton):

@@ -15,10 +15,14 @@ pytest.importorskip("fastapi")
 
 from support.conditions import wait_until  # noqa: E402 - needs the service extra
 
+from triton_sam import Cleanup  # noqa: E402 - see above
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDE = {"width": 1280, "height": 800}
 NARROW, ASIDE = {"width": 390, "height": 844}, {"width": 844, "height": 390}
 """A phone, upright and on its side."""
+SWITCHED_ON = Cleanup(max_hole_area=32, max_sprinkle_area=32, keep_clicked=True)
+"""The clean-up of the page while nobody moves its slider, see cleanupOf() in static/masks.js."""
 FINGER = 44
 """Pixels that a finger needs."""
 SMALL_TARGETS = f"""[...document.querySelectorAll("button, select, input")]

@@ -161,7 +161,8 @@ def test_a_file_of_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("{", "cannot be read"),
+        ("{", "is not JSON: "),
+        ("[" * 99_999, "is not JSON: "),
         ("[]", "JSON object"),
         ('{"lab": {}}', "'lab'"),
         ('{"lab": {"token": " "}}', "not empty"),
@@ -169,7 +170,9 @@ def test_a_file_of_tokens(tmp_path):
         ('{"lab": {"token": "a", "speed": 1}}', "no quota 'speed'"),
         ('{"lab": {"token": "a", "pages": 0}}', "above 0"),
         ('{"lab": {"token": "a", "pages": "many"}}', "above 0"),
+        ('{"lab": {"token": "a", "pages": 1%s}}' % ("0" * 400), "a finite number above 0"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_files_that_cannot_be_used(tmp_path, text, word):
     path = tmp_path / "tokens.json"
@@ -177,7 +180,7 @@ def test_files_that_cannot_be_used(tmp_path, text, word):
     with pytest.raises(ConfigurationError, match=word) as caught:
         read_tokens(path)
     assert str(path) in str(caught.value)
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=r"^--tokens \S+none.json cannot be read: No such file or directory$"):
         read_tokens(tmp_path / "none.json")
 
 

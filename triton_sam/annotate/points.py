@@ -74,13 +74,9 @@ def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
 
 def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a CSV file, of which those of the same object are joined."""
-    reader = csv.DictReader(read_text(path).splitlines())
-    missing = [name for name in _REQUIRED if name not in (reader.fieldnames or ())]
-    if missing:
-        raise InputError(f"{path} has no column {', '.join(missing)}: its first line names the columns, image,x,y,...")
     joined: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in reader:
-        label = row.get("object") or f"line {reader.line_num}"
+    for line, row in _csv_rows(path):
+        label = row.get("object") or f"line {line}"
         what = f"object {label}" if row.get("object") else label
         start: dict[str, Any] = {
             "image": row["image"],
@@ -93,3 +89,23 @@ def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
         entry["points"].append((row["x"], row["y"]))
         entry["labels"].append(row.get("label") or 1)
     yield from joined.values()
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a CSV file, each with the number of its last line."""
+    reader = csv.DictReader(read_text(path).splitlines())
+    line = 0
+    try:
+        missing = [name for name in _REQUIRED if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(
+                f"{path} has no column {', '.join(missing)}: its first line names the columns, image,x,y,..."
+            )
+        line = reader.line_num
+        for row in reader:
+            line = reader.line_num
+            yield line, row
+    except csv.Error as error:  # a field may have 128 KiB
+        raise InputError(
+            f"{path}, line {line + 1}: it is no CSV that can be read (a quotation mark is not closed?)"
+        ) from error

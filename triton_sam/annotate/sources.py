@@ -188,11 +188,12 @@ def _checked(items: Iterable[ImageItem], source: dict[str, Any]) -> Source:
     ids: set[int] = set()
     for item in items:
         local = item.path if isinstance(item.path, Path) else None
-        place = local.resolve() if local else item.path
         # Whether a remote file is there shows when it is read: asking for each would take long.
         if local and not local.is_file():
             skipped.append(Skipped(item.name, "image", "there is no such file"))
-        elif place in paths or item.name in names or item.id in ids:
+            continue
+        place = local.resolve() if local else item.path  # it fails for names that no file can have
+        if place in paths or item.name in names or item.id in ids:
             skipped.append(Skipped(item.name, "image", "the source names this image or its id twice"))
         else:
             kept.append(item)
@@ -209,8 +210,10 @@ def _of_coco(path: Path, root: Path) -> Source:
         try:
             name, image_id = str(image["file_name"]), int(image["id"])
             size = (int(image["width"]), int(image["height"])) if "width" in image and "height" in image else None
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path}: image {number} needs file_name, id, width and height") from error
+        if "\0" in name:
+            raise InputError(f"{path}: image {number} has a null character in its file_name, as no file has")
         items.append(ImageItem(image_id, name, root / name, size))
     return _checked(items, {"categories": categories_of(document), "coco": document})
 

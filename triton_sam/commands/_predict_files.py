@@ -262,8 +262,10 @@ def read_logits(path: Path) -> FloatArray:
         PromptError: the file is missing or no .npy file with numbers.
     """
     try:
-        logits = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        # The file is opened here because np.load() does not close a damaged file that it opened itself.
+        with path.open("rb") as file:
+            logits = np.load(file, allow_pickle=False)
+    except Exception as error:  # for damaged files, zipfile and NumPy raise almost any type
         reason = getattr(error, "strerror", None) or "it is no .npy file of numbers"
         raise PromptError(f"cannot read the logits in {path}: {reason}") from error
     if not isinstance(logits, np.ndarray) or logits.dtype.kind != "f":

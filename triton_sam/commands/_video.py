@@ -13,10 +13,11 @@ from typing import Any
 
 from PIL import Image
 
-from ..errors import ModelNotReadyError
+from ..errors import ConfigurationError, ModelNotReadyError
 from ..families import tracking_families
 from ..inputs.images import open_image
 from ..inputs.video import FrameSource, open_frames
+from ..inputs.video.base import BEST_QUALITY
 from ..tracks.overlay_video import DEFAULT_RATE, frame_rate
 from ..tracks.protocols import Video
 from . import _options
@@ -59,9 +60,14 @@ def open_input(text: str, quality: int | None = None) -> VideoInput:
         quality: see SAM2VideoClient.open().
 
     Raises:
+        ConfigurationError: the quality is out of range.
         VideoError: the source is missing, empty, damaged or not a video.
         MissingDependencyError: the source needs PyAV, and it is not installed.
     """
+    if quality is not None and not 1 <= quality <= BEST_QUALITY:
+        raise ConfigurationError(
+            f"--quality must be 1 to {BEST_QUALITY}, not {quality}: leave it out for frames without loss"
+        )
     if text == "-":
         return _live("stdin", open_frames(sys.stdin.buffer, quality))
     if text.isdecimal() and not Path(text).exists():

@@ -143,6 +143,7 @@ def _check_files(args: argparse.Namespace) -> None:
         ConfigurationError: a folder does not exist, a path is a folder, or two results have the same path.
     """
     drawn = [given for given in (args.overlay, args.label_image) if given]
+    _options.check_writable(drawn)  # a folder has no name to which that of an image could be added
     targets = [_target(given, image, args.images) for given in drawn for image in args.images]
     targets += [given for given in (args.coco, args.out) if given]
     taken = {image.resolve() for image in args.images}

@@ -173,7 +173,7 @@ def _prompts(args: argparse.Namespace, image: LargeImage) -> dict[str, Any]:
     """Return the arguments of LargeImageClient.segment().
 
     Raises:
-        ConfigurationError: the file does not say where the map lies.
+        ConfigurationError: the file does not say where the map lies, or a number of --view is not finite.
     """
     if args.map and image.georeference is None:
         raise ConfigurationError(f"{image.name} does not say where it lies on a map: leave out --map")
@@ -196,7 +196,10 @@ def _prompts(args: argparse.Namespace, image: LargeImage) -> dict[str, Any]:
     if args.box:
         prompts["box"] = corners(args.box)
     if args.view:
-        prompts["view"] = tuple(round(value) for value in corners(args.view))
+        view = corners(args.view)
+        if not np.isfinite(view).all():
+            raise ConfigurationError("--view holds NaN or infinity: give finite numbers")
+        prompts["view"] = tuple(round(value) for value in view)
     return prompts
 
 

@@ -7,6 +7,7 @@ JSON line for each request on stderr. The page is at /, beside /metrics, /health
 from __future__ import annotations
 
 import argparse
+import math
 import os
 
 from ..concepts.query import MAX_TEXTS
@@ -220,6 +221,20 @@ def _add_quota(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Check the limits before they become whole numbers, which NaN and infinity cannot.
+
+    Raises:
+        ConfigurationError: one of them is not a finite number above 0.
+    """
+    from ..service.settings import LIMITS
+
+    for option in LIMITS.values():
+        value = getattr(args, option.removeprefix("--").replace("-", "_"))
+        if not 0 < value * MEBI < math.inf:  # also the number of bytes
+            raise ConfigurationError(f"{option} must be a number above 0, not {value}")
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from ..service.run import serve
@@ -229,6 +244,7 @@ def run(args: argparse.Namespace) -> int:
     protected = args.token is not None or os.environ.get(
         TOKEN_VARIABLE
     )  # docker compose sets it to "" if it is not given
+    _check_numbers(args)
     quota = Quota(**{name: getattr(args, name) for name in QUOTAS})
     settings = Settings(
         url=args.url or os.environ.get(URL_VARIABLE) or DEFAULT_TRITON,

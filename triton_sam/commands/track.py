@@ -123,7 +123,8 @@ def _by_words(args: argparse.Namespace, source: _video.VideoInput, stack: contex
     """
     low, high = args.range or (None, None)
     start = -(-(low or 0) // max(args.every, 1)) * args.every
-    chosen_frames(source.frames.num_frames, args.text_every, start, high, args.every)  # before a server starts
+    names = ("--text-every", "--every", "--range")
+    chosen_frames(source.frames.num_frames, args.text_every, start, high, args.every, names)  # before a server starts
     before = _track_words.found_before(args, source)
     if before is not None:
         return before

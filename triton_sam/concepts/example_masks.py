@@ -21,7 +21,7 @@ def boxes_of_masks(masks: Any, labels: Any) -> tuple[list[tuple[int, int, int, i
 
     Args:
         masks: one or more masks: arrays (H,W), foreground where not 0, or COCO RLE.
-        labels: one label for each mask, which is not checked; None: all are 1.
+        labels: one label for each mask, 1 or 0; None: all are 1.
 
     Raises:
         PromptError: there is no mask, one is empty or unreadable, sizes differ, or the labels do not fit.
@@ -40,10 +40,29 @@ def boxes_of_masks(masks: Any, labels: Any) -> tuple[list[tuple[int, int, int, i
     sizes = {size for _, size in found}
     if len(sizes) > 1:
         raise PromptError("the example masks have different sizes: all of them belong to one image")
-    kinds = [1] * len(boxes) if labels is None else np.atleast_1d(labels).tolist()
-    if len(kinds) != len(boxes):
-        raise PromptError(f"mask_labels must have one label for each of the {len(boxes)} masks, not {len(kinds)}")
-    return boxes, kinds, sizes.pop()
+    return boxes, _kinds(labels, len(boxes)), sizes.pop()
+
+
+def _kinds(labels: Any, count: int) -> list[Any]:
+    """Return the label of each mask.
+
+    Raises:
+        PromptError: they are no labels, or not as many as the masks.
+    """
+    if labels is None:
+        return [1] * count
+    try:
+        kinds = np.atleast_1d(np.asarray(labels, np.float64))
+    except (TypeError, ValueError, OverflowError):
+        kinds = np.empty((0, 0))
+    if kinds.ndim != 1:
+        raise PromptError("mask_labels must be numbers, one for each mask")
+    if len(kinds) != count:
+        raise PromptError(f"mask_labels must have one label for each of the {count} masks, not {len(kinds)}")
+    if not np.isin(kinds, (0, 1)).all():
+        raise PromptError("mask_labels must be 1 (an instance) or 0 (not this)")
+    found: list[Any] = kinds.tolist()
+    return found
 
 
 def _read(mask: Any) -> tuple[tuple[int, int, int, int] | None, Size]:

@@ -225,13 +225,13 @@ def _array(value: Any, name: str) -> npt.NDArray[np.float64] | None:
         return None
     try:
         return np.asarray(value, np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise PromptError(f"{name} must be numbers: {error}") from None
 
 
 def _share(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= float(value) <= 1:
-        raise PromptError(f"{name} must be a number within 0..1, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value < 0 or not value <= 1:  # NaN is not
+        raise PromptError(f"{name} must be a number within 0..1, not {value!r:.40}")
     return float(value)
 
 

@@ -23,6 +23,7 @@ from ..errors import ConfigurationError, DownloadError
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """The HTTP status codes after which another attempt may succeed."""
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _DNS_RETRIES = 2
 """A name that is not resolved within three seconds or so is wrong, or the network is closed."""
@@ -95,16 +96,17 @@ def classify(error: HTTPError, url: str) -> Exception:
 def _first_line(error: BaseException) -> str:
     lines = str(error).splitlines()
     # urllib3 begins its messages with the connection: "HTTPSConnection(host='...', port=443): Failed to resolve ..."
-    return re.sub(r"^(<[^>]*>|\w+\([^)]*\))(, |: )", "", lines[0]) if lines else type(error).__name__
+    reason = re.sub(r"^(<[^>]*>|\w+\([^)]*\))(, |: )", "", lines[0]) if lines else type(error).__name__
+    return re.sub(r"\[Errno -?\d+\] ", "", reason)
 
 
 def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
     """Return a connection pool for a URL, which uses the proxy that the environment names.
 
     Raises:
-        ConfigurationError: the URL or the proxy is neither http nor https.
+        ConfigurationError: the URL or the proxy is not valid, or neither http nor https.
     """
-    parts = urllib3.util.parse_url(url)
+    parts = _parsed(url)
     if parts.scheme not in ("http", "https") or not parts.host:
         raise ConfigurationError(f"{url!r} must begin with http:// or https://")
     # The pool only follows redirects. fetch.py retries failed requests itself, because it resumes the download.
@@ -121,6 +123,22 @@ def make_pool(url: str, timeout: float) -> urllib3.PoolManager:
     auth = unquote(address.auth, encoding="latin-1") if address.auth else None
     headers = urllib3.make_headers(proxy_basic_auth=auth) if auth else None
     return urllib3.ProxyManager(proxy, proxy_headers=headers, retries=retries, timeout=waits)
+
+
+def _parsed(url: str) -> urllib3.util.Url:
+    """Parse the URL of a file.
+
+    Raises:
+        ConfigurationError: it is not valid.
+    """
+    if _CONTROL.search(url):  # urllib3 would send them in another form
+        raise ConfigurationError(f"{url!r} holds a line break or another control character: leave it out")
+    try:
+        return urllib3.util.parse_url(url)
+    except LocationParseError as error:
+        raise ConfigurationError(
+            f"{url!r} is not a valid URL: it must look like https://host/path, with a port up to 65535"
+        ) from error
 
 
 def _proxy_address(proxy: str, variable: str) -> urllib3.util.Url:

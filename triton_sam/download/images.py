@@ -29,7 +29,7 @@ def fetch_image(url: str, *, timeout: float = 30.0, max_bytes: int = MAX_BYTES) 
         The bytes of the file, which set_image() and the other methods take. They check that it is an image.
 
     Raises:
-        ConfigurationError: the URL is neither http nor https, or an option is out of range.
+        ConfigurationError: the URL is not valid or neither http nor https, or an option is out of range.
         ImageError: the file cannot be downloaded in time, or it is larger than ``max_bytes``.
 
     Examples:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import numbers
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -18,6 +18,8 @@ from .thresholds import NAMES
 
 MAX_POINTS_PER_SIDE = 256
 MAX_CROP_LAYERS = 3
+_LARGEST = sys.float_info.max
+"""Whole numbers above it do not fit a float."""
 _NO_CLEANUP = Cleanup()
 _WHOLE_NUMBERS = ("points_per_side", "crop_n_layers", "crop_n_points_downscale_factor")
 _SHARES = ("pred_iou_thresh", "stability_score_thresh", "box_nms_thresh", "crop_nms_thresh")
@@ -52,7 +54,8 @@ class Parameters:
             the model, see thresholds.py.
 
     Raises:
-        ConfigurationError: both or none of points_per_side and point_grids are given, or a number is out of range.
+        ConfigurationError: both or none of points_per_side and point_grids are given, or a value has a wrong type or is
+            out of range.
     """
 
     points_per_side: int | None = 32
@@ -88,7 +91,9 @@ class Parameters:
                 f"crop_n_points_downscale_factor must be at least 1, not {self.crop_n_points_downscale_factor}"
             )
         if not 0 <= self.crop_overlap_ratio < 1:
-            raise ConfigurationError(f"crop_overlap_ratio must be within 0..1, not {self.crop_overlap_ratio}")
+            raise ConfigurationError(
+                f"crop_overlap_ratio must be at least 0 and below 1, not {self.crop_overlap_ratio}"
+            )
         self._check_ranges()
         if self.cleanup.mask_threshold:
             raise ConfigurationError("a search has the parameter mask_threshold: leave it out of cleanup")
@@ -104,8 +109,8 @@ class Parameters:
             if isinstance(value, bool) or not isinstance(value, numbers.Real):
                 raise ConfigurationError(f"{name} must be a number, not {value!r}")
         for name in ("mask_threshold", "stability_score_offset"):
-            if not math.isfinite(getattr(self, name)):
-                raise ConfigurationError(f"{name} must be finite, not {getattr(self, name)}")
+            if not abs(getattr(self, name)) <= _LARGEST:  # NaN is not, either
+                raise ConfigurationError(f"{name} must be finite, not {getattr(self, name)!r:.40}")
         if not isinstance(self.cleanup, Cleanup):
             raise ConfigurationError(f"cleanup must be a Cleanup, not {self.cleanup!r}")
 
@@ -118,11 +123,12 @@ class Parameters:
                 raise ConfigurationError(f"{name} must be at least 0, not {getattr(self, name)}")
 
     def _check_grids(self) -> None:
-        grids = () if self.point_grids is None else self.point_grids
-        for grid in grids:
-            if not ((np.asarray(grid) >= 0) & (np.asarray(grid) <= 1)).all():
-                raise ConfigurationError("the points of point_grids must be within 0..1")
-        if self.point_grids is not None and len(grids) <= self.crop_n_layers:
+        if self.point_grids is None:
+            return
+        is_list = isinstance(self.point_grids, (Sequence, np.ndarray)) and getattr(self.point_grids, "ndim", 1) > 0
+        if not is_list or not all(map(_is_grid, self.point_grids)):
+            raise ConfigurationError("point_grids must hold arrays (N,2) of numbers within 0..1, one for each layer")
+        if len(self.point_grids) <= self.crop_n_layers:
             raise ConfigurationError(f"{self.crop_n_layers} layers of crops need {self.crop_n_layers + 1} point_grids")
 
     def grid(self, layer: int) -> npt.NDArray[np.float64]:
@@ -135,6 +141,15 @@ class Parameters:
         places = np.linspace(1 / (2 * count), 1 - 1 / (2 * count), count)
         grid: npt.NDArray[np.float64] = np.stack(np.meshgrid(places, places), axis=-1).reshape(-1, 2)
         return grid
+
+
+def _is_grid(value: Any) -> bool:
+    """Whether a value holds points (N,2) within 0..1. An empty list holds none, as an empty array does."""
+    try:
+        grid = np.asarray(value, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return grid.size == 0 or (grid.ndim == 2 and grid.shape[1] == 2 and bool(((grid >= 0) & (grid <= 1)).all()))
 
 
 def parameters_of(family: str, given: Mapping[str, Any]) -> Parameters:

@@ -54,7 +54,7 @@ def get_family(name: str) -> Family:
     """
     try:
         return FAMILIES[name]
-    except KeyError:
+    except (KeyError, TypeError):  # TypeError: a list cannot be a key
         known = ", ".join(FAMILIES)
         raise ConfigurationError(f"unknown model type {name!r}: choose one of {known}") from None
 

@@ -86,8 +86,14 @@ class ImageEmbeddings(Mapping[str, FloatArray]):
                 }
                 width, height = (int(side) for side in archive["image_size"])
                 loaded = cls(str(archive["family"]), str(archive["model"]), (width, height), tensors)
+        except FileNotFoundError as error:
+            raise InputError(f"there is no file {os.fspath(path)}") from error
+        except (PermissionError, IsADirectoryError) as error:
+            raise InputError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
         except Exception as error:  # for damaged files, zipfile and NumPy raise almost any type
-            raise InputError(f"{os.fspath(path)} contains no image embeddings: {error}") from error
+            raise InputError(
+                f"{os.fspath(path)} holds no image embeddings: give a file that ImageEmbeddings.save() wrote"
+            ) from error
         loaded.check()
         return loaded
 

@@ -62,7 +62,7 @@ def plain_source(source: ImageSource) -> PlainSource:
     An open file is read from its position to its end. Every other source is returned unchanged.
 
     Raises:
-        ImageError: the file is opened as text, closed or unreadable, or the URL names another machine or the web.
+        ImageError: the file is opened as text, closed or unreadable, or the URL is not valid or leads elsewhere.
     """
     if isinstance(source, str) and source.lower().startswith("file://"):
         return _path_of(source)
@@ -80,7 +80,10 @@ def plain_source(source: ImageSource) -> PlainSource:
 
 
 def _path_of(url: str) -> Path:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:  # for example, a bracket is not closed
+        raise ImageError(f"{url} is not a valid URL: write file:///path/of/the/file") from error
     if parts.netloc not in ("", "localhost"):
         raise ImageError(f"{url} names a file of another machine: write file:///path/of/the/file")
     return Path(url2pathname(parts.path))
@@ -384,14 +387,11 @@ def _stretch(source: _BlocksOfImage | _BlocksOfArray) -> npt.NDArray[np.uint8]:
 
 
 def _describe(source: object) -> str:
-    if isinstance(source, (str, os.PathLike)):
-        return str(source)
-    return "the image"
+    return str(source) if isinstance(source, (str, os.PathLike)) else "the image"
 
 
 def _unsupported_source(source: object) -> str:
-    kind = type(source).__name__
-    return f"cannot open an image from {kind}: give a path, encoded bytes, a Pillow image or a numpy array"
+    return f"cannot open an image from {type(source).__name__}: give a path, encoded bytes, a Pillow image or an array"
 
 
 def _reason(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class Quota:
         pages: open WebSockets of the page.
 
     Raises:
-        ConfigurationError: a limit is not a number above 0.
+        ConfigurationError: a limit is not a finite number above 0.
     """
 
     requests_per_minute: float | None = None
@@ -40,8 +40,11 @@ class Quota:
             value = getattr(self, part.name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-                raise ConfigurationError(f"the quota {part.name} must be a number above 0, not {value!r:.40}")
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+                raise ConfigurationError(
+                    f"the quota {part.name} must be a finite number above 0, not {value!r:.40}: "
+                    "leave it out for no limit"
+                )
 
 
 QUOTAS = tuple(part.name for part in fields(Quota))
@@ -77,8 +80,10 @@ def read_tokens(path: str | Path, quota: Quota = NO_QUOTA) -> tuple[Token, ...]:
     """
     try:
         callers = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path}: the file of tokens cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"--tokens {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"--tokens {path} is not JSON: {error}") from None
     if not isinstance(callers, dict) or not callers:
         raise ConfigurationError(f'{path}: give a JSON object such as {{"lab": {{"token": "SECRET"}}}}')
     return tuple(_token(path, name, members, quota) for name, members in callers.items())

@@ -73,8 +73,8 @@ class TrackFolder:
             resume: whether the source can be read again from its beginning. A stream cannot.
 
         Raises:
-            ConfigurationError: the folder has results of other parameters or of a stream, files that are not from an
-                earlier run are in the way, or another process writes to it.
+            ConfigurationError: the folder has results of other parameters or of a stream, its manifest is damaged,
+                files that are not from an earlier run are in the way, or another process writes to it.
             InputError: the file of records is damaged.
             OSError: the folder cannot be written.
         """
@@ -178,7 +178,12 @@ class TrackFolder:
         elif overwrite:
             self._remove_results()
         else:
-            different = _differences(manifest.get("parameters", {}), self._parameters)
+            before = manifest.get("parameters")
+            if not isinstance(before, dict):
+                raise ConfigurationError(
+                    f"{self.folder / MANIFEST} is damaged: give another --out, or --overwrite to start again"
+                )
+            different = _differences(before, self._parameters)
             if different:
                 raise ConfigurationError(
                     f"{self.folder} has the results of another {' and '.join(different)}: "
@@ -198,7 +203,7 @@ class TrackFolder:
             manifest = json.loads(path.read_text(encoding="utf-8"))
             if manifest["version"] != _VERSION:
                 raise ValueError(f"version {manifest['version']}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigurationError(f"{path} is not a manifest of this version: give another --out") from error
         return dict(manifest)
 

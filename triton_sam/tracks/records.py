@@ -68,22 +68,22 @@ class MaskRecord:
         return json.dumps(row, separators=(",", ":")) + "\n"
 
     @classmethod
-    def from_line(cls, line: str) -> MaskRecord:
-        """Read one line of JSON.
+    def from_line(cls, line: str | bytes) -> MaskRecord:
+        """Read one line of JSON; bytes are UTF-8.
 
         Raises:
             InputError: the line is not a record.
         """
         try:
-            row = json.loads(line)
+            row = json.loads(line.decode() if isinstance(line, bytes) else line)
             box = row["box"]
             if box is not None:
                 x1, y1, x2, y2 = (int(value) for value in box)
                 box = (x1, y1, x2, y2)
             scores = float(row["score"]), float(row["object_score"])
             return cls(int(row["frame"]), int(row["object_id"]), dict(row["rle"]), *scores, box, int(row["area"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"this line is not the record of a mask: {line[:60]!r}") from error
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+            raise InputError(f"this is not the record of a mask: {line[:60]!r}") from error
 
 
 class RecordFile:
@@ -123,9 +123,12 @@ class RecordFile:
         kept = len(lines) - len(lines) % max(self._objects, 1)
         grouped: dict[int, tuple[MaskRecord, ...]] = {}
         for start in range(0, kept, max(self._objects, 1)):
-            group = tuple(MaskRecord.from_line(line.decode()) for line in lines[start : start + self._objects])
+            try:
+                group = tuple(MaskRecord.from_line(line) for line in lines[start : start + self._objects])
+            except InputError as error:
+                raise self._damaged(start) from error
             if len({record.frame for record in group}) > 1 or group[0].frame in grouped:
-                raise InputError(f"{self.path} is damaged near line {start + 1}: start again with --overwrite")
+                raise self._damaged(start)
             grouped[group[0].frame] = group
         length = sum(len(line) for line in lines[:kept])
         if length < len(content):
@@ -133,14 +136,20 @@ class RecordFile:
                 stream.truncate(length)
         return grouped
 
+    def _damaged(self, line: int) -> InputError:
+        return InputError(f"{self.path} is damaged near line {line + 1}: start again with --overwrite")
+
 
 def read_records(path: Path) -> Iterator[MaskRecord]:
     """Read a file of records, one at a time, in the order of the file.
 
     Raises:
-        InputError: a line is not a record.
+        InputError: a line, which the message names, is not a record.
         OSError: the file cannot be read.
     """
-    with path.open(encoding="utf-8") as stream:
-        for line in stream:
-            yield MaskRecord.from_line(line)
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield MaskRecord.from_line(line)
+            except InputError as error:
+                raise InputError(f"{path}, line {number}: {error}") from error

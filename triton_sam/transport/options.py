@@ -92,9 +92,15 @@ def request_headers(url: ServerUrl, headers: Mapping[str, str] | None) -> dict[s
     """Return headers in the form that the protocol accepts: gRPC refuses capital letters in their names.
 
     Raises:
-        ConfigurationError: a header holds an invalid character. The message omits the value, which may be a secret.
+        ConfigurationError: a header is no text, or holds an invalid character. The message omits the value, which may
+            be a secret.
     """
+    if headers is not None and not isinstance(headers, Mapping):
+        raise ConfigurationError(f"headers must be a mapping of names to texts, not {type(headers).__name__}")
     for name, value in (headers or {}).items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            which = f"the value of {name!r}" if isinstance(name, str) else f"the name {name!r}"
+            raise ConfigurationError(f"headers must be a mapping of names to texts; {which} is no text")
         if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
             raise ConfigurationError(
                 f"the header {name!r} holds a character that no header may: a line break, another control character, "

@@ -79,6 +79,13 @@ def test_missing_and_repeated_images_are_skipped_with_a_reason(tmp_path: Path) -
         ("a.json", "{", "is not JSON"),
         ("a.json", "[]", "it has no list of images"),
         ("a.json", '{"images": [{"id": 1}]}', "image 1 needs file_name"),
+        (
+            "a.json",
+            '{"images": [{"id": 1e999, "file_name": "a.png"}]}',
+            "image 1 needs file_name, id, width and height",
+        ),
+        ("a.json", '{"images": [{"id": 1, "file_name": "a\\u0000.png"}]}', "image 1 .* null character"),
+        ("a.txt", "a\0.png", "there is no such file"),
         ("a.json", '{"images": []}', "there is no image"),
         ("a.json", '{"images": [{"id": 1, "file_name": "gone.png"}]}', "gone.png: there is no such file"),
         ("a.json", '{"images": [], "categories": [{"id": 1}]}', "no id or no name"),

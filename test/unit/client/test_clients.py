@@ -368,6 +368,12 @@ def test_an_image_is_prepared_off_the_event_loop(monkeypatch):
     assert all(thread.name != "triton-sam-io" for thread in threads)
 
 
+@pytest.mark.parametrize("model_type", [["a"], {}, None, "sam9"])
+def test_a_model_type_that_is_none_is_one_clear_error(model_type):
+    with pytest.raises(ConfigurationError, match=r"unknown model type .*: choose one of sam1, sam2"):
+        SAM2TritonClient("localhost", model_type)
+
+
 def test_a_flow_that_asks_nothing_has_a_result():
     def flow():
         return 7

@@ -97,6 +97,7 @@ def test_a_compressed_mask_reads_back():
         ({"points_per_side": None}, "exactly one of"),
         ({"points_per_side": 0}, "within 1..256"),
         ({"point_grids": [np.zeros((1, 2))]}, "exactly one of"),
+        ({"points_per_side": None, "point_grids": [[[0.1, 0.2], [0.3]]]}, "point_grids must hold arrays"),
     ],
 )
 def test_parameters_without_sense(parameters, text):

@@ -162,3 +162,9 @@ def test_files_do_not_overwrite_each_other(client, image, tmp_path, capsys):
         assert main(["everything", str(image), *arguments]) == 1
         assert text in capsys.readouterr().err
     assert client.asked == []
+
+
+@pytest.mark.parametrize("option", ["--overlay", "--label-image"])
+def test_a_folder_in_the_place_of_a_file_of_several_images(client, image, option, capsys):
+    assert main(["everything", str(image), str(image), option, "."]) == 1
+    assert capsys.readouterr().err == "triton-sam: error: cannot write .: it is a folder\n"

@@ -105,6 +105,8 @@ def test_an_object_at_the_border_of_the_view_is_named(plain: str, capsys: pytest
         (["--point", "1,1", "--map"], "does not say where it lies on a map"),
         (["--point", "9999,1"], "9999, 1 lies outside of the image, which has 3000 x 2200 pixels"),
         (["--point", "5,5", "--view", "50,50,90,90"], "5, 5 lies outside of the view 50, 50, 90, 90"),
+        (["--point", "5,5", "--view", "nan,0,5,5"], "--view holds NaN or infinity: give finite numbers"),
+        (["--point", "5,5", "--view", "0,0,inf,inf"], "--view holds NaN or infinity: give finite numbers"),
         (["--everything", "--tile", "10"], "tile must be at least 64 pixels, not 10"),
         (["--everything", "--overlap", "900"], "overlap must be 0 to 512 pixels, half a tile of 1024, not 900"),
         (["--point", "1,1", "--overlay", "gone/a.png"], "cannot write gone/a.png: there is no folder gone"),

@@ -173,6 +173,20 @@ def test_other_parameters_are_refused_and_overwritten(client: Client, clip: Path
     assert sorted(files(out)) == sorted([*pngs, "masks/notes.txt", "masks.jsonl", "track.json"])
 
 
+@pytest.mark.parametrize("text", ['{"version": 1, "parameters": 5}', '{"version": 1}'])
+def test_a_damaged_manifest_is_refused_and_overwritten(
+    client: Client, clip: Path, tmp_path: Path, capsys: Any, text: str
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "track.json").write_text(text)
+    options = (clip, "--point", "0:20,20", "--format", "rle", "--out", out, "-q")
+    assert track(*options) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{out}/track.json is damaged: give another --out, or --overwrite to start again" in line
+    assert track(*options, "--overwrite") == 0
+
+
 def test_other_weights_are_refused(client: Client, clip: Path, tmp_path: Path, capsys: Any) -> None:
     options = (clip, *POINTS, "--out", tmp_path / "out", "--format", "png")
     client.breaks_at = 3
@@ -227,6 +241,7 @@ def test_tracked_frames(client: Client, clip: Path, tmp_path: Path, options: tup
         (("--point", "1:1,1", "--every", "2"), "frame 1 is not tracked with --every 2"),
         (("--point", "0:1,1", "--every", "0"), "--every must be at least 1"),
         (("--point", "0:1,1", "--range", "4:4"), "no frame to track"),
+        (("--point", "0:1,1", "--quality", "0"), "--quality must be 1 to 100, not 0: leave it out for frames without"),
         (("--object", "300", "--point", "0:1,1"), "object ids up to 255"),
         (("--box", "0:1,1,5,5", "--box", "0:2,2,6,6"), "one box or one mask"),
         (("--mask", "0:none.png"), "the mask none.png cannot be read"),

@@ -118,8 +118,20 @@ def test_nothing_is_found(
         (["--text-every", "2", "--point", "0:1,1"], "--text-every is for --text"),
         (["--text", "bus", "--reverse"], "leave --reverse out"),
         (["--text", "bus", "--threshold", "7"], "threshold"),
-        (["--text", "bus", "--text-every", "3", "--every", "2"], "a multiple of the 2 frames"),
-        (["--text", "bus", "--range", "9:"], "there is no frame 9 to search"),
+        (
+            ["--text", "bus", "--text-every", "3", "--every", "2"],
+            "--text-every must be a multiple of --every (2), not 3",
+        ),
+        (["--text", "bus", "--text-every", "0"], "--text-every must be at least 1, not 0"),
+        (["--text", "bus", "--every", "0"], "--every must be at least 1, not 0"),
+        (
+            ["--text", "bus", "--range", "9:"],
+            "there is no frame to search from frame 9 on: the video has the frames 0 to 5",
+        ),
+        (
+            ["--text", "bus", "--range", "2:1"],
+            "from frame 2 to 1: the video has the frames 0 to 5; give another --range",
+        ),
     ],
 )
 def test_mistakes(

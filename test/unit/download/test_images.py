@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,31 @@ def test_what_cannot_be_asked_for() -> None:
     for url, options in (("ftp://host/x.jpg", {}), ("x.jpg", {}), ("http://h/x.jpg", {"timeout": 0})):
         with pytest.raises(ConfigurationError):
             fetch_image(url, **options)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        (
+            "http://localhost:99999/a.jpg",
+            "'http://localhost:99999/a.jpg' is not a valid URL: it must look like https://",
+        ),
+        ("http://[x/a.jpg", "a port up to 65535"),
+        ("http://a host/x.jpg", "is not a valid URL"),
+        ("http://\0/", r"'http://\x00/' holds a line break or another control character: leave it out"),
+        ("http://127.0.0.1:9/a\nb.jpg", r"a\nb.jpg' holds a line break"),
+    ],
+)
+def test_urls_that_are_none_are_one_line(url: str, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(words)) as caught:
+        fetch_image(url)
+    assert str(caught.value).isprintable()
+
+
+def test_reasons_are_words_without_the_numbers_of_errors() -> None:
+    with pytest.raises(ImageError, match="Connection refused") as caught:
+        fetch_image("http://127.0.0.1:9/x.jpg")
+    assert "Errno" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/x.jpg", "HTTPS://host/x.jpg"])

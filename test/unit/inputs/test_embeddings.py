@@ -39,8 +39,18 @@ def test_a_saved_file_is_loaded_unchanged(saved):
 
 def test_a_file_with_another_array_is_refused(tmp_path):
     np.save(tmp_path / "array.npy", np.zeros(3))
-    with pytest.raises(InputError, match=r"array\.npy contains no image embeddings"):
-        ImageEmbeddings.load(tmp_path / "array.npy")
+    (tmp_path / "text.npz").write_text("text")  # NumPy takes it for a pickle
+    for name in ("array.npy", "text.npz"):
+        with pytest.raises(InputError, match=f"{name} holds no image embeddings: give a file that") as caught:
+            ImageEmbeddings.load(tmp_path / name)
+        assert "pickle" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_told(tmp_path):
+    with pytest.raises(InputError, match=r"^there is no file nope\.npz$"):
+        ImageEmbeddings.load("nope.npz")
+    with pytest.raises(InputError, match=f"^{tmp_path} cannot be read: Is a directory$"):
+        ImageEmbeddings.load(tmp_path)
 
 
 def test_a_damaged_file_is_refused(saved):
@@ -54,7 +64,7 @@ def test_a_damaged_file_is_refused(saved):
         except InputError as error:
             messages.append(str(error))
     assert len(messages) > 5
-    assert all("contains no image embeddings" in message for message in messages)
+    assert all("holds no image embeddings" in message for message in messages)
 
 
 @pytest.mark.parametrize("kind", [SAM2TritonClient, SpeculativeSAM2Client])

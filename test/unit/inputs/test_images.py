@@ -370,3 +370,5 @@ def test_a_file_opened_as_text_a_closed_file_and_a_remote_file_url_are_named():
         open_image(closed)
     with pytest.raises(ImageError, match="another machine"):
         open_image("file://server/image.png")
+    with pytest.raises(ImageError, match=r"^file://\[x/a.jpg is not a valid URL: write file:///path/of/the/file$"):
+        open_image("file://[x/a.jpg")

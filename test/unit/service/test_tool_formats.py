@@ -16,7 +16,7 @@ from triton_sam.service.adapters.brush_rle import decode_brush, encode_brush
 from triton_sam.service.adapters.nuclio_masks import box_bits, interactor_json
 from triton_sam.service.adapters.roboflow import pixel_polygons
 from triton_sam.service.adapters.roboflow_logits import LogitsCache
-from triton_sam.service.adapters.task_regions import Region, drawn_prompt
+from triton_sam.service.adapters.task_regions import Region, drawn_prompt, percent_target
 from triton_sam.service.problems import Problem
 
 
@@ -148,6 +148,13 @@ def test_a_brush_is_a_mask_and_a_point_in_each_stroke():
 def test_drawn_regions_that_cannot_be_used(kind, value, words):
     with pytest.raises(Problem, match=words):
         drawn(kind, **value)
+
+
+@pytest.mark.parametrize("number", [10**400, float("nan"), "3", True, None], ids=lambda value: str(value)[:9])
+def test_points_that_are_no_numbers(number):
+    region = Region(type="keypointlabels", value={"x": number, "y": 3})
+    with pytest.raises(Problem, match="a region needs the numbers x, y, in percent"):
+        percent_target([region])
 
 
 def clicks(*points, box=None):

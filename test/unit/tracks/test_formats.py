@@ -107,10 +107,15 @@ def test_records_cut_off_in_the_middle_are_repaired_at_every_byte(tmp_path: Path
 
 def test_a_damaged_file_of_records_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "masks.jsonl"
-    path.write_text("{}\n")
-    with pytest.raises(InputError, match="not the record"):
-        RecordFile(path, objects=1).repair()
     record = MaskRecord.of(0, 1, disc(9, 9)).to_line()
+    for line in (b"{}", b"\xff", b'{"frame":0}', b"[" * 99_999, record.replace(":0,", ":1e999,", 1).encode().strip()):
+        path.write_bytes(line + b"\n")
+        with pytest.raises(InputError, match=f"^{path} is damaged near line 1: start again with --overwrite$"):
+            RecordFile(path, objects=1).repair()
+        path.write_bytes(record.encode() + line + b"\n")
+        with pytest.raises(InputError, match=f"^{path}, line 2: this is not the record of a mask: ") as caught:
+            list(read_records(path))
+        assert str(caught.value).isprintable()
     path.write_text(record + record)
     with pytest.raises(InputError, match="damaged near line 2"):
         RecordFile(path, objects=1).repair()

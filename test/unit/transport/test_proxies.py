@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from triton_sam.errors import ConfigurationError
 from triton_sam.transport.url import parse_url
 
 
@@ -32,6 +35,25 @@ def test_header_names_are_lower_case_for_grpc_alone() -> None:
     assert request_headers(parse_url("grpcs://host"), headers) == {"authorization": "Bearer X"}
     assert request_headers(parse_url("https://host"), headers) == headers
     assert request_headers(parse_url("https://host"), None) == {}
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"a": 5}, "headers must be a mapping of names to texts; the value of 'a' is no text"),
+        ({"a": b"secret"}, "the value of 'a' is no text"),
+        ({5: "secret"}, "headers must be a mapping of names to texts; the name 5 is no text"),
+        (5, "headers must be a mapping of names to texts, not int"),
+        ("secret", "headers must be a mapping of names to texts, not str"),
+        ([("a", "secret")], "headers must be a mapping of names to texts, not list"),
+    ],
+)
+def test_headers_of_a_wrong_type_are_refused_and_not_shown(headers: Any, words: str) -> None:
+    from triton_sam.transport.triton import request_headers
+
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        request_headers(parse_url("http://host"), headers)
+    assert "secret" not in str(caught.value)
 
 
 def test_headers_of_a_trace_are_lower_case_for_grpc() -> None:

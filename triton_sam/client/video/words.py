@@ -122,9 +122,22 @@ def find_in_video(
 
 
 def chosen_frames(
-    num_frames: int | None, every: int | None, start: int = 0, stop: int | None = None, step: int = 1
+    num_frames: int | None,
+    every: int | None,
+    start: int = 0,
+    stop: int | None = None,
+    step: int = 1,
+    names: tuple[str, str, str] = ("every", "step", "start or stop"),
 ) -> range:
     """Return the frames to search; see find_in_video().
+
+    Args:
+        num_frames: number of frames; None for a stream.
+        every: distance between searched frames; None: the first frame alone.
+        start: index of the first frame.
+        stop: index after the last frame; None: the end of the video.
+        step: distance between tracked frames.
+        names: the names of ``every``, of ``step`` and of the part of the video in messages.
 
     Raises:
         ConfigurationError: there is no frame, or the numbers do not fit each other.
@@ -132,11 +145,18 @@ def chosen_frames(
     """
     if num_frames is None:
         raise VideoError("words cannot be searched in a stream: give a video file, a folder or a list of images")
-    if step < 1 or (every is not None and (every < 1 or every % step)):
-        raise ConfigurationError(f"search each frame or a multiple of the {step} frames between two tracked ones")
+    for name, distance in ((names[0], every), (names[1], step)):
+        if distance is not None and distance < 1:
+            raise ConfigurationError(f"{name} must be at least 1, not {distance}")
+    if every is not None and every % step:
+        raise ConfigurationError(f"{names[0]} must be a multiple of {names[1]} ({step}), not {every}")
     end = min(num_frames, num_frames if stop is None else stop)
     if start < 0 or start >= end:
-        raise ConfigurationError(f"there is no frame {start} to search: the frames are 0 to {end - 1}")
+        span = f"from frame {start} {'on' if stop is None else f'to {stop}'}"
+        raise ConfigurationError(
+            f"there is no frame to search {span}: the video has the frames 0 to {num_frames - 1}; "
+            f"give another {names[2]}"
+        )
     return range(start, end if every is not None else start + 1, every or 1)
 
 

@@ -6,6 +6,7 @@ All of it is off by default, so that masks equal those of the official predictor
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
 
+from .._common.text import json_kind
 from ..errors import InputError
 from ..families.base import FloatArray
 from .parts import find_parts
@@ -80,7 +82,7 @@ class Cleanup:
         """
         names = ", ".join(field.name for field in fields(cls))
         if not isinstance(members, Mapping):
-            raise InputError(f"cleanup must be an object with any of {names}, not {type(members).__name__}")
+            raise InputError(f"cleanup must be an object with any of {names}, not {json_kind(members)}")
         for name in members:
             if name not in cls.__dataclass_fields__:
                 raise InputError(f"cleanup has no {str(name)[:40]!r}: its members are {names}")
@@ -264,6 +266,7 @@ def _check_switch(name: str, value: Any) -> None:
 
 def _check_number(name: str, value: Any, lowest: float, highest: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not lowest <= value <= highest or not math.isfinite(value):
+    # A whole number may be too large for a float, and NaN is in no range.
+    if not is_number or not lowest <= value <= highest or abs(value) > sys.float_info.max:
         upper = "" if highest == math.inf else f" to {highest:g}"
         raise InputError(f"cleanup: {name} must be a number from {lowest:g}{upper}, not {value!r:.40}")

@@ -20,6 +20,7 @@ from ..masks.rle import rle_to_mask
 from ..masks.segment import Segment
 from .answers import MAX_MASK_PIXELS
 from .bodies import MAX_VALUES
+from .faults import first_fault
 from .image_files import MEGA
 from .problems import Problem
 from .schemas import Strict
@@ -132,9 +133,7 @@ def _image(line: bytes, number: int, max_megapixels: float) -> ExportedImage:
     try:
         image = ExportedImage.model_validate_json(line)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])
-        raise Problem(422, f"line {number}: {where + ': ' if where else ''}{fault['msg']}") from None
+        raise Problem(422, f"line {number}: {first_fault(error)}") from None
     pixels = image.width * image.height
     if pixels > max_megapixels * MEGA:
         raise Problem(413, f"line {number}: an image may have {max_megapixels:g} million pixels")

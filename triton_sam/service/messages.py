@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..families.base import Family, FloatArray, Size
+from .faults import fault_text
 from .problems import Problem
 from .schemas import CleanupRequest, ProblemDetails, Prompt
 
@@ -114,8 +115,7 @@ def read_message(message: dict[str, Any]) -> Message:
         fault = error.errors()[0]
         if fault["type"].startswith("union_tag"):
             raise Problem(422, 'type must be "segment" or "cancel"') from None
-        where = ".".join(str(part) for part in fault["loc"][1:])
-        raise Problem(422, f"{where}: {fault['msg']}") from None
+        raise Problem(422, fault_text({**fault, "loc": fault["loc"][1:]})) from None  # without the type
 
 
 def error_message(members: dict[str, Any], message: dict[str, Any]) -> ErrorMessage:

@@ -125,7 +125,7 @@ def test_the_session_model_takes_it_as_json(session: SessionModel, answer: Calla
     ("form", "cleanup", "message"),
     [
         (b"rle", b"{", "cleanup is no JSON"),
-        (b"rle", b"[]", "cleanup must be an object"),
+        (b"rle", b"[]", 'cleanup must be an object such as {"keep_clicked": true}, not a list'),
         (b"rle", b'{"fill": 1}', "cleanup has no 'fill'"),
         (b"png", b'{"smooth": 1e9}', "smooth must be a number from 0 to 100"),
         (b"logits", b"{}", "not logits: ask for output_format rle or png"),
@@ -136,6 +136,21 @@ def test_the_session_model_refuses_a_bad_one(session: SessionModel, form: bytes,
     reply = session.answer({**inputs, "output_format": text(form), "cleanup": text(cleanup)})
     assert isinstance(reply.error, InputError)
     assert message in str(reply.error)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ({"points": {}}, "prompt_json: points must be a list of [x, y], not an object"),
+        ({"multimask": 1.5}, "prompt_json: multimask must be true or false, not a number"),
+        ({"image_id": True}, "prompt_json: image_id must be text, not true"),
+        ("a", 'prompt_json must be an object such as {"points": [[x, y]]}, not text'),
+        (None, 'prompt_json must be an object such as {"points": [[x, y]]}, not null'),
+    ],
+)
+def test_wrong_kinds_of_values_are_told_in_words_of_json(session: SessionModel, prompt: Any, message: str) -> None:
+    reply = session.answer({"prompt_json": text(json.dumps(prompt).encode())})
+    assert json.loads(reply.tensors["result_json"][0])["error"]["message"] == message
 
 
 def test_a_client_takes_nothing_but_a_cleanup(answer: Callable[[Request], Any]) -> None:

@@ -224,7 +224,8 @@ def test_a_preview_keeps_the_clicked_part() -> None:
 @pytest.mark.parametrize(
     ("members", "text"),
     [
-        ([1], "must be an object"),
+        ([1], "must be an object .*, not a list$"),
+        (Cleanup(), "must be an object .*, not a value that JSON does not have$"),
         ({"fill": 1}, "no 'fill'"),
         ({"smooth": 101}, "from 0 to 100"),
         ({"mask_threshold": -33}, "from -32 to 32"),
@@ -234,6 +235,7 @@ def test_a_preview_keeps_the_clicked_part() -> None:
         ({"smooth": "3"}, "a number"),
         ({"max_hole_area": float("nan")}, "a number"),
         ({"max_sprinkle_area": float("inf")}, "a number"),
+        ({"max_hole_area": 10**400}, "max_hole_area must be a number from 0, not 1000"),
         ({"keep_clicked": 1}, "true or false"),
         ({"clip_to_box": None}, "true or false"),
     ],

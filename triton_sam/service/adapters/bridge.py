@@ -29,6 +29,7 @@ from ..concepts import FindRequest, check_pair, find
 from ..engine import Engine, Pair
 from ..everything.schemas import EverythingRequest
 from ..everything.search import Searches
+from ..faults import NO_NAMES, first_fault
 from ..problems import Problem
 from ..schemas import Prompt, SegmentRequest
 from ..store import StoredImage
@@ -37,9 +38,6 @@ from ..videos.store import Videos
 
 Message = TypeVar("Message", bound=BaseModel)
 Result = TypeVar("Result")
-
-MAX_FAULT = 200
-"""The most characters of a fault that an answer repeats."""
 
 
 class Lenient(BaseModel):
@@ -127,10 +125,7 @@ class Bridge:
         try:
             return await asyncio.to_thread(kind.model_validate_json, content)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(str(part)[:MAX_FAULT] for part in first["loc"])
-            text = f"{where}: {first['msg']}" if where else first["msg"]
-            raise Problem(422, text[:MAX_FAULT]) from None
+            raise Problem(422, first_fault(error)) from None
         except RecursionError:
             raise Problem(422, "the JSON is nested too deeply") from None
 
@@ -230,6 +225,8 @@ class Bridge:
         pair: Pair,
         texts: Sequence[str],
         convert: Callable[[Instance], Result],
+        *,
+        names: Mapping[str, str] = NO_NAMES,
         **filters: Any,
     ) -> list[Result]:
         """Return every instance of texts in a form of the adapter's: of the first text, the best first, then the next.
@@ -240,6 +237,7 @@ class Bridge:
             pair: models that find concepts.
             texts: the texts; none of them: the concept of ``boxes``.
             convert: makes the result of one instance, in a thread.
+            names: the tool's names of filters, by ours, for errors.
             filters: members of FindRequest; None stands for the default.
 
         Raises:
@@ -252,8 +250,7 @@ class Bridge:
                 text=list(texts) or None, **{name: each for name, each in filters.items() if each is not None}
             )
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            raise Problem(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:MAX_FAULT]) from None
+            raise Problem(422, first_fault(error, names)) from None
         query = asked.to_query(image.size, image.size)
         width, height = image.size
 
@@ -291,6 +288,7 @@ class Bridge:
         pair: Pair,
         options: Mapping[str, Any],
         convert: Callable[[Segment], Result],
+        names: Mapping[str, str] = NO_NAMES,
     ) -> list[Result]:
         """Return all objects of an image in a form of the adapter's, in the order of the search.
 
@@ -300,6 +298,7 @@ class Bridge:
             pair: the models.
             options: parameters of EverythingRequest; None stands for the default.
             convert: makes the result of one object, in a thread.
+            names: the tool's names of options, by ours, for errors.
 
         Raises:
             Problem: 422, an option has a wrong value; or a failure, as with `/v1`.
@@ -307,8 +306,7 @@ class Bridge:
         try:
             asked = EverythingRequest(**{name: value for name, value in options.items() if value is not None})
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            raise Problem(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:MAX_FAULT]) from None
+            raise Problem(422, first_fault(error, names)) from None
         search = self._searches.start(image, pair, asked)
         try:
             seconds = self.engine.settings.search_seconds
@@ -340,8 +338,7 @@ def _segment_request(targets: Sequence[Target], size: Size, multimask: bool) -> 
         objects = [Prompt(**target.inside(size)) for target in targets]
         return SegmentRequest(objects=objects, multimask=multimask)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise Problem(422, f"the prompt cannot be used: {first['msg']}"[:MAX_FAULT]) from None
+        raise Problem(422, f"the prompt cannot be used: {first_fault(error)}") from None
 
 
 def _alike(targets: Sequence[Target]) -> list[list[int]]:

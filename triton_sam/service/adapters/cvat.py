@@ -86,7 +86,7 @@ def router(bridge: Bridge) -> APIRouter:
         image = await bridge.image(body.image)
         if name.endswith(SUFFIX):
             options = {"pred_iou_thresh": body.threshold} if body.threshold else {}
-            found = await bridge.everything(request, image, pair, options, detection)
+            found = await bridge.everything(request, image, pair, options, detection, {"pred_iou_thresh": "threshold"})
             return json_answer([each for each in found if each is not None])
         if name.endswith(WORDS):
             found = await bridge.instances(

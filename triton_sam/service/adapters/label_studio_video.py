@@ -19,12 +19,13 @@ from fastapi import Request
 from pydantic import ValidationError
 
 from ...masks.segment import Segment, mask_to_png
+from ..faults import first_fault
 from ..problems import Problem
 from ..videos.events import Event
 from ..videos.propagation import Propagation
 from ..videos.schemas import PropagateRequest, VideoPrompt
 from ..videos.store import StoredVideo
-from .bridge import MAX_FAULT, Bridge, Target
+from .bridge import Bridge, Target
 from .task_videos import TaskVideos
 
 CONTROLS = ("VideoVectorLabels", "VideoRectangle", "VideoVector")
@@ -236,7 +237,7 @@ class VideoEvents:
         try:
             prompt = VideoPrompt(frame=frame, object_id=OBJECT, **call.placed(video.file.size))
         except ValidationError as error:
-            raise Problem(422, f"the prompt cannot be used: {error.errors()[0]['msg']}"[:MAX_FAULT]) from None
+            raise Problem(422, f"the prompt cannot be used: {first_fault(error)}") from None
         most = self._most(call, video)
         ahead, behind = min(most, last - frame), min(most, frame)
         ways = {

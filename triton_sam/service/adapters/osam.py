@@ -18,6 +18,13 @@ from .bridge import Bridge, Lenient, Target, json_answer
 BACKGROUND, FOREGROUND, TOP_LEFT, BOTTOM_RIGHT = 0, 1, 2, 3
 """The labels of points."""
 SIZES = {"100m": "vit_b", "300m": "vit_l", "600m": "vit_h", "tiny": "tiny", "small": "small", "large": "large"}
+NAMES = {
+    "nms": "prompt.iou_threshold",
+    "threshold": "prompt.score_threshold",
+    "limit": "prompt.max_annotations",
+    "text": "prompt.texts",
+}
+"""osam's names of the filters."""
 FAMILIES = {"sam": "sam1", "sam1": "sam1", "sam2": "sam2", "sam3": "sam3"}
 
 
@@ -100,7 +107,7 @@ async def _instances(
 ) -> list[dict[str, Any]]:
     """Return the annotations of all instances of the texts, at most ``max_annotations``, the best of all first."""
     filters = {"nms": prompt.iou_threshold, "threshold": prompt.score_threshold, "limit": prompt.max_annotations}
-    found = await bridge.instances(request, image, pair, prompt.texts or (), annotation, **filters)
+    found = await bridge.instances(request, image, pair, prompt.texts or (), annotation, names=NAMES, **filters)
     annotations = sorted((each for each in found if each is not None), key=lambda each: -each["score"])
     return annotations[: prompt.max_annotations]
 

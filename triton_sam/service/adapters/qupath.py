@@ -148,7 +148,10 @@ def router(bridge: Bridge) -> APIRouter:
         texts = [body.text_prompt] if body.text_prompt else []
         numbers = itertools.count()
         found = await bridge.instances(
-            *(request, image, pair, texts), lambda each: feature(each, next(numbers), pair.name), **filters
+            *(request, image, pair, texts),
+            lambda each: feature(each, next(numbers), pair.name),
+            names={"text": "text_prompt", "threshold": "confidence_threshold"},
+            **filters,
         )
         return json_answer([each for each in found if each is not None])
 

@@ -22,6 +22,8 @@ from .bridge import Bridge, Lenient
 
 MOST = 200
 """The most instances of a prompt: as many as SAM3 proposes."""
+NAMES = {"threshold": "output_prob_thresh"}
+"""Roboflow's names of the filters."""
 
 
 class ExampleBox(Lenient):
@@ -117,7 +119,9 @@ async def find_concepts(
         prompts = [asked.prompts[number] for number in numbers]
         texts = [each.text for each in prompts if each.text]
         filters = prompts[0].filters(asked.output_prob_thresh)
-        instances = await bridge.instances(request, image, pair, texts, lambda each: each, limit=limit, **filters)
+        instances = await bridge.instances(
+            request, image, pair, texts, lambda each: each, names=NAMES, limit=limit, **filters
+        )
         found += [(numbers[each.object_index], each) for each in instances]
     if asked.nms_iou_threshold is not None:
         found = _best_of_all(found, asked.nms_iou_threshold)

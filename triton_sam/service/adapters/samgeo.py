@@ -23,9 +23,10 @@ from ...tiles.projections import WGS84, from_degrees
 from ..adapter import Adapter
 from ..bodies import FILES, kind_of
 from ..engine import Pair
+from ..faults import first_fault
 from ..problems import Problem
 from ..store import StoredImage
-from .bridge import MAX_FAULT, Bridge, Lenient, Target
+from .bridge import Bridge, Lenient, Target
 from .geo_answers import Found, answer_of
 from .geo_images import plain_image
 
@@ -150,7 +151,9 @@ class _Tool:
         form, call = await self._read(request, TextForm)
         pair = await self._bridge.words_pair()
         found = await self._bridge.instances(
-            request, call.image, pair, [form.prompt], lambda each: each, threshold=form.confidence_threshold
+            *(request, call.image, pair, [form.prompt], lambda each: each),
+            names={"text": "prompt", "threshold": "confidence_threshold"},
+            threshold=form.confidence_threshold,
         )
         return await self._answer(form, call, list(found))
 
@@ -166,9 +169,7 @@ class _Tool:
         try:
             form = kind.model_validate(fields)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise Problem(422, f"{where}: {first['msg']}"[:MAX_FAULT]) from None
+            raise Problem(422, first_fault(error)) from None
         tags = await asyncio.to_thread(read_tags, content)
         plain = await asyncio.to_thread(plain_image, content, self._bridge.engine.settings.max_megapixels)
         return form, Call(await self._bridge.engine.store(plain), tags)

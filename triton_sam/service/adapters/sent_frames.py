@@ -17,11 +17,12 @@ from ...masks.rle import mask_to_rle
 from ...masks.segment import Segment
 from ...tracks.records import MaskRecord
 from ..engine import Pair
+from ..faults import first_fault
 from ..problems import Problem
 from ..videos.schemas import PropagateRequest, RleMask, VideoPrompt
 from ..videos.store import StoredVideo
 from ..videos.uploads import Upload
-from .bridge import MAX_FAULT, Bridge, decoded
+from .bridge import Bridge, decoded
 
 Result = TypeVar("Result")
 FrameRecords = tuple[int, tuple[MaskRecord, ...]]
@@ -109,8 +110,7 @@ def video_prompt(**members: Any) -> VideoPrompt:
     try:
         return VideoPrompt(**members)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise Problem(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:MAX_FAULT]) from None
+        raise Problem(422, first_fault(error)) from None
 
 
 async def tracked(video: StoredVideo, way: PropagateRequest) -> AsyncGenerator[FrameRecords, None]:

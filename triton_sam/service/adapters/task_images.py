@@ -102,7 +102,7 @@ class TaskImages:
     def _get(self, url: str) -> tuple[bytes, str]:
         """Return the content at a URL, and the address that it leads to, "" if it leads nowhere."""
         limit = self._bridge.engine.settings.max_body
-        pool = self._pool if self._url is not None and _origin(url) == _origin(self._url) else self._storages
+        pool = self._pool if self._is_label_studio(url) else self._storages
         try:
             answer = pool.request("GET", url, headers=self._headers(url), redirect=False, preload_content=False)
             try:
@@ -115,8 +115,8 @@ class TaskImages:
                 f"Label Studio leads to a storage in a private network ({error}): if it is yours, start the service "
                 "with --label-studio-private-storage",
             ) from None
-        except urllib3.exceptions.HTTPError as error:
-            raise Problem(502, f"Label Studio does not answer at {_origin(url)}: {type(error).__name__}") from None
+        except urllib3.exceptions.HTTPError:
+            raise self._silent(url) from None
         if len(content) > limit:
             raise Problem(413, f"the image of the task is larger than {limit} bytes")
         if answer.status in (401, 403):
@@ -127,9 +127,20 @@ class TaskImages:
             raise Problem(502, f"Label Studio answers {answer.status} to the request for the image")
         return content, answer.get_redirect_location() or ""
 
+    def _silent(self, url: str) -> Problem:
+        """Return the problem of an address where nothing answers."""
+        if self._is_label_studio(url):
+            remedy = "check that it runs, and the address in --label-studio-url"
+            return Problem(502, f"Label Studio does not answer at {_origin(url)}: {remedy}")
+        remedy = "check that it runs, and that this machine can reach it"
+        return Problem(502, f"the storage that Label Studio leads to, {_origin(url)}, does not answer: {remedy}")
+
+    def _is_label_studio(self, url: str) -> bool:
+        return self._url is not None and _origin(url) == _origin(self._url)
+
     def _headers(self, url: str) -> dict[str, str]:
         """Return the token, for Label Studio itself alone and not for a storage that it leads to."""
-        if self._token is None or self._url is None or _origin(url) != _origin(self._url):
+        if self._token is None or not self._is_label_studio(url):
             return {}
         return {"Authorization": f"Bearer {self._refreshed()}" if _is_jwt(self._token) else f"Token {self._token}"}
 

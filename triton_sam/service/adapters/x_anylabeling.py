@@ -33,6 +33,12 @@ WORD_WIDGETS: tuple[tuple[str, float | None], ...] = (
     ("edit_conf", THRESHOLD),
 )
 """The further parts for a model that finds words."""
+WORD_NAMES = {
+    "text": "params.text_prompt",
+    "threshold": "params.conf_threshold",
+    "nms": "params.iou_threshold",
+}
+"""The tool's names of what a search for words takes."""
 
 
 class Mark(Lenient):
@@ -129,6 +135,7 @@ async def _instances(bridge: Bridge, request: Request, pair: Pair, body: Predict
     found = await bridge.instances(
         *(request, image, pair, words_of(parameters.text_prompt or "")),
         lambda segment: shapes_of(segment, parameters, segment.label),
+        names=WORD_NAMES,
         threshold=parameters.conf_threshold,
         nms=parameters.iou_threshold,
     )

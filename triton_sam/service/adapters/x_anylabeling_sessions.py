@@ -233,7 +233,10 @@ class VideoSessions:
         frame = session.place(body.frame_index)
         texts, threshold = words_of(body.text_prompt or ""), body.params.conf_threshold
         tracking = session.video.tracking
-        found = await find_in_frame(self._bridge, request, session.video, frame, texts, threshold=threshold)
+        names = {"text": "text_prompt", "threshold": "params.conf_threshold"}
+        found = await find_in_frame(
+            *(self._bridge, request, session.video, frame, texts), names=names, threshold=threshold
+        )
         prompts = [
             video_prompt(frame=frame, object_id=number, mask_rle=each.rle) for number, each in enumerate(found, 1)
         ]

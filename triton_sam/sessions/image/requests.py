@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._common.text import json_kind
 from ...errors import ImageError, InputError, PromptError
 from ...inputs.prompts import Prompts, check_prompts
 from ...masks.cleanup import Cleanup
@@ -163,7 +164,7 @@ def _parse(content: bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # ValueError includes text that is not UTF-8
         raise PromptError(f"{name} is no JSON: {error}") from error
     if not isinstance(value, dict):
-        raise PromptError(f"{name} must be an object such as {_EXAMPLES[name]}, not {type(value).__name__}")
+        raise PromptError(f"{name} must be an object such as {_EXAMPLES[name]}, not {json_kind(value)}")
     return value
 
 
@@ -179,7 +180,7 @@ def _cleanup(content: bytes | None, form: OutputFormat) -> Cleanup | None:
 def _typed(prompt: Mapping[str, Any], key: str, kind: type) -> Any:
     value = prompt.get(key)
     if value is not None and not isinstance(value, kind):
-        raise PromptError(f"prompt_json: {key} must be {_JSON_KEYS[key]}, not {type(value).__name__}")
+        raise PromptError(f"prompt_json: {key} must be {_JSON_KEYS[key]}, not {json_kind(value)}")
     return value
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._common.text import json_kind
 from ...errors import InputError, PromptError, VideoError
 from ...families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, LABEL_NO_POINT, Size
 from ...inputs.prompts import check_prompts
@@ -219,7 +220,7 @@ def _arguments(operation: str, tensors: Tensors) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"arguments is no JSON: {error}") from error
     if not isinstance(arguments, dict):
-        raise InputError(f"arguments must be a JSON object, not {type(arguments).__name__}")
+        raise InputError(f"arguments must be a JSON object, not {json_kind(arguments)}")
     for key in arguments:
         if key not in KEYS[operation]:
             known = ", ".join(KEYS[operation]) or "no arguments"

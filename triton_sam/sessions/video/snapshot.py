@@ -75,7 +75,7 @@ def read_snapshot(content: bytes, tracker: Tracker, identity: str) -> Size | Non
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"the snapshot is damaged ({type(error).__name__}): start a session without it") from error
+        raise InputError("the snapshot is damaged, cut off or changed: start a session without it") from error
     if not is_ours:
         raise InputError("the snapshot was made with other models or weights: start a session without it")
     return size

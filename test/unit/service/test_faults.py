@@ -1,0 +1,159 @@
+"""What the service and its adapters say about requests that it cannot read: in plain words, and the caller's names."""
+
+import asyncio
+import io
+import json
+from types import SimpleNamespace
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+pytest.importorskip("fastapi")
+
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from triton_sam.families import get_family
+from triton_sam.service.adapters import osam, roboflow_concepts, samgeo, x_anylabeling
+from triton_sam.service.adapters.bridge import Bridge, Target, _segment_request
+from triton_sam.service.adapters.cvat_tracker import TrackCall
+from triton_sam.service.adapters.sent_frames import video_prompt
+from triton_sam.service.concepts import FindRequest
+from triton_sam.service.exports import Export
+from triton_sam.service.faults import fault_text, first_fault, install
+from triton_sam.service.messages import read_message
+from triton_sam.service.problems import Problem
+from triton_sam.service.schemas import SegmentRequest
+
+IMAGE = SimpleNamespace(size=(40, 30))
+PAIR = SimpleNamespace(family=get_family("sam3"), finds_concepts=True, name="sam3")
+
+
+def _told(kind, value):
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(kind).validate_python(value)
+    return first_fault(caught.value)
+
+
+def _refused(call):
+    with pytest.raises(Problem) as caught:
+        asyncio.run(call) if asyncio.iscoroutine(call) else call()
+    assert caught.value.status == 422
+    return caught.value.detail
+
+
+class Pairs(Bridge):
+    """A bridge that has models, but no server behind them."""
+
+    def __init__(self):
+        super().__init__(None, None, None, None, None)
+
+    async def words_pair(self, family=None):
+        return PAIR
+
+    async def image(self, text, name="image"):
+        return IMAGE
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (
+            samgeo.TextForm,
+            {"prompt": "a", "confidence_threshold": 2},
+            "confidence_threshold: send a number from 0 to 1",
+        ),
+        (samgeo.TextForm, {}, "prompt: it is missing"),
+        (samgeo.PredictForm, {"boxes": "{}"}, "boxes: Input should be a valid list"),
+        (samgeo.PredictForm, {"boxes": "{"}, "boxes: this is no JSON"),
+        (FindRequest, {"text": 5}, "text: Input should be a valid string"),
+        (FindRequest, {"text": ["a", 5]}, "text.1: Input should be a valid string"),
+        (FindRequest, {"text": ["a"] * 65}, "text: it must have at most 64 items"),
+        (FindRequest, {"boxes": [[1, 2]]}, "boxes.0: it must have at least 4 items"),
+        (FindRequest, {"text": "a", "example_image": "1"}, "example_image: an id has 32 hexadecimal digits"),
+        (TrackCall, {"image": "a", "shapes": [5]}, "shapes.0: it must be an object"),
+        (roboflow_concepts.ConceptRequest, {"prompts": []}, "prompts: it must have at least 1 item"),
+        (SegmentRequest, [], "it must be an object"),
+        (
+            SegmentRequest,
+            {"objects": [{"points": [[1, 1]] * 2000}]},
+            "objects.0.points: it must have at most 1024 items",
+        ),
+    ],
+)
+def test_faults_are_told_in_plain_words(kind, value, text):
+    assert _told(kind, value) == text
+
+
+def test_a_fault_takes_one_line_of_few_characters():
+    class Names(BaseModel):
+        members: dict[str, int]
+
+    assert len(_told(Names, {"members": {"x" * 10_000: "y"}})) < 200
+    assert fault_text({}) == "not valid"
+
+
+def test_a_label_with_a_control_character_is_no_pattern():
+    image = {
+        "name": "a.png",
+        "width": 4,
+        "height": 3,
+        "objects": [{"label": "a\nb", "rle": {"size": [3, 4], "counts": ""}}],
+    }
+    text = _refused(lambda: Export.read(io.BytesIO(json.dumps(image).encode()), 1 << 20, 1))
+    assert text == "line 1: objects.0.label: it has a character that is not allowed"
+
+
+def test_a_message_of_the_page_is_told_without_its_type():
+    text = _refused(lambda: read_message({"type": "segment", "lane": "click", "image": "0"}))
+    assert text == "seq: it is missing"
+
+
+def test_labels_of_a_prompt_are_named():
+    known = "2 is unknown: use 1 (foreground) or 0 (background)"
+    assert known in _refused(lambda: _segment_request([Target([[1, 1]], [2])], (40, 30), False))
+    assert known in _refused(lambda: video_prompt(frame=0, object_id=1, points=[[1, 1]], labels=[2]))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "name"),
+    [
+        ({"max_annotations": 0}, "prompt.max_annotations"),
+        ({"iou_threshold": 2}, "prompt.iou_threshold"),
+        ({"score_threshold": 2}, "prompt.score_threshold"),
+        ({"texts": ["a"] * 65}, "prompt.texts"),
+    ],
+)
+def test_osam_reads_its_own_names(prompt, name):
+    asked = osam.Prompt(**{"texts": ["a"], **prompt})
+    assert _refused(osam._instances(Pairs(), None, IMAGE, PAIR, asked)).startswith(f"{name}: ")
+
+
+def test_roboflow_and_x_anylabeling_read_their_own_names():
+    concepts = roboflow_concepts.ConceptRequest(prompts=[{"text": "a"}], output_prob_thresh=2)
+    found = roboflow_concepts.find_concepts(Pairs(), None, IMAGE, concepts, lambda each: each)
+    assert _refused(found).startswith("output_prob_thresh: ")
+    body = x_anylabeling.PredictRequest(model="sam3", image="", params={"text_prompt": "a", "conf_threshold": 2})
+    assert _refused(x_anylabeling._instances(Pairs(), None, PAIR, body)).startswith("params.conf_threshold: ")
+
+
+def test_a_search_for_everything_reads_the_names_of_the_tool():
+    options = {"pred_iou_thresh": 2}
+    found = Pairs().everything(None, IMAGE, PAIR, options, lambda each: each, {"pred_iou_thresh": "threshold"})
+    assert _refused(found).startswith("threshold: ")
+
+
+def test_a_request_of_the_rest_api_is_told_in_plain_words():
+    app = FastAPI()
+    install(app)
+
+    @app.post("/find")
+    def find(body: FindRequest) -> None:
+        pytest.fail(f"{body} was taken")
+
+    client = TestClient(app)
+    answer = client.post("/find", json={"text": 5})
+    assert (answer.status_code, answer.json()["detail"]) == (422, "body.text: Input should be a valid string")
+    assert {each["where"] for each in answer.json()["errors"]} == {"body.text"}
+    assert client.post("/find").json()["detail"] == "body: it is missing"
+    assert client.post("/find", json={"txt": 5}).json()["errors"][0]["where"] == "body.txt"

@@ -3,6 +3,7 @@
 import http.server
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,9 @@ from support.running_service import running_service
 from support.small_site import SmallSite
 
 from triton_sam.service import image_urls, public
+from triton_sam.service.problems import Problem
+from triton_sam.service.settings import Settings
+from triton_sam.transport.timed_sockets import Call
 
 LARGE = 1 << 20
 
@@ -136,6 +140,15 @@ def test_addresses_that_may_not_be_used_are_refused(fetching, url, status, code)
 )
 def test_each_failure_has_its_problem(fetching, site, reachable, path, status, text):
     assert text in problem(ask(fetching, site[1] + path), status)["detail"]
+
+
+def test_a_host_that_is_gone_is_told_without_the_name_of_an_error(reachable):
+    end = time.monotonic() + 5
+    settings = Settings("localhost:8000", image_urls=True)
+    urls = image_urls.ImageUrls(settings, SimpleNamespace(fetches=None))
+    with pytest.raises(Problem) as caught:
+        urls._fetch("http://127.0.0.1:9/a.jpg", Call(end), end)
+    assert caught.value.detail == "127.0.0.1 cannot be reached: open the address in a browser, or upload the image"
 
 
 def test_a_private_address_behind_a_redirect_is_not_asked(fetching, site, monkeypatch):

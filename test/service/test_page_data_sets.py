@@ -15,6 +15,10 @@ pytest.importorskip("fastapi")
 LABELS = "tritonSam.scene.objects.map((object) => [object.name, object.label])"
 WRITTEN = 300
 """ms; the page writes changes after 100 ms."""
+NO_COUNTS = {
+    "images": [{"id": 1, "file_name": "shapes.jpg", "width": 800, "height": 600}],
+    "annotations": [{"image_id": 1, "segmentation": {"size": [600, 800]}}],
+}
 
 
 def give_label(page, index, label):
@@ -146,6 +150,7 @@ def test_coco_with_lists_and_polygons(page, images, tmp_path):
         ("nothing", "the file is no JSON"),
         ('{"images": 1}', "no COCO data set"),
         ('{"images": [], "annotations": [{"image_id": 1, "segmentation": []}]}', "annotation 1: its image_id"),
+        (json.dumps(NO_COUNTS), "annotation 1: its mask has no run lengths"),
     ],
 )
 def test_a_file_that_is_no_coco_is_refused(shapes, tmp_path, content, words):

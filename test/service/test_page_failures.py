@@ -134,7 +134,7 @@ def test_triton_dies_and_comes_back(browser, images, tmp_path):
 
         triton.stop()
         page.page.wait_for_selector('#state[data-state="down"]')
-        assert "Triton does not answer" in page.page.inner_text("#banner")
+        assert "There are no masks for now" in page.page.inner_text("#banner")
         answer = service.http.get("/health")
         assert (answer.status_code, answer.json()["status"]) == (503, "unavailable")
         refused = service.http.post("/prediction", files={"image": b"GIF89a"}, data={"x": "1", "y": "1"})

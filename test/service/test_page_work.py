@@ -111,6 +111,24 @@ def test_a_project_is_one_file(two_objects, browser, service, images, tmp_path):
         assert "damaged" in other.page.inner_text("#banner")
 
 
+@pytest.mark.parametrize(
+    "project",
+    [
+        "{",
+        "null",
+        '{"format": "triton-sam project 1"}',
+        '{"format": "triton-sam project 1", "images": [{"file": "images/1/gone.jpg"}]}',
+    ],
+)
+def test_a_project_that_is_damaged_is_refused_in_plain_words(page, tmp_path, project):
+    path = tmp_path / "project.triton-sam.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("project.json", project)
+    page.page.set_input_files("#file", path)
+    page.page.wait_for_selector("#banner:not([hidden])")
+    assert "the file is no project of this page, or it is damaged" in page.page.inner_text("#banner")
+
+
 @pytest.mark.slow
 def test_the_page_asks_before_it_is_closed_only_when_the_browser_keeps_nothing(browser, service, images):
     from support.running_browser import open_page

@@ -6,6 +6,7 @@ import http.server
 import json
 import socket
 import threading
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -15,6 +16,8 @@ from support.running_service import running_service
 from support.small_site import SmallSite
 from support.tools import CLICK
 
+from triton_sam.service.adapters.task_images import TaskImages
+from triton_sam.service.problems import Problem
 from triton_sam.service.public import PrivateAddressError, PublicPool, is_public
 
 CONFIG = """<View><Image name="image" value="$image"/><BrushLabels name="tag" toName="image"/></View>"""
@@ -109,7 +112,11 @@ def test_failures_are_told(service, studio):
 
 def test_a_label_studio_that_is_gone_or_refuses(service_triton, studio):
     for url, token, text in (
-        ("http://127.0.0.1:9", "legacy", "does not answer"),
+        (
+            "http://127.0.0.1:9",
+            "legacy",
+            "answer at http://127.0.0.1:9: check that it runs, and the address in --label-studio-url",
+        ),
         (studio, "wrong", "LABEL_STUDIO_API_KEY"),
         (studio, "a.wrong.token", "LABEL_STUDIO_API_KEY"),
     ):
@@ -118,6 +125,15 @@ def test_a_label_studio_that_is_gone_or_refuses(service_triton, studio):
             answer = ask(service, "/data/upload/1/a.jpg")
             assert (answer.status_code, text in answer.text) == (502, True), answer.text[:300]
             assert token not in answer.text
+
+
+def test_a_storage_that_is_gone_is_not_taken_for_label_studio():
+    bridge = SimpleNamespace(engine=SimpleNamespace(settings=SimpleNamespace(max_body=9)))
+    images = TaskImages(bridge, "http://127.0.0.1:9", None, private_storage=True)
+    with pytest.raises(Problem, match=r"Label Studio does not answer at http://127.0.0.1:9: check that it runs"):
+        images._get("http://127.0.0.1:9/a.jpg")
+    with pytest.raises(Problem, match=r"the storage that Label Studio leads to, http://127.0.0.1:7, does not answer"):
+        images._get("http://127.0.0.1:7/a.jpg")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from triton_sam.service.api import v0
 from triton_sam.service.problems import Problem
 
 SIZE = {"img_x": "800", "img_y": "600"}
+NO_EMBEDDINGS = "model: this file is damaged, or holds no image embeddings: send what /embedded_model answers with enc"
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +162,13 @@ def test_an_npz_with_many_members_is_refused_before_it_is_read(monkeypatch):
         for number in range(65):
             archive.writestr(f"{number}.npy", b"")
     monkeypatch.setattr("numpy.load", lambda *_, **__: pytest.fail("it was read"))
-    with pytest.raises(Problem, match="no image embeddings"):
+    with pytest.raises(Problem, match=NO_EMBEDDINGS):
         v0._read_npz(buffer.getvalue(), (1, 1))
+
+
+def test_a_damaged_npz_is_told_without_the_name_of_an_error():
+    with pytest.raises(Problem, match=NO_EMBEDDINGS):
+        v0._read_npz(b"PK\x03\x04damaged", (1, 1))
 
 
 def test_a_compressed_npz_is_refused(service):

@@ -210,12 +210,13 @@ class Job:
         """
         roles = (ENCODER, DECODER, *(get_family(self.family).concepts if self.texts else ()))
         names = [model_name(self.name or self.family, role) for role in roles]
+        remedy = f"set it up by `triton-sam setup {self.family}{' --concepts' if self.texts else ''}`"
         found = []
         for client in clients:
             models = client.models()
             for name in names:
                 if name not in models:
-                    raise ModelNotReadyError(f"{client.url} does not have the model {name} ready")
+                    raise ModelNotReadyError(f"{client.url} does not have the model {name} ready: {remedy}")
             known = mark_of(client.encode(FIXED_IMAGE))
             weights = {"weights": known} if known is not None else {}
             found.append({name: str(models[name]) for name in names} | weights)

@@ -111,8 +111,15 @@ class _Crew(Generic[Worker]):
                 if self._stopped.wait(spread(BUSY_PAUSE)):
                     raise
             except (InputError, InferenceError, OSError, MemoryError) as error:
-                reason = str(error) if isinstance(error, SamError) else type(error).__name__
-                return ImageRecord(item.id, item.name, (0, 0), error=" ".join(reason.split()))
+                return ImageRecord(item.id, item.name, (0, 0), error=" ".join(_reason(error).split()))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "the image needs more memory than there is: lower --threads"
+    if isinstance(error, OSError) and not isinstance(error, SamError):
+        return f"the image cannot be read: {error.strerror or str(error) or 'the system gives no reason'}"
+    return str(error)
 
 
 class _OpenShards:

@@ -22,8 +22,10 @@ def yolo_prompts(folder: Path, names: Sequence[str]) -> Prompts:
             lines = path.read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return [], [Skipped(item.name, "boxes", f"there is no file {path.name}")]
-        except (OSError, UnicodeDecodeError) as error:
-            return [], [Skipped(item.name, "boxes", f"{path.name} cannot be read: {type(error).__name__}")]
+        except UnicodeDecodeError:
+            return [], [Skipped(item.name, "boxes", f"{path.name} cannot be read: it is no text in UTF-8")]
+        except OSError as error:
+            return [], [Skipped(item.name, "boxes", f"{path.name} cannot be read: {error.strerror or error}")]
         return _read(item, size, lines)
 
     return Prompts(dict(enumerate(names)), find)

@@ -27,6 +27,9 @@ _NEEDS_SERVER = (
     "words are searched by the session model, which keeps the image: use a client with embeddings='server' or 'auto', "
     "and a server that has it"
 )
+_NEEDS_MODELS = (
+    "words need SAM3 with its models for words: run `triton-sam setup sam3 --concepts`, and start the server again"
+)
 
 
 class FoundInstances(list[Instance]):
@@ -85,6 +88,8 @@ class ConceptFlows:
         named = {contract.IMAGE_ID: text(held.remote.image_id.encode())} if held else {contract.IMAGE: text(content)}
         try:
             outputs = yield self._request({**inputs, **named})
+        except ModelNotReadyError as error:
+            raise ModelNotReadyError(f"{error} - {_NEEDS_MODELS}") from error
         except InferenceError as error:
             yield from self._heal(error, query, shown)
             outputs = yield self._request({**inputs, contract.IMAGE: text(content)})
@@ -117,7 +122,7 @@ class ConceptFlows:
         """Send the image of the examples again, if the server lacks an image; else raise."""
         if UNKNOWN_INPUT in str(error):
             raise ModelNotReadyError(
-                f"{self._pair.session_model} of this server cannot search words: update it"
+                f"{self._pair.session_model} of this server is older than the search for words: {_NEEDS_MODELS}"
             ) from error
         meant = contract.read_error(error)
         if not isinstance(meant, UnknownImageError):
@@ -147,8 +152,10 @@ class ConceptFlows:
                 segments.append(_read_segment(record, index, counts.get(index, 0)))
                 counts[index] = counts.get(index, 0) + 1
         except (ValueError, LookupError, TypeError, InputError) as error:
-            message = f"{self._pair.session_model} sent instances that are not as agreed: {error!r}"
-            raise InferenceError(message) from error
+            raise InferenceError(
+                f"{self._pair.session_model} answered in an unknown form: the server has another version of "
+                "triton_sam; update it or this client"
+            ) from error
         return segments
 
 

@@ -180,7 +180,10 @@ def _read(outputs: Tensors, model: str) -> Found:
         masks = [_read_mask(each) for each in answer["objects"]]
         return Found(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
     except (ValueError, LookupError, TypeError) as error:
-        raise InferenceError(f"{model} sent objects that are not as agreed: {error!r}") from error
+        raise InferenceError(
+            f"{model} answered in an unknown form: the server has another version of triton_sam; update it or this "
+            "client"
+        ) from error
 
 
 def _read_seen(outputs: Tensors, model: str) -> Seen:

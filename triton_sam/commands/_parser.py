@@ -16,6 +16,9 @@ _CUTOFF = 0.6  # the similarity of difflib from which a name may have been meant
 _MEANT = {"--words": "--text", "--prompt": "--text", "--label": "--text"}
 """Names that users may guess, by which they mean another one that is not spelled alike."""
 
+_NUMBERS = {"int": "a whole number", "float": "a number"}
+_NO_NUMBER = re.compile(r"argument (.+?): invalid (int|float) value: (.*)", re.DOTALL)
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors say which option or command was probably meant. Its commands have the same parser."""
@@ -37,8 +40,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error with a hint and the command of the help, and exit with 2.
 
-        argparse would print the whole usage first, up to 17 lines.
+        argparse would print the whole usage first, up to 17 lines, and name Python's types.
         """
+        number = _NO_NUMBER.fullmatch(message)
+        if number:
+            message = f"{number[1]} must be {_NUMBERS[number[2]]}, not {number[3]}"
         self._fail(message + (self._hint(message) or ""))
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:

@@ -67,8 +67,9 @@ def are_wanted(args: argparse.Namespace) -> bool:
     clicks = [name for name in _CLICKS if getattr(args, name)]
     if wanted and clicks:
         raise PromptError(f"--{clicks[0].replace('_', '-')} cannot be combined with --text and --example")
-    if wanted and (args.multimask or args.all_candidates):
-        raise PromptError("--multimask is for clicks: an instance has one mask")
+    candidates = [name for name in ("multimask", "all_candidates") if getattr(args, name)]
+    if wanted and candidates:
+        raise PromptError(f"--{candidates[0].replace('_', '-')} is for clicks: an instance has one mask")
     if wanted and not _cleanup.from_options(args).changes_nothing:
         raise PromptError("the clean-up options are for clicks: leave them out with --text and --example")
     return wanted

@@ -30,6 +30,8 @@ from ._devices import Placement, check_metrics_url, is_this_machine_with_gpu, pl
 Status = Literal["ok", "missing", "note"]
 MEMORY_TO_SERVE = 3 << 29
 """Bytes that a local server with the demo model used in all measurements: docs/background/reliability.md."""
+TOOL_SECONDS = 10.0
+"""A program that describes the machine must answer within it."""
 PORTS = {8000: "HTTP", 8001: "gRPC", 8002: "metrics"}
 
 
@@ -177,9 +179,11 @@ def _tool(subject: str, command: list[str], without: str) -> Finding:
     if shutil.which(command[0]) is None:
         return Finding(subject, "note", f"no {command[0]}: {without}")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(subject, "note", f"{command[0]} does not answer ({type(error).__name__}): {without}")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return Finding(subject, "note", f"{command[0]} does not answer within {TOOL_SECONDS:g} s: {without}")
+    except OSError as error:
+        return Finding(subject, "note", f"{command[0]} cannot be run ({error.strerror or error}): {without}")
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()[:1]
         return Finding(subject, "note", f"{command[0]}: {reason[0] if reason else 'failed'}: {without}")

@@ -63,7 +63,7 @@ def _served(args: argparse.Namespace) -> ServerModels:
     finally:
         transport.close()
     if not models.variants:
-        raise ModelNotReadyError(f"{url} has no model pair ready")
+        raise ModelNotReadyError(f"{url} has no model pair ready: `triton-sam setup sam2 tiny` sets one up")
     return models
 
 

@@ -388,7 +388,10 @@ class Engine:
             if model_name(name, ENCODER) in versions
         }
         if not pairs:
-            raise ModelNotReadyError(f"Triton at {self.settings.url} has no SAM model ready")
+            raise ModelNotReadyError(
+                f"Triton at {self.settings.url} has no models ready: wait while it loads, or set some up by "
+                "`triton-sam setup sam2 tiny`"
+            )
         return pairs
 
 

@@ -104,10 +104,10 @@ class ImageUrls:
         except PrivateAddressError:
             # Which address it is, or whether something listens there, is nothing that a caller may learn.
             raise Problem(422, f"{host} is not a public host: upload the image", code="private_address") from None
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        except (urllib3.exceptions.HTTPError, OSError, ValueError):
             if time.monotonic() >= end:
                 raise Problem(504, f"{host} did not send the image within {SECONDS:g} s", code="timeout") from None
-            raise _failed(f"{host} cannot be reached ({type(error).__name__})") from None
+            raise _failed(f"{host} cannot be reached") from None
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> bytes:
         pieces, count = [], 0

@@ -87,7 +87,8 @@ def serve(settings: Settings, host: str, port: int, *, repository: Path | None =
         try:
             server.run()
         except SystemExit:
-            raise PortInUseError(f"port {port}: the service could not listen there") from None
+            message = f"the service could not listen on {host}, port {port}: give another --port or --host"
+            raise PortInUseError(message) from None
     return 0
 
 

@@ -207,5 +207,5 @@ def restoring(path: Path, kind: str) -> Iterator[None]:
         pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError,
     ) as error:  # fmt: skip
         raise CheckpointError(
-            f"{path} is not a training state of {kind}: remove it to start a new run ({type(error).__name__})"
+            f"{path} is damaged, or not a training state of {kind}: remove it to start a new run"
         ) from error

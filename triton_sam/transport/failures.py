@@ -52,9 +52,11 @@ def map_error(error: BaseException, url: ServerUrl, model: str | None = None) ->
     if _is_no_http(error):
         return ServerUnreachableError(f"{url} does not speak HTTP: {ADVICE}, and write grpc:// before the latter")
     if type(error).__module__.startswith("urllib3"):  # imported with HTTP alone
-        return ServerUnreachableError(f"the connection to {url} broke inside an answer ({type(error).__name__})")
+        return ServerUnreachableError(
+            f"the connection to {url} broke before the answer was complete: the server or a proxy has ended; try again"
+        )
     if isinstance(error, ValueError):  # the body is not JSON, or not JSON of this protocol
-        return InferenceError(f"{url} does not answer like a Triton server: {error}")
+        return InferenceError(f"{url} does not answer like a Triton server: {ADVICE}")
     return None
 
 

@@ -195,7 +195,7 @@ def _outputs(answer: urllib3.BaseHTTPResponse) -> dict[str, npt.NDArray[Any]]:
     try:
         return dict(_arrays(json.loads(head)["outputs"], memoryview(data)))
     except (KeyError, TypeError, AttributeError, struct.error) as error:
-        raise ValueError(f"the answer is not one to an inference ({type(error).__name__}: {error})") from error
+        raise ValueError("the answer is not one to an inference") from error
 
 
 def _arrays(described: list[dict[str, Any]], data: memoryview) -> Iterator[tuple[str, npt.NDArray[Any]]]:

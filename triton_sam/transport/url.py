@@ -67,9 +67,13 @@ def parse_url(url: str | None) -> ServerUrl:
     text = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
-        port = parts.port
     except ValueError as error:
         raise ConfigurationError(f"{text!r} is not a server URL: {error}") from None
+    try:
+        port = parts.port
+    except ValueError:
+        remedy = "the port must be a number up to 65535, as in host:8000"
+        raise ConfigurationError(f"{text!r} is not a server URL: {remedy}") from None
     if parts.scheme not in DEFAULT_PORTS:
         raise ConfigurationError(f"{text!r}: the scheme must be one of {', '.join(DEFAULT_PORTS)}")
     if not parts.hostname or re.search(r"\s", text) or parts.username or parts.query or parts.fragment:

@@ -87,6 +87,14 @@ def test_yolo_boxes_are_fractions_of_the_image(source: Source, tmp_path: Path) -
         read_boxes(labels, source)
 
 
+def test_yolo_files_that_cannot_be_read_say_why(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "000.txt").write_bytes(b"\xff")
+    (tmp_path / "001.txt").mkdir()
+    prompts = read_boxes(tmp_path, source, ["dog"])
+    assert usable(prompts, source) == ([], [("boxes", "000.txt cannot be read: it is no text in UTF-8")])
+    assert usable(prompts, source, 1) == ([], [("boxes", "001.txt cannot be read: Is a directory")])
+
+
 def test_points_of_a_csv_file_are_joined_by_object(source: Source, tmp_path: Path) -> None:
     rows = ["000.png,5,6,1,a,cat", "000.png,7,8,0,a,cat", "000.png,9,9,1,,dog", "gone.png,1,1,1,,cat"]
     text = "\n".join(["image,x,y,label,object,category", *rows])
@@ -142,7 +150,14 @@ def test_a_point_without_a_category_beside_others_is_skipped(source: Source, tmp
         ("a.json", '[{"image": "000.png"}]', "object 1 needs image and points"),
         ("a.csv", "image,x\n", "no column y"),
         ("a.csv", "", "no column image, x, y"),
+        (
+            "a.csv",
+            'image,x,y\n"000.png,1,2\n' + "000.png,1,2\n" * 20_000,
+            r"a\.csv, line 2: it is no CSV that can be read",
+        ),
+        ("a.csv", '"image,x,y\n' + "000.png,1,2\n" * 20_000, r"a\.csv, line 1: .*a quotation mark is not closed\?"),
     ],
+    ids=lambda value: str(value)[:20],
 )
 def test_a_damaged_file_of_points_is_one_clear_error(
     name: str, content: str, message: str, source: Source, tmp_path: Path

@@ -67,7 +67,12 @@ def test_a_second_run_works_on_the_missing_images_only(tmp_path: Path) -> None:
 
 
 def test_bad_images_are_records_and_lines_of_errors(tmp_path: Path) -> None:
-    failures = {2: ImageError("no image\nat all"), 3: InferenceError("refused"), 4: PermissionError(), 5: MemoryError()}
+    failures = {
+        2: ImageError("no image\nat all"),
+        3: InferenceError("refused"),
+        4: PermissionError(13, "Permission denied"),
+    }
+    failures |= {5: MemoryError(), 6: OSError("image file is\ntruncated"), 7: OSError()}
 
     def work(worker: str, item: ImageItem) -> ImageRecord:
         if item.id in failures:
@@ -78,8 +83,10 @@ def test_bad_images_are_records_and_lines_of_errors(tmp_path: Path) -> None:
     assert lines_of(tmp_path / "out/errors.jsonl") == [
         {"image": "2.jpg", "error": "no image at all"},
         {"image": "3.jpg", "error": "refused"},
-        {"image": "4.jpg", "error": "PermissionError"},
-        {"image": "5.jpg", "error": "MemoryError"},
+        {"image": "4.jpg", "error": "the image cannot be read: Permission denied"},
+        {"image": "5.jpg", "error": "the image needs more memory than there is: lower --threads"},
+        {"image": "6.jpg", "error": "the image cannot be read: image file is truncated"},
+        {"image": "7.jpg", "error": "the image cannot be read: the system gives no reason"},
     ]
 
 

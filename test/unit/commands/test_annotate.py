@@ -156,7 +156,7 @@ def test_other_models_do_not_mix(servers: FakeServers, tmp_path: Path, capsys: p
     assert "other models: results do not mix" in capsys.readouterr().err
     servers.versions = {}
     assert annotate(data, tmp_path / "other") == 1
-    assert "does not have the model sam2_encoder ready" in capsys.readouterr().err
+    assert "the model sam2_encoder ready: set it up by `triton-sam setup sam2`" in capsys.readouterr().err
     assert files_of(tmp_path / "out") == before
 
 
@@ -226,4 +226,5 @@ def test_a_server_without_the_models_for_words(
     servers.versions = {"sam3_encoder": "1", "sam3_decoder": "1"}
     write_images(tmp_path / "in", 1)
     assert annotate(tmp_path / "in", tmp_path / "out", "--text", "bus", task="words") == 1
-    assert "does not have the model sam3_concept_encoder ready" in capsys.readouterr().err
+    message = "does not have the model sam3_concept_encoder ready: set it up by `triton-sam setup sam3 --concepts`"
+    assert message in capsys.readouterr().err

@@ -41,6 +41,19 @@ def test_an_error_names_what_was_probably_meant(arguments, text, capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["everything", "x.jpg", "--points-per-side", "abc"], "--points-per-side must be a whole number, not 'abc'"),
+        (["everything", "x.jpg", "--points-per-side", "1.5"], "--points-per-side must be a whole number, not '1.5'"),
+        (["everything", "x.jpg", "--pred-iou-thresh=abc"], "--pred-iou-thresh must be a number, not 'abc'"),
+        (["predict", "x.jpg", "--point", "5"], "argument --point: '5' is not X,Y or X,Y,LABEL"),  # as argparse says it
+    ],
+)
+def test_a_number_that_is_none_is_told_without_the_types_of_python(arguments, text, capsys):
+    assert f"error: {text}" in refused(arguments, capsys)
+
+
+@pytest.mark.parametrize(
     "arguments",
     [["predict", "x.jpg", "--qqqqqq"], ["qqqqqq"], ["predict", "x.jpg", "--point"], ["models", "one", "two"]],
 )

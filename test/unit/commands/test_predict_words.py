@@ -129,6 +129,7 @@ def test_nothing_found_is_said(client, image: Path, tmp_path: Path, capsys) -> N
         (["--text", "bus", "--point", "1,1"], "--point cannot be combined with --text and --example"),
         (["--text", "bus", "--logits", "a.npy"], "--logits cannot be combined"),
         (["--text", "bus", "--multimask"], "--multimask is for clicks"),
+        (["--text", "bus", "--all-candidates"], "--all-candidates is for clicks"),
         (["--text", "bus", "--keep-clicked"], "the clean-up options are for clicks"),
         (["--text", "bus", "--model", "sam2"], "sam2 cannot find words: give --model sam3"),
         (["--text", "bus", "--example-image", "x.png"], "--example-image needs --example or --example-mask"),

@@ -20,8 +20,9 @@ onnxruntime = pytest.importorskip("onnxruntime")
 from support.micro_export import CONFIG, MicroExport  # noqa: E402
 
 from triton_sam._common.bundle import bundled, checkout  # noqa: E402
-from triton_sam.errors import CheckpointError, ExportError  # noqa: E402
+from triton_sam.errors import CheckpointError, ConfigurationError, ExportError  # noqa: E402
 from triton_sam.export import onnx_tools, registry  # noqa: E402
+from triton_sam.export.sam2.model import build_model  # noqa: E402
 from triton_sam.export.settings import Settings  # noqa: E402
 from triton_sam.repository import install as install_module  # noqa: E402
 
@@ -143,3 +144,16 @@ def test_script(arguments: list[str], code: int, text: str, tmp_path: Path) -> N
     assert done.returncode == code, done.stderr
     assert text in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("model:\n  a: b: c", "line 2: mapping values are not allowed here"),
+        ("a: [1,", "line 1: expected the node content"),
+    ],
+)
+def test_a_configuration_that_is_no_yaml_names_the_line(tmp_path: Path, text: str, fault: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=f"mine.yaml is not a readable YAML file: {fault}"):
+        build_model(tmp_path / "mine.yaml")

@@ -162,7 +162,7 @@ def test_models_that_are_not_there(session, models) -> None:
 def test_a_family_without_words() -> None:
     session = SessionModel(ModelPair(get_family("sam2")), NoMaps(), ImageCache(1 << 20), NoMetrics(), "weights")
     reply = ask(session, {"text": "cat"}, image=image_file())
-    assert str(reply.error) == "sam2 has no models for words"
+    assert str(reply.error) == "sam2 cannot search words: ask a model of SAM3"
 
 
 def test_a_cancelled_search_ends_before_its_next_call(session, models) -> None:

@@ -1,8 +1,12 @@
 """When a call is tried again."""
 
+import re
+from io import BytesIO
+
 import pytest
 from tritonclient.utils import InferenceServerException
-from urllib3.exceptions import ProtocolError
+from urllib3 import HTTPResponse
+from urllib3.exceptions import IncompleteRead, ProtocolError
 
 from triton_sam import SAM2TritonClient, SpeculativeSAM2Client
 from triton_sam.errors import (
@@ -13,7 +17,8 @@ from triton_sam.errors import (
     ServerTimeoutError,
     ServerUnreachableError,
 )
-from triton_sam.transport.failures import map_error
+from triton_sam.transport.failures import ADVICE, map_error, mapped_errors
+from triton_sam.transport.kserve import _outputs
 from triton_sam.transport.retry import MAX_PAUSE, PAUSE_FOR_DEAD_PROCESS, RETRY_PAUSE, Attempts
 from triton_sam.transport.url import parse_url
 
@@ -135,3 +140,17 @@ def test_another_word_for_busy_is_refused():
         SAM2TritonClient("localhost", busy="later")
     with pytest.raises(ConfigurationError, match="busy must be one of"):
         SpeculativeSAM2Client("localhost", busy="later")
+
+
+@pytest.mark.parametrize("error", [ProtocolError("the head ends early"), IncompleteRead(1, 2)])
+def test_a_broken_connection_is_told_without_the_name_of_an_error(error):
+    told = "the connection to http://host:8000 broke before the answer was complete: the server or a proxy has ended; "
+    assert str(over_http(error)[1]) == f"{told}try again"
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"{", b'{"outputs": [{}]}', b'{"outputs": 3}'])
+def test_an_answer_that_is_no_inference_names_the_ports(content):
+    answer = HTTPResponse(BytesIO(content), preload_content=False)
+    told = re.escape(f"http://host:8000 does not answer like a Triton server: {ADVICE}")
+    with pytest.raises(InferenceError, match=f"^{told}$"), mapped_errors(parse_url("http://host"), "sam2"):
+        _outputs(answer)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import threading
@@ -21,6 +22,7 @@ from triton_sam._common.bundle import bundled
 from triton_sam.errors import ConfigurationError, InferenceError, ServerTimeoutError, ServerUnreachableError
 from triton_sam.transport import Transport
 from triton_sam.transport.aio import AsyncTransport
+from triton_sam.transport.failures import ADVICE
 from triton_sam.transport.retry import RETRY_PAUSE
 from triton_sam.transport.triton import map_error
 from triton_sam.transport.url import parse_url
@@ -249,15 +251,17 @@ def test_a_server_on_this_machine_is_not_looked_for_behind_a_proxy(scheme, servi
         client.set_image(bundled("test/images") / "shapes.jpg")
 
 
-@pytest.mark.parametrize("status", ["200 OK", "404 Not Found"])
-def test_a_server_that_is_no_triton(status):
+@pytest.mark.parametrize(
+    ("status", "words"), [("200 OK", re.escape(f": {ADVICE}")), ("404 Not Found", r" \(HTTP status 404\)")]
+)
+def test_a_server_that_is_no_triton(status, words):
     def answer(connection):
         connection.recv(100_000)
         connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\nhello".encode())
 
     with listener(answer) as (port, _):
         transport = Transport(parse_url(f"http://127.0.0.1:{port}"), retries=0, timeout=5)
-        with pytest.raises(InferenceError, match="does not answer like a Triton server"):
+        with pytest.raises(InferenceError, match=f"does not answer like a Triton server{words}$"):
             transport.ready_models()
 
 

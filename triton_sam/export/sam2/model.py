@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._common.extras import missing
+from ..._common.text import first_line
 from ...errors import ConfigurationError
 from ...families.sam2 import Sam2
 
@@ -105,11 +106,16 @@ def build_model(model_cfg: str | Path, image_size: int = 1024) -> torch.nn.Modul
         OmegaConf.resolve(config)
         model: torch.nn.Module = instantiate(config.model, _recursive_=True)
     except (OmegaConfBaseException, HydraException, OSError, ValueError, AttributeError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigurationError(f"{path} is not a usable SAM2 model configuration: {reason}") from error
+        raise ConfigurationError(f"{path} is not a usable SAM2 model configuration: {first_line(error)}") from error
     except Exception as error:  # the errors of yaml and OmegaConf share no base class below Exception
-        raise ConfigurationError(f"{path} is not a readable YAML file: {type(error).__name__}") from error
+        raise ConfigurationError(f"{path} is not a readable YAML file: {_place_of(error)}") from error
     return model.eval()
+
+
+def _place_of(error: Exception) -> str:
+    """Return the line and the fault that an error of yaml names."""
+    mark = getattr(error, "problem_mark", None)
+    return first_line(error) if mark is None else f"line {mark.line + 1}: {getattr(error, 'problem', None)}"
 
 
 def randomise(model: torch.nn.Module, seed: int = 0) -> None:

@@ -30,7 +30,7 @@ def models_at(url: str | None) -> list[Model]:
         variants = client.models().variants
     found = [Model(family, name) for family, names in variants.items() for name in names]
     if not found:
-        raise ModelNotReadyError("the server has no models of Segment Anything ready: see `triton-sam doctor`")
+        raise ModelNotReadyError("the server has no models ready: see `triton-sam doctor`")
     return sorted(found, key=lambda each: each.family != "sam2")
 
 

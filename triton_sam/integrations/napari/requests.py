@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ..._common.text import one_line
 from ...errors import SamError
 from ...inputs.embeddings import ImageEmbeddings
 from ...masks.resize import full_size_logits
@@ -256,4 +257,6 @@ def _lane(plane: Plane, number: int) -> str:
 
 def _line(error: BaseException) -> str:
     """Return one line about an error. A library that reads a layer may raise errors of any kind, also without words."""
-    return str(error) if isinstance(error, SamError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, SamError):
+        return one_line(error)
+    return f"the layer cannot be read: {one_line(error) if str(error).strip() else 'its reader gives no reason'}"

@@ -308,9 +308,11 @@ def _read_npz(content: bytes, size: tuple[int, int]) -> ImageEmbeddings:
             path = FilePath(folder) / "embeddings.npz"
             path.write_bytes(content)
             embeddings = ImageEmbeddings.load(path)
-    except Exception as error:  # noqa: BLE001 - zipfile and NumPy let almost any one through for damaged files
+    except Exception:  # noqa: BLE001 - zipfile and NumPy let almost any one through for damaged files
         raise Problem(
-            422, f"model: this file holds no image embeddings ({type(error).__name__}): send one of encoding=npz"
+            422,
+            "model: this file is damaged, or holds no image embeddings: send what /embedded_model answers with "
+            "encoding=npz",
         ) from None
     if embeddings.image_size != size:
         raise Problem(

@@ -193,7 +193,8 @@ class Searches:
             Problem: 404, there is no session model; 503, too many images are searched.
         """
         if not pair.finds_everything:
-            raise Problem(404, f"Triton has no session model {pair.name}, which the search needs", code="no_everything")
+            detail = f"Triton has no session model {pair.name}, which the search needs: export its models again"
+            raise Problem(404, detail, code="no_everything")
         search = Search(self._engine, image, pair, request, self.find)
         self._running.add(search)
         search.task.add_done_callback(lambda _: self._running.discard(search))

@@ -213,7 +213,7 @@ live.addEventListener("status", ({ detail }) => {
   setState(detail.up ? "up" : "down", detail.up ? "ready" : "no Triton");
   if (!detail.up) {
     endHover();
-    warn(`Triton does not answer. Masks come back as soon as it does. (${detail.detail ?? "no model is ready"})`);
+    warn(`There are no masks for now; they come back by themselves. (${detail.detail ?? "no model is ready"})`);
     return;
   }
   warn("");

@@ -42,6 +42,7 @@ function rleOf(segmentation, size) {
   if (Array.isArray(segmentation)) return toRle(spansOfPolygons(segmentation, size), size);
   if (String(segmentation?.size) !== String(size)) throw new Error("its mask has another size than the image, or none");
   const { counts } = segmentation;
+  if (typeof counts !== "string" && !Array.isArray(counts)) throw new Error("its mask has no run lengths");
   const runs = typeof counts === "string" ? runsOf(counts) : counts;
   const isWhole = runs.every((run) => run >= 0) && runs.reduce((sum, run) => sum + run, 0) === size[0] * size[1];
   if (!isWhole) throw new Error("its run lengths are damaged");

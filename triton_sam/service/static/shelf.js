@@ -195,11 +195,10 @@ export class Shelf {
   /** Put the images of a project on the shelf, and return their entries. Images that are there get its objects. */
   async load(file) {
     const files = await unzip(file);
-    const project = files.has("project.json") ? JSON.parse(await files.get("project.json").text()) : {};
-    if (project.format !== FORMAT) throw new Error("the file is no project of this page");
+    const images = imagesOf((await files.get("project.json")?.text()) ?? "", files);
     this.note();
     const loaded = [];
-    for (const { file: path, type, ...facts } of project.images) {
+    for (const { file: path, type, ...facts } of images) {
       const same = this.#entries.find((entry) => facts.id && entry.id === facts.id);
       if (same?.state?.hasObjects && !confirm(`Replace the objects of ${same.name} by those of the project?`)) continue;
       const entry = same ? Object.assign(same, facts) : this.#newEntry(facts);
@@ -247,6 +246,21 @@ export class Shelf {
     button.addEventListener("click", () => entry !== this.#current && this.#page.open(entry));
     return button;
   }
+}
+
+/** Return the images of a project that all have their files. */
+function imagesOf(text, files) {
+  let project = null;
+  try {
+    project = JSON.parse(text);
+  } catch {
+    // as without any project
+  }
+  const images = project?.format === FORMAT && Array.isArray(project.images) ? project.images : null;
+  if (!images?.every((image) => files.has(image?.file))) {
+    throw new Error("the file is no project of this page, or it is damaged");
+  }
+  return images;
 }
 
 function listed(names) {

@@ -91,7 +91,7 @@ class BlsConcepts(bls.Caller):
         return {name: np.array(tensor.as_numpy()) for name, tensor in answer.items()}
 
     def _open_tokenizer(self) -> Tokenizer:
-        remedy = f"run `triton-sam export {self._family.name} --concepts`, and start it again"
+        remedy = f"run `triton-sam setup {self._family.name} --concepts`, and start it again"
         for name in self._names.values():
             bls.check_ready(name, remedy)
         folder = bls.newest_version(self._repository / self._names[TEXT_ENCODER])

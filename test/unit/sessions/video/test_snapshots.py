@@ -18,6 +18,8 @@ from triton_sam.sessions.video.memory import ObjectMemory, Output, stored_memory
 from triton_sam.sessions.video.snapshot import read_snapshot, write_snapshot
 from triton_sam.sessions.video.tracker import Tracker
 
+DAMAGED = "the snapshot is damaged, cut off or changed: start a session without it"
+
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_snapshot_at_every_frame_goes_on_with_equal_masks(server, reverse):
@@ -78,7 +80,7 @@ def test_damaged_snapshots_are_one_error(server):
         damaged.append(bytes(changed))
     before = len(server.model.sessions)
     for each in damaged:
-        refused(InputError, "the snapshot is damaged", server.ask, "start_session", tensors={"snapshot": text(each)})
+        refused(InputError, DAMAGED, server.ask, "start_session", tensors={"snapshot": text(each)})
     assert len(server.model.sessions) == before
     other = Server()
     other.model._identity = "other weights"
@@ -110,7 +112,7 @@ def test_a_hostile_snapshot_with_a_right_hash_is_refused(server):
     for key, value in changes:
         body = json.dumps({**state, key: value}).encode() + b"\n" + data
         made = mark + blake2b(body, digest_size=16).digest() + body
-        refused(InputError, "the snapshot is damaged", server.ask, "start_session", tensors={"snapshot": text(made)})
+        refused(InputError, DAMAGED, server.ask, "start_session", tensors={"snapshot": text(made)})
 
 
 def test_memories_of_another_shape_and_dtype_survive():

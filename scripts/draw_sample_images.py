@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,7 @@ def _photographed(pen: Pen, random: np.random.Generator) -> Image.Image:
 
 def main() -> None:
     """Write both files."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     draw_street().save(FOLDER / "street.jpg", quality=88)
     draw_cells().save(FOLDER / "cells.jpg", quality=88)
 

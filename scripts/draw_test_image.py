@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,7 @@ def shade(labels: npt.NDArray[np.uint8]) -> Image.Image:
 
 def main() -> None:
     """Write both files."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     labels = draw_labels()
     shade(labels).save(FOLDER / "shapes.jpg", quality=93)
     Image.fromarray(labels).save(FOLDER / "shapes_labels.png", optimize=True)

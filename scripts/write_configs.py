@@ -8,6 +8,7 @@ graph lies in version 1, and the hashes of these graphs; an export writes the ot
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from triton_sam._common.files import atomic_write
@@ -21,6 +22,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent / "model_repository"
 
 def main() -> int:
     """Write the files and name those that are different now."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     changed = [*write_configs(REPOSITORY), *write_onnx_configs(REPOSITORY), *write_hashes(REPOSITORY)]
     for path in changed:
         print(f"wrote {path.relative_to(REPOSITORY.parent)}")

@@ -198,6 +198,15 @@ def script_help(script: str) -> str:
     return done.stdout
 
 
+PROGRAMS = [path for path in sorted((ROOT / "scripts").glob("*.py")) if "__main__" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+def test_every_script_explains_itself_and_does_nothing_else(path):
+    assert script_help(f"scripts/{path.name}").startswith(f"usage: {path.name}")
+
+
 def test_every_command_is_in_the_table_of_commands():
     page = COMMANDS_PAGE.read_text(encoding="utf-8")
     assert [name for name in commands() if not re.search(rf"`{name}\b|triton-sam {name}\b", page)] == []

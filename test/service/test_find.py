@@ -171,7 +171,7 @@ def test_a_request_that_cannot_be_used_is_refused(http, path, client, body, text
 def test_a_model_without_concepts_says_which_one_has_them(http, path, client):
     refused = problem(http.post(path, json={"text": "dog", "model": "sam2"}), 404)
     assert refused["code"] == "no_concepts"
-    assert "triton-sam export sam3 --concepts" in refused["detail"]
+    assert "triton-sam setup sam3 --concepts" in refused["detail"]
     assert {each["name"]: each["finds_concepts"] for each in http.get("/v1/models").json()["models"]} == {
         "sam2": False,
         "sam3": True,

@@ -245,7 +245,7 @@ def test_a_server_without_the_models(exported: FamilyExport, tmp_path: Path) -> 
         LocalServer(tmp_path, models=["sam3"], **ports) as server,
         SAM2TritonClient(server.http_url, "sam3", timeout=300) as client,
     ):
-        with pytest.raises(ModelNotReadyError, match="triton-sam export sam3 --concepts"):
+        with pytest.raises(ModelNotReadyError, match="triton-sam setup sam3 --concepts"):
             client.find("dog", image=noise(9))
         assert client.segment(box=[5, 5, 40, 40], image=client.encode(noise(9)))
 

@@ -42,7 +42,7 @@ def measure_words(target: Target, settings: Settings, results: Results, session:
         return
     if not session or not target.finds_concepts():
         name = target.family
-        results.note(f"No words were searched: export the models with `triton-sam export {name} --concepts`.")
+        results.note(f"No words were searched: set the models up with `triton-sam setup {name} --concepts`.")
         return
     progress.step("words")
     numbers, times = itertools.count(), dict[str, list[float]]()

@@ -178,7 +178,7 @@ def check_pair(pair: Pair) -> None:
     raise Problem(
         404,
         f"{pair.name} cannot find words or examples here: choose a model with finds_concepts in GET /v1/models. If "
-        f"there is none, run `triton-sam export {family} --concepts`, and start Triton again",
+        f"there is none, run `triton-sam setup {family} --concepts`, and start Triton again",
         code="no_concepts",
     )
 

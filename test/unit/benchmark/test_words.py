@@ -98,7 +98,7 @@ def test_nothing_is_measured_without_models_for_words() -> None:
     for options in ({"finds": False}, {"session": False}):
         results, client = measured(**options)
         assert (results.rows, client.searches) == ([], [])
-        assert results.notes == ["No words were searched: export the models with `triton-sam export sam3 --concepts`."]
+        assert results.notes == ["No words were searched: set the models up with `triton-sam setup sam3 --concepts`."]
 
 
 def test_a_reference_that_is_missing_is_noted() -> None:

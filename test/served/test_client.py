@@ -134,8 +134,8 @@ def test_embeddings_are_reachable_saved_and_loaded(client, url, tmp_path):
 
 def test_embeddings_that_do_not_fit_are_refused(client, tmp_path):
     (tmp_path / "no.npz").write_bytes(b"nothing")
-    for path in ("no.npz", "absent.npz"):
-        with pytest.raises(InputError, match="no image embeddings"):
+    for path, message in (("no.npz", "holds no image embeddings"), ("absent.npz", "there is no file")):
+        with pytest.raises(InputError, match=message):
             ImageEmbeddings.load(tmp_path / path)
     good = client.image_embeddings
     with pytest.raises(InputError, match="high_res_feats_0 is missing"):

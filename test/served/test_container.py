@@ -188,5 +188,6 @@ def test_a_container_with_admin_takes_orders(start: Callable[..., Container]) ->
 
 def test_a_container_that_cannot_start_ends_with_the_status_of_tritonserver(start: Callable[..., Container]) -> None:
     container = start(TRITON_SAM_VERIFY="0", damage="yes")
-    assert container.process.wait(90) == 1
+    # 134: once, Triton 2.51 aborted while it unloaded its models (see its issue 8882)
+    assert container.process.wait(90) in (1, 134)
     assert "(restart 1)" not in container.log.read_text()

@@ -157,7 +157,7 @@ def test_roboflow_keeps_the_best_of_all_prompts(http, image64):
         ([{"boxes": [{"x": 1}]}], "x, y, width and height"),
         ([{"text": "dog", "boxes": [{"x": 1, "y": 1, "width": 9, "height": 9}], "box_labels": [1, 1]}], "box_labels"),
         ([{"text": "dog", "boxes": [{"x": 5000, "y": 1, "width": 9, "height": 9}]}], "lies outside"),
-        ([{"text": "dog", "output_prob_thresh": 7}], "threshold"),
+        ([{"text": "dog", "output_prob_thresh": 7}], "output_prob_thresh"),
     ],
     ids=["none", "empty", "box", "labels", "outside", "threshold"],
 )

@@ -78,3 +78,18 @@ def test_a_point_is_tried_after_all_where_a_later_neighbour_disagrees():
     tried = passes({7: [APART]}, side)
     assert 7 in tried[2]
     assert tried[3:] == [[14, 15]]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_point_left_out_has_neighbours_that_agree_at_the_end(seed):
+    side, random = 9, np.random.default_rng(seed)
+    lattice = Lattice(grid(side), SIZE)
+    tried = []
+    for indices in lattice.passes():
+        for index in indices.tolist():
+            lattice.put(index, [found_mask([WIDE, APART][int(random.random() < 0.12)])])
+            tried.append(index)
+    left_out = set(range(side * side)) - set(tried)
+    assert len(tried) == len(set(tried))
+    assert left_out
+    assert all(lattice._agreed(index, 1) is not None for index in left_out)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from triton_sam import Cleanup
 from triton_sam.errors import ConfigurationError
 from triton_sam.everything.parameters import Parameters, parameters_of
 from triton_sam.everything.parts import Decode, FoundMask, Part, Seen, see
@@ -17,22 +18,29 @@ POINTS = np.array([[10.0, 20.0], [30.0, 40.0]])
 OPEN = {"pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
 
 
-def answer(decode: Decode) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """A mask in the middle of the crop for each candidate."""
-    count = 3 if decode.multimask else 1
-    logits = np.full((len(decode.points), count, 64, 64), -5, np.float32)
-    logits[:, :, 24:40, 24:40] = 5
-    return logits, np.linspace(0.5, 0.9, len(decode.points) * count, dtype=np.float32).reshape(-1, count)
+def mask_at(left: int, top: int, right: int, bottom: int) -> npt.NDArray[np.float32]:
+    """Return logits (64,64): 5 in a rectangle, -5 around it."""
+    logits = np.full((64, 64), -5, np.float32)
+    logits[top:bottom, left:right] = 5
+    return logits
 
 
-def seen_with(**parameters: object) -> tuple[Seen, list[Decode]]:
+MIDDLE = mask_at(24, 24, 40, 40)
+
+
+def seen_with(
+    logits: npt.NDArray[np.float32] = MIDDLE, scores: tuple[float, float] = (0.5, 0.9), **parameters: object
+) -> tuple[Seen, list[Decode]]:
+    """Search with a decoder that answers the same logits always, and scores between two numbers."""
     asked: list[Decode] = []
     steps = see(Part("image", POINTS, CROP, WHOLE, Parameters(**{**OPEN, **parameters})), FAMILY)
     decode = next(steps)
     while True:
         asked.append(decode)
+        count, candidates = len(decode.points), 3 if decode.multimask else 1
+        answer = np.broadcast_to(logits, (count, candidates, 64, 64))
         try:
-            decode = steps.send(answer(decode))
+            decode = steps.send((answer, np.linspace(*scores, count * candidates).reshape(count, candidates)))
         except StopIteration as done:
             return done.value, asked
 
@@ -43,19 +51,49 @@ def test_each_point_is_asked_for_once() -> None:
     assert asked.points.shape == (2, 1, 2)
     assert asked.labels.tolist() == [[1], [1]]
     assert [mask.point for mask in seen.masks] == [(10, 20)] * 3 + [(30, 40)] * 3
+    assert [mask.score for mask in seen.masks] == pytest.approx([0.5, 0.58, 0.66, 0.74, 0.82, 0.9])
+    assert {(mask.box, mask.crop, mask.size) for mask in seen.masks} == {((24, 24, 39, 39), CROP, WHOLE)}
 
 
 def test_refined_masks_are_counted_beside_the_first_ones() -> None:
     seen, (_, refined) = seen_with(use_m2m=True)
     assert (seen.decodes, seen.candidates) == (2 + 6, 6)
     assert refined.points.shape == (6, 1, 2)
-    assert refined.masks is not None
-    assert refined.masks.shape == (6, 1, 64, 64)
+    assert refined.multimask is False
+    np.testing.assert_array_equal(refined.masks, np.broadcast_to(MIDDLE, (6, 1, 64, 64)))
 
 
-def test_dropped_masks_are_counted_by_the_filter() -> None:
-    seen, _ = seen_with(pred_iou_thresh=0.7)
-    assert (len(seen.masks), dict(seen.dropped)) == (3, {"pred_iou_thresh": 3})
+@pytest.mark.parametrize(
+    ("logits", "parameters", "dropped"),
+    [
+        (MIDDLE, {"pred_iou_thresh": 0.7}, {"pred_iou_thresh": 3}),
+        (MIDDLE / 10, {"stability_score_thresh": 0.5}, {"stability_score_thresh": 6}),
+        (mask_at(5, 24, 40, 40), {}, {"the edge of a crop": 6}),
+    ],
+)
+def test_dropped_masks_are_counted_by_the_filter(logits, parameters, dropped: dict[str, int]) -> None:
+    seen, _ = seen_with(logits, **parameters)
+    assert dict(seen.dropped) == dropped
+    assert len(seen.masks) == 6 - sum(dropped.values())
+
+
+def test_a_threshold_of_0_drops_nothing() -> None:
+    empty = np.full((64, 64), -5, np.float32)  # its stability is NaN
+    seen, _ = seen_with(empty, scores=(-0.1, 0.0), crop_n_layers=0)
+    assert seen.dropped["pred_iou_thresh"] == seen.dropped["stability_score_thresh"] == 0
+
+
+def test_pixels_at_the_threshold_are_no_part_of_a_mask() -> None:
+    flat = np.where(MIDDLE > 0, MIDDLE, 0).astype(np.float32)
+    seen, _ = seen_with(flat)
+    assert {mask.box for mask in seen.masks} == {(24, 24, 39, 39)}
+
+
+def test_the_clean_up_knows_the_point_of_a_mask() -> None:
+    two = np.maximum(mask_at(22, 22, 27, 30), mask_at(29, 36, 42, 43))
+    points = {(10.0, 20.0): (22, 22, 41, 42), (30.0, 40.0): (29, 36, 41, 42)}  # the first point is in no part
+    seen, _ = seen_with(two, cleanup=Cleanup(keep_clicked=True))
+    assert {mask.point: mask.box for mask in seen.masks} == points
 
 
 def test_a_found_mask_becomes_an_object_in_the_image() -> None:

@@ -7,8 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from triton_sam import Cleanup
-from triton_sam.errors import ConfigurationError
-from triton_sam.everything.parameters import Parameters, parameters_of
+from triton_sam.everything.parameters import Parameters
 from triton_sam.everything.parts import Decode, FoundMask, Part, Seen, see
 from triton_sam.families import get_family
 
@@ -106,18 +105,3 @@ def test_a_found_mask_becomes_an_object_in_the_image() -> None:
     assert segment.mask.shape == (100, 200)
     assert (segment.object_index, segment.candidate, segment.logits) == (0, 0, None)
     assert (segment.score, segment.stability_score, segment.point, segment.crop_box) == (0.75, 0.5, (47, 32), CROP)
-
-
-def test_grids_reach_the_edges_and_may_be_empty() -> None:
-    grids = [[[0.0, 1.0], [1.0, 0.0]], []]
-    parameters = Parameters(points_per_side=None, point_grids=grids, crop_n_layers=1)
-    np.testing.assert_array_equal(parameters.grid(0), grids[0])
-    assert parameters.grid(1).shape == (0, 2)
-    with pytest.raises(ConfigurationError, match="point_grids must hold arrays"):
-        Parameters(points_per_side=None, point_grids=[[[0.5]]])
-
-
-def test_what_the_caller_left_open_is_no_parameter_of_theirs() -> None:
-    with pytest.raises(ConfigurationError, match="no parameter 'left_open'") as caught:
-        parameters_of("sam2", {"left_open": frozenset()})
-    assert "left_open" not in str(caught.value).partition("the parameters are")[2]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from triton_sam import Cleanup
 from triton_sam.errors import InputError, PromptError
 from triton_sam.families import get_family
 from triton_sam.inputs.embeddings import ImageEmbeddings
@@ -59,3 +60,12 @@ def test_segments_say_which_object_and_candidate_they_are() -> None:
     places = [(each.object_index, each.candidate) for each in segments]
     assert places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
     assert [each.score for each in segments] == pytest.approx(np.linspace(0, 1, 6))
+
+
+def test_the_clean_up_gets_the_clicks_of_each_object() -> None:
+    logits = np.full((2, 1, 8, 8), -100, np.float32)
+    logits[..., :2] = logits[..., 6:] = 100
+    prompts = SAM2.prompts(IMAGE, [[[3, 20]], [[57, 20]]], None, None, None)
+    found = SAM2.segments(Prediction(logits, np.ones((2, 1), np.float32), prompts), Cleanup(keep_clicked=True))
+    left, right = (each.mask.any(axis=0) for each in found)
+    assert (left[0], left[-1], right[0], right[-1]) == (True, False, False, True)

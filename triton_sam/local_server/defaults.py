@@ -1,7 +1,7 @@
 """Options of tritonserver that this package sets unless the user sets them: the one place for every deployment.
 
-`triton-sam container` adds all of them, the local server those for metrics. So the compose file, the Helm chart, the manifests and
-scripts/run_triton.sh name none of them.
+`triton-sam container` adds all of them, the local server those for metrics. So the compose file, the Helm chart, the
+manifests and scripts/run_triton.sh name none of them.
 """
 
 from __future__ import annotations

@@ -152,10 +152,7 @@ class ConceptFlows:
                 segments.append(_read_segment(record, index, counts.get(index, 0)))
                 counts[index] = counts.get(index, 0) + 1
         except (ValueError, LookupError, TypeError, InputError) as error:
-            raise InferenceError(
-                f"{self._pair.session_model} answered in an unknown form: the server has another version of "
-                "triton_sam; update it or this client"
-            ) from error
+            raise contract.unknown_form(self._pair.session_model) from error
         return segments
 
 

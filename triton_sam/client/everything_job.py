@@ -180,10 +180,7 @@ def _read(outputs: Tensors, model: str) -> Found:
         masks = [_read_mask(each) for each in answer["objects"]]
         return Found(masks, answer["decodes"], answer["candidates"], Counter(answer["dropped"]))
     except (ValueError, LookupError, TypeError) as error:
-        raise InferenceError(
-            f"{model} answered in an unknown form: the server has another version of triton_sam; update it or this "
-            "client"
-        ) from error
+        raise contract.unknown_form(model) from error
 
 
 def _read_seen(outputs: Tensors, model: str) -> Seen:

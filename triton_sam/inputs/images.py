@@ -391,7 +391,8 @@ def _describe(source: object) -> str:
 
 
 def _unsupported_source(source: object) -> str:
-    return f"cannot open an image from {type(source).__name__}: give a path, encoded bytes, a Pillow image or an array"
+    kind = type(source).__name__
+    return f"cannot open an image from {kind}: give a path, encoded bytes, a Pillow image or a numpy array"
 
 
 def _reason(error: Exception) -> str:

@@ -6,7 +6,6 @@ All of it is off by default, so that masks equal those of the official predictor
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
 
-from .._common.text import json_kind
+from .._common.values import is_finite_number, json_kind
 from ..errors import InputError
 from ..families.base import FloatArray
 from .parts import find_parts
@@ -265,8 +264,6 @@ def _check_switch(name: str, value: Any) -> None:
 
 
 def _check_number(name: str, value: Any, lowest: float, highest: float) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    # A whole number may be too large for a float, and NaN is in no range.
-    if not is_number or not lowest <= value <= highest or abs(value) > sys.float_info.max:
+    if not is_finite_number(value) or not lowest <= value <= highest:
         upper = "" if highest == math.inf else f" to {highest:g}"
         raise InputError(f"cleanup: {name} must be a number from {lowest:g}{upper}, not {value!r:.40}")

@@ -24,11 +24,11 @@ UNKNOWN_MEMBER = "unknown_member"
 """The type of the error for a member that a request does not have. Its context has the ``name``."""
 NO_OBJECT = frozenset({"model_attributes_type", "model_type", "dict_type"})
 """pydantic's types of errors for a body that is no JSON object, such as bytes whose header does not call them JSON."""
-MAX_TEXT = 300
+MAX_TEXT = 200
 """The most characters of a fault that first_fault() returns."""
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 _BRANCH = re.compile(r"constrained-\w+|int|float|str|bool|[A-Z][A-Za-z]*|.*[\[(].*", re.DOTALL)
-"""What pydantic puts into the place of a fault for each type that a member may have; no member has such a name."""
+"""Names of types, which pydantic adds to the place of a fault in a member of several types. No member is called so."""
 _ID_PATTERN = "^[0-9a-f]{32}$"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from .._common.values import is_finite_number
 from ..errors import ConfigurationError
 
 EVERYBODY = "everybody"
@@ -40,7 +40,7 @@ class Quota:
             value = getattr(self, part.name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
+            if not is_finite_number(value) or value <= 0:
                 raise ConfigurationError(
                     f"the quota {part.name} must be a finite number above 0, not {value!r:.40}: "
                     "leave it out for no limit"

@@ -249,6 +249,13 @@ def code_of(error: Exception) -> str:
     return known or (BAD_REQUEST if isinstance(error, ValueError) else INTERNAL)
 
 
+def unknown_form(model: str) -> InferenceError:
+    """Return the error for an answer of a session model that cannot be read."""
+    return InferenceError(
+        f"{model} answered in an unknown form: the server has another version of triton_sam; update it or this client"
+    )
+
+
 def read_error(error: InferenceError) -> SamError:
     """Convert the error of a refused request by the code in its message; without a known code, return it unchanged."""
     for code, kind in CODES.items():

@@ -1,4 +1,4 @@
-"""What the service and its adapters say about requests that it cannot read: in plain words, and the caller's names."""
+"""The service explains the faults of a request in plain words, and an adapter uses the names that its tool uses."""
 
 import asyncio
 import io

@@ -6,14 +6,14 @@ and label_studio_sdk/converter/brush.py of https://github.com/HumanSignal/label-
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
+from ..._common.values import is_finite_number
 from ...annotate.prompts import mask_logits
 from ...concepts.query import MAX_TEXTS
 from ...families.base import Family, Size
@@ -193,12 +193,7 @@ def _box(value: Mapping[str, Any], size: Size) -> list[float]:
 
 def _numbers(value: Mapping[str, Any], *names: str) -> list[float]:
     found = [value.get(name) for name in names]
-    numbers = [float(each) for each in found if _is_number(each)]
+    numbers = [float(each) for each in found if is_finite_number(each)]
     if len(numbers) < len(names):
         raise Problem(422, f"a region needs the numbers {', '.join(names)}, in percent")
     return numbers
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    """Whether a value is a finite number. A whole number may be too large for a float."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._common.text import json_kind
+from ..._common.values import json_kind
 from ...errors import ImageError, InputError, PromptError
 from ...inputs.prompts import Prompts, check_prompts
 from ...masks.cleanup import Cleanup

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..._common.text import json_kind
+from ..._common.values import json_kind
 from ...errors import InputError, PromptError, VideoError
 from ...families.base import LABEL_BOX_BOTTOM_RIGHT, LABEL_BOX_TOP_LEFT, LABEL_NO_POINT, Size
 from ...inputs.prompts import check_prompts

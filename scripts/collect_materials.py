@@ -13,7 +13,8 @@ from triton_sam.scenes.collect import SOURCES, collect
 _EPILOG = f"""\
 packages: {", ".join(source.name for source in SOURCES)}
 
-  apt-get download openclipart-png gnome-backgrounds && for f in *.deb; do dpkg -x "$f" unpacked; done
+  apt-get download openclipart-png tuxpaint-stamps-default gnome-backgrounds
+  for f in *.deb; do dpkg -x "$f" unpacked; done
   scripts/collect_materials.py --root unpacked --out materials
 """
 

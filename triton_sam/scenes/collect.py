@@ -42,6 +42,7 @@ class Source:
         licence: its licence.
         folders: where its materials are: below / of a Debian system, or below the folder of an unpacked package.
         nested: whether subfolders are searched, too; False where they belong to other packages.
+        without: names of subfolders that are left out.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Source:
     licence: str
     folders: tuple[str, ...]
     nested: bool = True
+    without: frozenset[str] = frozenset()
 
 
 SOURCES = (
@@ -56,10 +58,29 @@ SOURCES = (
     Source(
         "@lobehub/fluent-emoji-3d", "cutout", "MIT", ("package/assets", "node_modules/@lobehub/fluent-emoji-3d/assets")
     ),
+    Source(
+        "tuxpaint-stamps-default",
+        "cutout",
+        "GPL-2+, public domain",
+        ("usr/share/tuxpaint/stamps",),
+        without=frozenset({"symbols", "roadsigns", "flags"}),
+    ),
+    Source(
+        "wesnoth-1.16-data",
+        "cutout",
+        "GPL-2+, CC-BY-SA-4.0",
+        ("usr/share/games/wesnoth/1.16/data/core/images/portraits",),
+    ),
     Source("plasma-workspace-wallpapers", "background", "GPL-2+", ("usr/share/wallpapers",)),
     Source("mate-backgrounds", "background", "GPL-2+, CC-BY-SA-4.0", ("usr/share/backgrounds/mate/nature",)),
     Source("gnome-backgrounds", "background", "CC-BY-SA-3.0", ("usr/share/backgrounds/gnome",)),
-    Source("ukui-wallpapers", "background", "CC-BY-SA-3.0", ("usr/share/backgrounds",), nested=False),
+    Source(
+        "ukui-wallpapers, lomiri-wallpapers",
+        "background",
+        "CC-BY-SA-3.0, CC-BY-SA-4.0",
+        ("usr/share/backgrounds",),
+        nested=False,
+    ),
     Source("scikit-learn", "background", "CC-BY-2.0", ("sklearn/datasets/images",)),
     Source("scikit-image", "background", "CC0", ("skimage/data",)),
 )
@@ -127,7 +148,7 @@ def _files(source: Source, roots: tuple[Path, ...]) -> Iterator[tuple[Path, Path
     for root in roots:
         for base in (root / folder for folder in source.folders):
             found = base.rglob("*") if source.nested else base.glob("*")
-            files = [path for path in found if _is_usable(source, path)]
+            files = [path for path in found if _is_usable(source, path.relative_to(base), path)]
             yield from ((base, path) for path in sorted(files, key=lambda path: _mixed(path.relative_to(base))))
             if files:
                 return
@@ -137,8 +158,10 @@ def _mixed(path: Path) -> str:
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
 
-def _is_usable(source: Source, path: Path) -> bool:
+def _is_usable(source: Source, relative: Path, path: Path) -> bool:
     if path.suffix.lower() not in _SUFFIXES or path.is_symlink() or not path.is_file():
+        return False
+    if not source.without.isdisjoint(relative.parts):
         return False
     if source.name in _ONLY and path.name not in _ONLY[source.name]:
         return False

@@ -7,6 +7,7 @@ parts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import cv2
@@ -64,7 +65,7 @@ def generate_composite(materials: Materials, seed: int, size: int = 512, difficu
         ground = np.asarray(cv2.GaussianBlur(ground, (0, 0), size / 512 * rng.uniform(1, 6)), np.float32)
     canvas.image = ground
     kind = rng.random()
-    draw = _objects if kind < 0.55 else _swarm if kind < 0.75 else _patches if kind < 0.87 else _clutter
+    draw = next(kind_of for limit, kind_of in _KINDS if kind < limit)
     draw(canvas, materials)
     return canvas.finish()
 
@@ -140,6 +141,67 @@ def _clutter(canvas: Canvas, materials: Materials) -> None:
         radius = size * np.exp(rng.uniform(np.log(0.05), np.log(0.22)))
         sprite = _cutout_sprite(rng, materials, materials.cutout(rng), radius, with_parts=False)
         _paste(canvas, sprite, random_position(rng, size))
+
+
+def _chimeras(canvas: Canvas, materials: Materials) -> None:
+    """Draw objects whose parts have nothing in common but the outline of the whole, like a person in clothes.
+
+    One texture for each object would teach that an object ends where its texture does.
+    """
+    rng, size = canvas.rng, canvas.size
+    count = int(rng.integers(1, int(4 + 6 * canvas.difficulty)))
+    radii = np.exp(rng.uniform(np.log(0.08), np.log(0.42), count)) * size
+    for radius in sorted(radii, reverse=True):
+        _paste(canvas, _chimera(rng, materials, radius), random_position(rng, size))
+
+
+def _large(canvas: Canvas, materials: Materials) -> None:
+    """Draw one to three objects that fill much of the image or leave it, most of them at the bottom, as people do."""
+    rng, size = canvas.rng, canvas.size
+    radii = np.exp(rng.uniform(np.log(0.22), np.log(0.6), int(rng.integers(1, 4)))) * size
+    for radius in sorted(radii, reverse=True):
+        place = (float(rng.uniform(0.1, 0.9) * size), float(rng.uniform(0.3, 1.0) * size))
+        if rng.random() < 0.6:
+            _paste(canvas, _chimera(rng, materials, radius), place)
+        else:
+            _paste(canvas, _cutout_sprite(rng, materials, materials.cutout(rng), radius), place)
+            if rng.random() < 0.5:
+                _paste_part(canvas, materials, radius)
+    for _ in range(int(rng.integers(0, int(3 + 6 * canvas.difficulty)))):
+        radius = size * np.exp(rng.uniform(np.log(0.04), np.log(0.15)))
+        sprite = _cutout_sprite(rng, materials, materials.cutout(rng), radius, with_parts=False)
+        _paste(canvas, sprite, random_position(rng, size))
+
+
+def _chimera(rng: np.random.Generator, materials: Materials, radius: float) -> _Sprite:
+    """Fill the outline of a cut-out with two to six surfaces, each of which is a part."""
+    placed = _turned(rng, materials.cutout(rng), radius, None)
+    shape = (placed.shape[0], placed.shape[1])
+    alpha = _soften(rng, placed[..., 3].astype(np.float32) / 255)
+    pixels = _recolour(rng, placed[..., :3].astype(np.float32) / 255)
+    regions = _split(rng, shape, int(rng.integers(2, 7)))
+    for number in range(int(regions.max()) + 1):
+        inside = regions == number
+        choice = rng.random()
+        if choice < 0.45:
+            pixels[inside] = (materials.photograph(rng, shape).astype(np.float32) / 255)[inside]
+        elif choice < 0.7:
+            pixels[inside] = textures.random_colour(rng)
+    pieces = [np.asarray((regions == number) & (alpha >= 0.5)) for number in range(int(regions.max()) + 1)]
+    smallest, largest = (share * float(alpha.sum()) for share in _PART_SHARE)
+    parts = [piece for piece in pieces if smallest <= piece.sum() <= largest]
+    return _Sprite(_light(rng, pixels), alpha, tuple(parts[:_MAX_PARTS]))
+
+
+def _split(rng: np.random.Generator, shape: tuple[int, int], count: int) -> NDArray[np.int64]:
+    """Divide a rectangle into regions around random points, with crooked borders: int64 (h, w), 0..count-1."""
+    rows, columns = np.mgrid[: shape[0], : shape[1]].astype(np.float32)
+    bend = rng.uniform(0, 0.5) * min(shape)
+    rows, columns = (axis + bend * (textures.noise(rng, shape, rng.uniform(1, 5), 2) - 0.5) for axis in (rows, columns))
+    squeeze = np.exp(rng.normal(0, 0.5))  # regions lie above each other more often than not, or beside each other
+    middles = rng.uniform(0, 1, (count, 2)) * shape
+    distances = [(rows - y) ** 2 * squeeze + (columns - x) ** 2 / squeeze for y, x in middles]
+    return np.asarray(np.argmin(distances, axis=0))
 
 
 def _cutout_sprite(
@@ -289,3 +351,9 @@ def _overlap(
         windows.append(slice(low, max(high, low)))
         cuts.append(slice(low - start, max(high, low) - start))
     return (windows[0], windows[1]), (cuts[0], cuts[1])
+
+
+_KINDS: tuple[tuple[float, Callable[[Canvas, Materials], None]], ...] = (
+    (0.3, _objects), (0.4, _swarm), (0.46, _patches), (0.55, _clutter), (0.72, _chimeras), (1.0, _large),
+)  # fmt: skip
+"""What a composite shows, each with the upper limit of its share of a random number within 0..1."""

@@ -24,6 +24,8 @@ HELD_OUT_SHARE = 16
 """One of so many materials is held out."""
 
 _VERSION = 1
+_SOURCE_POWER = {"cutout": 0.4, "background": 1.0}
+"""With a power below 1, cut-outs of a small source appear more often than their share, since photographs are few."""
 _CACHED_PHOTOGRAPHS, _CACHED_CUTOUTS = 24, 512
 
 Pixels = NDArray[np.uint8]
@@ -96,12 +98,9 @@ class Materials:
 
     def __init__(self, folder: Path, held_out: bool = False) -> None:
         chosen = [material for material in read_manifest(folder) if material.held_out == held_out]
-        self._files = {
-            kind: [str(folder / material.file) for material in chosen if material.kind == kind]
-            for kind in ("cutout", "background")
-        }
-        for kind, files in self._files.items():
-            if not files:
+        self._files = {kind: _by_source(folder, chosen, kind) for kind in ("cutout", "background")}
+        for kind, sources in self._files.items():
+            if not sources:
                 share = "held-out " if held_out else ""
                 raise ConfigurationError(f"{folder} contains no {share}{kind}: collect more materials")
         # lru_cache on a method would keep the folder alive for ever.
@@ -126,8 +125,19 @@ class Materials:
         return np.ascontiguousarray(resized[:, ::-1]) if rng.random() < 0.5 else resized
 
     def _choose(self, rng: np.random.Generator, kind: str, read: Callable[[str], Pixels]) -> Pixels:
-        files = self._files[kind]
+        sources = self._files[kind]
+        weights = np.array([len(files) for files in sources]) ** _SOURCE_POWER[kind]
+        files = sources[int(rng.choice(len(sources), p=weights / weights.sum()))]
         return read(files[int(rng.integers(len(files)))])
+
+
+def _by_source(folder: Path, materials: list[Material], kind: str) -> list[list[str]]:
+    """Return the files of each source that has materials of a kind."""
+    sources: dict[str, list[str]] = {}
+    for material in materials:
+        if material.kind == kind:
+            sources.setdefault(material.source, []).append(str(folder / material.file))
+    return list(sources.values())
 
 
 def _read(path: str, channels: int) -> Pixels:

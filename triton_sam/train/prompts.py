@@ -18,7 +18,7 @@ CELL = 4
 """Input pixels for each cell of the low-resolution masks, along one axis."""
 
 _MIN_CELLS = 4.0  # smaller regions are not chosen: a low-resolution mask of them teaches little
-_AREA_POWER = 0.25  # a positive power chooses large regions, which are rare, a little more often
+_AREA_POWER = 0.4  # a positive power chooses large regions, which are rare, a little more often
 _PART_WEIGHT = 0.25  # relative frequency of a part; that of an object is 1
 _CENTRE_SHARE = 0.5  # share of clicks at the centre of a region; the others are anywhere inside it
 _BOX_JITTER = 0.05  # standard deviation of a corner as a share of the box's side (SAM: 10 %, at most 20 of 1024 pixels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -77,8 +78,9 @@ class Muon(torch.optim.Optimizer):
 
     Source: Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024), with the scale factor of
     Liu et al., "Muon is Scalable for LLM Training" (2025), section 2.2, which allows the learning rate of AdamW.
-    `torch.optim.Muon` implements the same in bfloat16, which most CPUs emulate: on one core, a step of this model takes
-    1.25 s with it and 0.32 s with this class.
+    `torch.optim.Muon` computes in bfloat16 everywhere, which CPUs without AMX emulate: on one core of such a CPU, a
+    step of this model took 1.25 s with it and 0.32 s in single precision. This class uses bfloat16 where it is fast,
+    and treats all matrices of a shape together: 0.08 s instead of 0.23 s on two cores with AMX.
     """
 
     def __init__(self, matrices: list[nn.Parameter], rate: float, weight_decay: float, momentum: float = 0.95) -> None:
@@ -88,31 +90,59 @@ class Muon(torch.optim.Optimizer):
     def step(self) -> None:  # type: ignore[override]
         """Update all matrices once."""
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["momentum"] = torch.zeros_like(parameter)
-                mean = state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-                direction = orthogonalise(parameter.grad.lerp(mean, group["momentum"]))
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(direction, alpha=-group["lr"] * 0.2 * max(parameter.shape) ** 0.5)
+            rate, momentum = group["lr"], group["momentum"]
+            for alike in _by_shape(group["params"]):
+                wanted = torch.stack([self._add_to_mean(*pair, momentum) for pair in alike])
+                exact_enough = wanted.to(torch.bfloat16) if _is_bfloat16_fast(wanted.device) else wanted
+                scale = -rate * 0.2 * max(wanted.shape[1:]) ** 0.5
+                for (parameter, _), direction in zip(alike, orthogonalise(exact_enough).to(wanted.dtype), strict=True):
+                    parameter.mul_(1 - rate * group["weight_decay"])
+                    parameter.add_(direction, alpha=scale)
+
+    def _add_to_mean(self, parameter: nn.Parameter, gradient: Tensor, momentum: float) -> Tensor:
+        """Add a gradient to the moving mean of a parameter. Returns the mean with the gradient in it once more."""
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        mean = state["momentum"].lerp_(gradient, 1 - momentum)
+        return gradient.lerp(mean, momentum)
 
 
-def orthogonalise(matrix: Tensor) -> Tensor:
-    """Return a matrix with the same singular vectors and singular values of about 1 (0.7..1.2).
+def _by_shape(parameters: Iterable[nn.Parameter]) -> Iterable[list[tuple[nn.Parameter, Tensor]]]:
+    """Group the parameters that have gradients by their shape. Returns pairs of parameter and gradient."""
+    groups: dict[torch.Size, list[tuple[nn.Parameter, Tensor]]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            groups.setdefault(parameter.shape, []).append((parameter, parameter.grad))
+    return groups.values()
+
+
+@cache
+def _is_bfloat16_fast(device: torch.device) -> bool:
+    """Whether a device multiplies matrices in bfloat16 faster than in single precision."""
+    if device.type != "cpu":
+        return True
+    is_supported = getattr(torch.cpu, "_is_amx_tile_supported", None)  # torch has no public way
+    return bool(is_supported is not None and is_supported())
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Return matrices with the same singular vectors and singular values of about 1 (0.7..1.2).
 
     Computed by Newton-Schulz iterations of fifth order, as by Jordan et al. (2024).
+
+    Args:
+        matrices: (..., M, N), of any floating-point type.
     """
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix
-    x = x / x.norm().clamp(min=1e-7)
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     first, third, fifth = _NEWTON_SCHULZ
     for _ in range(_NEWTON_SCHULZ_STEPS):
-        square = x @ x.T
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=third, alpha=fifth), x, beta=first)
-    return x.T if tall else x
+        square = x @ x.mT
+        x = first * x + (third * square + fifth * (square @ square)) @ x
+    result: Tensor = x.mT if tall else x
+    return result
 
 
 __all__ = ["OPTIMIZERS", "Muon", "Optimizer", "orthogonalise"]

@@ -140,6 +140,29 @@ class TestMuon:
         assert (ours - theirs).abs().mean() < 0.05 * moved
         assert moved > 0.005
 
+    def test_matrices_of_one_shape_are_updated_as_if_they_were_alone(self, trainer_module):
+        import torch
+
+        from triton_sam.train.optimizer import Muon
+
+        torch.manual_seed(0)
+        start, gradient = (
+            torch.randn(5, 48, 64),
+            torch.randn(5, 48, 64) * torch.tensor([1e-3, 1, 10, 1, 1])[:, None, None],
+        )
+        together = [torch.nn.Parameter(matrix.clone()) for matrix in start]
+        alone = [torch.nn.Parameter(matrix.clone()) for matrix in start]
+        unused = torch.nn.Parameter(torch.zeros(48, 64))
+        optimizers = [Muon([*together, unused], 0.02, 0.1), *(Muon([matrix], 0.02, 0.1) for matrix in alone)]
+        for _ in range(2):
+            for matrix, grad in zip([*together, *alone], [*gradient, *gradient], strict=True):
+                matrix.grad = grad.clone()
+            for optimizer in optimizers:
+                optimizer.step()
+        for one, other, before in zip(together, alone, start, strict=True):
+            assert (one - other).abs().max() < 0.02 * (other - before).abs().max()
+        assert not unused.any()
+
 
 @pytest.mark.export
 class TestAffinity:

@@ -136,9 +136,14 @@ def _patches(canvas: Canvas, materials: Materials) -> None:
 
 def _clutter(canvas: Canvas, materials: Materials) -> None:
     """Draw a crowd of different cut-outs that hides most of the ground, and a few more on top."""
+    _scatter(canvas, materials, int(canvas.rng.integers(10, int(16 + 24 * canvas.difficulty))), (0.05, 0.22))
+
+
+def _scatter(canvas: Canvas, materials: Materials, count: int, radii: tuple[float, float]) -> None:
+    """Draw different cut-outs anywhere, whose radii are within a range of shares of the canvas."""
     rng, size = canvas.rng, canvas.size
-    for _ in range(int(rng.integers(10, int(16 + 24 * canvas.difficulty)))):
-        radius = size * np.exp(rng.uniform(np.log(0.05), np.log(0.22)))
+    for _ in range(count):
+        radius = size * np.exp(rng.uniform(*np.log(radii)))
         sprite = _cutout_sprite(rng, materials, materials.cutout(rng), radius, with_parts=False)
         _paste(canvas, sprite, random_position(rng, size))
 
@@ -167,10 +172,7 @@ def _large(canvas: Canvas, materials: Materials) -> None:
             _paste(canvas, _cutout_sprite(rng, materials, materials.cutout(rng), radius), place)
             if rng.random() < 0.5:
                 _paste_part(canvas, materials, radius)
-    for _ in range(int(rng.integers(0, int(3 + 6 * canvas.difficulty)))):
-        radius = size * np.exp(rng.uniform(np.log(0.04), np.log(0.15)))
-        sprite = _cutout_sprite(rng, materials, materials.cutout(rng), radius, with_parts=False)
-        _paste(canvas, sprite, random_position(rng, size))
+    _scatter(canvas, materials, int(rng.integers(0, int(3 + 6 * canvas.difficulty))), (0.04, 0.15))
 
 
 def _chimera(rng: np.random.Generator, materials: Materials, radius: float) -> _Sprite:

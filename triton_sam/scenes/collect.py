@@ -61,14 +61,14 @@ SOURCES = (
     Source(
         "tuxpaint-stamps-default",
         "cutout",
-        "GPL-2+, public domain",
+        "GPL-2+",
         ("usr/share/tuxpaint/stamps",),
         without=frozenset({"symbols", "roadsigns", "flags"}),
     ),
     Source(
         "wesnoth-1.16-data",
         "cutout",
-        "GPL-2+, CC-BY-SA-4.0",
+        "GPL-2+",
         ("usr/share/games/wesnoth/1.16/data/core/images/portraits",),
     ),
     Source("plasma-workspace-wallpapers", "background", "GPL-2+", ("usr/share/wallpapers",)),
@@ -77,7 +77,7 @@ SOURCES = (
     Source(
         "ukui-wallpapers, lomiri-wallpapers",
         "background",
-        "CC-BY-SA-3.0, CC-BY-SA-4.0",
+        "CC-BY-SA-3.0, CC-BY-SA-4.0, CC-BY-4.0, CC0",
         ("usr/share/backgrounds",),
         nested=False,
     ),
@@ -148,7 +148,7 @@ def _files(source: Source, roots: tuple[Path, ...]) -> Iterator[tuple[Path, Path
     for root in roots:
         for base in (root / folder for folder in source.folders):
             found = base.rglob("*") if source.nested else base.glob("*")
-            files = [path for path in found if _is_usable(source, path.relative_to(base), path)]
+            files = [path for path in found if _is_usable(source, base, path)]
             yield from ((base, path) for path in sorted(files, key=lambda path: _mixed(path.relative_to(base))))
             if files:
                 return
@@ -158,10 +158,10 @@ def _mixed(path: Path) -> str:
     return hashlib.sha256(path.as_posix().encode()).hexdigest()
 
 
-def _is_usable(source: Source, relative: Path, path: Path) -> bool:
+def _is_usable(source: Source, base: Path, path: Path) -> bool:
     if path.suffix.lower() not in _SUFFIXES or path.is_symlink() or not path.is_file():
         return False
-    if not source.without.isdisjoint(relative.parts):
+    if not source.without.isdisjoint(path.relative_to(base).parts):
         return False
     if source.name in _ONLY and path.name not in _ONLY[source.name]:
         return False

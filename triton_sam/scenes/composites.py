@@ -64,8 +64,7 @@ def generate_composite(materials: Materials, seed: int, size: int = 512, difficu
     if rng.random() < 0.3:  # out of focus
         ground = np.asarray(cv2.GaussianBlur(ground, (0, 0), size / 512 * rng.uniform(1, 6)), np.float32)
     canvas.image = ground
-    kind = rng.random()
-    draw = next(kind_of for limit, kind_of in _KINDS if kind < limit)
+    draw = list(_KINDS)[int(rng.choice(len(_KINDS), p=list(_KINDS.values())))]
     draw(canvas, materials)
     return canvas.finish()
 
@@ -79,12 +78,17 @@ def _objects(canvas: Canvas, materials: Materials) -> None:
     """Draw some cut-outs of all sizes that occlude each other, the larger ones first."""
     rng, size = canvas.rng, canvas.size
     count = int(rng.integers(1, int(5 + 9 * canvas.difficulty)))
-    radii = np.exp(rng.uniform(np.log(0.05), np.log(0.42), count)) * size
-    for radius in sorted(radii, reverse=True):
+    for radius in _radii(canvas, (0.05, 0.42), count):
         sprite = _cutout_sprite(rng, materials, materials.cutout(rng), radius)
         _paste(canvas, sprite, random_position(rng, size))
         if radius > 0.15 * size and rng.random() < 0.25:
             _paste_part(canvas, materials, radius)
+
+
+def _radii(canvas: Canvas, shares: tuple[float, float], count: int) -> list[float]:
+    """Draw the radii of objects in pixels, the largest first, within a range of shares of the canvas."""
+    low, high = np.log(shares)
+    return sorted(np.exp(canvas.rng.uniform(low, high, count)) * canvas.size, reverse=True)
 
 
 def _swarm(canvas: Canvas, materials: Materials) -> None:
@@ -126,8 +130,7 @@ def _rows(rng: np.random.Generator, size: int, radius: float) -> list[tuple[floa
 def _patches(canvas: Canvas, materials: Materials) -> None:
     """Draw shapes with the texture of photographs, which differ from the ground by texture more than by colour."""
     rng, size = canvas.rng, canvas.size
-    radii = np.exp(rng.uniform(np.log(0.06), np.log(0.35), int(rng.integers(2, int(5 + 8 * canvas.difficulty))))) * size
-    for radius in sorted(radii, reverse=True):
+    for radius in _radii(canvas, (0.06, 0.35), int(rng.integers(2, int(5 + 8 * canvas.difficulty)))):
         side = max(8, int(2.6 * radius))
         mask = shapes.random_shape(rng, side, (side / 2, side / 2), radius)
         texture = materials.photograph(rng, (side, side)).astype(np.float32) / 255
@@ -139,11 +142,11 @@ def _clutter(canvas: Canvas, materials: Materials) -> None:
     _scatter(canvas, materials, int(canvas.rng.integers(10, int(16 + 24 * canvas.difficulty))), (0.05, 0.22))
 
 
-def _scatter(canvas: Canvas, materials: Materials, count: int, radii: tuple[float, float]) -> None:
-    """Draw different cut-outs anywhere, whose radii are within a range of shares of the canvas."""
+def _scatter(canvas: Canvas, materials: Materials, count: int, shares: tuple[float, float]) -> None:
+    """Draw different cut-outs anywhere. Their radii are within a range of shares of the canvas."""
     rng, size = canvas.rng, canvas.size
     for _ in range(count):
-        radius = size * np.exp(rng.uniform(*np.log(radii)))
+        radius = size * np.exp(rng.uniform(*np.log(shares)))
         sprite = _cutout_sprite(rng, materials, materials.cutout(rng), radius, with_parts=False)
         _paste(canvas, sprite, random_position(rng, size))
 
@@ -155,16 +158,14 @@ def _chimeras(canvas: Canvas, materials: Materials) -> None:
     """
     rng, size = canvas.rng, canvas.size
     count = int(rng.integers(1, int(4 + 6 * canvas.difficulty)))
-    radii = np.exp(rng.uniform(np.log(0.08), np.log(0.42), count)) * size
-    for radius in sorted(radii, reverse=True):
+    for radius in _radii(canvas, (0.08, 0.42), count):
         _paste(canvas, _chimera(rng, materials, radius), random_position(rng, size))
 
 
 def _large(canvas: Canvas, materials: Materials) -> None:
     """Draw one to three objects that fill much of the image or leave it, most of them at the bottom, as people do."""
     rng, size = canvas.rng, canvas.size
-    radii = np.exp(rng.uniform(np.log(0.22), np.log(0.6), int(rng.integers(1, 4)))) * size
-    for radius in sorted(radii, reverse=True):
+    for radius in _radii(canvas, (0.22, 0.6), int(rng.integers(1, 4))):
         place = (float(rng.uniform(0.1, 0.9) * size), float(rng.uniform(0.3, 1.0) * size))
         if rng.random() < 0.6:
             _paste(canvas, _chimera(rng, materials, radius), place)
@@ -176,22 +177,24 @@ def _large(canvas: Canvas, materials: Materials) -> None:
 
 
 def _chimera(rng: np.random.Generator, materials: Materials, radius: float) -> _Sprite:
-    """Fill the outline of a cut-out with two to six surfaces, each of which is a part."""
+    """Fill the outline of a cut-out with two to six surfaces. Up to three of them are its parts."""
     placed = _turned(rng, materials.cutout(rng), radius, None)
     shape = (placed.shape[0], placed.shape[1])
     alpha = _soften(rng, placed[..., 3].astype(np.float32) / 255)
     pixels = _recolour(rng, placed[..., :3].astype(np.float32) / 255)
     regions = _split(rng, shape, int(rng.integers(2, 7)))
+    smallest, largest = (share * float(alpha.sum()) for share in _PART_SHARE)
+    parts: list[shapes.Mask] = []
     for number in range(int(regions.max()) + 1):
-        inside = regions == number
+        inside = np.asarray(regions == number)
         choice = rng.random()
         if choice < 0.45:
             pixels[inside] = (materials.photograph(rng, shape).astype(np.float32) / 255)[inside]
         elif choice < 0.7:
             pixels[inside] = textures.random_colour(rng)
-    pieces = [np.asarray((regions == number) & (alpha >= 0.5)) for number in range(int(regions.max()) + 1)]
-    smallest, largest = (share * float(alpha.sum()) for share in _PART_SHARE)
-    parts = [piece for piece in pieces if smallest <= piece.sum() <= largest]
+        inside &= alpha >= 0.5
+        if smallest <= inside.sum() <= largest:
+            parts.append(inside)
     return _Sprite(_light(rng, pixels), alpha, tuple(parts[:_MAX_PARTS]))
 
 
@@ -355,7 +358,7 @@ def _overlap(
     return (windows[0], windows[1]), (cuts[0], cuts[1])
 
 
-_KINDS: tuple[tuple[float, Callable[[Canvas, Materials], None]], ...] = (
-    (0.3, _objects), (0.4, _swarm), (0.46, _patches), (0.55, _clutter), (0.72, _chimeras), (1.0, _large),
-)  # fmt: skip
-"""What a composite shows, each with the upper limit of its share of a random number within 0..1."""
+_KINDS: dict[Callable[[Canvas, Materials], None], float] = {
+    _objects: 0.3, _swarm: 0.1, _patches: 0.06, _clutter: 0.09, _chimeras: 0.17, _large: 0.28,
+}  # fmt: skip
+"""The kinds of composites, and the share of each."""

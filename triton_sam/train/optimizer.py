@@ -100,7 +100,7 @@ class Muon(torch.optim.Optimizer):
                     parameter.add_(direction, alpha=scale)
 
     def _add_to_mean(self, parameter: nn.Parameter, gradient: Tensor, momentum: float) -> Tensor:
-        """Add a gradient to the moving mean of a parameter. Returns the mean with the gradient in it once more."""
+        """Add a gradient to the moving mean of a parameter. Returns the direction of Nesterov's momentum."""
         state = self.state[parameter]
         if not state:
             state["momentum"] = torch.zeros_like(parameter)

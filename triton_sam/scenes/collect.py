@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from .._common.files import atomic_path
 from ..errors import ConfigurationError
 from .materials import Material, Pixels, write_manifest
+from .qt_resources import stored_files
 
 CUTOUT_SIDE, PHOTOGRAPH_SIDE = 320, 1280
 """Longest side of a collected cut-out and of a collected photograph, in pixels."""
@@ -27,7 +28,7 @@ _MIN_SIDE = 48  # a smaller cut-out has no outline to learn from
 _FILL = (0.12, 0.93)  # share of its bounding box that the silhouette of a useful cut-out covers
 _MAIN_SHARE = 0.8  # of the silhouette that is in one piece
 _LONGEST = 5.0  # times as long as wide
-_MIN_PHOTOGRAPH_BYTES = 100_000  # smaller files are previews
+_MIN_PHOTOGRAPH_SIDE = 256  # pixels
 _MIN_DETAIL = 4.0  # mean change between neighbouring pixels of 256 px: gradients and plain surfaces have less
 _SKIN_TONES = ("1f3fb", "1f3fc", "1f3fd", "1f3fe", "1f3ff")  # emoji that differ from others by the skin alone
 
@@ -43,6 +44,8 @@ class Source:
         folders: where its materials are: below / of a Debian system, or below the folder of an unpacked package.
         nested: whether subfolders are searched, too; False where they belong to other packages.
         without: names of subfolders that are left out.
+        archives: names of Qt resource archives, without .rcc, that are searched instead of files.
+        min_bytes: size of the smallest file of a photograph; among wallpapers, smaller files are previews.
     """
 
     name: str
@@ -51,6 +54,8 @@ class Source:
     folders: tuple[str, ...]
     nested: bool = True
     without: frozenset[str] = frozenset()
+    archives: frozenset[str] = frozenset()
+    min_bytes: int = 100_000
 
 
 SOURCES = (
@@ -80,6 +85,31 @@ SOURCES = (
         "CC-BY-SA-3.0, CC-BY-SA-4.0, CC-BY-4.0, CC0",
         ("usr/share/backgrounds",),
         nested=False,
+    ),
+    Source(
+        "gcompris-qt-data",  # animals, buildings, people with instruments
+        "background",
+        "GPL-3+, CC-BY-SA, CC-BY, public domain",
+        ("usr/share/gcompris-qt/rcc",),
+        archives=frozenset(
+            {
+                "clickgame",
+                "details",
+                "erase",
+                "explore_farm_animals",
+                "explore_monuments",
+                "explore_world_animals",
+                "explore_world_music",
+            }
+        ),
+        min_bytes=4_000,
+    ),
+    Source(
+        "scratch",  # rooms, streets, parks
+        "background",
+        "CC-BY-SA-3.0",
+        ("usr/share/scratch/Media/Backgrounds",),
+        min_bytes=10_000,
     ),
     Source("scikit-learn", "background", "CC-BY-2.0", ("sklearn/datasets/images",)),
     Source("scikit-image", "background", "CC0", ("skimage/data",)),
@@ -126,8 +156,7 @@ def _collect_source(
 ) -> Iterator[Material]:
     """Yield the materials of a source whose hash is not yet in `seen`, and add them to it."""
     taken = 0
-    for base, path in _files(source, roots):
-        content = path.read_bytes()
+    for origin, content in _files(source, roots):
         digest = hashlib.sha256(content).hexdigest()
         if digest in seen or taken >= limit:
             continue
@@ -140,18 +169,30 @@ def _collect_source(
                 continue
             _write(out / name, pixels)
         taken += 1
-        yield Material(name, source.kind, source.name, path.relative_to(base).as_posix(), source.licence, digest)
+        yield Material(name, source.kind, source.name, origin, source.licence, digest)
 
 
-def _files(source: Source, roots: tuple[Path, ...]) -> Iterator[tuple[Path, Path]]:
-    """Yield (folder of the source, file) in an order that mixes its subfolders and is the same on every machine."""
+def _files(source: Source, roots: tuple[Path, ...]) -> Iterator[tuple[str, bytes]]:
+    """Yield (path, content) in an order that mixes the source's subfolders and is the same on every machine."""
     for root in roots:
         for base in (root / folder for folder in source.folders):
             found = base.rglob("*") if source.nested else base.glob("*")
             files = [path for path in found if _is_usable(source, base, path)]
-            yield from ((base, path) for path in sorted(files, key=lambda path: _mixed(path.relative_to(base))))
+            for path in sorted(files, key=lambda path: _mixed(path.relative_to(base))):
+                origin = path.relative_to(base).as_posix()
+                if source.archives:
+                    yield from _stored_images(source, origin, path.read_bytes())
+                else:
+                    yield origin, path.read_bytes()
             if files:
                 return
+
+
+def _stored_images(source: Source, origin: str, archive: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield (path, content) of the images in an archive."""
+    for path, content in stored_files(origin, archive):
+        if Path(path).suffix.lower() in _SUFFIXES and len(content) >= source.min_bytes:
+            yield f"{origin}/{path}", content
 
 
 def _mixed(path: Path) -> str:
@@ -159,7 +200,11 @@ def _mixed(path: Path) -> str:
 
 
 def _is_usable(source: Source, base: Path, path: Path) -> bool:
-    if path.suffix.lower() not in _SUFFIXES or path.is_symlink() or not path.is_file():
+    if path.is_symlink() or not path.is_file():
+        return False
+    if source.archives:
+        return path.suffix == ".rcc" and path.stem in source.archives
+    if path.suffix.lower() not in _SUFFIXES:
         return False
     if not source.without.isdisjoint(path.relative_to(base).parts):
         return False
@@ -170,7 +215,7 @@ def _is_usable(source: Source, base: Path, path: Path) -> bool:
     # A wallpaper comes in many sizes: 1920x1080.jpg and its like, of which one is enough.
     in_sizes = path.stem[:1].isdigit() and "x" in path.stem
     chosen = {"1920x1080", "5120x2880", "3840x2160"}
-    return path.stat().st_size >= _MIN_PHOTOGRAPH_BYTES and (not in_sizes or path.stem in chosen)
+    return path.stat().st_size >= source.min_bytes and (not in_sizes or path.stem in chosen)
 
 
 def _prepare(decoded: NDArray[np.generic], kind: str) -> Pixels | None:
@@ -201,7 +246,9 @@ def _prepare_cutout(pixels: Pixels) -> Pixels | None:
 
 
 def _prepare_photograph(pixels: Pixels) -> Pixels | None:
-    """Scale a photograph down and drop its alpha; plain surfaces are of no use."""
+    """Scale a photograph down and drop its alpha; small ones and plain surfaces are of no use."""
+    if min(pixels.shape[:2]) < _MIN_PHOTOGRAPH_SIDE:
+        return None
     colour = cv2.cvtColor(pixels, cv2.COLOR_GRAY2BGR) if pixels.ndim == 2 else pixels[..., :3]
     scaled = _scale(np.ascontiguousarray(colour, np.uint8), PHOTOGRAPH_SIDE)
     small = cv2.resize(scaled, (256, 256), interpolation=cv2.INTER_AREA).astype(np.float32)

@@ -182,7 +182,7 @@ def _train(
         trainer.load(state)
         print(f"resuming at step {trainer.progress.step}", flush=True)
     before_step = _set_threads_by_load if options.share_cores else None
-    trainer.run(_save_function(options.out), options.save_every, before_step=before_step, should_stop=should_stop)
+    trainer.run(save_function(options.out), options.save_every, before_step=before_step, should_stop=should_stop)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -250,7 +250,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def _save_function(out: Path) -> Callable[[Trainer], None]:
+def save_function(out: Path) -> Callable[[Trainer], None]:
     """Return a function that writes the files of a run to a folder."""
 
     def save(trainer: Trainer) -> None:

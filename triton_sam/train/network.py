@@ -204,8 +204,7 @@ def encode(model: nn.Module, pixels: Tensor, window: Window) -> Features:
         raise ConfigurationError(
             "training needs a model with a four-stage trunk, scalp 1 and fpn_top_down_levels [2, 3]"
         )
-    with _window_positions(encoder.trunk, window):
-        fine, middle, coarse, coarsest = encoder.trunk(pixels)
+    fine, middle, coarse, coarsest = trunk_features(model, pixels, window)
     top = F.interpolate(neck.convs[0](coarsest), scale_factor=2.0, mode="nearest")
     embedding = neck.convs[1](coarse) + top + no_memory.view(1, -1, 1, 1)
     high_res = (
@@ -213,6 +212,14 @@ def encode(model: nn.Module, pixels: Tensor, window: Window) -> Features:
         _project_twice(middle, neck.convs[2].conv, decoder.conv_s1),
     )
     return Features(embedding, high_res)
+
+
+def trunk_features(model: nn.Module, pixels: Tensor, window: Window) -> list[Tensor]:
+    """Return the features of the trunk's four stages, from fine to coarse; the arguments are those of encode."""
+    encoder: Any = model.image_encoder
+    with _window_positions(encoder.trunk, window):
+        features: list[Tensor] = encoder.trunk(pixels)
+    return features
 
 
 def _project_twice(x: Tensor, first: Any, second: Any) -> Tensor:

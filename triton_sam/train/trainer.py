@@ -50,6 +50,7 @@ class Settings:
         clip: maximum norm of the gradient.
         device: torch device, for example "cpu" or "cuda:1".
         bf16: whether to compute in bfloat16.
+        dense: whether the embedding also learns which cells belong to one object, an auxiliary task.
     """
 
     stages: tuple[Stage, ...]
@@ -62,6 +63,7 @@ class Settings:
     clip: float = 1.0
     device: str = "cpu"
     bf16: bool = False
+    dense: bool = True
 
 
 DrawExample = Callable[[np.random.Generator, View], Example]
@@ -69,19 +71,19 @@ DrawExample = Callable[[np.random.Generator, View], Example]
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
     """The input of a step.
 
     Attributes:
         window: the part of the frame that the images show.
         images: uint8 (B, S, S, 3), RGB.
-        labels: uint8 (B, S/4, S/4), the number of the object at each cell, or 0 for the background.
+        labels: uint8 (B, S/4, S/4), the number of the object at each cell, or 0 for the background. None: not known.
         prompts: the prompts of each image.
     """
 
     window: network.Window
     images: Tensor
-    labels: np.ndarray[Any, np.dtype[np.uint8]]
+    labels: np.ndarray[Any, np.dtype[np.uint8]] | None
     prompts: list[ImagePrompts]
 
 
@@ -107,7 +109,7 @@ class Trainer:
 
     # One step
 
-    def _draw_batch(self, rng: np.random.Generator, view: View, absent_share: float) -> _Batch:
+    def _draw_batch(self, rng: np.random.Generator, view: View, absent_share: float) -> Batch:
         """Draw the images of a step and their prompts. Examples without a region that is large enough are skipped."""
         images: list[np.ndarray[Any, Any]] = []
         labels: list[np.ndarray[Any, Any]] = []
@@ -121,35 +123,41 @@ class Trainer:
                 labels.append(example.labels[CELL // 2 :: CELL, CELL // 2 :: CELL])
                 prompts.append(drawn)
         pixels = torch.from_numpy(np.stack(images)).to(self.settings.device)
-        return _Batch(view.window(rng), pixels, np.stack(labels), prompts)
+        return Batch(view.window(rng), pixels, np.stack(labels), prompts)
 
     def step(self) -> dict[str, float]:
         """Train on one batch. Returns "loss", "dense" (loss of the auxiliary task) and the IoUs, see _record_iou."""
         rng = np.random.default_rng([self.settings.seed, self.progress.step])
-        views = self.settings.stages[self.progress.stage].views
-        batch = self._draw_batch(rng, views[int(rng.integers(len(views)))], 0.05)
+        batch = self._draw_batch(rng, self.draw_view(rng), 0.05)
         network.set_window(self.model, batch.window)
         dtype = torch.bfloat16 if self.settings.bf16 else torch.float32
         with torch.autocast(self.settings.device.split(":")[0], dtype, enabled=self.settings.bf16):
             features = network.encode(self.model, network.normalise(batch.images), batch.window)
-            loss, measured = self._run_rounds(rng, features, batch)
-        dense = self.affinity.loss(features.float(), batch.labels, rng)
-        loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self.progress.share_done(self.settings.stages)) * dense
+            loss, measured = self.run_rounds(rng, features, batch)
+        if self.settings.dense and batch.labels is not None:
+            dense = self.affinity.loss(features.float(), batch.labels, rng)
+            loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self.progress.share_done(self.settings.stages)) * dense
+            measured["dense"] = float(dense.detach())
+        self.learn(loss)
+        return {"loss": float(loss.detach()), **measured}
+
+    def draw_view(self, rng: np.random.Generator) -> View:
+        """Draw one of the views of the current stage."""
+        views = self.settings.stages[self.progress.stage].views
+        return views[int(rng.integers(len(views)))]
+
+    def learn(self, loss: Tensor) -> None:
+        """Update the weights by the gradient of a loss, unless it is not finite, and their moving average."""
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self._update()
-        return {"loss": float(loss.detach()), "dense": float(dense.detach()), **measured}
-
-    def _update(self) -> None:
-        """Update the weights, unless the gradient is not finite, and the moving average of the weights."""
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
         if bool(torch.isfinite(norm)):
             self._optimizer.step(self.progress.rate(self.settings))
         self.progress.step += 1
         self._averages.update(self.progress.step)
 
-    def _run_rounds(
-        self, rng: np.random.Generator, features: network.Features, batch: _Batch
+    def run_rounds(
+        self, rng: np.random.Generator, features: network.Features, batch: Batch
     ) -> tuple[Tensor, dict[str, float]]:
         """Prompt half of the regions by click and half by box, then correct the masks by clicks in further rounds.
 
@@ -292,7 +300,7 @@ class Trainer:
 
 
 def _first_prompts(
-    rng: np.random.Generator, batch: _Batch, boxed: np.ndarray[Any, np.dtype[np.bool_]]
+    rng: np.random.Generator, batch: Batch, boxed: np.ndarray[Any, np.dtype[np.bool_]]
 ) -> tuple[np.ndarray[Any, np.dtype[np.float32]], np.ndarray[Any, np.dtype[np.float32]]]:
     """Return the points (P, 2, 2) and labels (P, 2) of the first round: a box if `boxed`, else a click and padding."""
     regions = [region for item in batch.prompts for region in item.regions]
@@ -322,4 +330,4 @@ def _record_iou(
                 measured[f"{name}_best"] = float(iou[chosen, 1:].max(1).mean())
 
 
-__all__ = ["Progress", "Settings", "Trainer"]
+__all__ = ["Batch", "DrawExample", "Progress", "Settings", "Trainer"]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cv2")
 import cv2
-from support.materials import CLIPART, WALLPAPERS, draw_cutout, draw_photograph, write_packages
+from support.materials import CLIPART, WALLPAPERS, draw_cutout, draw_photograph, qt_archive, write_packages
 
 from triton_sam.errors import ConfigurationError
 from triton_sam.scenes.collect import PHOTOGRAPH_SIDE, SOURCES, collect
 from triton_sam.scenes.materials import read_manifest
+from triton_sam.scenes.qt_resources import stored_files
 
 
 def test_cutouts_and_photographs_are_collected_with_their_licence(tmp_path):
@@ -81,6 +83,40 @@ def test_folders_without_objects_are_left_out(tmp_path):
         (stamps / folder).mkdir(parents=True)
         cv2.imwrite(str(stamps / folder / "1.png"), draw_cutout(len(folder)))
     assert [material.path for material in collect(tmp_path / "out", [tmp_path])] == ["animals/birds/1.png"]
+
+
+def test_photographs_of_qt_archives_are_collected(tmp_path):
+    folder = tmp_path / "usr/share/gcompris-qt/rcc"
+    folder.mkdir(parents=True)
+    encoded = [cv2.imencode(".webp", draw_photograph(number))[1].tobytes() for number in range(3)]
+    images = {"a.webp": encoded[0], "b.webp": encoded[1], "click.ogg": encoded[2], "small.webp": b"icon"}
+    (folder / "erase.rcc").write_bytes(qt_archive(images))
+    (folder / "chess.rcc").write_bytes(qt_archive({"c.webp": encoded[2]}))
+    materials = collect(tmp_path / "out", [tmp_path])
+    assert [material.path for material in materials] == ["erase.rcc/images/a.webp", "erase.rcc/images/b.webp"]
+    assert materials[0].sha256 == hashlib.sha256(encoded[0]).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda archive: b"PK" + archive[2:], "erase.rcc is not a Qt resource archive"),
+        (lambda archive: archive[:60], "erase.rcc is damaged"),
+        (lambda archive: archive[:30] + b"\xff" * 4 + archive[34:], "erase.rcc is damaged"),
+        (lambda archive: archive[:30] + struct.pack(">I", 0) + archive[34:], "circle"),
+    ],
+)
+def test_a_damaged_archive_is_one_error(tmp_path, change, expected):
+    (tmp_path / "usr/share/gcompris-qt/rcc").mkdir(parents=True)
+    archive = qt_archive({"a.webp": b"x" * 5000})
+    (tmp_path / "usr/share/gcompris-qt/rcc/erase.rcc").write_bytes(change(archive))
+    with pytest.raises(ConfigurationError, match=expected):
+        collect(tmp_path / "out", [tmp_path])
+
+
+def test_compressed_files_of_archives_are_left_out():
+    assert list(stored_files("x.rcc", qt_archive({"a.webp": b"x"}, flags=1))) == []
+    assert list(stored_files("x.rcc", qt_archive({"a.webp": b"x"}))) == [("images/a.webp", b"x")]
 
 
 def test_the_limit_counts_the_files_of_one_package(tmp_path):

@@ -60,9 +60,8 @@ def qt_archive(files: dict[str, bytes], flags: int = 0) -> bytes:
         nodes.append(struct.pack(">IHIIQ", named(name), flags, 0, len(contents), 0))
         contents += struct.pack(">I", len(content)) + content
     tree = b"".join(nodes)
-    return (
-        struct.pack(">4s4I", b"qres", 2, 20, 20 + len(tree), 20 + len(tree) + len(contents)) + tree + contents + names
-    )
+    offsets = (20, 20 + len(tree), 20 + len(tree) + len(contents))
+    return struct.pack(">4s4I", b"qres", 2, *offsets) + tree + contents + names
 
 
 def write_materials(folder: Path, held_out: bool = False) -> Path:

@@ -177,12 +177,23 @@ def _train(
         load_checkpoint(model, options.init)
     trainer = Trainer(model, settings, source)
     source.step = lambda: trainer.progress.step
-    state = options.out / "state.pt"
+    before_step = _set_threads_by_load if options.share_cores else None
+    run_or_resume(trainer, options.out, should_stop, options.save_every, before_step)
+
+
+def run_or_resume(
+    trainer: Trainer,
+    out: Path,
+    should_stop: Callable[[], bool],
+    save_seconds: float = 120.0,
+    before_step: Callable[[], None] | None = None,
+) -> None:
+    """Run the training of a folder, from its saved state if it has one; the arguments are those of Trainer.run."""
+    state = out / "state.pt"
     if state.is_file():
         trainer.load(state)
         print(f"resuming at step {trainer.progress.step}", flush=True)
-    before_step = _set_threads_by_load if options.share_cores else None
-    trainer.run(save_function(options.out), options.save_every, before_step=before_step, should_stop=should_stop)
+    trainer.run(_save_function(out), save_seconds, before_step=before_step, should_stop=should_stop)
 
 
 def _settings(options: argparse.Namespace) -> Settings:
@@ -250,7 +261,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def save_function(out: Path) -> Callable[[Trainer], None]:
+def _save_function(out: Path) -> Callable[[Trainer], None]:
     """Return a function that writes the files of a run to a folder."""
 
     def save(trainer: Trainer) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import network
 from .lessons import LessonPool, Lessons
-from .prompts import CELL, ImagePrompts, click_inside, shrink
+from .prompts import ImagePrompts, click_inside, shrink
 from .stages import View
 from .teacher import VARIANCE, Teacher
 from .trainer import Batch, DrawExample, Settings, Trainer
@@ -28,6 +28,7 @@ _LESSON_SHARE = 0.5  # of the steps of the second phase
 _TRIES = 3  # points for each prompt that is wanted, as not every point lies on an object
 _TRUSTED = 0.8  # lower scores of the teacher are not believed
 _AREAS = (0.001, 0.6)  # of the masks that are trained on, as shares of the frame
+_MIN_PIXELS = 256  # of a mask inside a window
 _TINT = 0.2  # largest change of the contrast
 
 
@@ -132,7 +133,7 @@ def taught_prompts(
             mask = masks[int(rng.choice(np.flatnonzero(fitting)))]
             whole = F.interpolate(mask[None, None], (window.frame, window.frame), mode="bilinear")[0, 0] > 0
             region = whole.numpy()[window.top : window.top + window.side, window.left : window.left + window.side]
-            if region.sum() >= CELL**4:
+            if region.sum() >= _MIN_PIXELS:
                 regions.append(region)
     if not regions:
         return None

@@ -17,13 +17,13 @@ try:
 except ImportError as error:
     raise missing("training needs", "train", error) from error
 
-from .command import CONFIG, EXIT_INTERRUPTED, flushed_denormals, save_function, stop_signals
+from .command import CONFIG, EXIT_INTERRUPTED, flushed_denormals, run_or_resume, stop_signals
 from .distil import EmbeddingTrainer, MaskTrainer
 from .lessons import LessonPool, write_lessons
 from .source import Composites, SceneSource
-from .stages import PROMPTS, Stage, parse_stages
+from .stages import PROMPTS, parse_stages
 from .teacher import SIDE, Teacher, adopt_decoder, fit_projection
-from .trainer import Settings, Trainer
+from .trainer import Settings
 
 _FITTED = 40  # lessons of the linear regression
 _WEIGHTS = "sam2.1_hiera_micro.pt"
@@ -95,21 +95,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         OSError: a file cannot be written.
     """
     options = parser().parse_args(arguments)
-    phases = [_settings(options, text, rate) for text, rate in _phases(options)]
+    embeddings = _settings(options, options.embeddings, options.rate)
+    masks = _settings(options, options.masks, options.masks_rate)
     torch.set_num_threads(options.threads or os.cpu_count() or 1)
     teacher = Teacher(options.teacher)
     with flushed_denormals(), stop_signals() as should_stop:
         if _write_lessons(options, teacher, should_stop):
             pool = LessonPool(options.out / "lessons")
-            if _learn_embeddings(options, phases[0], teacher, pool, should_stop):
-                _learn_masks(options, phases[1], teacher, pool, should_stop)
+            if _learn_embeddings(options, embeddings, teacher, pool, should_stop):
+                _learn_masks(options, masks, teacher, pool, should_stop)
         if should_stop():
             print("interrupted; the same command resumes", flush=True)
         return EXIT_INTERRUPTED if should_stop() else 0
-
-
-def _phases(options: argparse.Namespace) -> list[tuple[str, float]]:
-    return [(options.embeddings, options.rate), (options.masks, options.masks_rate)]
 
 
 def _settings(options: argparse.Namespace, text: str, rate: float) -> Settings:
@@ -158,7 +155,7 @@ def _learn_embeddings(
         adopt_decoder(model, teacher)
         error = fit_projection(model, pool.pairs(_FITTED))
         print(f"embeddings: relative error {error:.3f} before the training", flush=True)
-    _run(EmbeddingTrainer(model, settings, pool), folder, should_stop)
+    run_or_resume(EmbeddingTrainer(model, settings, pool), folder, should_stop)
     return not should_stop()
 
 
@@ -174,28 +171,15 @@ def _learn_masks(
     views = [view for stage in settings.stages for view in stage.views]
     source = SceneSource(options.scenes or options.out / "scenes", views, 0, options.shards, True, composites)
     try:
-        source.wait(_in_steps(settings.stages), should_stop)
+        # A phase in steps is repeatable only if all scenes are there from the start.
+        source.wait(settings.stages[0].steps is not None, should_stop)
         if not should_stop():
             model = build_model(CONFIG)
             load_checkpoint(model, options.out / "embeddings" / _WEIGHTS)
-            _run(MaskTrainer(model, settings, source, pool, teacher), options.out / "masks", should_stop)
+            trainer = MaskTrainer(model, settings, source, pool, teacher)
+            run_or_resume(trainer, options.out / "masks", should_stop)
     finally:
         source.close()
-
-
-def _in_steps(stages: Sequence[Stage]) -> bool:
-    """Whether a phase is counted in steps: it is repeatable only if all scenes are there from the start."""
-    return stages[0].steps is not None
-
-
-def _run(trainer: Trainer, folder: Path, should_stop: Callable[[], bool]) -> None:
-    """Run a phase, or the rest of it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state = folder / "state.pt"
-    if state.is_file():
-        trainer.load(state)
-        print(f"{folder.name}: resuming at step {trainer.progress.step}", flush=True)
-    trainer.run(save_function(folder), should_stop=should_stop)
 
 
 __all__ = ["main", "parser"]

@@ -121,7 +121,7 @@ def fit_projection(model: nn.Module, lessons: Iterable[tuple[Tensor, Tensor]]) -
     neck: Any = model.image_encoder.neck  # type: ignore[union-attr]
     own: Any = 0.0
     shared: Any = 0.0
-    total, count = 0.0, 0
+    total = 0.0
     for image, embedding in lessons:
         window = network.Window(image.shape[0], image.shape[0])
         _, _, coarse, coarsest = network.trunk_features(model, network.normalise(image[None]), window)
@@ -129,7 +129,7 @@ def fit_projection(model: nn.Module, lessons: Iterable[tuple[Tensor, Tensor]]) -
         rows = torch.cat([coarse, top, torch.ones_like(top[:, :1])], 1)[0].flatten(1).double()
         wanted = embedding.flatten(1).double()
         own, shared = own + rows @ rows.T, shared + rows @ wanted.T
-        total, count = total + float(wanted.square().sum()), count + wanted.numel()
+        total += float(wanted.square().sum())
     ridge = _RIDGE * own.diagonal().mean() * torch.eye(len(own), dtype=own.dtype)
     solution = torch.linalg.solve(own + ridge, shared)
     split = neck.convs[1].conv.in_channels

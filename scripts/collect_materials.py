@@ -32,10 +32,14 @@ def main() -> int:
         help="folder of unpacked packages; repeat the option for more (default: /, the installed Debian packages)",
     )  # fmt: skip
     options.add_argument(
+        "--photographs", type=Path, action="append", default=[], metavar="DIR",
+        help="also collect the photographs in this folder and its subfolders; repeat the option for more",
+    )  # fmt: skip
+    options.add_argument(
         "--limit", type=int, default=3000, help="maximum number of files of one package (default: 3000)"
     )
     given = options.parse_args()
-    collected = collect(given.out, given.root or [Path("/")], hashes(), given.limit)
+    collected = collect(given.out, given.root or [Path("/")], hashes(), given.limit, given.photographs)
     for source, number in Counter(material.source for material in collected).items():
         print(f"{number:6} {source}")
     return 0

@@ -7,6 +7,7 @@ are never collected.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,7 +120,11 @@ _ONLY = {"scikit-image": {"brick.png", "grass.png", "gravel.png", "hubble_deep_f
 
 
 def collect(
-    out: Path, roots: Iterable[Path], forbidden: frozenset[str] = frozenset(), limit: int = 3000
+    out: Path,
+    roots: Iterable[Path],
+    forbidden: frozenset[str] = frozenset(),
+    limit: int = 3000,
+    photographs: Iterable[Path] = (),
 ) -> list[Material]:
     """Copy the materials of all sources that are there to a folder, scaled down, and write its manifest.
 
@@ -128,20 +133,24 @@ def collect(
         roots: folders in which packages are looked for: "/" for installed Debian packages, folders of unpacked ones.
         forbidden: SHA-256 of files that must not be collected, since they are for evaluation.
         limit: maximum number of materials of one source.
+        photographs: folders with further photographs of any size and licence; each is a source with its name.
 
     Returns:
         The materials, in the order of the manifest.
 
     Raises:
-        ConfigurationError: no source is there.
+        ConfigurationError: no source is there, or a folder of photographs is missing.
         OSError: the folder cannot be written.
     """
+    own = [_own_photographs(folder) for folder in photographs]
     out.mkdir(parents=True, exist_ok=True)
     roots = tuple(roots)
     materials: list[Material] = []
     seen = set(forbidden)  # one set for all, since the folder of one source may contain that of another
     for source in SOURCES:
         materials += _collect_source(out, source, roots, seen, limit)
+    for folder, source in own:
+        materials += _collect_source(out, source, (folder,), seen, limit)
     if not materials:
         names = ", ".join(source.name for source in SOURCES)
         raise ConfigurationError(
@@ -149,6 +158,12 @@ def collect(
         )
     write_manifest(out, materials)
     return materials
+
+
+def _own_photographs(folder: Path) -> tuple[Path, Source]:
+    if not folder.is_dir():
+        raise ConfigurationError(f"{folder} is not a folder: give a folder of photographs")
+    return folder, Source(folder.resolve().name, "background", "not stated", (".",), min_bytes=0)
 
 
 def _collect_source(
@@ -213,7 +228,7 @@ def _is_usable(source: Source, base: Path, path: Path) -> bool:
     if source.kind == "cutout":
         return not any(tone in path.stem for tone in _SKIN_TONES)
     # A wallpaper comes in many sizes: 1920x1080.jpg and its like, of which one is enough.
-    in_sizes = path.stem[:1].isdigit() and "x" in path.stem
+    in_sizes = re.match(r"\d+x\d", path.stem) is not None
     chosen = {"1920x1080", "5120x2880", "3840x2160"}
     return path.stat().st_size >= source.min_bytes and (not in_sizes or path.stem in chosen)
 

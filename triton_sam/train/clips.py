@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ from ..scenes.clip import Clip
 from ..scenes.motion import TRAINING_CLIPS, generate_training_clip
 from . import network
 from .memory import FirstPrompt, FrameMaps
-from .prompts import click_inside, shaken_box, shrink
+from .prompts import CELL, click_inside, shaken_box
 
 SIDE = 512
 """Side of the frames in pixels."""
@@ -56,8 +57,10 @@ def map_clip(model: nn.Module, clip: Clip) -> MappedClip:
     """Run the image encoder on all frames of a clip, one after the other."""
     window = network.Window(clip.images.shape[1], clip.images.shape[1])
     no_memory: Tensor = model.no_mem_embed.detach().view(1, -1, 1, 1)  # type: ignore[operator]
+    images = torch.from_numpy(np.ascontiguousarray(clip.images)).to(no_memory.device)
     with torch.no_grad():
-        kept = [network.encode(model, network.normalise(torch.from_numpy(i[None])), window) for i in clip.images]
+        parts = torch.split(images, len(images) if images.is_cuda else 1)  # a CPU is faster with one at a time
+        kept = [network.encode(model, network.normalise(part), window) for part in parts]
     return MappedClip(
         torch.cat([maps.embedding - no_memory for maps in kept]).half(),
         torch.cat([maps.high_res[0] for maps in kept]).half(),
@@ -120,21 +123,29 @@ def frame_maps(tracks: list[Track], offset: int) -> FrameMaps:
 
 
 def targets(tracks: list[Track], frames: int) -> Tensor:
-    """Return the share of each cell that each object covers, float32 (frames, B, S/4, S/4)."""
-    regions = [[track.clip.labels[track.start + n] == track.number for track in tracks] for n in range(frames)]
-    return torch.from_numpy(np.stack([shrink(np.stack(row)) for row in regions]))
+    """Return the share of each cell that each object covers, float32 (frames, B, S/4, S/4), on the maps' device."""
+    device = tracks[0].clip.embedding.device
+    labels = np.stack([track.clip.labels[track.start : track.start + frames] for track in tracks], 1)
+    numbers = torch.tensor([track.number for track in tracks], device=device)
+    regions = torch.from_numpy(labels).to(device) == numbers[:, None, None]
+    return F.avg_pool2d(regions.float(), CELL)
 
 
 def first_masks(tracks: list[Track]) -> Tensor:
-    """Return the true masks of the first frames, float32 (B, 1, S, S)."""
-    return torch.from_numpy(np.stack([t.clip.labels[t.start] == t.number for t in tracks]))[:, None].float()
+    """Return the true masks of the first frames, float32 (B, 1, S, S), on the maps' device."""
+    masks = torch.from_numpy(np.stack([t.clip.labels[t.start] == t.number for t in tracks]))[:, None].float()
+    return masks.to(tracks[0].clip.embedding.device)
 
 
 def first_prompt(rng: np.random.Generator, tracks: list[Track], kind: str) -> FirstPrompt:
-    """Draw the prompts of the first frames: a "box" drawn in haste, or a "click", for each object."""
+    """Draw the prompts of the first frames, on the maps' device: a "box" drawn in haste, or a "click"."""
     regions = [track.clip.labels[track.start] == track.number for track in tracks]
+    device = tracks[0].clip.embedding.device
     if kind == "click":
         points = np.stack([click_inside(rng, region) for region in regions])[:, None]
-        return FirstPrompt(torch.from_numpy(points), torch.ones(len(tracks), 1, dtype=torch.int32), True)
+        return FirstPrompt(
+            torch.from_numpy(points).to(device), torch.ones(len(tracks), 1, dtype=torch.int32, device=device), True
+        )
     boxes = np.stack([shaken_box(rng, region, region.shape[0]) for region in regions])
-    return FirstPrompt(torch.from_numpy(boxes), torch.tensor([[2, 3]] * len(tracks), dtype=torch.int32), False)
+    labels = torch.tensor([[2, 3]] * len(tracks), dtype=torch.int32, device=device)
+    return FirstPrompt(torch.from_numpy(boxes).to(device), labels, False)

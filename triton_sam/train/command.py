@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from .._common.extras import missing
 from ..errors import ConfigurationError
 
@@ -153,6 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
     """Count denormal numbers as zero: sharp attention produces them, and they are a hundred times slower."""
+    for kind in (np.float32, np.float64):
+        np.finfo(kind)  # NumPy remembers the limits, and warns if it looks for them later
     torch.set_flush_denormal(True)
     try:
         yield
@@ -210,7 +214,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise ConfigurationError("--rate must be above 0")
     stages = parse_stages(options.stages, options.prompts)
     settings = Settings(
-        stages, options.seed, options.optimizer, options.rate, device=_device(options.device), bf16=options.bf16
+        stages, options.seed, options.optimizer, options.rate, device=prepare_device(options.device), bf16=options.bf16
     )
     return settings if options.init is None else replace(settings, warm_up=50, hold=0.2)
 
@@ -223,7 +227,13 @@ def _composites(options: argparse.Namespace) -> Composites | None:
     return Composites(options.materials, options.composite_shards, options.composite_share)
 
 
-def _device(name: str) -> str:
+def prepare_device(name: str) -> str:
+    """Return the device that --device names, "auto" for the best one, and let GPUs multiply in TF32.
+
+    Raises:
+        ConfigurationError: the device cannot be used.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,13 +1,12 @@
-"""Training from a teacher in two phases: first its embeddings, then its masks beside scenes with exact masks.
+"""Training from a teacher, made for a GPU: its embeddings of all images, its masks of photographs, masks of scenes.
 
-In the first phase, only the image encoder learns: its embeddings must be as close to the teacher's as possible (Zhang
-et al., "Faster Segment Anything", 2023, section 3.2). In the second, everything learns: half of the steps ask for the
-teacher's masks of lessons, and half for the exact masks of scenes, so that outlines, scores and the object score fit
-the embeddings as they are now.
+The first phase asks only for the embeddings (Zhang et al., "Faster Segment Anything", 2023, section 3.2). In the second
+phase everything learns, from photographs and scenes in the same step.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,143 +14,180 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from ..families.base import LABEL_NO_POINT
 from . import network
-from .lessons import LessonPool, Lessons
-from .prompts import ImagePrompts, click_inside, shrink
+from .images import Images
+from .losses import offset_loss
 from .stages import View
-from .teacher import VARIANCE, Teacher
-from .trainer import Batch, DrawExample, Settings, Trainer
+from .targets import Targets, scene_targets, target_loss, taught_targets
+from .teacher import VARIANCE
+from .tensor_prompts import correction_clicks, shaken_boxes
+from .trainer import MASK_INPUT_SHARE, Settings, Trainer
 
-_EMBEDDING_IMAGES = 2  # times the images of a step with masks, which cost more
-_EMBEDDING_WEIGHT = 0.3  # of the embeddings in a step with the teacher's masks
-_LESSON_SHARE = 0.5  # of the steps of the second phase
-_TRIES = 3  # points for each prompt that is wanted, as not every point lies on an object
-_TRUSTED = 0.8  # lower scores of the teacher are not believed
-_AREAS = (0.001, 0.6)  # of the masks that are trained on, as shares of the frame
-_MIN_PIXELS = 256  # of a mask inside a window
+_ABSENT_SHARE = 0.04  # of the prompts on drawn scenes
+_ROUND_SHARES = (0.5, 0.3, 0.2)  # shares of the steps with one, two and three rounds
 _TINT = 0.2  # largest change of the contrast
+_SHIFT = 0.14  # standard deviation of a change of the colour
 
 
-def embedding_loss(embedding: Tensor, lessons: Lessons) -> Tensor:
-    """Return the mean square error of embeddings (B, 256, S/16, S/16), relative to the teacher's mean square."""
-    return F.mse_loss(embedding, lessons.embeddings.to(embedding.device)) / VARIANCE
-
-
-class EmbeddingTrainer(Trainer):
-    """Trains the image encoder to give the teacher's embeddings.
+@dataclass(frozen=True)
+class Mix:
+    """The images of a step.
 
     Args:
-        model: the SAM2Base, trained in place.
-        settings: the settings of the run.
-        pool: the lessons.
+        photographs: number of photographs.
+        scenes: number of scenes, all composites or all drawn.
+        prompts: number of prompts for each image.
+        embeddings: weight of the embeddings' error.
     """
 
-    def __init__(self, model: nn.Module, settings: Settings, pool: LessonPool) -> None:
-        super().__init__(model, settings, _no_scene)
-        self._pool = pool
-
-    def step(self) -> dict[str, float]:
-        """Train on one batch. Returns "loss", the relative error, and "cosine", the similarity of the embeddings."""
-        rng = np.random.default_rng([self.settings.seed, self.progress.step])
-        view = self.draw_view(rng)
-        window = view.window(rng)
-        lessons = self._pool.draw(rng, window, _EMBEDDING_IMAGES * view.images)
-        features = network.encode(self.model, tinted(rng, lessons.images, self.settings.device), window)
-        loss = embedding_loss(features.embedding, lessons)
-        self.learn(loss)
-        wanted = lessons.embeddings.to(features.embedding.device)
-        cosine = F.cosine_similarity(features.embedding.detach(), wanted, dim=1).mean()
-        return {"loss": float(loss.detach()), "cosine": float(cosine)}
+    photographs: int
+    scenes: int
+    prompts: int = 0
+    embeddings: float = 1.0
 
 
-class MaskTrainer(Trainer):
-    """Trains all of the model on the teacher's masks and on scenes.
+@dataclass(frozen=True)
+class Drawn:
+    """The images of a step on the device.
+
+    Attributes:
+        pixels: uint8 (B, S, S, 3), the photographs first.
+        embeddings: float32 (B, 256, S/16, S/16), the teacher's.
+        labels: uint8 (B', S/2, S/2), the objects of the B' scenes.
+        parts: uint8 (B', S/2, S/2), their parts.
+        complete: whether the scenes show nothing but their objects.
+    """
+
+    pixels: Tensor
+    embeddings: Tensor
+    labels: Tensor
+    parts: Tensor
+    complete: bool
+
+
+class DistilTrainer(Trainer):
+    """Trains a SAM2Base on the teacher's embeddings, and on masks if there is a teacher to ask.
 
     Args:
-        model: the SAM2Base, trained in place.
+        model: the model, which has adopted the teacher's decoder; trained in place.
         settings: the settings of the run.
-        draw: draws examples of scenes.
-        pool: the lessons.
-        teacher: the teacher.
+        images: the images with the teacher's embeddings.
+        mix: the images of a step.
+        teacher: the decoder that answers for the teacher, of targets.teacher_decoder(); None: no masks.
     """
 
     def __init__(
-        self, model: nn.Module, settings: Settings, draw: DrawExample, pool: LessonPool, teacher: Teacher
+        self, model: nn.Module, settings: Settings, images: Images, mix: Mix, teacher: nn.Module | None = None
     ) -> None:
-        super().__init__(model, settings, draw)
-        self._pool, self._teacher = pool, teacher
+        super().__init__(model, settings, _no_example)
+        self._images, self._mix, self._teacher = images, mix, teacher
 
     def step(self) -> dict[str, float]:
-        """Train on one batch. Returns "loss" and the IoUs, those of lessons with a name that ends with "_taught"."""
+        """Train on one batch. Returns "loss", "error" (of the embeddings, relative to their mean square) and IoUs."""
         rng = np.random.default_rng([self.settings.seed, self.progress.step])
-        if rng.random() >= _LESSON_SHARE:
-            return super().step()
-        view = self.draw_view(rng)
-        lessons, batch = self._draw_lessons(rng, view)
-        network.set_window(self.model, batch.window)
-        features = network.encode(self.model, tinted(rng, batch.images, self.settings.device), batch.window)
-        loss, measured = self.run_rounds(rng, features, batch)
-        error = embedding_loss(features.embedding, lessons)
-        self.learn(loss + _EMBEDDING_WEIGHT * error)
-        found = {f"{name}_taught": value for name, value in measured.items()}
-        return {"loss": float(loss.detach()), "error": float(error.detach()), **found}
+        drawn = self._draw(rng)
+        side = drawn.pixels.shape[1]
+        window = network.Window(side, side)
+        network.set_window(self.model, window)
+        with self.autocast():
+            features = network.encode(self.model, _tinted(rng, drawn.pixels), window).float()
+        error = F.mse_loss(features.embedding, drawn.embeddings) / VARIANCE
+        loss = self._mix.embeddings * error + offset_loss(features.embedding)
+        measured = {"error": error.detach()}
+        if self._teacher is not None:
+            targets = self._targets(self._teacher, drawn)
+            gradients, found = self._learn_masks(rng, features, targets, window)
+            maps = (features.embedding, *features.high_res)
+            loss = loss + sum((x * gradient).sum() for x, gradient in zip(maps, gradients, strict=True))
+            measured |= found
+        self.learn(loss)
+        measured["loss"] = self._mix.embeddings * measured["error"] + measured.get("masks", 0.0)
+        return {name: float(value) for name, value in measured.items()}
 
-    def _draw_lessons(self, rng: np.random.Generator, view: View) -> tuple[Lessons, Batch]:
-        """Draw lessons until each image of them has masks that can be trained on."""
-        while True:
-            window = view.window(rng)
-            lessons = self._pool.draw(rng, window, view.images)
-            prompts = [taught_prompts(rng, self._teacher, whole, window, view.prompts) for whole in lessons.whole]
-            found = [item for item in prompts if item is not None]
-            if len(found) == len(prompts):
-                return lessons, Batch(window, lessons.images, None, found)
+    def _draw(self, rng: np.random.Generator) -> Drawn:
+        photographs, scenes = self._images.photographs, self._images.draw_scenes(rng)
+        rows, others = photographs.draw(rng, self._mix.photographs), scenes.draw(rng, self._mix.scenes)
+        pixels = torch.cat([photographs.tensors["image"][rows], scenes.tensors["image"][others]])
+        embeddings = torch.cat([photographs.embeddings[rows], scenes.embeddings[others]]).float()
+        labels, parts = scenes.tensors["labels"][others], scenes.tensors["parts"][others]
+        if rng.random() < 0.5:
+            pixels, embeddings, labels, parts = pixels.flip(2), embeddings.flip(3), labels.flip(2), parts.flip(2)
+        return Drawn(pixels, embeddings, labels, parts, scenes is self._images.drawn)
+
+    def _targets(self, teacher: nn.Module, drawn: Drawn) -> Targets:
+        photographs = drawn.embeddings[: self._mix.photographs]
+        taught = taught_targets(teacher, photographs, self._mix.prompts, self.settings.bf16)
+        absent = _ABSENT_SHARE if drawn.complete else 0.0
+        return taught.join(scene_targets(drawn.labels, drawn.parts, self._mix.prompts, absent))
+
+    def _learn_masks(
+        self, rng: np.random.Generator, features: network.Features, targets: Targets, window: network.Window
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Add the gradients of all rounds of prompts to the decoder's weights.
+
+        The graph of each round is freed before the next one, which saves most of the memory.
+
+        Returns:
+            The gradients of the embedding and of the two high-resolution maps, and "masks" (the loss) and the IoUs.
+        """
+        leaves = [x.detach().requires_grad_() for x in (features.embedding, *features.high_res)]
+        points, labels, boxed = self._first_prompts(targets, window)
+        rounds = 1 + int(rng.choice(len(_ROUND_SHARES), p=_ROUND_SHARES))
+        measured = {"masks": torch.zeros((), device=points.device)}
+        mask: Tensor | None = None
+        for number in range(rounds):
+            with self.autocast():
+                repeated = network.Features(leaves[0], (leaves[1], leaves[2])).repeat(self._mix.prompts)
+                answer = network.decode(self.model, repeated, points, labels, mask, window).float()
+            ambiguous = (labels != LABEL_NO_POINT).sum(1) == 1
+            loss, iou = target_loss(answer, targets, ambiguous, number == 0)
+            (loss / rounds).backward()  # type: ignore[no-untyped-call]
+            measured["masks"] += loss.detach() / rounds
+            self._record(measured, number, iou, boxed, targets)
+            if number + 1 == rounds:
+                break
+            logits = self.logits_to_correct(rng, answer, ambiguous)
+            point, label = correction_clicks(logits > 0, targets.region(), window.side)
+            points, labels = torch.cat([points, point[:, None]], 1), torch.cat([labels, label[:, None]], 1)
+            mask = logits[:, None] if rng.random() < MASK_INPUT_SHARE else None
+        return [leaf.grad for leaf in leaves if leaf.grad is not None], measured
+
+    def _first_prompts(self, targets: Targets, window: network.Window) -> tuple[Tensor, Tensor, Tensor]:
+        """Return points (P, 2, 2) and labels (P, 2), boxes for half of the prompts, and which are boxes, bool (P,)."""
+        count, device = self._mix.prompts, targets.known.device
+        boxed = (torch.arange(len(targets.known), device=device) % count >= (count + 1) // 2) & (targets.present > 0)
+        boxes = shaken_boxes(targets.region(), window.side)
+        points = torch.where(boxed[:, None, None], boxes, targets.clicks[:, None].expand(-1, 2, -1))
+        corners, click = (torch.tensor(pair, device=device) for pair in ((2.0, 3.0), (1.0, float(LABEL_NO_POINT))))
+        return points, torch.where(boxed[:, None], corners, click), boxed
+
+    def _record(self, measured: dict[str, Tensor], number: int, iou: Tensor, boxed: Tensor, targets: Targets) -> None:
+        """Add mean IoUs: of the first round for each kind of prompt and image, later "click3" for the third prompt."""
+        counted = (targets.known * targets.present) > 0
+        if number > 0:
+            measured[f"click{number + 1}"] = iou[counted, 0].mean()
+            return
+        photographs = torch.arange(len(counted), device=counted.device) < self._mix.photographs * self._mix.prompts
+        for kind, chosen in (("click", ~boxed & counted), ("box", boxed & counted)):
+            measured[kind], measured[f"{kind}_best"] = iou[chosen, 0].mean(), iou[chosen, 1:].amax(1).mean()
+            measured[f"{kind}_photographs"] = iou[chosen & photographs, 0].mean()
+
+    def autocast(self) -> Any:
+        """Return a context that computes in bfloat16 if the settings say so."""
+        return torch.autocast(self.settings.device.split(":")[0], torch.bfloat16, enabled=self.settings.bf16)
 
 
-def taught_prompts(
-    rng: np.random.Generator, teacher: Teacher, embedding: Tensor, window: network.Window, count: int
-) -> ImagePrompts | None:
-    """Ask the teacher for masks at random points of a window, and return prompts for some of them.
-
-    Args:
-        rng: the source of randomness.
-        teacher: the teacher.
-        embedding: the teacher's embedding of the whole frame, (256, F/16, F/16).
-        window: the part of the frame.
-        count: number of prompts P; masks are repeated if there are fewer.
-
-    Returns:
-        The prompts of the window, or None if the teacher is sure of no mask.
-    """
-    corner = np.array([window.left, window.top])
-    points = torch.from_numpy((rng.uniform(0, window.side, (_TRIES * count, 2)) + corner).astype(np.float32))
-    logits, scores = teacher.answer(embedding, points)
-    shares = (logits > 0).float().mean((2, 3))
-    fits = (scores >= _TRUSTED) & (shares >= _AREAS[0]) & (shares <= _AREAS[1])
-    regions: list[Any] = []
-    for masks, fitting in zip(logits, fits.numpy(), strict=True):
-        if fitting.any() and len(regions) < count:
-            mask = masks[int(rng.choice(np.flatnonzero(fitting)))]
-            whole = F.interpolate(mask[None, None], (window.frame, window.frame), mode="bilinear")[0, 0] > 0
-            region = whole.numpy()[window.top : window.top + window.side, window.left : window.left + window.side]
-            if region.sum() >= _MIN_PIXELS:
-                regions.append(region)
-    if not regions:
-        return None
-    chosen = np.stack([regions[index % len(regions)] for index in range(count)])
-    return ImagePrompts(chosen, shrink(chosen), np.stack([click_inside(rng, region) for region in chosen]))
+def _tinted(rng: np.random.Generator, images: Tensor) -> Tensor:
+    """Normalise images, uint8 (B, S, S, 3), and change the contrast and colour of each: masks survive that."""
+    count = len(images)
+    scale = torch.from_numpy(rng.uniform(1 - _TINT, 1 + _TINT, (count, 1, 1, 1)).astype(np.float32))
+    shift = torch.from_numpy(rng.normal(0, _SHIFT, (count, 3, 1, 1)).astype(np.float32))
+    return network.normalise(images) * scale.to(images.device) + shift.to(images.device)
 
 
-def tinted(rng: np.random.Generator, images: Tensor, device: str) -> Tensor:
-    """Normalise images, uint8 (B, S, S, 3), and change their contrast and colour a little, since masks survive that."""
-    pixels = network.normalise(images.to(device))
-    if rng.random() < 0.5:
-        return pixels
-    shift = torch.from_numpy(rng.normal(0, _TINT, (1, 3, 1, 1)).astype(np.float32)).to(device)
-    return pixels * float(rng.uniform(1 - _TINT, 1 + _TINT)) + shift
+def _no_example(_rng: np.random.Generator, _view: View) -> Any:
+    raise AssertionError("the images come from pools")
 
 
-def _no_scene(_rng: np.random.Generator, _view: View) -> Any:
-    raise AssertionError("the phase of the embeddings draws no scenes")
-
-
-__all__ = ["EmbeddingTrainer", "MaskTrainer", "embedding_loss", "taught_prompts", "tinted"]
+__all__ = ["DistilTrainer", "Mix"]

@@ -1,14 +1,15 @@
-"""Train sam2.1_hiera_micro on the embeddings and masks of MobileSAM, and on generated scenes."""
+"""Train the image half of sam2.1_hiera_micro on a GPU, from the embeddings and masks of MobileSAM and from scenes."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from .._common.extras import missing
-from ..errors import ConfigurationError
 
 try:
     import torch
@@ -17,27 +18,34 @@ try:
 except ImportError as error:
     raise missing("training needs", "train", error) from error
 
-from .command import CONFIG, EXIT_INTERRUPTED, flushed_denormals, run_or_resume, stop_signals
-from .distil import EmbeddingTrainer, MaskTrainer
-from .lessons import LessonPool, write_lessons
-from .source import Composites, SceneSource
-from .stages import PROMPTS, parse_stages
+from ..errors import ConfigurationError
+from ..scenes.materials import Materials
+from .command import CONFIG, EXIT_INTERRUPTED, flushed_denormals, prepare_device, run_or_resume, stop_signals
+from .distil import DistilTrainer, Mix
+from .images import Amounts, Images
+from .pools import workers
+from .schedule import parse_length
+from .stages import Stage, View
+from .targets import teacher_decoder
 from .teacher import SIDE, Teacher, adopt_decoder, fit_projection
 from .trainer import Settings
 
-_FITTED = 40  # lessons of the linear regression
-_WEIGHTS = "sam2.1_hiera_micro.pt"
+_FITTED = 48  # photographs of the linear regression
+_EMBEDDINGS_WEIGHT = 1.5  # of the embeddings' error in the second phase
+_WARM_UP = 60
 
 _EPILOG = """\
-example:
+example, on a GPU with 80 GB:
   triton-sam download mobilesam
   scripts/train_distil.py --teacher checkpoints/mobile_sam.pt --materials runs/materials \\
-      --init checkpoints/sam2.1_hiera_micro.pt --out runs/distil
+      --init checkpoints/sam2.1_hiera_micro.pt --out runs/distil --bf16
+  scripts/train_memory.py --init runs/distil/masks/sam2.1_hiera_micro.pt --out runs/memory --workers 16 --tracks 16 \\
+      --clips 400 --stages 2:0.3m,4:0.5m,8:1.6m --rate 1.5e-3 --measure-every 45
 
-Run the same command again to resume an interrupted run. The folder --out receives the lessons (5 MB each), and the
-folders embeddings and masks with the files of each phase: state.pt (for resuming), curves.png, curves.json and
-sam2.1_hiera_micro.pt. The result is masks/sam2.1_hiera_micro.pt; train its memory half anew
-with scripts/train_memory.py.
+A run draws its images anew each time it starts, which takes 16 cores a minute, and needs 5 MB of the device's memory
+and 3 MB of disk for each: 9,100 images with the default numbers. Run the same command again to resume an interrupted
+run. The folders embeddings and masks of --out receive the files of each phase: state.pt (for resuming), curves.png,
+curves.json and sam2.1_hiera_micro.pt. The memory half does not fit the result, so train it anew.
 """
 
 
@@ -56,34 +64,41 @@ def parser() -> argparse.ArgumentParser:
         "--init", type=Path, required=True, metavar="CHECKPOINT", help="weights whose image encoder goes on learning"
     )
     options.add_argument("--out", type=Path, required=True, help="folder of the run; a run that is there is resumed")
-    options.add_argument("--scenes", type=Path, help="folder of the scene cache (default: OUT/scenes)")
-    options.add_argument("--lessons", type=int, default=400, help="number of lessons (default: %(default)s)")
+    for name, count, what in (
+        ("photographs", 4000, "parts of photographs"),
+        ("composites", 1300, "composites, each with three views"),
+        ("drawn", 400, "drawn scenes, each with three views"),
+    ):
+        options.add_argument(
+            f"--{name}", type=int, default=count, metavar="N", help=f"number of {what} (default: %(default)s)"
+        )
+    for name, length, what in (("embeddings", "1.75m", "first"), ("masks", "4.4m", "second")):
+        options.add_argument(
+            f"--{name}", default=length, metavar="LENGTH",
+            help=f"length of the {what} phase, in minutes (5m) or steps (600) (default: %(default)s)",
+        )  # fmt: skip
     options.add_argument(
-        "--embeddings", default="512/1024+512/1024+512/1024+1024:26m,1024:4m", metavar="VIEWS:LENGTH,...",
-        help="stages of the first phase, as those of scripts/train_micro.py (default: %(default)s)",
+        "--rate", type=float, default=1.5e-3, help="peak learning rate of the first phase (default: %(default)s)"
+    )
+    options.add_argument(
+        "--masks-rate", type=float, default=6e-4, help="peak learning rate of the second phase (default: %(default)s)"
+    )
+    options.add_argument(
+        "--images", type=int, default=16, metavar="N",
+        help="images of a step of the second phase, half of them photographs; a step of the first phase has half as "
+        "many more (default: %(default)s)",
     )  # fmt: skip
     options.add_argument(
-        "--masks", default="512/1024+1024:18m", metavar="VIEWS:LENGTH,...",
-        help="stages of the second phase (default: %(default)s)",
-    )  # fmt: skip
+        "--prompts", type=int, default=6, metavar="N", help="prompts for each image (default: %(default)s)"
+    )
+    options.add_argument("--seed", type=int, default=0, help="seed of the choices of images (default: 0)")
     options.add_argument(
-        "--rate", type=float, default=1e-3, help="peak learning rate of the first phase (default: %(default)s)"
+        "--workers", type=int, default=0, help="number of processes that draw images (default: one for each core)"
     )
     options.add_argument(
-        "--masks-rate", type=float, default=3e-4, help="peak learning rate of the second phase (default: %(default)s)"
+        "--device", default="auto", help="cpu, cuda, cuda:1, ... (default: cuda if there is one, else cpu)"
     )
-    options.add_argument(
-        "--prompts", type=int, default=PROMPTS, metavar="N", help="prompts for each image (default: %(default)s)"
-    )
-    options.add_argument("--shards", type=int, default=60, help="number of shards of drawn scenes (default: 60)")
-    options.add_argument(
-        "--composite-shards", type=int, default=80, help="number of shards with composites (default: 80)"
-    )
-    options.add_argument(
-        "--composite-share", type=float, default=0.6, help="share of the scenes that are composites (default: 0.6)"
-    )
-    options.add_argument("--seed", type=int, default=0, help="seed of the prompts and of the views (default: 0)")
-    options.add_argument("--threads", type=int, default=0, help="number of CPU threads (default: all cores)")
+    options.add_argument("--bf16", action="store_true", help="compute in bfloat16, which is fast on GPUs")
     return options
 
 
@@ -95,91 +110,85 @@ def main(arguments: Sequence[str] | None = None) -> int:
         OSError: a file cannot be written.
     """
     options = parser().parse_args(arguments)
-    embeddings = _settings(options, options.embeddings, options.rate)
-    masks = _settings(options, options.masks, options.masks_rate)
-    torch.set_num_threads(options.threads or os.cpu_count() or 1)
-    teacher = Teacher(options.teacher)
-    with flushed_denormals(), stop_signals() as should_stop:
-        if _write_lessons(options, teacher, should_stop):
-            pool = LessonPool(options.out / "lessons")
-            if _learn_embeddings(options, embeddings, teacher, pool, should_stop):
-                _learn_masks(options, masks, teacher, pool, should_stop)
+    _check(options)
+    device = prepare_device(options.device)
+    embeddings = _settings(options, device, "embeddings", options.rate, 0.4)
+    masks = _settings(options, device, "masks", options.masks_rate, 0.3)
+    Materials(options.materials)  # raises an error now and not in another process
+    teacher = Teacher(options.teacher).to(device, options.bf16)
+    model = build_model(CONFIG).to(device)
+    load_checkpoint(model, options.init)
+    adopt_decoder(model, teacher)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with flushed_denormals(), stop_signals() as should_stop, tempfile.TemporaryDirectory(dir=options.out) as folder:
+        amounts = Amounts(options.photographs, options.composites, options.drawn)
+        images = Images(Path(folder), amounts, device)
+        print("drawing images", flush=True)
+        with workers(options.workers or os.cpu_count() or 1) as executor:
+            filled = images.fill(executor, options.materials, teacher, should_stop)
+        if filled:
+            _learn(options, model, images, teacher, (embeddings, masks), should_stop)
         if should_stop():
             print("interrupted; the same command resumes", flush=True)
         return EXIT_INTERRUPTED if should_stop() else 0
 
 
-def _settings(options: argparse.Namespace, text: str, rate: float) -> Settings:
-    """Check the options of a phase and return its settings.
+def _check(options: argparse.Namespace) -> None:
+    """Check the numbers among the options.
 
     Raises:
-        ConfigurationError: an option is out of range.
+        ConfigurationError: one is out of range.
     """
-    if rate <= 0 or min(options.lessons, options.shards, options.composite_shards) < 1 or options.prompts < 2:
-        raise ConfigurationError(
-            "--rate and --masks-rate must be above 0, --lessons, --shards and --composite-shards at least 1, and "
-            "--prompts at least 2"
-        )
-    if not 0 < options.composite_share <= 1:
-        raise ConfigurationError("--composite-share must be above 0 and at most 1")
-    if min(options.seed, options.threads) < 0:
-        raise ConfigurationError("--seed and --threads must be at least 0")
-    stages = parse_stages(text, options.prompts)
-    if any(view.frame != SIDE for stage in stages for view in stage.views):
-        raise ConfigurationError(f"lessons have {SIDE} px: give views such as {SIDE}, or windows such as 512/{SIDE}")
-    return Settings(stages, options.seed, "muon", rate, warm_up=40, hold=0.25, dense=False)
+    minimums = {"photographs": 1, "composites": 1, "drawn": 1, "images": 2, "prompts": 2, "seed": 0, "workers": 0}
+    for name, minimum in minimums.items():
+        if getattr(options, name) < minimum:
+            raise ConfigurationError(f"--{name} must be at least {minimum}")
+    if min(options.rate, options.masks_rate) <= 0:
+        raise ConfigurationError("--rate and --masks-rate must be above 0")
 
 
-def _write_lessons(options: argparse.Namespace, teacher: Teacher, should_stop: Callable[[], bool]) -> bool:
-    """Write the lessons. Returns False if the run was interrupted."""
-    for done in write_lessons(options.out / "lessons", options.materials, teacher, options.lessons):
-        if done % 50 == 0 or done == options.lessons:
-            print(f"{done} of {options.lessons} lessons", flush=True)
-        if should_stop():
-            return False
-    return True
+def _settings(options: argparse.Namespace, device: str, phase: str, rate: float, hold: float) -> Settings:
+    """Return the settings of a phase.
+
+    Raises:
+        ConfigurationError: its length has another form.
+    """
+    length = parse_length(getattr(options, phase))
+    if length is None:
+        raise ConfigurationError(f"cannot read --{phase} {getattr(options, phase)!r}: write it like 5m or 600")
+    stage = Stage(views=(View(SIDE, SIDE, options.images, options.prompts),), **length)
+    return Settings((stage,), options.seed, "muon", rate, warm_up=_WARM_UP, hold=hold, device=device, bf16=options.bf16)
 
 
-def _learn_embeddings(
+def _learn(
     options: argparse.Namespace,
-    settings: Settings,
+    model: Any,
+    images: Images,
     teacher: Teacher,
-    pool: LessonPool,
-    should_stop: Callable[[], bool],
-) -> bool:
-    """Run the first phase. Returns False if it was interrupted."""
-    model = build_model(CONFIG)
-    load_checkpoint(model, options.init)
-    folder = options.out / "embeddings"
-    if not (folder / "state.pt").is_file():
-        adopt_decoder(model, teacher)
-        error = fit_projection(model, pool.pairs(_FITTED))
-        print(f"embeddings: relative error {error:.3f} before the training", flush=True)
-    run_or_resume(EmbeddingTrainer(model, settings, pool), folder, should_stop)
-    return not should_stop()
-
-
-def _learn_masks(
-    options: argparse.Namespace,
-    settings: Settings,
-    teacher: Teacher,
-    pool: LessonPool,
+    settings: tuple[Settings, Settings],
     should_stop: Callable[[], bool],
 ) -> None:
-    """Run the second phase, from the result of the first."""
-    composites = Composites(options.materials, options.composite_shards, options.composite_share)
-    views = [view for stage in settings.stages for view in stage.views]
-    source = SceneSource(options.scenes or options.out / "scenes", views, 0, options.shards, True, composites)
-    try:
-        # A phase in steps is repeatable only if all scenes are there from the start.
-        source.wait(settings.stages[0].steps is not None, should_stop)
-        if not should_stop():
-            model = build_model(CONFIG)
-            load_checkpoint(model, options.out / "embeddings" / _WEIGHTS)
-            trainer = MaskTrainer(model, settings, source, pool, teacher)
-            run_or_resume(trainer, options.out / "masks", should_stop)
-    finally:
-        source.close()
+    """Run both phases, each from its saved state if there is one."""
+    asked = teacher_decoder(model, teacher)
+    torch.manual_seed(options.seed)
+    if not (options.out / "embeddings" / "state.pt").is_file():
+        error = fit_projection(model, _pairs(images))
+        print(f"embeddings: relative error {error:.3f} before the training", flush=True)
+    half = options.images // 2
+    first = DistilTrainer(model, settings[0], images, Mix(2 * half, half))
+    run_or_resume(first, options.out / "embeddings", should_stop)
+    if should_stop():
+        return
+    model.load_state_dict(first.averaged_state(torch.float32))
+    mix = Mix(half, options.images - half, options.prompts, _EMBEDDINGS_WEIGHT)
+    run_or_resume(DistilTrainer(model, settings[1], images, mix, asked), options.out / "masks", should_stop)
+
+
+def _pairs(images: Images) -> Any:
+    """Yield photographs, uint8 (S, S, 3), and the teacher's embeddings of them, spread over all."""
+    pool = images.photographs
+    for number in range(0, len(pool), max(1, len(pool) // _FITTED)):
+        yield pool.tensors["image"][number], pool.embeddings[number].float()
 
 
 __all__ = ["main", "parser"]

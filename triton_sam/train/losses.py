@@ -42,6 +42,11 @@ def dice_loss(logits: Tensor, target: Tensor) -> Tensor:
     return 1 - (2 * shared + 1) / (probability.sum((-2, -1)) + target.sum((-2, -1)) + 1)
 
 
+def mask_costs(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the weighted sum of focal and dice loss over the last two axes of (..., H, W)."""
+    return FOCAL_WEIGHT * focal_loss(logits, target) + DICE_WEIGHT * dice_loss(logits, target)
+
+
 def mask_iou(logits: Tensor, target: Tensor) -> Tensor:
     """Return the IoU of logits > 0 and target > 0.5 over the last two axes of (..., H, W), without a gradient.
 
@@ -77,9 +82,7 @@ def prompt_loss(prediction: Prediction, target: Tensor, present: Tensor, ambiguo
         The loss, a scalar, and the IoU of each mask, (P, 4).
     """
     targets = target[:, None].expand_as(prediction.logits)
-    per_mask = FOCAL_WEIGHT * focal_loss(prediction.logits, targets) + DICE_WEIGHT * dice_loss(
-        prediction.logits, targets
-    )
+    per_mask = mask_costs(prediction.logits, targets)
     iou = mask_iou(prediction.logits, targets)
     weight = torch.where(ambiguous, 1.0, MULTIMASK_WEIGHT_LATER)
     mask_loss = per_mask[:, 0] + weight * per_mask[:, 1:].amin(1)

@@ -57,7 +57,7 @@ class Answer:
 
     def mask(self) -> Tensor:
         """Return the logits of the best candidate, (B, 1, S/4, S/4)."""
-        return self.logits[torch.arange(len(self.best)), self.best][:, None]
+        return self.logits[torch.arange(len(self.best), device=self.best.device), self.best][:, None]
 
     def shown(self) -> Tensor:
         """Return the mask that a user sees, 0 or 1, (B, S/4, S/4): empty where the object is not visible."""
@@ -223,7 +223,8 @@ class Tracker:
     def _decode(self, image: Tensor, maps: FrameMaps, prompt: FirstPrompt | None) -> Answer:
         model, count = self._model, len(image)
         if prompt is None:
-            points, labels = image.new_zeros(count, 1, 2), -torch.ones(count, 1, dtype=torch.int32)
+            points = image.new_zeros(count, 1, 2)
+            labels = -torch.ones(count, 1, dtype=torch.int32, device=image.device)
         else:
             points, labels = prompt.points, prompt.labels
         sparse, dense = model.sam_prompt_encoder(points=(points, labels), boxes=None, masks=None)
@@ -237,7 +238,7 @@ class Tracker:
             high_res_features=list(maps.high_res),
         )
         best = iou.argmax(1)
-        token = tokens[torch.arange(count), best.clamp(max=tokens.shape[1] - 1)].detach()
+        token = tokens[torch.arange(count, device=best.device), best.clamp(max=tokens.shape[1] - 1)].detach()
         return Answer(logits, iou, present, best, token)
 
     def _remember(self, kind: str, frame: int, maps: FrameMaps, mask: Tensor, answer: Answer, present: Tensor) -> None:

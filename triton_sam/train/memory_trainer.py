@@ -23,9 +23,9 @@ from .optimizer import Optimizer
 from .schedule import Averages, Progress, TimedStage, alike, cast, parse_length, restoring, save
 
 TRACKS = 4
-"""Number of objects in a step."""
+"""Default number of objects in a step."""
 
-_FIRST_CLIPS, _STEPS_FOR_CLIP = 16, 6  # the run starts with few clips, and each sixth step adds one
+_FIRST_CLIPS, _TRACKS_FOR_CLIP = 16, 24  # the run starts with few clips, and each 24 tracks add one
 _PROMPTS, _PROMPT_SHARES = ("box", "click"), (0.7, 0.3)
 _MASK_SHARE = 0.3  # share of the objects that start from their true mask
 _OBJECT_HEAD_RATE = 0.3  # learning rate of the object score's head, as a share of the others'
@@ -77,6 +77,7 @@ class MemorySettings:
         seed: seed of the prompts and of the choice of clips.
         rate: peak learning rate.
         clips: largest number of clips.
+        tracks: number of objects in a step.
         warm_up: steps in which the learning rate rises.
         hold: share of the run after which the learning rate falls.
         weight_decay: weight decay of matrices.
@@ -87,6 +88,7 @@ class MemorySettings:
     seed: int = 0
     rate: float = 1e-3
     clips: int = 300
+    tracks: int = TRACKS
     warm_up: int = 20
     hold: float = 0.5
     weight_decay: float = 0.01
@@ -137,9 +139,9 @@ class MemoryTrainer:
         self._averages.restart()
 
     def _draw_tracks(self, rng: np.random.Generator, frames: int) -> list[clips.Track]:
-        known = min(self.settings.clips, _FIRST_CLIPS + self.progress.step // _STEPS_FOR_CLIP)
+        known = min(self.settings.clips, _FIRST_CLIPS + self.progress.step * self.settings.tracks // _TRACKS_FOR_CLIP)
         tracks: list[clips.Track] = []
-        while len(tracks) < TRACKS:
+        while len(tracks) < self.settings.tracks:
             track = clips.draw_track(rng, self._source.clip(int(rng.integers(known))), frames)
             if track is not None:
                 tracks.append(track)
@@ -157,7 +159,7 @@ class MemoryTrainer:
             prompt,
             clips.targets(tracks, frames),
             clips.first_masks(tracks),
-            torch.from_numpy(rng.random(len(tracks)) < _MASK_SHARE),
+            torch.from_numpy(rng.random(len(tracks)) < _MASK_SHARE).to(prompt.points.device),
             easy=float(rng.random()) < 1 - self.progress.share_done(self.settings.stages),
         )
         self._optimizer.zero_grad()
@@ -276,7 +278,7 @@ class MemoryTrainer:
             CheckpointError: the file is damaged, or it belongs to another model.
         """
         with restoring(path, "the memory half"):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location=self._parameters[0].device, weights_only=True)
             self.model.load_state_dict(content["model"])
             self._averages.load(content["average"])
             self._optimizer.load(content["optimizers"][0])

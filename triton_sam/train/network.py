@@ -62,6 +62,10 @@ class Prediction:
     iou: Tensor
     present: Tensor
 
+    def float(self) -> Prediction:
+        """Return the answers in single precision."""
+        return Prediction(self.logits.float(), self.iou.float(), self.present.float())
+
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield the names and parameters that images use. The memory modules have a trainer of their own."""

@@ -20,8 +20,8 @@ CELL = 4
 _MIN_CELLS = 4.0  # smaller regions are not chosen: a low-resolution mask of them teaches little
 _AREA_POWER = 0.4  # a positive power chooses large regions, which are rare, a little more often
 _PART_WEIGHT = 0.25  # relative frequency of a part; that of an object is 1
-_CENTRE_SHARE = 0.5  # share of clicks at the centre of a region; the others are anywhere inside it
-_BOX_JITTER = 0.05  # standard deviation of a corner as a share of the box's side (SAM: 10 %, at most 20 of 1024 pixels)
+CENTRE_SHARE = 0.5  # share of clicks at the centre of a region; the others are anywhere inside it
+BOX_JITTER = 0.05  # standard deviation of a corner as a share of the box's side (SAM: 10 %, at most 20 of 1024 pixels)
 
 Region = NDArray[np.bool_]
 Target = NDArray[np.float32]
@@ -103,7 +103,7 @@ def click_inside(rng: np.random.Generator, region: Region) -> NDArray[np.float32
     rows, columns = np.flatnonzero(region.any(1)), np.flatnonzero(region.any(0))
     top, left = rows[0], columns[0]
     window = region[top : rows[-1] + 1, left : columns[-1] + 1]
-    if rng.random() < _CENTRE_SHARE:
+    if rng.random() < CENTRE_SHARE:
         depth = cv2.distanceTransform(np.pad(window, 1).astype(np.uint8), cv2.DIST_L2, 3)[1:-1, 1:-1]
         index = int(depth.argmax())
     else:
@@ -129,7 +129,7 @@ def shaken_box(rng: np.random.Generator, region: Region, frame: int) -> NDArray[
     corners = np.array([[columns[0], rows[0]], [columns[-1] + 1, rows[-1] + 1]], np.float32)
     sides = corners[1] - corners[0]
     limit = frame * 20 / 1024
-    shake = np.clip(rng.normal(0, _BOX_JITTER, (2, 2)) * sides, -limit, limit)
+    shake = np.clip(rng.normal(0, BOX_JITTER, (2, 2)) * sides, -limit, limit)
     if rng.random() < 0.3:
         shake = np.zeros((2, 2))
     return np.asarray(np.clip(corners + shake, 0, region.shape[0]), np.float32)

@@ -44,12 +44,19 @@ class Teacher:
 
     def __init__(self, checkpoint: Path | None, size: str | None = None, random_seed: int | None = None) -> None:
         self._model: Any = load_model(checkpoint, size, random_seed=random_seed)
+        self._bf16 = False
 
-    @torch.inference_mode()
+    def to(self, device: str, bf16: bool) -> Teacher:
+        """Move the teacher to a device, where it may compute in bfloat16. Returns the teacher."""
+        self._model, self._bf16 = self._model.to(device), bf16
+        return self
+
+    @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
-        """Return the embeddings (B, 256, 64, 64) of RGB images, uint8 (B, 1024, 1024, 3)."""
-        embeddings: Tensor = self._model.image_encoder(network.normalise(images))
-        return embeddings
+        """Return the embeddings, float32 (B, 256, 64, 64), of RGB images, uint8 (B, 1024, 1024, 3)."""
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=self._bf16):
+            embeddings: Tensor = self._model.image_encoder(network.normalise(images))
+        return embeddings.float()
 
     @torch.inference_mode()
     def answer(self, embedding: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,7 +137,7 @@ def fit_projection(model: nn.Module, lessons: Iterable[tuple[Tensor, Tensor]]) -
         wanted = embedding.flatten(1).double()
         own, shared = own + rows @ rows.T, shared + rows @ wanted.T
         total += float(wanted.square().sum())
-    ridge = _RIDGE * own.diagonal().mean() * torch.eye(len(own), dtype=own.dtype)
+    ridge = _RIDGE * own.diagonal().mean() * torch.eye(len(own), dtype=own.dtype, device=own.device)
     solution = torch.linalg.solve(own + ridge, shared)
     split = neck.convs[1].conv.in_channels
     for projection, weights in ((neck.convs[1].conv, solution[:split]), (neck.convs[0].conv, solution[split:-1])):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ from .stages import Stage, View
 EMA_DECAY = 0.998
 """Decay of the moving average of the weights, for each step."""
 _LOGIT_LIMIT = 32.0  # SAM2ImagePredictor clamps the logits that it returns for use as a mask input
-_MASK_INPUT_SHARE = 0.7  # share of the later rounds that get the previous logits and not only clicks
+MASK_INPUT_SHARE = 0.7
+"""Share of the later rounds that get the previous logits and not only clicks."""
 _MIN_DENSE_WEIGHT = 0.2  # weight of the auxiliary task at the end of the run; it starts at 1
 _ROUND_SHARES = np.array([0.6, 0.25, 0.15])  # shares of the steps with one, two and three rounds
 
@@ -50,7 +51,6 @@ class Settings:
         clip: maximum norm of the gradient.
         device: torch device, for example "cpu" or "cuda:1".
         bf16: whether to compute in bfloat16.
-        dense: whether the embedding also learns which cells belong to one object, an auxiliary task.
     """
 
     stages: tuple[Stage, ...]
@@ -63,7 +63,6 @@ class Settings:
     clip: float = 1.0
     device: str = "cpu"
     bf16: bool = False
-    dense: bool = True
 
 
 DrawExample = Callable[[np.random.Generator, View], Example]
@@ -77,13 +76,13 @@ class Batch:
     Attributes:
         window: the part of the frame that the images show.
         images: uint8 (B, S, S, 3), RGB.
-        labels: uint8 (B, S/4, S/4), the number of the object at each cell, or 0 for the background. None: not known.
+        labels: uint8 (B, S/4, S/4), the number of the object at each cell, or 0 for the background.
         prompts: the prompts of each image.
     """
 
     window: network.Window
     images: Tensor
-    labels: np.ndarray[Any, np.dtype[np.uint8]] | None
+    labels: np.ndarray[Any, np.dtype[np.uint8]]
     prompts: list[ImagePrompts]
 
 
@@ -134,12 +133,10 @@ class Trainer:
         with torch.autocast(self.settings.device.split(":")[0], dtype, enabled=self.settings.bf16):
             features = network.encode(self.model, network.normalise(batch.images), batch.window)
             loss, measured = self.run_rounds(rng, features, batch)
-        if self.settings.dense and batch.labels is not None:
-            dense = self.affinity.loss(features.float(), batch.labels, rng)
-            loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self.progress.share_done(self.settings.stages)) * dense
-            measured["dense"] = float(dense.detach())
+        dense = self.affinity.loss(features.float(), batch.labels, rng)
+        loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self.progress.share_done(self.settings.stages)) * dense
         self.learn(loss)
-        return {"loss": float(loss.detach()), **measured}
+        return {"loss": float(loss.detach()), "dense": float(dense.detach()), **measured}
 
     def draw_view(self, rng: np.random.Generator) -> View:
         """Draw one of the views of the current stage."""
@@ -147,12 +144,15 @@ class Trainer:
         return views[int(rng.integers(len(views)))]
 
     def learn(self, loss: Tensor) -> None:
-        """Update the weights by the gradient of a loss, unless it is not finite, and their moving average."""
-        self._optimizer.zero_grad()
+        """Update the weights and their moving average.
+
+        The gradient of the loss is added to that which the weights have. If it is not finite, the weights stay.
+        """
         loss.backward()  # type: ignore[no-untyped-call]
         norm = nn.utils.clip_grad_norm_(self._parameters, self.settings.clip)
         if bool(torch.isfinite(norm)):
             self._optimizer.step(self.progress.rate(self.settings))
+        self._optimizer.zero_grad()
         self.progress.step += 1
         self._averages.update(self.progress.step)
 
@@ -179,22 +179,19 @@ class Trainer:
             point_tensor, label_tensor = (torch.from_numpy(a).to(device) for a in (points, labels))
             answer = network.decode(self.model, repeated, point_tensor, label_tensor, mask, batch.window)
             ambiguous = (label_tensor != LABEL_NO_POINT).sum(1) == 1
-            loss, iou = prompt_loss(
-                replace(answer, logits=answer.logits.float(), iou=answer.iou.float(), present=answer.present.float()),
-                target, present, ambiguous,
-            )  # fmt: skip
+            loss, iou = prompt_loss(answer.float(), target, present, ambiguous)
             losses.append(loss)
             _record_iou(measured, number, iou.cpu().numpy(), boxed, present.cpu().numpy() > 0)
             if number + 1 == rounds:
                 break
-            logits = self._logits_to_correct(rng, answer, ambiguous)
+            logits = self.logits_to_correct(rng, answer, ambiguous)
             point, label = correction_clicks(rng, (logits > 0).cpu().numpy(), targets)
             points = np.concatenate([points, point[:, None]], 1)
             labels = np.concatenate([labels, label[:, None]], 1)
-            mask = logits[:, None] if rng.random() < _MASK_INPUT_SHARE else None
+            mask = logits[:, None] if rng.random() < MASK_INPUT_SHARE else None
         return torch.stack(losses).mean() + offset_loss(features.embedding), measured
 
-    def _logits_to_correct(self, rng: np.random.Generator, answer: network.Prediction, ambiguous: Tensor) -> Tensor:
+    def logits_to_correct(self, rng: np.random.Generator, answer: network.Prediction, ambiguous: Tensor) -> Tensor:
         """Return the logits (P, h, w) that the simulated user corrects."""
         with torch.no_grad():
             logits = answer.logits.detach().float()

@@ -129,6 +129,24 @@ def test_without_any_package_the_error_names_them(tmp_path):
         collect(tmp_path / "out", [tmp_path])
 
 
+def test_a_folder_of_photographs_is_a_source(tmp_path):
+    own = tmp_path / "mine"
+    (own / "trip").mkdir(parents=True)
+    cv2.imwrite(str(own / "20240101_x.png"), draw_photograph(1))
+    cv2.imwrite(str(own / "trip" / "a.jpg"), draw_photograph(2))
+    cv2.imwrite(str(own / "plain.png"), np.zeros((300, 300, 3), np.uint8))
+    materials = collect(tmp_path / "out", [tmp_path / "nowhere"], photographs=[own])
+    assert {(material.source, material.path, material.licence) for material in materials} == {
+        ("mine", "20240101_x.png", "not stated"), ("mine", "trip/a.jpg", "not stated")
+    }  # fmt: skip
+
+
+def test_a_missing_folder_of_photographs_is_an_error(tmp_path):
+    with pytest.raises(ConfigurationError, match="is not a folder"):
+        collect(tmp_path / "out", [tmp_path], photographs=[tmp_path / "none"])
+    assert not (tmp_path / "out").exists()
+
+
 def test_every_source_names_its_licence():
     assert all(source.licence and source.folders for source in SOURCES)
     assert {source.kind for source in SOURCES} == {"cutout", "background"}

@@ -1,8 +1,6 @@
-"""Training from a teacher: its decoder, its lessons, its masks as prompts, and the two phases."""
+"""Training from a teacher: its decoder, the targets of prompts, the two phases, and the command."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +11,13 @@ from support.materials import write_materials
 
 from triton_sam.errors import CheckpointError, ConfigurationError
 from triton_sam.scenes.scenes import generate_scene
-from triton_sam.train.dataset import example_from_scene
 
 pytest.importorskip("sam2")
 pytest.importorskip("mobile_sam")
 import torch
 
 from triton_sam.export.sam2.model import build_model
-from triton_sam.train import distil, distil_command, lessons, network, teacher
+from triton_sam.train import distil, distil_command, network, targets, teacher
 from triton_sam.train.stages import Stage, View
 from triton_sam.train.trainer import Settings
 
@@ -43,34 +40,30 @@ def model(trainer_module):
     return fresh
 
 
-def write_lesson(folder: Path, number: int, image: np.ndarray, embedding: np.ndarray) -> None:
-    folder.mkdir(exist_ok=True)
-    with (folder / f"{number:06d}.npz").open("wb") as stream:
-        np.savez(stream, image=image, embedding=embedding.astype(np.float16))
+class FakePool:
+    """Examples of 128 px; the first channel of their embeddings is the red of their cells, as a share of 1."""
+
+    def __init__(self, count: int, scenes: bool) -> None:
+        rng = np.random.default_rng(int(scenes))
+        cells = torch.from_numpy(rng.integers(0, 255, (count, SIDE // 16, SIDE // 16, 3), np.uint8))
+        self.tensors = {"image": cells.repeat_interleave(16, 1).repeat_interleave(16, 2)}
+        self.embeddings = torch.zeros(count, 256, SIDE // 16, SIDE // 16)
+        self.embeddings[:, 0] = cells[..., 0] / 255
+        if scenes:
+            drawn = [generate_scene(number, SIDE // 2, 0.2) for number in range(count)]
+            self.tensors["labels"] = torch.from_numpy(np.stack([scene.labels for scene in drawn]))
+            self.tensors["parts"] = torch.from_numpy(np.stack([scene.parts for scene in drawn]))
+
+    def draw(self, rng: np.random.Generator, count: int) -> torch.Tensor:
+        return torch.from_numpy(rng.integers(len(self.embeddings), size=count))
 
 
-@pytest.fixture
-def pool(tmp_path):
-    """Three lessons; the first channel of their embeddings is the red of their cells, as a share of 1."""
-    rng = np.random.default_rng(0)
-    for number in range(3):
-        cells = rng.integers(0, 255, (SIDE // 16, SIDE // 16, 3), np.uint8)
-        embedding = np.zeros((256, SIDE // 16, SIDE // 16), np.float32)
-        embedding[0] = cells[..., 0] / 255
-        write_lesson(tmp_path / "lessons", number, cells.repeat(16, 0).repeat(16, 1), embedding)
-    return lessons.LessonPool(tmp_path / "lessons")
+class FakeImages:
+    def __init__(self) -> None:
+        self.photographs, self.drawn = FakePool(3, False), FakePool(2, True)
 
-
-class FakeTeacher:
-    """A teacher that knows one square, and is as sure of it as it is told to be."""
-
-    def __init__(self, score: float) -> None:
-        self.score = score
-
-    def answer(self, embedding: torch.Tensor, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = torch.full((len(points), 3, SIDE // 4, SIDE // 4), -9.0)
-        logits[:, 1, 8:24, 4:16] = 9.0  # 64 rows and 48 columns of pixels
-        return logits, torch.tensor([[0.0, self.score, 0.0]]).repeat(len(points), 1)
+    def draw_scenes(self, rng: np.random.Generator) -> FakePool:
+        return self.drawn
 
 
 class TestTeacher:
@@ -118,87 +111,170 @@ class TestTeacher:
             teacher.Teacher(tmp_path / "none.pt")
 
 
-class TestLessons:
-    def test_images_and_embeddings_show_the_same_place(self, pool):
-        rng = np.random.default_rng(1)
-        mirrored = set()
-        for _ in range(60):
-            window = View(64, SIDE).window(rng)
-            drawn = pool.draw(rng, window, 2)
-            red = drawn.images[:, ::16, ::16, 0].float() / 255
-            assert torch.allclose(drawn.embeddings[:, 0], red, atol=1e-3)
-            assert torch.equal(window.cut(drawn.whole, 16), drawn.embeddings)
-            mirrored.add(round(float(drawn.whole[0, 0, 0, 0]), 3))
-        assert len(mirrored) == 6  # three lessons, each in two orientations
-
-    def test_they_are_written_once(self, tmp_path, micro_teacher):
-        materials = write_materials(tmp_path / "materials")
-        assert list(lessons.write_lessons(tmp_path / "l", materials, micro_teacher, 2)) == [1, 2]
-        with np.load(tmp_path / "l" / "000001.npz") as content:
-            image, embedding = content["image"], content["embedding"]
-        assert image.shape == (teacher.SIDE, teacher.SIDE, 3)
-        assert np.allclose(embedding, micro_teacher.embed(torch.from_numpy(image)[None])[0].numpy(), atol=0.01)
-        times = [path.stat().st_mtime_ns for path in sorted((tmp_path / "l").iterdir())]
-        assert list(lessons.write_lessons(tmp_path / "l", materials, micro_teacher, 2)) == [1, 2]
-        assert times == [path.stat().st_mtime_ns for path in sorted((tmp_path / "l").iterdir())]
-
-    def test_held_out_materials_are_not_used(self, tmp_path, micro_teacher):
-        materials = write_materials(tmp_path / "materials", held_out=True)
-        with pytest.raises(ConfigurationError, match="no cutout"):
-            next(lessons.write_lessons(tmp_path / "l", materials, micro_teacher, 2))
-
-    def test_an_empty_folder_is_refused(self, tmp_path):
-        with pytest.raises(ConfigurationError, match="no lessons"):
-            lessons.LessonPool(tmp_path)
+@pytest.fixture
+def asked(model, micro_teacher):
+    """The decoder that answers for the teacher."""
+    return targets.teacher_decoder(model, micro_teacher)
 
 
-class TestTaughtPrompts:
-    def test_masks_are_cut_out_of_the_window(self):
-        window = network.Window(64, SIDE, left=0, top=64)
-        found = distil.taught_prompts(np.random.default_rng(0), FakeTeacher(0.9), torch.zeros(1), window, 3)
-        assert found is not None
-        expected = np.zeros((64, 64), bool)
-        expected[:32, 16:64] = True
-        assert (found.regions == expected).mean() > 0.95  # a mask of 32 cells has blurred edges
-        assert all(region[int(y), int(x)] for region, (x, y) in zip(found.regions, found.clicks, strict=True))
-        assert found.targets.shape == (3, 16, 16)
+class TestTargets:
+    def test_the_decoder_answers_as_the_teacher_does(self, asked, micro_teacher):
+        embeddings = torch.randn(2, 256, 64, 64)
+        points = torch.rand(2, 3, 2) * 1024
+        found = targets.ask(asked, embeddings, points)
+        official = micro_teacher._model
+        for image in range(2):
+            sparse, dense = official.prompt_encoder(
+                points=(points[image][:, None], torch.ones(3, 1)), boxes=None, masks=None
+            )
+            with torch.no_grad():
+                masks, _ = official.mask_decoder(
+                    image_embeddings=embeddings[image : image + 1],
+                    image_pe=official.prompt_encoder.get_dense_pe(),
+                    sparse_prompt_embeddings=sparse,
+                    dense_prompt_embeddings=dense,
+                    multimask_output=True,
+                )
+            assert torch.allclose(found.logits[3 * image : 3 * image + 3, 1:], masks, atol=1e-3)
 
-    def test_an_unsure_teacher_gives_none(self):
-        window = network.Window(SIDE, SIDE)
-        assert distil.taught_prompts(np.random.default_rng(0), FakeTeacher(0.5), torch.zeros(1), window, 3) is None
+    @staticmethod
+    def answer(monkeypatch, scores):
+        """Let the teacher know three squares, and be as sure of them as it is told to be; (tries, 4) scores."""
+        logits = torch.full((len(scores), 4, SIDE // 4, SIDE // 4), -9.0)
+        for number in range(1, 4):
+            logits[:, number, : 4 * number, : 4 * number] = 9.0
+        answer = network.Prediction(logits, torch.tensor(scores), torch.ones(len(scores)))
+        monkeypatch.setattr(targets, "ask", lambda *_arguments: answer)
+
+    def test_only_masks_of_which_the_teacher_is_sure_are_taken(self, asked, monkeypatch):
+        sure, unsure = [0.0, 0.0, 0.9, 0.0], [0.9, 0.1, 0.1, 0.1]
+        self.answer(monkeypatch, [unsure, unsure, sure, unsure, unsure, unsure])
+        found = targets.taught_targets(asked, torch.zeros(1, 256, SIDE // 16, SIDE // 16), 2)
+        assert found.known.tolist() == [1, 0]
+        assert found.whole[0].sum() == 64
+        assert found.single[0].equal(found.whole[0])  # the teacher is not sure of its single mask
+
+    def test_candidates_are_taken_in_turn(self, asked, monkeypatch):
+        self.answer(monkeypatch, [[0.9, 0.9, 0.9, 0.9]] * 90)
+        found = targets.taught_targets(asked, torch.zeros(1, 256, SIDE // 16, SIDE // 16), 30)
+        assert set(found.whole.sum((1, 2)).tolist()) == {16, 64, 144}
+        assert found.known.all()
+
+    def test_scenes_give_their_objects_and_parts(self):
+        labels, parts = (torch.zeros(1, 64, 64, dtype=torch.uint8) for _ in range(2))
+        labels[0, 10:30, 10:30], labels[0, 40:60, 2:42] = 1, 7
+        parts[0, 12:20, 12:20] = 3
+        found = targets.scene_targets(labels, parts, 200)
+        assert set((4 * found.whole.sum((1, 2))).tolist()) == {400, 800, 64}  # a cell has four pixels
+        cells = (found.clicks / 4).long()
+        assert found.region()[torch.arange(200), cells[:, 1], cells[:, 0]].all()
+        assert found.known.all()
+        assert found.present.all()
+
+    def test_some_clicks_find_nothing(self):
+        labels = torch.zeros(1, 64, 64, dtype=torch.uint8)
+        labels[0, 10:30, 10:30] = 1
+        found = targets.scene_targets(labels, torch.zeros_like(labels), 400, absent_share=0.25)
+        absent = found.present == 0
+        assert 0.15 < absent.float().mean() < 0.35
+        assert not found.whole[absent].any()
+        pixels = (found.clicks / 2).long()
+        assert not labels[0, pixels[absent, 1], pixels[absent, 0]].any()
+
+    def test_a_scene_without_objects_teaches_nothing(self):
+        nothing = torch.zeros(1, 64, 64, dtype=torch.uint8)
+        assert not targets.scene_targets(nothing, nothing, 5).known.any()
+
+    def test_the_loss_counts_known_prompts_alone(self):
+        labels = torch.zeros(1, 64, 64, dtype=torch.uint8)
+        labels[0, 10:30, 10:30] = 1
+        known = targets.scene_targets(labels, torch.zeros_like(labels), 1)
+        unknown = targets.scene_targets(torch.zeros_like(labels), torch.zeros_like(labels), 1)
+        answer = network.Prediction(torch.randn(1, 4, 32, 32), torch.rand(1, 4), torch.randn(1))
+        twice = network.Prediction(*(torch.cat([x, x + 3]) for x in (answer.logits, answer.iou, answer.present)))
+        alone, _ = targets.target_loss(answer, known, torch.tensor([True]), True)
+        both, _ = targets.target_loss(twice, known.join(unknown), torch.tensor([True, True]), True)
+        assert torch.allclose(alone, both)
 
 
 class TestPhases:
     @staticmethod
     def settings(steps):
-        return Settings((Stage(views=(View(64, SIDE, 1, 2),), steps=steps),), optimizer="muon", warm_up=2, dense=False)
+        return Settings((Stage(views=(View(SIDE, SIDE),), steps=steps),), optimizer="muon", warm_up=2)
 
-    def test_embeddings_come_closer_to_the_teachers(self, model, pool):
-        trainer = distil.EmbeddingTrainer(model, self.settings(30), pool)
+    def test_embeddings_come_closer_to_the_teachers(self, model):
+        trainer = distil.DistilTrainer(model, self.settings(30), FakeImages(), distil.Mix(1, 1))
         losses = [trainer.step()["loss"] for _ in range(30)]
         assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
 
-    def test_masks_are_learned_from_lessons_and_scenes(self, model, pool):
-        example = example_from_scene(generate_scene(5, 64, 0.0))
-        trainer = distil.MaskTrainer(model, self.settings(8), lambda rng, view: example, pool, FakeTeacher(0.9))
+    def test_masks_are_learned_from_photographs_and_scenes(self, model, asked, monkeypatch):
+        logits = torch.full((12, 4, SIDE // 4, SIDE // 4), -9.0)
+        logits[..., 8:24, 4:16] = 9.0
+        answer = network.Prediction(logits, torch.full((12, 4), 0.9), torch.ones(12))
+        monkeypatch.setattr(targets, "ask", lambda *_arguments: answer)
+        trainer = distil.DistilTrainer(model, self.settings(8), FakeImages(), distil.Mix(1, 1, 4), asked)
         before = {name: value.clone() for name, value in model.named_parameters()}
         measured = [trainer.step() for _ in range(8)]
-        taught = [step for step in measured if "error" in step]
-        assert 0 < len(taught) < 8
-        assert all(step["loss"] > 0 for step in measured)
+        assert all(step["masks"] > 0 for step in measured)
+        assert {"click", "box", "click_best", "box_photographs", "error"} <= measured[0].keys()
+        assert any("click2" in step for step in measured)
         changed = {name.split(".")[0] for name, value in model.named_parameters() if not value.equal(before[name])}
         assert changed == {"image_encoder", "sam_prompt_encoder", "sam_mask_decoder", "no_mem_embed"}
+
+    def test_the_gradient_of_rounds_equals_that_of_their_sum(self, model, asked, monkeypatch):
+        """The encoder gets the gradients of the decoder's graphs, which are freed one by one."""
+        trainer = distil.DistilTrainer(model, self.settings(8), FakeImages(), distil.Mix(1, 1, 2), asked)
+        window = network.Window(SIDE, SIDE)
+        network.set_window(model, window)
+        pool = trainer._images.drawn
+        features = network.encode(model, network.normalise(pool.tensors["image"]), window)
+        found = targets.scene_targets(pool.tensors["labels"], pool.tensors["parts"], 2)
+        points, labels, _ = trainer._first_prompts(found, window)
+        answer = network.decode(model, features.repeat(2), points, labels, None, window)
+        loss, _ = targets.target_loss(answer, found, (labels == -2).any(1), True)
+        maps = (features.embedding, *features.high_res)
+        expected = torch.autograd.grad(loss, maps)
+        monkeypatch.setattr(distil, "_ROUND_SHARES", (1.0, 0.0, 0.0))
+        monkeypatch.setattr(trainer, "_first_prompts", lambda *_arguments: (points, labels, (labels == 2).any(1)))
+        gradients, measured = trainer._learn_masks(np.random.default_rng(0), features, found, window)
+        assert torch.allclose(measured["masks"], loss)
+        for ours, theirs in zip(gradients, expected, strict=True):
+            assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+NEEDED = ["--teacher", "t.pt", "--materials", "m", "--init", "i.pt"]
 
 
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        (["--rate", "0"], "--rate"), (["--lessons", "0"], "--lessons"), (["--prompts", "1"], "--prompts"),
-        (["--embeddings", "512:3m"], "1024"), (["--masks", "x"], "cannot read the stage"), (["--seed", "-1"], "--seed"),
+        (["--rate", "0"], "--rate"), (["--photographs", "0"], "--photographs"), (["--prompts", "1"], "--prompts"),
+        (["--images", "1"], "--images"), (["--masks", "x"], "cannot read --masks"), (["--seed", "-1"], "--seed"),
+        (["--device", "cuda:99"], "--device"), ([], "collect the materials"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(tmp_path, option, expected):
-    needed = ["--teacher", "t.pt", "--materials", "m", "--init", "i.pt", "--out", str(tmp_path / "out")]
     with pytest.raises(ConfigurationError, match=expected):
-        distil_command.main([*needed, *option])
+        distil_command.main([*NEEDED, "--out", str(tmp_path / "out"), *option])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_the_command_runs_both_phases_and_resumes(tmp_path, model, micro_teacher, monkeypatch, capsys):
+    materials = write_materials(tmp_path / "materials")
+    trainer = distil.DistilTrainer(model, TestPhases.settings(1), FakeImages(), distil.Mix(1, 1))
+    trainer.export(tmp_path / "init.pt")
+    monkeypatch.setattr(distil_command, "Teacher", lambda _path: micro_teacher)
+    out = tmp_path / "out"
+    arguments = [
+        "--teacher", "t.pt", "--materials", str(materials), "--init", str(tmp_path / "init.pt"), "--out", str(out),
+        "--photographs", "1", "--composites", "1", "--drawn", "1", "--images", "2", "--prompts", "2",
+        "--embeddings", "1", "--masks", "1", "--device", "cpu", "--workers", "1",
+    ]  # fmt: skip
+    assert distil_command.main(arguments) == 0
+    assert {path.name for path in out.iterdir()} == {"embeddings", "masks"}  # the files of the images are gone
+    first = (out / "masks" / "sam2.1_hiera_micro.pt").read_bytes()
+    assert "relative error" in capsys.readouterr().out
+    assert distil_command.main(arguments) == 0
+    assert "resuming at step 1" in capsys.readouterr().out
+    assert (out / "masks" / "sam2.1_hiera_micro.pt").read_bytes() == first

@@ -194,3 +194,45 @@ class TestMemoryTrainer:
         assert [path.name for path in tmp_path.iterdir()] == ["0.npz"]
         assert torch.equal(drawn.embedding, kept.embedding)
         assert np.array_equal(drawn.labels, kept.labels)
+
+
+class TestCommand:
+    @pytest.mark.parametrize(
+        ("option", "expected"),
+        [
+            (["--rate", "0"], "--rate"), (["--clips", "0"], "--clips"), (["--tracks", "0"], "--tracks"),
+            (["--workers", "-1"], "--workers"), (["--stages", "1:3m"], "cannot read the stage"),
+            (["--device", "cuda:99"], "--device"),
+        ],
+    )  # fmt: skip
+    def test_wrong_options_are_refused(self, trainer_module, tmp_path, option, expected):
+        from triton_sam.train import memory_command
+
+        with pytest.raises(ConfigurationError, match=expected):
+            memory_command.main(["--init", "i.pt", "--out", str(tmp_path / "out"), *option])
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_it_trains_the_memory_half_alone(self, trainer_module, tmp_path, monkeypatch, workers):
+        import torch
+
+        from triton_sam.export.sam2.model import build_model
+        from triton_sam.train import memory, memory_command, schedule
+
+        monkeypatch.setattr(memory_command, "_FITTED", 1)
+        monkeypatch.setattr(memory_command, "_measurer", lambda _model: lambda: 0.5)
+        model = build_model("sam2.1_hiera_micro.yaml", memory_command.SIDE)
+        schedule.save({"model": schedule.cast(model.state_dict())}, tmp_path / "init.pt")
+        arguments = ["--init", str(tmp_path / "init.pt"), "--out", str(tmp_path / "out"), "--device", "cpu"]
+        arguments += ["--stages", "2:1", "--clips", "1", "--tracks", "1", "--workers", str(workers)]
+        assert memory_command.main(arguments) == 0
+        assert (tmp_path / "out" / "clips").exists() == (workers == 0)
+        before, after = (
+            torch.load(path, weights_only=True)["model"]
+            for path in (tmp_path / "init.pt", tmp_path / "out" / "sam2.1_hiera_micro.pt")
+        )
+        trained = {name for name, _ in (*memory.memory_parameters(model), *memory.object_head(model))}
+        changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+        assert changed
+        assert changed <= trained | {"mask_downsample.weight", "mask_downsample.bias"}  # prepare_memory sets them

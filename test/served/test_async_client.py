@@ -11,8 +11,8 @@ from support.session_server import IMAGES_IN_CACHE
 from triton_sam import AsyncSAM2TritonClient, SAM2TritonClient, ServerUnreachableError
 
 POINTS = [[[60 + 25 * number, 180]] for number in range(16)]
-LOW = {"points_per_side": 3, "pred_iou_thresh": 0.1, "stability_score_thresh": 0.5}
-"""The demo model rates its masks low."""
+LOW = {"points_per_side": 3, "pred_iou_thresh": 0.0, "stability_score_thresh": 0.0}
+"""The light encoder's masks have no meaning, so every one passes."""
 
 
 @pytest.fixture(params=["http", "grpc"])

@@ -58,29 +58,6 @@ class Teacher:
             embeddings: Tensor = self._model.image_encoder(network.normalise(images))
         return embeddings.float()
 
-    @torch.inference_mode()
-    def answer(self, embedding: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Answer a click at each of N points of an image.
-
-        Args:
-            embedding: (256, 64, 64), of embed.
-            points: (N, 2), x and y in pixels.
-
-        Returns:
-            Three masks as logits (N, 3, 256, 256), and their scores (N, 3), about 0..1.
-        """
-        prompts = self._model.prompt_encoder
-        labels = torch.ones(len(points), 1)
-        sparse, dense = prompts(points=(points[:, None], labels), boxes=None, masks=None)
-        logits, scores = self._model.mask_decoder(
-            image_embeddings=embedding[None].float(),
-            image_pe=prompts.get_dense_pe(),
-            sparse_prompt_embeddings=sparse,
-            dense_prompt_embeddings=dense,
-            multimask_output=True,
-        )
-        return logits, scores
-
     def decoder_state(self) -> dict[str, Tensor]:
         """Return the weights of the prompt encoder and of the mask decoder, by their names in SAM2."""
         state = {}

@@ -68,15 +68,15 @@ def filled_each(rings: Iterable[Any], shape: tuple[int, ...]) -> BoolArray:
 
 
 def near(mask: BoolArray, other: BoolArray, pixels: int = 1) -> bool:
-    """Whether the masks differ only within so many pixels of an edge."""
+    """Whether the masks differ only within so many pixels of an edge. The border of the image is an edge, too."""
     grown, shrunk = mask.copy(), mask.copy()
     for _ in range(pixels):
-        grown, shrunk = _dilated(grown), ~_dilated(~shrunk)
+        grown, shrunk = _dilated(grown), ~_dilated(~shrunk, True)
     return bool((other <= grown).all() and (shrunk <= other).all())
 
 
-def _dilated(mask: BoolArray) -> BoolArray:
-    padded = np.pad(mask, 1)
+def _dilated(mask: BoolArray, outside: bool = False) -> BoolArray:
+    padded = np.pad(mask, 1, constant_values=outside)
     parts = [padded[y : y + mask.shape[0], x : x + mask.shape[1]] for y in range(3) for x in range(3)]
     return np.logical_or.reduce(parts)
 

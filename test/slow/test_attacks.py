@@ -15,7 +15,8 @@ HEALTH, CLICK = 0.5, 2.0
 """Seconds within which the service answers another user while it is attacked, on two cores without other work."""
 ALLOWANCE = 4
 """How many times as long it may take here: other programs may use the cores, and some attacks stalled for minutes."""
-MEMORY = 1_000_000_000
+MEMORY = 1_200_000_000
+"""Bytes. Full-size masks alone may take 0.9 GB: 64 megapixels with 14 bytes each (--work-megapixels)."""
 AFTERWARDS = 5.0
 """Seconds after an attack until everything is as before."""
 LONG = [

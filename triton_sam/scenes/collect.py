@@ -133,7 +133,7 @@ def collect(
         roots: folders in which packages are looked for: "/" for installed Debian packages, folders of unpacked ones.
         forbidden: SHA-256 of files that must not be collected, since they are for evaluation.
         limit: maximum number of materials of one source.
-        photographs: folders with further photographs of any size and licence; each is a source with its name.
+        photographs: folders with further photographs of any size and licence. Each folder is a source, named after it.
 
     Returns:
         The materials, in the order of the manifest.

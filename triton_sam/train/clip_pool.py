@@ -20,7 +20,7 @@ class ClipPool:
     """Training clips with their maps on the device of a model.
 
     Args:
-        folder: folder for files of 10 MB for each clip, which the run needs no longer after the wait.
+        folder: folder for the files, 10 MB for each clip. The run does not need them after fill().
         model: the SAM2Base that encodes.
         count: number of clips; each needs 20 MB of the device's memory.
 

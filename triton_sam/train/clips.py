@@ -54,7 +54,7 @@ class Track:
 
 
 def map_clip(model: nn.Module, clip: Clip) -> MappedClip:
-    """Run the image encoder on all frames of a clip, one after the other."""
+    """Run the image encoder on all frames of a clip."""
     window = network.Window(clip.images.shape[1], clip.images.shape[1])
     no_memory: Tensor = model.no_mem_embed.detach().view(1, -1, 1, 1)  # type: ignore[operator]
     images = torch.from_numpy(np.ascontiguousarray(clip.images)).to(no_memory.device)
@@ -133,13 +133,17 @@ def targets(tracks: list[Track], frames: int) -> Tensor:
 
 def first_masks(tracks: list[Track]) -> Tensor:
     """Return the true masks of the first frames, float32 (B, 1, S, S), on the maps' device."""
-    masks = torch.from_numpy(np.stack([t.clip.labels[t.start] == t.number for t in tracks]))[:, None].float()
+    masks = torch.from_numpy(np.stack(_first_regions(tracks)))[:, None].float()
     return masks.to(tracks[0].clip.embedding.device)
+
+
+def _first_regions(tracks: list[Track]) -> list[NDArray[np.bool_]]:
+    return [track.clip.labels[track.start] == track.number for track in tracks]
 
 
 def first_prompt(rng: np.random.Generator, tracks: list[Track], kind: str) -> FirstPrompt:
     """Draw the prompts of the first frames, on the maps' device: a "box" drawn in haste, or a "click"."""
-    regions = [track.clip.labels[track.start] == track.number for track in tracks]
+    regions = _first_regions(tracks)
     device = tracks[0].clip.embedding.device
     if kind == "click":
         points = np.stack([click_inside(rng, region) for region in regions])[:, None]

@@ -41,6 +41,11 @@ def training_seeds(first: int, count: int) -> range:
     return range(first, first + count)
 
 
+def spread(seed: int) -> float:
+    """Return a number of 0..1 for a seed; those of successive seeds are spread evenly."""
+    return seed * 0.6180339887 % 1  # multiples of the golden ratio
+
+
 DrawScene = Callable[[int, int, float], Scene]
 """A function (seed, side in pixels, difficulty) that returns a scene."""
 
@@ -71,10 +76,9 @@ def write_shard(
         ConfigurationError: a seed is negative or held out.
         OSError: the file cannot be written.
     """
-    scenes = []
-    for seed in training_seeds(first_seed, SHARD_SIZE):
-        share = (seed * 0.6180339887) % 1  # multiples of the golden ratio are spread evenly
-        scenes.append(draw(seed, size, difficulty[0] + share * (difficulty[1] - difficulty[0])))
+    easiest, hardest = difficulty
+    seeds = training_seeds(first_seed, SHARD_SIZE)
+    scenes = [draw(seed, size, easiest + spread(seed) * (hardest - easiest)) for seed in seeds]
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as partial, partial.open("wb") as stream:
         arrays = {
@@ -175,9 +179,9 @@ class ScenePool:
         return Example(images[number], labels[number], parts[number], self._complete)
 
 
-def example_from_scene(scene: Scene) -> Example:
-    """Return a scene as an example without augmentation."""
-    return Example(scene.image, scene.labels, scene.parts)
+def example_from_scene(scene: Scene, complete: bool = True) -> Example:
+    """Return a scene as an example without augmentation; `complete`: see Example."""
+    return Example(scene.image, scene.labels, scene.parts, complete)
 
 
 def augment(

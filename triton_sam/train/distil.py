@@ -173,10 +173,6 @@ class DistilTrainer(Trainer):
             measured[kind], measured[f"{kind}_best"] = iou[chosen, 0].mean(), iou[chosen, 1:].amax(1).mean()
             measured[f"{kind}_photographs"] = iou[chosen & photographs, 0].mean()
 
-    def autocast(self) -> Any:
-        """Return a context that computes in bfloat16 if the settings say so."""
-        return torch.autocast(self.settings.device.split(":")[0], torch.bfloat16, enabled=self.settings.bf16)
-
 
 def _tinted(rng: np.random.Generator, images: Tensor) -> Tensor:
     """Normalise images, uint8 (B, S, S, 3), and change the contrast and colour of each: masks survive that."""

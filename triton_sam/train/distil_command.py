@@ -156,7 +156,7 @@ def _settings(options: argparse.Namespace, device: str, phase: str, rate: float,
     length = parse_length(getattr(options, phase))
     if length is None:
         raise ConfigurationError(f"cannot read --{phase} {getattr(options, phase)!r}: write it like 5m or 600")
-    stage = Stage(views=(View(SIDE, SIDE, options.images, options.prompts),), **length)
+    stage = Stage(views=(View(SIDE, SIDE),), **length)
     return Settings((stage,), options.seed, "muon", rate, warm_up=_WARM_UP, hold=hold, device=device, bf16=options.bf16)
 
 

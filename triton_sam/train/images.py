@@ -16,7 +16,7 @@ import numpy as np
 from ..scenes.composites import generate_composite
 from ..scenes.materials import Materials
 from ..scenes.scenes import generate_scene
-from .dataset import Example, augment, resize_example, training_seeds
+from .dataset import Example, augment, example_from_scene, resize_example, spread, training_seeds
 from .pools import Arrays, Pool
 from .teacher import SIDE, Teacher
 
@@ -50,7 +50,7 @@ class Images:
     """The images of a run on its device, with the teacher's embeddings.
 
     Args:
-        folder: folder for files of 3 MB for each image, which the run needs no longer after the wait.
+        folder: folder for the files, 3 MB for each image. The run does not need them after fill().
         amounts: the numbers of images.
         device: the torch device, which needs 5 MB for each image.
 
@@ -76,7 +76,7 @@ class Images:
         pools = (self.photographs, self.composites, self.drawn)
         for pool in pools:
             pool.start(executor, materials)
-        return all(pool.take(teacher, should_stop) for pool in pools)
+        return all(pool.take(teacher.embed, should_stop) for pool in pools)
 
     def draw_scenes(self, rng: np.random.Generator) -> Pool:
         """Return the composites or the drawn scenes, by chance, in proportion to their numbers."""
@@ -108,19 +108,15 @@ def _materials(folder: Path) -> Materials:
 @lru_cache(1)  # the views of a scene follow each other
 def _composite(folder: Path, number: int) -> Example:
     (seed,) = training_seeds(_FIRST_SEED + number, 1)
-    scene = generate_composite(_materials(folder), seed, _SCENE_SIDE, _difficulty(seed))
-    return Example(scene.image, scene.labels, scene.parts, complete=False)
+    scene = generate_composite(_materials(folder), seed, _SCENE_SIDE, spread(seed))
+    return example_from_scene(scene, complete=False)
 
 
 @lru_cache(1)
 def _drawn(number: int) -> Example:
     (seed,) = training_seeds(_FIRST_SEED + number, 1)
-    scene = generate_scene(seed, _SCENE_SIDE, _difficulty(seed))
-    return Example(scene.image, scene.labels, scene.parts)
-
-
-def _difficulty(seed: int) -> float:
-    return seed * 0.6180339887 % 1  # multiples of the golden ratio are spread evenly
+    scene = generate_scene(seed, _SCENE_SIDE, spread(seed))
+    return example_from_scene(scene)
 
 
 def _view(number: int, example: Example) -> Arrays:

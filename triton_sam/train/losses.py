@@ -66,7 +66,9 @@ def offset_loss(embedding: Tensor) -> Tensor:
     return OFFSET_WEIGHT * (embedding.mean((0, 2, 3)) ** 2).mean()
 
 
-def prompt_loss(prediction: Prediction, target: Tensor, present: Tensor, ambiguous: Tensor) -> tuple[Tensor, Tensor]:
+def prompt_loss(
+    prediction: Prediction, target: Tensor, present: Tensor, ambiguous: Tensor, known: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return the loss of one decoder call.
 
     The single mask is always trained. Of the three multimasks, only the one with the smallest loss gets a gradient,
@@ -74,19 +76,22 @@ def prompt_loss(prediction: Prediction, target: Tensor, present: Tensor, ambiguo
 
     Args:
         prediction: the decoder's answers to P prompts.
-        target: (P, H, W), the share of each cell that the object covers, 0..1.
+        target: (P, H, W), the share of each cell that the object covers, 0..1; or (P, 4, H, W), one for each mask.
         present: (P,), 1 if the prompt points at an object, else 0.
         ambiguous: bool (P,), True if the prompt is a single click.
+        known: (P,), 0 for a prompt that does not count, else 1; None: all count.
 
     Returns:
         The loss, a scalar, and the IoU of each mask, (P, 4).
     """
-    targets = target[:, None].expand_as(prediction.logits)
+    targets = (target if target.ndim == 4 else target[:, None]).expand_as(prediction.logits)
+    known = torch.ones_like(present) if known is None else known
     per_mask = mask_costs(prediction.logits, targets)
     iou = mask_iou(prediction.logits, targets)
     weight = torch.where(ambiguous, 1.0, MULTIMASK_WEIGHT_LATER)
     mask_loss = per_mask[:, 0] + weight * per_mask[:, 1:].amin(1)
     score_loss = (prediction.iou - iou).abs().mean(1)
-    object_loss = F.binary_cross_entropy_with_logits(prediction.present, present)
-    count = present.sum().clamp(min=1)
-    return ((mask_loss + score_loss) * present).sum() / count + object_loss, iou
+    object_loss = F.binary_cross_entropy_with_logits(prediction.present, present, known, reduction="sum")
+    counted = present * known
+    loss = ((mask_loss + score_loss) * counted).sum() / counted.sum().clamp(min=1)
+    return loss + object_loss / known.sum().clamp(min=1), iou

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from ..scenes.clip import FRAMES
-from .losses import DICE_WEIGHT, FOCAL_WEIGHT, dice_loss, focal_loss, mask_iou
+from .losses import mask_costs, mask_iou
 
 _TRAINED = ("memory_attention.", "memory_encoder.", "obj_ptr_proj.", "obj_ptr_tpos_proj.")
 _TRAINED_TENSORS = ("maskmem_tpos_enc", "no_obj_ptr", "no_obj_embed_spatial")
@@ -295,7 +295,7 @@ def track_loss(
         answer = tracker.step(number, frames[number], visible[number][:, None] if easy else None)
         target = targets[number][:, None].expand_as(answer.logits)
         logits = answer.logits.clamp(-32, 32)
-        per_mask = FOCAL_WEIGHT * focal_loss(logits, target) + DICE_WEIGHT * dice_loss(logits, target)
+        per_mask = mask_costs(logits, target)
         each = 0.5 * per_mask.mean(1) + 0.5 * per_mask.amin(1)
         seen = visible[number]
         losses.append((each * seen).sum() / seen.sum().clamp(min=1))

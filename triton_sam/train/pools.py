@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..errors import ConfigurationError
-from .teacher import Teacher
 
 _CHUNK = 12  # examples of a task
 _EMBEDDED = 8  # images that the teacher embeds at a time
@@ -31,10 +30,12 @@ Arrays = Mapping[str, NDArray[np.uint8]]
 """The arrays of an example, by name."""
 Draw = Callable[[Path, int], Arrays]
 """A function (folder of the materials, number) that returns the arrays of an example. Processes import it by name."""
+Embed = Callable[[Tensor], Tensor]
+"""A function that turns images, uint8 (B, S, S, 3), into embeddings (B, C, h, w) on the same device."""
 
 
 class Pool:
-    """Examples on a device, and the teacher's embeddings of their images.
+    """Examples on a device, and embeddings of their images.
 
     Args:
         folder: folder of the files, created if needed.
@@ -73,11 +74,11 @@ class Pool:
             numbers = range(first, min(first + _CHUNK, self._count))
             self._tasks[executor.submit(_draw_chunk, self._draw, materials, self._paths, numbers)] = numbers
 
-    def take(self, teacher: Teacher | None, should_stop: Callable[[], bool]) -> bool:
-        """Wait for the examples, copy them to the device, and let the teacher embed them.
+    def take(self, embed: Embed | None, should_stop: Callable[[], bool]) -> bool:
+        """Wait for the examples, copy them to the device, and embed their images.
 
         Args:
-            teacher: the teacher, on the device; None: nothing is embedded.
+            embed: embeds images; None: nothing is embedded.
             should_stop: asked while waiting; True ends the wait.
 
         Returns:
@@ -91,8 +92,8 @@ class Pool:
                 if should_stop():
                     return False
             self._copy(task, slice(numbers.start, numbers.stop))
-            if teacher is not None:
-                self._embed(teacher, numbers)
+            if embed is not None:
+                self._embed(embed, numbers)
         self._tasks.clear()
         return True
 
@@ -106,10 +107,10 @@ class Pool:
         for name, tensor in self.tensors.items():
             tensor[part] = torch.from_numpy(np.array(self._files[name][part])).to(self._device)
 
-    def _embed(self, teacher: Teacher, numbers: range) -> None:
+    def _embed(self, embed: Embed, numbers: range) -> None:
         for first in range(numbers.start, numbers.stop, _EMBEDDED):
             part = slice(first, min(first + _EMBEDDED, numbers.stop))
-            found = teacher.embed(self.tensors["image"][part])
+            found = embed(self.tensors["image"][part])
             if len(self.embeddings) == 0:
                 self.embeddings = found.new_empty((self._count, *found.shape[1:]), dtype=torch.float16)
             self.embeddings[part] = found.half()
@@ -124,7 +125,7 @@ class Pool:
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield an executor of `count` processes, which draw with one thread each. What is not begun at the end is left."""
+    """Yield an executor of `count` processes that draw with one thread each. At the end, it cancels waiting tasks."""
     executor = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_prepare_worker)
     try:
         yield executor
@@ -146,4 +147,4 @@ def _draw_chunk(draw: Draw, materials: Path, paths: Mapping[str, str], numbers: 
             files[name][number] = array
 
 
-__all__ = ["Arrays", "Draw", "Pool", "workers"]
+__all__ = ["Arrays", "Draw", "Embed", "Pool", "workers"]

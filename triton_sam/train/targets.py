@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from . import network
-from .losses import MULTIMASK_WEIGHT_LATER, mask_costs, mask_iou
+from .losses import prompt_loss
 from .prompts import CELL
 from .teacher import Teacher, adopt_decoder
 from .tensor_prompts import click_inside
@@ -150,9 +150,7 @@ def _weights(maps: Tensor) -> Tensor:
 
 
 def target_loss(answer: network.Prediction, targets: Targets, ambiguous: Tensor, first: bool) -> tuple[Tensor, Tensor]:
-    """Return the loss of one decoder call, and the IoU of each mask, (P, 4).
-
-    It is losses.prompt_loss with another target for the single mask, and without the prompts that are not known.
+    """Return losses.prompt_loss() of one decoder call, with the target of each mask.
 
     Args:
         answer: the decoder's answers to P prompts.
@@ -162,14 +160,7 @@ def target_loss(answer: network.Prediction, targets: Targets, ambiguous: Tensor,
     """
     single = torch.where((ambiguous & first)[:, None, None], targets.single, targets.whole)
     masks = torch.stack([single, *3 * [targets.whole]], 1)
-    costs, iou = mask_costs(answer.logits, masks), mask_iou(answer.logits, masks)
-    weight = torch.where(ambiguous, 1.0, MULTIMASK_WEIGHT_LATER)
-    mask_loss = costs[:, 0] + weight * costs[:, 1:].amin(1)
-    score_loss = (answer.iou - iou).abs().mean(1)
-    object_loss = F.binary_cross_entropy_with_logits(answer.present, targets.present, reduction="none")
-    counted = targets.present * targets.known
-    loss = ((mask_loss + score_loss) * counted).sum() / counted.sum().clamp(min=1)
-    return loss + (object_loss * targets.known).sum() / targets.known.sum().clamp(min=1), iou
+    return prompt_loss(answer, masks, targets.present, ambiguous, targets.known)
 
 
 __all__ = ["Targets", "ask", "scene_targets", "target_loss", "taught_targets", "teacher_decoder"]

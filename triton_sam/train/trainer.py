@@ -129,14 +129,17 @@ class Trainer:
         rng = np.random.default_rng([self.settings.seed, self.progress.step])
         batch = self._draw_batch(rng, self.draw_view(rng), 0.05)
         network.set_window(self.model, batch.window)
-        dtype = torch.bfloat16 if self.settings.bf16 else torch.float32
-        with torch.autocast(self.settings.device.split(":")[0], dtype, enabled=self.settings.bf16):
+        with self.autocast():
             features = network.encode(self.model, network.normalise(batch.images), batch.window)
             loss, measured = self.run_rounds(rng, features, batch)
         dense = self.affinity.loss(features.float(), batch.labels, rng)
         loss = loss + max(_MIN_DENSE_WEIGHT, 1 - self.progress.share_done(self.settings.stages)) * dense
         self.learn(loss)
         return {"loss": float(loss.detach()), "dense": float(dense.detach()), **measured}
+
+    def autocast(self) -> torch.autocast:
+        """Return a context that computes in bfloat16 if the settings say so."""
+        return torch.autocast(self.settings.device.split(":")[0], torch.bfloat16, enabled=self.settings.bf16)
 
     def draw_view(self, rng: np.random.Generator) -> View:
         """Draw one of the views of the current stage."""

@@ -24,23 +24,21 @@ from triton_sam.train import clip_pool, images
 SHAPES = {"image": (8, 8, 3)}
 
 
-class FakeTeacher:
-    """Embeds an image as its mean."""
-
-    def embed(self, batch: torch.Tensor) -> torch.Tensor:
-        return batch.float().mean((1, 2, 3))[:, None, None, None]
+def mean(batch: torch.Tensor) -> torch.Tensor:
+    """Embed each image as its mean."""
+    return batch.float().mean((1, 2, 3))[:, None, None, None]
 
 
-def filled(folder: Path, draw: pools.Draw, count: int, teacher=None, should_stop=lambda: False) -> pools.Pool | None:
+def filled(folder: Path, draw: pools.Draw, count: int, embed=None, should_stop=lambda: False) -> pools.Pool | None:
     pool = pools.Pool(folder, draw, SHAPES, count, "cpu")
     with pools.workers(1) as executor:
         pool.start(executor, folder)
-        return pool if pool.take(teacher, should_stop) else None
+        return pool if pool.take(embed, should_stop) else None
 
 
 class TestPool:
     def test_processes_draw_every_image(self, tmp_path):
-        pool = filled(tmp_path, draw_number, 30, FakeTeacher())
+        pool = filled(tmp_path, draw_number, 30, mean)
         assert pool.tensors["image"][:, 0, 0, 0].tolist() == list(range(30))
         assert pool.embeddings.flatten().tolist() == list(range(30))
         drawn = pool.draw(np.random.default_rng(0), 500)
@@ -72,7 +70,7 @@ class TestImages:
 
     def test_the_first_view_of_a_drawn_scene_shows_all_of_it(self):
         view, part = images.draw_scene(Path(), 0), images.draw_scene(Path(), 1)
-        scene = generate_scene(images._FIRST_SEED, 512, images._difficulty(images._FIRST_SEED))
+        scene = generate_scene(images._FIRST_SEED, 512, images.spread(images._FIRST_SEED))
         numbers, areas = np.unique(scene.labels, return_counts=True)
         assert [areas.tolist(), numbers.tolist()] == [
             found.tolist() for found in reversed(np.unique(view["labels"], return_counts=True))

@@ -242,6 +242,7 @@ def test_unknown_weights_leave_contenders_out_with_a_reason(running):
     assert sum("--weights" in note for note in found.notes) == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_bf16_by_torch_and_by_openvino(running, repository):
     """OpenVINO is no part of the environment for tests, so the note says how to install it where it is missing."""

@@ -144,7 +144,7 @@ def test_the_official_words_work_on_a_real_server(url):
 @pytest.mark.parametrize(
     ("protocol", "frame"),
     [
-        ("http", 31),
+        pytest.param("http", 31, marks=pytest.mark.nightly),
         ("grpc", 3),
         pytest.param("http", 3, marks=pytest.mark.nightly),
         pytest.param("grpc", 31, marks=pytest.mark.nightly),

@@ -53,7 +53,7 @@ def video(tmp_path_factory, video_models):
     )
 
 
-@pytest.fixture(params=[pytest.param("process", marks=pytest.mark.nightly), "http", "grpc"])
+@pytest.fixture(params=["grpc", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("process", "http"))])
 def transport(request, video):
     if request.param == "process":
         from support.video_export import FAMILY

@@ -21,7 +21,7 @@ from triton_sam.masks.rle import rle_to_mask
 # The export of the models takes most of a minute.
 pytestmark = [pytest.mark.export, pytest.mark.slow]
 psutil = pytest.importorskip("psutil")
-SESSIONS, FRAMES_EACH = 32, 5
+SESSIONS, FRAMES_EACH = 32, 3
 SETTLED, LONG, BLOCK = 200, 10_000 if os.environ.get("TRITON_SAM_SOAK") == "full" else 1000, 100
 """Frames until memory is compared, all frames of the long session, and the frames of one median."""
 GROWTH = 1.01

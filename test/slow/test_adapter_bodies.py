@@ -21,7 +21,7 @@ from triton_sam.service.adapters.registry import ADAPTERS
 
 pytestmark = pytest.mark.slow
 
-BODIES = 500
+BODIES = 200
 
 
 @pytest.fixture(scope="module")

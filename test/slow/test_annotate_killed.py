@@ -37,7 +37,7 @@ def start(scenes: Path, out: Path, url: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_run_that_is_killed_often_equals_an_undisturbed_one(
     scenes: Path, service_triton: LocalServer, tmp_path: Path, kills: int
 ) -> None:

@@ -9,6 +9,9 @@ from support.attackers import upload
 pytest.importorskip("fastapi")
 from support.attacked_service import attacked_service
 
+from triton_sam._common.bundle import bundled
+from triton_sam.local_server import LocalServer
+
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(600)]
 
 HEALTH, CLICK = 0.5, 2.0
@@ -27,18 +30,24 @@ STOP = 8.0
 """Seconds between SIGTERM and the end of the service."""
 
 
+@pytest.fixture(scope="module")
+def triton():
+    """A server of this file alone, which ends before the large servers of the same process start."""
+    with LocalServer(bundled("model_repository"), models=["sam2"]) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("attack", "seconds"),
     [
         ("keys", 6),
-        ("slow-bodies", 12),
         ("masks", 15),
         ("flood", 8),
         *(pytest.param(*attack, marks=pytest.mark.nightly) for attack in LONG),
     ],
 )
-def test_another_user_hardly_notices(service_triton, images, tmp_path, attack, seconds):
-    with attacked_service(service_triton.grpc_url, tmp_path) as service:
+def test_another_user_hardly_notices(triton, images, tmp_path, attack, seconds):
+    with attacked_service(triton.grpc_url, tmp_path) as service:
         image = upload(service.url, (images / "shapes.jpg").read_bytes())
         service.watch(image, None, 2)
         with service.attack(attack, seconds) as attacker:
@@ -55,8 +64,8 @@ def test_another_user_hardly_notices(service_triton, images, tmp_path, attack, s
         assert max(after.clicks) < CLICK * ALLOWANCE / 2
 
 
-def test_the_service_ends_soon_under_load(service_triton, tmp_path):
-    with attacked_service(service_triton.grpc_url, tmp_path) as service, service.attack("masks", 40):
+def test_the_service_ends_soon_under_load(triton, tmp_path):
+    with attacked_service(triton.grpc_url, tmp_path) as service, service.attack("masks", 40):
         time.sleep(15)
         service.process.send_signal(signal.SIGTERM)
         began = time.monotonic()

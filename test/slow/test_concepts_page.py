@@ -183,6 +183,7 @@ def middle(mask: np.ndarray) -> tuple[int, int]:
     return int(columns[len(rows) // 2]), int(rows[len(rows) // 2])
 
 
+@pytest.mark.nightly
 def test_several_words_on_the_page(browser, service: RunningService, client: SAM2TritonClient, tmp_path: Path) -> None:
     """Two words in one search; then "more like this" on an instance of the second word keeps both words."""
     from support.running_browser import open_page

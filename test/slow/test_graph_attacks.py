@@ -108,8 +108,9 @@ def test_no_request_ends_the_process(
     print(f"\nONNX Runtime {answers[0]['version']}: {dict(counts)}, none ended the process")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_no_request_ends_the_server(families_server: Any, protocol: str) -> None:
     attack_server(families_server, protocol, PAIRS)
 

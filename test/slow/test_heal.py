@@ -100,7 +100,14 @@ def urls(server: LocalServer) -> list[tuple[str, str]]:
 
 @pytest.mark.alone  # it measures the time until the models are ready again
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model",
+    [
+        "sam2_decoder",
+        "sam2",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sam2_encoder", "sam2_preprocess")),
+    ],
+)
 def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, content: bytes, model: str) -> None:
     with SAM2TritonClient(server.grpc_url, timeout=PATIENCE) as client:
         client.set_image(content)

@@ -113,6 +113,7 @@ def placed(found: LargeObject) -> tuple[Any, Any]:
     return found.box, found.mask[y1 - top : y2 - top, x1 - left : x2 - left]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_a_slide_with_two_thousand_objects(slide: Callable[[int], Path]) -> None:
     path = slide(SIDE)

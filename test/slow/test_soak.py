@@ -96,6 +96,7 @@ def test_memory_stays_flat_with_many_images(small_cache_server):
     assert sizes[-1] < 1.05 * settled + (32 << 20)
 
 
+@pytest.mark.nightly
 def test_bad_requests_do_not_disturb_good_ones(small_cache_server):
     rng = np.random.default_rng(0)
     whole = draw_image(1)

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-MEMORY = 6 << 30
+MEMORY = 4 << 30
 """Address space of this process in bytes. Where a request needs more, ONNX Runtime must answer with an error."""
 
 

@@ -16,8 +16,9 @@ SHARED = ("families_server", "service_triton", "service", "micro_export", "video
 """Fixtures that take long or much memory. All files that use the same one run in the same process."""
 
 
-MUCH_MEMORY = ("test_concepts.py", "test_concepts_page.py", "test_containers_run.py")
-"""Files whose servers need much memory. They run in the same process, so one after the other."""
+MUCH_MEMORY = ("test_attacks.py", "test_concepts.py", "test_concepts_page.py", "test_containers_run.py")
+"""Files that run in the same process, so one after the other: their servers need much memory, or their tests run alone
+and would wait for minutes until the containers are built."""
 
 
 def group_by_fixtures(items: Sequence[pytest.Item]) -> None:

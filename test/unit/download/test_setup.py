@@ -27,7 +27,7 @@ from triton_sam.repository.onnx_header import read_metadata  # noqa: E402
     ("family", "package"),
     [
         pytest.param("edgetam", "timm", marks=pytest.mark.nightly),
-        ("mobilesam", "mobile_sam"),
+        pytest.param("mobilesam", "mobile_sam", marks=pytest.mark.nightly),
         pytest.param("samhq", "segment_anything_hq", marks=pytest.mark.nightly),
     ],
 )

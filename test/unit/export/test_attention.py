@@ -75,6 +75,7 @@ def test_smaller_numbers(graph, change, tolerance):
         assert np.abs(rough - exact).max() < tolerance * np.ptp(exact)
 
 
+@pytest.mark.nightly
 def test_the_option_for_standard_operators(tmp_path, capsys):
     from triton_sam.cli import main
 

@@ -220,7 +220,7 @@ def runner(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield verify.ClientRunner(video)
 
 
-@pytest.mark.parametrize("as_meta", [True, False])
+@pytest.mark.parametrize("as_meta", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_every_case(
     graphs: Graphs, runner: verify.ClientRunner, as_meta: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

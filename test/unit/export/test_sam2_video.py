@@ -38,7 +38,7 @@ TOLERANCE = 1e-4
     params=[
         (MICRO, 512),
         pytest.param((MICRO, 1024), marks=pytest.mark.nightly),
-        (TINY, 512),
+        pytest.param((TINY, 512), marks=pytest.mark.nightly),
         pytest.param((TINY_20, 512), marks=pytest.mark.nightly),
     ],
     ids=["micro", "micro at 1024", "tiny", "tiny of SAM2.0"],

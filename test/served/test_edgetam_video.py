@@ -44,6 +44,7 @@ def clip() -> list[Any]:
     return list(generate_clip(10_000_001, FRAMES).images)
 
 
+@pytest.mark.nightly
 def test_served_masks_equal_those_of_the_official_model(server: LocalServer, clip: list[Any]) -> None:
     reference = verify.ReferenceRunner(EdgeTamVideoReference(edgetam_micro_graphs().model, clip))
     size = clip[0].shape[1::-1]

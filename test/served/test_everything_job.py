@@ -58,7 +58,7 @@ def record(each) -> tuple:
         ),
         pytest.param(
             {"crop_n_layers": 1, "points_per_side": 3, "pred_iou_thresh": 0.2, "stability_score_thresh": 0.6},
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["grid", "refined", "crops"],

@@ -57,7 +57,7 @@ def is_accepted(triton, image_id: str) -> bool:
     ("more", "streams"),
     [
         ({}, 1),
-        pytest.param({"crop_n_layers": 1, "points_per_side": 3}, 5, marks=pytest.mark.slow),
+        pytest.param({"crop_n_layers": 1, "points_per_side": 3}, 5, marks=pytest.mark.nightly),
         pytest.param({"adaptive": True, "points_per_side": 7}, 2, marks=pytest.mark.slow),
     ],
     ids=["grid", "crops", "adaptive"],

@@ -123,7 +123,15 @@ def test_three_clients_segment_the_same_photo_at_once(server: Any, images: Path)
         assert (mask != expected).mean() < 1e-4, family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+OFFICIAL = (
+    "sam1",
+    "sam2",
+    "sam3",
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in FAMILIES if name in SMALL),
+)
+
+
+@pytest.mark.parametrize("family", OFFICIAL)
 def test_served_equals_the_official_predictor(server: Any, images: Path, family: str) -> None:
     with (
         SamTritonClient(server.grpc_url, family) as client,

@@ -216,6 +216,7 @@ def test_several_words_on_the_page(browser, service: RunningService, client: SAM
         ]
 
 
+@pytest.mark.nightly
 def test_examples_and_thresholds_by_rest(service: RunningService, client: SAM2TritonClient) -> None:
     contents = [picture(shift) for shift in (2, 3)]
     image, other = (service.upload(content, model="sam3")["id"] for content in contents)

@@ -74,6 +74,7 @@ def test_sixteen_threads_click_on_eight_images(small_cache_server):
     assert max(cache) <= IMAGES_IN_CACHE * IMAGE_BYTES
 
 
+@pytest.mark.nightly
 def test_memory_stays_flat_with_many_images(small_cache_server):
     sizes = []
     with SAM2TritonClient(small_cache_server.grpc_url, timeout=CALL_TIMEOUT) as client:

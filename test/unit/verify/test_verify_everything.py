@@ -120,7 +120,11 @@ def pair_of(family: str):
 
 @pytest.mark.export
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "package"), PACKAGES.items(), ids=PACKAGES)
+@pytest.mark.parametrize(
+    ("family", "package"),
+    [pytest.param(*each, marks=() if each[0] == "sam2" else pytest.mark.nightly) for each in PACKAGES.items()],
+    ids=PACKAGES,
+)
 def test_the_official_generators_find_the_same(family: str, package: str, images) -> None:
     """SAM2 has the weights of the built-in model, the others have random weights."""
     pytest.importorskip("torch")

@@ -22,6 +22,7 @@ from PIL import Image  # noqa: E402
 from support.concept_graphs import Arrays, assert_equal, detector_inputs, encode, find  # noqa: E402
 from support.conditions import settled  # noqa: E402
 from support.family_exports import FamilyExport, sam3_concepts  # noqa: E402
+from support.shared_servers import return_free_memory  # noqa: E402
 from support.video_export import write_video_models  # noqa: E402
 
 from triton_sam import (  # noqa: E402
@@ -87,6 +88,7 @@ def test_instances_equal_the_official_detector(exported: FamilyExport, server: L
         SAM2TritonClient(server.grpc_url, "sam3", timeout=300) as grpc,
     ):
         answered = answered_cases(reference, PHOTO)
+        return_free_memory()  # the servers need it now
         few = [case for case in answered if case.title in ("one word", "two words with both boxes")]
         asked = [("inside", inside, few), ("http", http, few), ("grpc", grpc, answered)]
         rows = [row for name, client, cases in asked for row in verify_concepts(cases, name, client, PHOTO)]

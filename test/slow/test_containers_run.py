@@ -35,6 +35,7 @@ from triton_sam._common.bundle import checkout
 yaml = pytest.importorskip("yaml")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,  # the images take five minutes
     pytest.mark.skipif(bool(containers.missing()), reason=containers.missing() or "-"),
     # Python's ssl module does not close a socket whose peer resets it before the handshake, as a port without a server
     # behind it does.
@@ -235,7 +236,6 @@ def test_new_weights_and_back(deployment: SimpleNamespace) -> None:
     np.testing.assert_array_equal(click(deployment.http, fresh=True), expected)
 
 
-@pytest.mark.nightly
 def test_a_second_server_goes_on_when_the_first_dies(deployment: SimpleNamespace) -> None:
     engine = deployment.engine
     expected = click(deployment.http)
@@ -251,7 +251,6 @@ def test_a_second_server_goes_on_when_the_first_dies(deployment: SimpleNamespace
     engine.run("stop", "--time", "40", engine.container("triton-second"))
 
 
-@pytest.mark.nightly
 def test_another_tag_of_triton(deployment: SimpleNamespace) -> None:
     """A new TRITON_TAG builds another image; the container is made anew, and its volumes stay."""
     engine = deployment.engine
@@ -271,7 +270,6 @@ def test_another_tag_of_triton(deployment: SimpleNamespace) -> None:
     assert engine.execute("triton", "cat", "/var/cache/triton-sam/engine") == "kept"
 
 
-@pytest.mark.nightly
 def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment: SimpleNamespace, tmp_path: Path) -> None:
     """scripts/run_triton.sh builds the image and starts a container, which scripts/infer_example.sh asks for a mask."""
     engine = deployment.engine
@@ -287,7 +285,6 @@ def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment: SimpleNamespace,
     assert engine.run("ps", "--all", "--quiet", "--filter", f"name={variables['CONTAINER_NAME']}") == ""
 
 
-@pytest.mark.nightly
 def test_the_image_for_processors(deployment: SimpleNamespace) -> None:
     """Profile `cpu`: Triton with the backend of the local server, in a container of its own with as few rights."""
     engine = deployment.engine

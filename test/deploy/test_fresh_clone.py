@@ -48,7 +48,6 @@ def test_the_container_chooses_models_of_a_fresh_clone_that_have_all_their_weigh
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_a_host_with_nothing_but_python_installs_the_local_server(tmp_path: Path) -> None:
     """The script makes .venv in the clone, from the package index."""
     python = shutil.which(f"python3.{sys.version_info[1]}", path=f"{sys.base_prefix}/bin")

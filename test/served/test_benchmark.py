@@ -243,7 +243,6 @@ def test_unknown_weights_leave_contenders_out_with_a_reason(running):
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_bf16_by_torch_and_by_openvino(running, repository):
     """OpenVINO is no part of the environment for tests, so the note says how to install it where it is missing."""
     pytest.importorskip("torch")

@@ -48,11 +48,16 @@ def clip() -> list[Any]:
 def test_served_masks_equal_those_of_the_official_model(server: LocalServer, clip: list[Any]) -> None:
     reference = verify.ReferenceRunner(EdgeTamVideoReference(edgetam_micro_graphs().model, clip))
     size = clip[0].shape[1::-1]
-    with SAM2VideoClient(server.grpc_url, model_type="edgetam", timeout=300) as client, client.open(clip) as video:
-        rows = list(verify.verify_video(reference, {"grpc": verify.ClientRunner(video)}, size, FRAMES))
-    assert [row.case for row in rows] == list(verify.cases(size, FRAMES))
+    urls = {"http": server.http_url, "grpc": server.grpc_url}
+    clients = {name: SAM2VideoClient(url, model_type="edgetam", timeout=300) for name, url in urls.items()}
+    videos = {name: client.open(clip) for name, client in clients.items()}
+    runners = {name: verify.ClientRunner(video) for name, video in videos.items()}
+    rows = list(verify.verify_video(reference, runners, size, FRAMES))
+    assert [row.case for row in rows] == [case for case in verify.cases(size, FRAMES) for _ in urls]
     assert [row for row in rows if not row.passes(verify.threshold(FRAMES))] == []
     assert min(row.visible for row in rows) > 0.5
+    for each in (*videos.values(), *clients.values()):
+        each.close()
 
 
 def test_a_killed_process_goes_on_with_equal_masks(server: LocalServer, clip: list[Any]) -> None:

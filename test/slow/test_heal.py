@@ -23,7 +23,8 @@ SECONDS_TO_HEAL = 10.0
 more than a third of it, the limit is three times that start."""
 PATIENCE = 60.0
 POINTS = [[[200, 180]], [[120, 90]], [[260, 60]], [[300, 200]]]
-MODELS = ["sam2_decoder", "sam2_encoder", "sam2", "sam2_preprocess"]
+KILLED, KILLED_AT_NIGHT = ("sam2_decoder", "sam2"), ("sam2_encoder", "sam2_preprocess")
+MODELS = KILLED + KILLED_AT_NIGHT
 
 
 def stub_of(server: LocalServer, model: str) -> psutil.Process:
@@ -101,12 +102,7 @@ def urls(server: LocalServer) -> list[tuple[str, str]]:
 @pytest.mark.alone  # it measures the time until the models are ready again
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "model",
-    [
-        "sam2_decoder",
-        "sam2",
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("sam2_encoder", "sam2_preprocess")),
-    ],
+    "model", [*KILLED, *(pytest.param(name, marks=pytest.mark.nightly) for name in KILLED_AT_NIGHT)]
 )
 def test_clicks_go_on_after_a_model_was_killed(server: LocalServer, content: bytes, model: str) -> None:
     with SAM2TritonClient(server.grpc_url, timeout=PATIENCE) as client:

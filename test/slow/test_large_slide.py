@@ -114,7 +114,6 @@ def placed(found: LargeObject) -> tuple[Any, Any]:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(1200)
 def test_a_slide_with_two_thousand_objects(slide: Callable[[int], Path]) -> None:
     path = slide(SIDE)
     process = psutil.Process()

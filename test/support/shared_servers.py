@@ -31,7 +31,7 @@ def find_last_users(session: pytest.Session) -> None:
 
 
 def return_free_memory() -> None:
-    """Return freed memory of this process to the system. glibc keeps 0.8 GB after the exports of a few files."""
+    """Return freed memory of this process to the system. glibc kept 0.8 GB in the middle of a run."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
         if trim is not None:

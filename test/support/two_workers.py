@@ -16,17 +16,17 @@ SHARED = ("families_server", "service_triton", "service", "micro_export", "video
 """Fixtures that take long or much memory. All files that use the same one run in the same process."""
 
 
-MUCH_MEMORY = ("test_attacks.py", "test_concepts.py", "test_concepts_page.py", "test_containers_run.py")
-"""Files that run in the same process, so one after the other: their servers need much memory, or their tests run alone
-and would wait for minutes until the containers are built."""
+ONE_PROCESS = ("test_attacks.py", "test_concepts.py", "test_concepts_page.py", "test_containers_run.py")
+"""Files that run in the same process, so one after the other. The servers of most need much memory; the tests of
+test_attacks.py run alone, and would wait for minutes until the others have their exports and containers."""
 
 
 def group_by_fixtures(items: Sequence[pytest.Item]) -> None:
     """Keep tests of a file in one process, and files that share an expensive fixture."""
     groups: dict[Path, str] = {}
     for item in items:
-        if item.path.name in MUCH_MEMORY:
-            groups[item.path] = "much memory"
+        if item.path.name in ONE_PROCESS:
+            groups[item.path] = "one process"
         expensive = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
         if expensive is not None:
             groups.setdefault(item.path, expensive)

@@ -1,4 +1,4 @@
-"""The official video predictor of SAM2 on the CPU, as a reference for videos."""
+"""The official video predictor of SAM2, as a reference for videos."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class ObjectState:
 
 
 class Sam2VideoReference:
-    """Runs sam2.sam2_video_predictor.SAM2VideoPredictor with the settings of build_sam2_video_predictor, on the CPU.
+    """Runs sam2.sam2_video_predictor.SAM2VideoPredictor with the settings of build_sam2_video_predictor.
+
+    It runs on the device of the model.
 
     The official loader reads JPEG files. Here its arithmetic runs on the frames themselves: Pillow's resize of bytes to
     SxS (bicubic by default), division by 255 in FP64, then mean and standard deviation in FP32.
@@ -145,7 +147,7 @@ class Sam2VideoReference:
 
     def _new_state(self) -> dict[str, Any]:
         """Return the state that SAM2VideoPredictor.init_state makes, without its reading of files."""
-        cpu = torch.device("cpu")
+        device = self._predictor.device
         state: dict[str, Any] = {
             "images": self._images,
             "num_frames": len(self._images),
@@ -153,8 +155,8 @@ class Sam2VideoReference:
             "offload_state_to_cpu": False,
             "video_height": self._size[0],
             "video_width": self._size[1],
-            "device": cpu,
-            "storage_device": cpu,
+            "device": device,
+            "storage_device": device,
             "obj_ids": [],
         }
         by_object = (
@@ -230,14 +232,14 @@ def _object_state(output: Mapping[str, Any], key: str) -> ObjectState:
     memory = output["maskmem_features"]
     return ObjectState(
         is_prompted=key == "cond_frame_outputs",
-        logits=output["pred_masks"][0, 0].numpy(),
+        logits=output["pred_masks"][0, 0].cpu().numpy(),
         object_score=float(output["object_score_logits"][0, 0]),
-        pointer=output["obj_ptr"][0].numpy(),
-        memory=None if memory is None else memory[0].float().numpy(),
+        pointer=output["obj_ptr"][0].cpu().numpy(),
+        memory=None if memory is None else memory[0].float().cpu().numpy(),
     )
 
 
 def _rows(logits: torch.Tensor) -> FloatArray:
     """Return (objects,height,width) logits of the predictor's (objects,1,height,width)."""
-    rows: FloatArray = logits[:, 0].float().numpy()
+    rows: FloatArray = logits[:, 0].float().cpu().numpy()
     return rows

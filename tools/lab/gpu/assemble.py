@@ -1,0 +1,78 @@
+"""Join the parts on the GPU machine, check them, and unpack them: `python3 assemble.py PARTS TARGET`.
+
+Writes TARGET/environment.sh, which sets the paths for measure.py. Needs only the standard library, and a PyTorch whose
+CUDA libraries it names.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import importlib.util
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+
+def main() -> None:
+    parts, target = Path(sys.argv[1]), Path(sys.argv[2])
+    target.mkdir(parents=True, exist_ok=True)
+    archives: dict[str, list[Path]] = {}
+    for line in (parts / "SHA256SUMS").read_text().splitlines():
+        digest, name = line.split()
+        if hashlib.sha256((parts / name).read_bytes()).hexdigest() != digest:
+            sys.exit(f"{name} is damaged: send its part again")
+        archives.setdefault(name.rpartition(".")[0], []).append(parts / name)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        list(pool.map(lambda item: unpack(item[0], item[1], target), archives.items()))
+    backends(target)
+    torch = Path(importlib.util.find_spec("torch").origin).parent.parent
+    libraries = [
+        target / "python" / "lib",
+        *sorted((torch / "nvidia").glob("*/lib")),
+        target / "backends" / "onnxruntime",
+    ]
+    (target / "environment.sh").write_text(
+        f"export LD_LIBRARY_PATH={':'.join(map(str, libraries))}:$LD_LIBRARY_PATH\n"
+        f"export PYTHONPATH={target}/runtime:{target}/site:{target}/project:{torch}\n"
+        f"export PATH={target}/python/bin:$PATH PYTHONUNBUFFERED=1\n"
+    )
+    print(f"assembled in {target}; torch in {torch}")
+
+
+def unpack(name: str, pieces: list[Path], target: Path) -> None:
+    """Unpack one archive from its pieces."""
+    whole = target / name
+    with whole.open("wb") as stream:
+        for piece in pieces:
+            shutil.copyfileobj(piece.open("rb"), stream)
+    with tarfile.open(whole) as archive:
+        archive.extractall(target, filter="fully_trusted")
+    whole.unlink()
+
+
+def backends(target: Path) -> None:
+    """Make a folder of Triton's backends with NVIDIA's C++ backend for ONNX, if one travelled."""
+    built = target / "project" / "backend"
+    if not built.is_dir():
+        return
+    server = target / "site" / "pytriton" / "tritonserver"
+    python, onnx = target / "backends" / "python", target / "backends" / "onnxruntime"
+    python.mkdir(parents=True, exist_ok=True)
+    for file in [
+        *(server / "backends" / "python").iterdir(),
+        server / "python_backend_stubs" / "3.12" / "triton_python_backend_stub",
+    ]:
+        shutil.copy(file, python / file.name)
+    (python / "triton_python_backend_stub").chmod(0o755)
+    (server / "bin" / "tritonserver").chmod(0o755)
+    shutil.copytree(built, onnx, dirs_exist_ok=True)
+    for library in (target / "runtime" / "onnxruntime" / "capi").glob("libonnxruntime*"):
+        shutil.copy(library, onnx / library.name)
+    runtime = next(onnx.glob("libonnxruntime.so.1.*"))
+    runtime.rename(onnx / "libonnxruntime.so.1")
+
+
+if __name__ == "__main__":
+    main()

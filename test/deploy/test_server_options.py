@@ -59,7 +59,7 @@ OPTIONS = [
     "--grpc-infer-response-compression-level=low",
     "--grpc-keepalive-time=7200000",
     "--pinned-memory-pool-byte-size=268435456",
-    "--cuda-memory-pool-byte-size=0:805306368",
+    "--cuda-memory-pool-byte-size=0:1073741824",
 ]
 
 

@@ -281,7 +281,7 @@ def test_two_scripts_of_a_fresh_clone_end_in_a_mask(deployment: SimpleNamespace,
         check_mask(infer_example(clone, port))
         words = engine.run("exec", variables["CONTAINER_NAME"], "cat", "/proc/1/cmdline")
     assert f"building triton-sam:{CLONED_TAG}" in (tmp_path / "log").read_text()
-    assert "--cuda-memory-pool-byte-size=0:805306368" in words
+    assert "--cuda-memory-pool-byte-size=0:1073741824" in words
     assert engine.run("ps", "--all", "--quiet", "--filter", f"name={variables['CONTAINER_NAME']}") == ""
 
 

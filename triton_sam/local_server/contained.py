@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from triton_sam.local_server import supervisor
 from triton_sam.local_server.closed import LINKS, closed_options, link_models, shared_memory_options, shm_prefix
-from triton_sam.local_server.defaults import cuda_pool_options, metrics_options, values_of
+from triton_sam.local_server.defaults import server_options, values_of
 from triton_sam.repository.selection import ModelFolder
 
 GRACE_SECONDS = 35.0
@@ -55,7 +55,7 @@ def become_supervisor(
     else:
         link_models(links, [folder.path for folder in folders])
         control = closed_options(links, options)
-    defaults = [*cuda_pool_options(folders, options), *metrics_options(options)]
+    defaults = server_options(folders, options)
     ports = {name: int(option(options, f"--{name}-port") or port) for name, port in DEFAULT_PORTS.items()}
     host = option(options, "--http-address") or "0.0.0.0"  # noqa: S104 - Triton's default
     job = supervisor.Job(

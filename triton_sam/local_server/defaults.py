@@ -1,12 +1,13 @@
 """Options of tritonserver that this package sets unless the user sets them: the one place for every deployment.
 
-`triton-sam container` adds all of them, the local server those for metrics. So the compose file, the Helm chart, the
-manifests and scripts/run_triton.sh name none of them.
+`triton-sam container` and the local server add them. So the compose file, the Helm chart, the manifests and
+scripts/run_triton.sh name none of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from triton_sam.repository.selection import ModelFolder
 
@@ -14,8 +15,12 @@ METRICS = "--metrics-config"
 CUDA_POOL = "--cuda-memory-pool-byte-size"
 CACHE_BYTES = "cache_bytes"
 """The parameter of session models that limits the embeddings they keep."""
-POOL_FOR_REQUESTS = 256 << 20
-"""Bytes of GPU memory for the tensors of running requests, besides the embeddings that session models keep."""
+LOAD_THREADS = "--model-load-thread-count"
+POOL_FOR_REQUESTS = 512 << 20
+"""Bytes of GPU memory for the tensors of running requests, besides the embeddings that session models keep.
+
+A session model works on up to 24 images at a time, which are 384 MiB of SAM2's embeddings.
+"""
 _METRICS = {
     # Medians and quantiles, which the dashboard shows. Each pair is a quantile and its error.
     "summary_latencies": "true",
@@ -23,6 +28,31 @@ _METRICS = {
 }
 _LARGEST = (1 << 63) - 1
 """Triton ends at a number that does not fit 64 bits."""
+
+
+def server_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> list[str]:
+    """Return all options of this module for a server.
+
+    Args:
+        folders: the models that Triton loads.
+        given: the user's options. An option among them replaces ours.
+    """
+    return [*cuda_pool_options(folders, given), *load_options(given), *metrics_options(given)]
+
+
+def has_gpu() -> bool:
+    """Return whether this machine, or this container, has an NVIDIA GPU. /dev/dxg is the GPU under WSL2."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+
+
+def load_options(given: Sequence[str]) -> list[str]:
+    """Return the option that lets Triton load models one after the other, if there is a GPU.
+
+    NVIDIA's ONNX Runtime backend opens all models in one process. While one of them captures a CUDA stream, others may
+    not synchronise the device: with ONNX Runtime 1.31 on an H200, two of 16 models failed to load at the same time
+    ("operation not permitted when stream is capturing").
+    """
+    return [f"{LOAD_THREADS}=1"] if has_gpu() and not values_of(given, LOAD_THREADS) else []
 
 
 def values_of(options: Sequence[str], name: str) -> list[str]:
@@ -50,8 +80,10 @@ def cuda_pool_options(folders: Sequence[ModelFolder], given: Sequence[str]) -> l
 
     Python models pass GPU tensors through this pool, so the embeddings that session models keep lie in it. Triton's own
     64 MiB hold three images of SAM2; from then on, each click would allocate GPU memory anew. The pool gets the
-    `cache_bytes` of all models of a GPU, and 256 MiB for requests. Triton takes it when it starts; on a host without a
-    GPU it ignores the option (tried with release 24.10).
+    `cache_bytes` of all models of a GPU, and POOL_FOR_REQUESTS. It must never be full when a Python model uses it for
+    the first time: Triton's Python backend then ends the whole server (a null pointer in ShareCUDAMemoryPool; releases
+    24.10 to 26.06). Triton takes the pool when it starts; on a host without a GPU it ignores the option (tried with
+    release 24.10).
 
     Args:
         folders: the models that Triton loads.

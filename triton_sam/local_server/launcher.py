@@ -20,7 +20,7 @@ from triton_sam.local_server.closed import (
     shared_memory_options,
     shm_prefix,
 )
-from triton_sam.local_server.defaults import metrics_options
+from triton_sam.local_server.defaults import has_gpu, server_options
 from triton_sam.local_server.installation import Triton, prepare_triton
 from triton_sam.local_server.ports import choose_ports, option_of, port_in_use, reachable_host, resolve_host
 from triton_sam.local_server.probe import Probe, ServedModel, failed_models, taken_port
@@ -288,12 +288,12 @@ class LocalServer:
             "--exit-on-error=false",
             f"--exit-timeout-secs={max(1, round(self._stop_timeout))}",
             *shared_memory_options(identity),
-            *metrics_options(self._extra_args),
+            *server_options(folders, self._extra_args),
             f"--log-verbose={self._log_verbose}",
         ]
         for service, port in self._ports.items():
             command += [f"--{service}-address={address}", f"--{service}-port={port}"]
-        if not _has_nvidia_gpu():
+        if not has_gpu():
             command.append("--allow-gpu-metrics=false")  # otherwise NVML and DCGM errors fill the log
         if triton.from_wheel and all(folder.config_is_complete for folder in folders):
             # To complete a configuration, Triton starts a second stub process for each model, which takes over 1 s.
@@ -364,7 +364,3 @@ def _name(identity: str) -> str:
 
 def _describe(failures: dict[str, str]) -> str:
     return "; ".join(f"model {name!r} failed to load: {reason}" for name, reason in failures.items())
-
-
-def _has_nvidia_gpu() -> bool:
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()  # /dev/dxg is the GPU under WSL2

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from triton_sam._common.bundle import bundled
-from triton_sam.local_server.defaults import CUDA_POOL, cuda_pool_options, metrics_options, values_of
+from triton_sam.local_server import defaults
+from triton_sam.local_server.defaults import (
+    CUDA_POOL,
+    LOAD_THREADS,
+    cuda_pool_options,
+    load_options,
+    metrics_options,
+    server_options,
+    values_of,
+)
 from triton_sam.repository.config import parse_config
 from triton_sam.repository.selection import ModelFolder, select_models
 
@@ -24,7 +33,7 @@ def session(cache: str, instances: str = "count: 1, kind: KIND_AUTO") -> ModelFo
 
 def test_the_pool_of_gpu_memory_holds_the_embeddings_of_the_built_in_model() -> None:
     folders = select_models(bundled("model_repository"), ["sam2"])
-    assert cuda_pool_options(folders, []) == [f"{CUDA_POOL}=0:{(512 + 256) * MIB}"]
+    assert cuda_pool_options(folders, []) == [f"{CUDA_POOL}=0:{(512 + 512) * MIB}"]
     (encoder,) = (folder for folder in folders if folder.name == "sam2_encoder")
     assert cuda_pool_options([encoder], []) == []
 
@@ -36,7 +45,7 @@ def test_each_gpu_gets_a_pool_for_its_session_models() -> None:
         session(str(300 * MIB), "count: 1, kind: KIND_GPU, gpus: [1]"),
         session(str(400 * MIB), "count: 1, kind: KIND_CPU"),
     ]
-    assert cuda_pool_options(folders, []) == [f"{CUDA_POOL}=0:{556 * MIB}", f"{CUDA_POOL}=1:{556 * MIB}"]
+    assert cuda_pool_options(folders, []) == [f"{CUDA_POOL}=0:{812 * MIB}", f"{CUDA_POOL}=1:{812 * MIB}"]
 
 
 @pytest.mark.parametrize("cache", ["", "-1", "512 MiB", "none"])
@@ -61,3 +70,11 @@ def test_metrics_of_the_user_replace_ours() -> None:
 
 def test_values_of_an_option_are_found_in_both_spellings() -> None:
     assert values_of(["--a=1", "--b", "2", "--a", "3", "--aa=4", "--a"], "--a") == ["1", "3", ""]
+
+
+def test_with_a_gpu_models_load_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "has_gpu", lambda: True)
+    assert f"{LOAD_THREADS}=1" in server_options([session("1")], [])
+    assert load_options([f"{LOAD_THREADS}=4"]) == []
+    monkeypatch.setattr(defaults, "has_gpu", lambda: False)
+    assert load_options([]) == []

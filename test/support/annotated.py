@@ -17,6 +17,8 @@ from triton_sam.annotate import job
 from triton_sam.concepts.instances import Instance
 from triton_sam.errors import SamError
 from triton_sam.families import get_family
+from triton_sam.inputs.images import open_image
+from triton_sam.inputs.prompts import check_prompts
 from triton_sam.masks.segment import Segment
 
 SIZE = (40, 30)
@@ -105,6 +107,8 @@ class FakeClient:
     def segment(self, *, image: Any, logits: bool, **prompts: Any) -> list[Segment]:
         from triton_sam.errors import ServerBusyError
 
+        given = dict.fromkeys(("point_coords", "point_labels", "box", "mask_input")) | prompts
+        check_prompts(**given, image_size=open_image(image).size, mask_size=self.family.mask_size)
         with self._servers.lock:
             if self._servers.busy[self.url] > 0:
                 self._servers.busy[self.url] -= 1

@@ -29,25 +29,26 @@ def coco_prompts(document: dict[str, Any], source: Source, field: str) -> Prompt
         field: the field of an annotation that is the prompt, "bbox" or "segmentation".
 
     Raises:
-        InputError: the document has no annotations, or one of its images has no id or name.
+        InputError: the document has no annotations.
     """
     annotations = document.get("annotations")
     if not isinstance(annotations, list):
         raise InputError("the COCO file has no annotations: export them with their images, or give --prompts")
-    try:
-        names = {image["id"]: str(image["file_name"]) for image in document["images"]}
-    except (KeyError, TypeError) as error:
-        raise InputError("an image of the COCO file has no id or no file_name") from error
-    known = {item.name for item in source.items}
+    names = {
+        image["id"]: str(image["file_name"])
+        for image in document["images"]
+        if isinstance(image, dict) and isinstance(image.get("id"), (int, str)) and "file_name" in image
+    }
     owned: dict[str, list[tuple[str, Any]]] = defaultdict(list)
     strays = []
     for number, each in enumerate(annotations, 1):
         what, image = _name_and_image(number, each)
-        name = names.get(image) if isinstance(image, (int, str)) else None
-        if name in known:
+        told = names.get(image) if isinstance(image, (int, str)) else None
+        name = None if told is None else source.named(told)
+        if name is not None:
             owned[name].append((what, each))
         else:
-            strays.append(Skipped(name or "", what, "the source has no such image, or it was skipped"))
+            strays.append(Skipped(told or "", what, "the source has no such image, or it was skipped"))
     read = _READERS[field]
 
     def find(item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:

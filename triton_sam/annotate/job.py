@@ -17,6 +17,7 @@ from ..everything.parameters import parameters_of
 from ..families import get_family
 from ..families.names import model_name
 from ..families.tables import DECODER, ENCODER
+from ..inputs.names import name_of
 from ..inputs.remote import is_remote, place_of
 from .large_prompts import prompts_of_tiles
 from .large_sources import Tiling, read_large_source, tiles_of
@@ -41,12 +42,14 @@ class Inputs:
         items: all images of the source.
         skipped: images and prompts that cannot be used.
         prompts: the prompts; None for a search of all objects or of words.
+        left_out: a line for each suffix of the files of a folder that are not images.
         texts: the words to search, each of which is a category; empty for other tasks.
     """
 
     items: tuple[ImageItem, ...]
     skipped: tuple[Skipped, ...]
     prompts: Prompts | None
+    left_out: tuple[Skipped, ...] = ()
     texts: tuple[str, ...] = ()
 
     @property
@@ -148,21 +151,17 @@ class Job:
             prompts = read_clicks(self.prompts, source)
         elif self.task == "masks":
             prompts = read_masks(self.prompts, source)
+        items = source.items
         if self.tiling is not None:
-            return self._in_tiles(source, prompts, self.tiling)
-        return Inputs(source.items, (*source.skipped, *(prompts.strays if prompts else ())), prompts, self.texts)
+            tiles = tuple(tiles_of(source, self.tiling))
+            prompts, items = (None, tiles) if prompts is None else prompts_of_tiles(prompts, tiles)
+        strays = () if prompts is None else prompts.strays
+        return Inputs(items, (*source.skipped, *strays), prompts, source.left_out, self.texts)
 
     def _source(self) -> Source:
         if self.tiling is None:
             return read_source(self.source, self.images, self.every)
         return read_large_source(self.source, self.images, self.every, self.tiling)
-
-    def _in_tiles(self, source: Source, prompts: Prompts | None, tiling: Tiling) -> Inputs:
-        """Return the inputs of a run whose items are tiles."""
-        items = tuple(tiles_of(source, tiling))
-        if prompts is not None:
-            prompts, items = prompts_of_tiles(prompts, items)
-        return Inputs(items, (*source.skipped, *(prompts.strays if prompts else ())), prompts, self.texts)
 
     def work(self, inputs: Inputs) -> Work:
         """Return the function that annotates one image with a client."""
@@ -231,11 +230,11 @@ class Job:
             return
         files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]
         for file in files:
-            yield f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}"
+            yield f"{name_of(file.name)} {hashlib.sha256(file.read_bytes()).hexdigest()}"
 
 
 def _digest(lines: Iterable[str]) -> str:
     digest = hashlib.sha256()
     for line in lines:
-        digest.update(line.encode() + b"\n")
+        digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()

@@ -65,8 +65,11 @@ class _Grid:
 
     def moved(self, prompt: Prompt, tile: TileItem) -> Prompt:
         """Return a prompt in pixels of a tile."""
-        (across, down), (left, top) = self._scale, tile.region[:2]
-        points = tuple((x * across - left, y * down - top, label) for x, y, label in prompt.points)
+        (across, down), (left, top, right, bottom) = self._scale, tile.region
+        points = tuple(  # rounding may lead out of the tile; of boxes, Prompts.of() takes the part inside
+            (min(max(0.0, x * across - left), right - left), min(max(0.0, y * down - top), bottom - top), label)
+            for x, y, label in prompt.points
+        )
         if prompt.box is None:
             return replace(prompt, points=points)
         x1, y1, x2, y2 = prompt.box

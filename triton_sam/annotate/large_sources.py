@@ -11,16 +11,18 @@ from pathlib import Path
 
 from ..errors import ConfigurationError, ImageError, InputError
 from ..families.base import Size
+from ..inputs.formats import LARGE_SUFFIXES, SUFFIXES
 from ..inputs.images import ImageSource
 from ..inputs.remote import is_remote, place_of
 from ..tiles import LargeImage, open_large_image
 from ..tiles.blocks import check_tiles
-from ..tiles.folders import SUFFIXES, is_zarr, large_images_below
+from ..tiles.folders import is_zarr, large_images_below
 from ..tiles.joining import tiles
 from ..tiles.pyramid import Region
 from .places import FramePlace
-from .sources import ImageItem, Skipped, Source, read_source
+from .sources import ImageItem, Skipped, Source, left_out, read_source, reason
 
+_NO_LARGE = dict.fromkeys(SUFFIXES, "small images are annotated without --large")
 KEPT = 8
 """Files of large images that stay open."""
 
@@ -108,9 +110,11 @@ def read_large_source(source: str, images: Path | None, every: int, tiling: Tili
     """
     path = place_of(source)
     if _is_searched(path):
-        is_image = path.suffix.lower() in SUFFIXES or is_zarr(path)
-        pairs = [(path.name, path)] if is_image else large_images_below(path)
-        found = Source(tuple(ImageItem(number, name, each) for number, (name, each) in enumerate(pairs, 1)))
+        others: list[Path] = []
+        is_image = path.suffix.lower() in LARGE_SUFFIXES or is_zarr(path)
+        pairs = [(path.name, path)] if is_image else large_images_below(path, others)
+        items = tuple(ImageItem(number, name, each) for number, (name, each) in enumerate(pairs, 1))
+        found = Source(items, left_out=left_out(others, _NO_LARGE))
     else:
         found = read_source(source, images)
     kept: list[ImageItem] = []
@@ -121,7 +125,7 @@ def read_large_source(source: str, images: Path | None, every: int, tiling: Tili
         except InputError as error:
             skipped.append(Skipped(item.name, "image", str(error)))
     if not kept:
-        why = f": {skipped[0].image}: {skipped[0].why}" if skipped else ""
+        why = reason(replace(found, skipped=tuple(skipped)))
         raise InputError(f"{source}: there is no large image{why}. Give a TIFF file, an OME-Zarr folder, or a folder")
     return replace(found, items=tuple(kept), skipped=tuple(skipped))
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import glob
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from ..errors import VideoError
 from ..inputs.images import ImageSource
+from ..inputs.names import name_of
 from ..inputs.remote import content_at, is_remote, patiently
 from ..inputs.video.base import FrameSource
 
@@ -15,21 +19,34 @@ VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpe
 """The suffixes of video files, in lower case."""
 
 
-def files_below(folder: Path) -> list[tuple[str, Path]]:
+def files_below(folder: Path, unread: Callable[[Path, str], None] = lambda _, __: None) -> list[tuple[str, Path]]:
     """Return all files below a folder, sorted, each with its path relative to the folder, with "/" between the parts.
+
+    Args:
+        folder: the folder. Links to folders below it are not followed.
+        unread: is called with each folder that is not searched, and the reason.
 
     Raises:
         DownloadError: the folder is a URL that cannot be listed.
     """
-    if not is_remote(folder):
-        found = (each for each in folder.rglob("*") if each.is_file())
-        return [(each.relative_to(folder).as_posix(), each) for each in sorted(found)]
-    remote = cast(Any, folder)
-    root = str(remote.path).rstrip("/") + "/"
-    return _listed(remote, root, lambda: remote.fs.find(root))
+    if is_remote(folder):
+        remote = cast(Any, folder)
+        root = str(remote.path).rstrip("/") + "/"
+        return _listed(remote, root, lambda: remote.fs.find(root))
+    found = []
+    for where, folders, files in os.walk(folder, onerror=lambda error: _note(error, unread)):
+        here = Path(where)
+        for link in filter(os.path.islink, (here / name for name in folders)):
+            unread(link, "links to folders are not followed")
+        found += [here / name for name in files]
+    return [(name_of(each.relative_to(folder)), each) for each in sorted(found)]
 
 
-def files_matching(root: Path, pattern: str) -> list[tuple[str, Path]]:
+def _note(error: OSError, unread: Callable[[Path, str], None]) -> None:
+    unread(Path(error.filename), f"the folder cannot be read: {error.strerror}")
+
+
+def remote_files_matching(root: Path, pattern: str) -> list[tuple[str, Path]]:
     """Return the files below a folder at a URL whose relative paths match a pattern. See files_below().
 
     Raises:
@@ -37,7 +54,7 @@ def files_matching(root: Path, pattern: str) -> list[tuple[str, Path]]:
     """
     remote = cast(Any, root)
     start = str(remote.path).rstrip("/") + "/"
-    return _listed(remote, start, lambda: remote.fs.glob(start + pattern))
+    return _listed(remote, start, lambda: remote.fs.glob(glob.escape(start) + pattern))
 
 
 def _listed(remote: Any, start: str, listing: Any) -> list[tuple[str, Path]]:

@@ -3,11 +3,13 @@
 CSV has a header with ``image,x,y`` and, where needed, ``label`` (1 foreground, 0 background), ``object`` (rows of an
 image with the same text are one object; without this column each row is one) and ``category``. JSON is a list of
 objects ``{"image": ..., "points": [[x, y], ...], "labels": [1, ...], "category": "cat"}``. x and y are pixels.
+Semicolons and tabs between the columns are read as well.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,10 +17,12 @@ from typing import Any
 
 from ..errors import InputError
 from ..families.base import Size
+from ..inputs.text_files import read_json, read_text
 from .prompts import Labelled, Prompt, Prompts
-from .sources import OBJECT, ImageItem, Skipped, Source, read_json, read_text
+from .sources import OBJECT, ImageItem, Skipped, Source
 
 _REQUIRED = ("image", "x", "y")
+_DELIMITERS = ",;\t"
 
 
 def read_points(path: Path, source: Source) -> Prompts:
@@ -31,14 +35,13 @@ def read_points(path: Path, source: Source) -> Prompts:
     titles = sorted({str(row["category"]) for row in rows if row.get("category")})
     ids = {title: number for number, title in enumerate(titles or OBJECT.values(), 1)}
     fallback = "" if titles else OBJECT[1]
-    known = {item.name for item in source.items}
     found: dict[str, list[Prompt]] = defaultdict(list)
     faults: dict[str, list[Skipped]] = defaultdict(list)
     strays = []
     for row in rows:
-        name, what = str(row["image"]), str(row["what"])
-        if name not in known:
-            strays.append(Skipped(name, what, "the source has no such image, or it was skipped"))
+        name, what = source.named(str(row["image"])), str(row["what"])
+        if name is None:
+            strays.append(Skipped(str(row["image"]), what, "the source has no such image, or it was skipped"))
             continue
         try:
             category = ids[str(row.get("category") or fallback)]
@@ -59,7 +62,15 @@ def _points(row: Mapping[str, Any]) -> tuple[Labelled, ...]:
     labels = row.get("labels") or [1] * len(points)
     if not points:
         raise ValueError("no points")
-    return tuple((float(x), float(y), int(label)) for (x, y), label in zip(points, labels, strict=True))
+    return tuple((float(x), float(y), _label(label)) for (x, y), label in zip(points, labels, strict=True))
+
+
+def _label(value: Any) -> int:
+    """Return a label, which spreadsheets also write as 1.0."""
+    number = float(value)
+    if not number.is_integer():
+        raise ValueError("a label is a whole number")
+    return int(number)
 
 
 def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
@@ -67,9 +78,8 @@ def _json_objects(path: Path) -> Iterator[dict[str, Any]]:
     if not isinstance(rows, list):
         raise InputError(f'{path} is not a list of objects {{"image": ..., "points": [[x, y], ...]}}')
     for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or not {"image", "points"} <= row.keys():
-            raise InputError(f"{path}: object {number} needs image and points")
-        yield {**row, "what": f"object {number}"}
+        usable = row if isinstance(row, dict) else {}
+        yield {"image": "", "points": None, **usable, "what": f"object {number}"}
 
 
 def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
@@ -92,18 +102,29 @@ def _csv_objects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a CSV file, each with the number of its last line."""
-    reader = csv.DictReader(read_text(path).splitlines())
+    """Yield the rows of a CSV file, each with the number of its last line.
+
+    The delimiter is that of the header. Beside a semicolon, numbers may have a comma, as in files of Excel in half of
+    Europe.
+    """
+    text = read_text(path)
+    header = text.partition("\n")[0].strip()
+    delimiter = max(_DELIMITERS, key=header.count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     line = 0
     try:
-        missing = [name for name in _REQUIRED if name not in (reader.fieldnames or ())]
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+        missing = [name for name in _REQUIRED if name not in reader.fieldnames]
         if missing:
             raise InputError(
-                f"{path} has no column {', '.join(missing)}: its first line names the columns, image,x,y,..."
+                f"{path} has no column {', '.join(missing)}: its first line must name the columns, image,x,y,..., "
+                f"and it is {header[:80]!r}"
             )
         line = reader.line_num
         for row in reader:
             line = reader.line_num
+            if delimiter == ";":
+                row |= {name: str(row[name]).replace(",", ".") for name in ("x", "y")}
             yield line, row
     except csv.Error as error:  # a field may have 128 KiB
         raise InputError(

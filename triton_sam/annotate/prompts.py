@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,8 @@ class Prompts:
     def of(self, item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:
         """Return the usable prompts of an image, and everything that is skipped.
 
+        Boxes are clipped to the image. Of an object with several points, only those outside the image are skipped.
+
         Args:
             item: the image.
             size: width and height of its file.
@@ -91,13 +93,12 @@ class Prompts:
         found, skipped = self.find(item, size)
         kept: list[Prompt] = []
         seen: set[str] = set()
-        for prompt in found:
-            why = _fault(prompt, size, self.categories)
-            if not why and prompt.key in seen:
-                why = "an equal prompt of the same category precedes it"
-            if why:
-                skipped.append(Skipped(item.name, prompt.what, why))
-            else:
+        for each in found:
+            prompt, faults = _usable(each, size, self.categories)
+            if prompt is not None and prompt.key in seen:
+                prompt, faults = None, [*faults, "an equal prompt of the same category precedes it"]
+            skipped += [Skipped(item.name, each.what, fault) for fault in faults]
+            if prompt is not None:
                 kept.append(prompt)
                 seen.add(prompt.key)
         return kept, skipped
@@ -117,35 +118,46 @@ def mask_logits(mask: np.ndarray[Any, Any], family: Family) -> FloatArray:
     return np.asarray(frame * _SCALE + _BIAS, np.float32)
 
 
-def _fault(prompt: Prompt, size: Size, categories: Mapping[int, str]) -> str:
-    """Return why a prompt cannot be used; "" if it can."""
+def _usable(prompt: Prompt, size: Size, categories: Mapping[int, str]) -> tuple[Prompt | None, list[str]]:
+    """Return the part of a prompt that can be used (None: nothing) and why the rest cannot."""
     if prompt.category not in categories:
-        return f"there is no category {prompt.category}"
+        return None, [f"there is no category {prompt.category}"]
     if prompt.box is not None:
-        return _fault_of_box(prompt.box, size)
+        return _usable_box(prompt, prompt.box, size)
     if prompt.points:
-        return _fault_of_points(prompt.points, size)
-    return _fault_of_mask(prompt.mask or {}, size)
+        return _usable_points(prompt, size)
+    fault = _fault_of_mask(prompt.mask or {}, size)
+    return (None, [fault]) if fault else (prompt, [])
 
 
-def _fault_of_box(box: Corners, size: Size) -> str:
-    x1, y1, x2, y2 = box
-    if not all(math.isfinite(value) for value in box):
-        return "a number of the box is not finite"
+def _usable_box(prompt: Prompt, box: Corners, size: Size) -> tuple[Prompt | None, list[str]]:
+    if not all(map(math.isfinite, box)):
+        return None, ["a number of the box is not finite"]
+    if box[2] <= box[0] or box[3] <= box[1]:
+        return None, ["the box has no area"]
+    # Rounded as the client sends it, which would refuse the whole image if nothing of the box was left.
+    x1, y1, x2, y2 = np.clip(box, 0, (*size, *size)).astype(np.float32).tolist()
     if x2 <= x1 or y2 <= y1:
-        return "the box has no area"
-    if x2 <= 0 or y2 <= 0 or x1 >= size[0] or y1 >= size[1]:
-        return f"the box lies outside the image of {size[0]} x {size[1]} pixels"
-    return ""
+        return None, [f"the box lies outside the image of {size[0]} x {size[1]} pixels"]
+    return replace(prompt, box=(x1, y1, x2, y2)), []
 
 
-def _fault_of_points(points: tuple[Labelled, ...], size: Size) -> str:
-    for x, y, label in points:
-        if label not in (0, 1):
-            return f"a label is {label}: 1 is foreground, 0 is background"
-        if not (0 <= x <= size[0] and 0 <= y <= size[1]):  # also refuses NaN
-            return f"the point {x:g},{y:g} lies outside the image of {size[0]} x {size[1]} pixels"
-    return "" if any(label for *_, label in points) else "the object has no foreground point"
+def _usable_points(prompt: Prompt, size: Size) -> tuple[Prompt | None, list[str]]:
+    unknown = next((label for *_, label in prompt.points if label not in (0, 1)), None)
+    if unknown is not None:
+        return None, [f"a label is {unknown}: 1 is foreground, 0 is background"]
+    faults = [_fault_of_point(x, y, size) for x, y, _ in prompt.points]
+    kept = tuple(point for point, fault in zip(prompt.points, faults, strict=True) if not fault)
+    left = [fault for fault in faults if fault]
+    if any(label for *_, label in kept):
+        return replace(prompt, points=kept), left
+    return None, left or ["the object has no foreground point"]
+
+
+def _fault_of_point(x: float, y: float, size: Size) -> str:
+    if 0 <= x <= size[0] and 0 <= y <= size[1]:  # neither holds for NaN
+        return ""
+    return f"the point {x:g},{y:g} lies outside the image of {size[0]} x {size[1]} pixels"
 
 
 def _fault_of_mask(rle: Mapping[str, Any], size: Size) -> str:

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import glob
-import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from ..families.base import Size
-from ..inputs.images import SUFFIXES, ImageSource
-from ..inputs.remote import copy_of, is_remote, place_of
+from ..inputs.formats import LARGE_SUFFIXES, is_image
+from ..inputs.images import ImageSource
+from ..inputs.names import BRACKETS, files_matching, find_file, fixed_part, name_of, normal_form
+from ..inputs.remote import copy_of, exists, is_remote, place_of
+from ..inputs.text_files import read_json, read_text
 from ..inputs.video import FrameSource, open_frames
-from .places import VIDEO_SUFFIXES, FramePlace, content_of, files_below, files_matching, remote_bytes
+from .places import VIDEO_SUFFIXES, FramePlace, content_of, files_below, remote_files_matching
 
 OBJECT = {1: "object"}
 """The categories of a run whose source and prompts name none."""
+_NOT_TAKEN = dict.fromkeys(LARGE_SUFFIXES, "large images are annotated with --large") | dict.fromkeys(
+    VIDEO_SUFFIXES, "a video is a source of its own"
+)
+"""Why files with a suffix are left out of a folder, where there is a way to annotate them."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,31 @@ class Source:
         skipped: images that the source names, but that cannot be used.
         categories: names of categories by id, if the source is a COCO data set.
         coco: the document of a COCO data set.
+        left_out: a line for each suffix of the files of a folder that are not images.
     """
 
     items: tuple[ImageItem, ...]
     skipped: tuple[Skipped, ...] = ()
     categories: dict[int, str] = field(default_factory=lambda: dict(OBJECT))
     coco: dict[str, Any] | None = None
+    left_out: tuple[Skipped, ...] = ()
+
+    def named(self, name: str) -> str | None:
+        """Return the name of the image that a file of prompts names, which another system may have written.
+
+        A name may have backslashes, or accents in another Unicode form. None: the source has no such image.
+        """
+        return name if name in self._names else self._forms.get(normal_form(name))
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(item.name for item in self.items)
+
+    @cached_property
+    def _forms(self) -> dict[str, str]:
+        """The names by their normal form. Two images with the same form have exact names only."""
+        forms = Counter(map(normal_form, self._names))
+        return {normal_form(name): name for name in self._names if forms[normal_form(name)] == 1}
 
 
 def read_source(source: str, images: Path | None = None, every: int = 1) -> Source:
@@ -99,54 +125,85 @@ def read_source(source: str, images: Path | None = None, every: int = 1) -> Sour
     """
     found = _find(source, place_of(source), images)
     if not found.items:
-        why = f": {found.skipped[0].image}: {found.skipped[0].why}" if found.skipped else ""
         raise InputError(
-            f"{source}: there is no image{why}. Give a folder, a pattern, a list (.txt), COCO (.json) or a video"
+            f"{source}: there is no image{reason(found)}. Give a folder, a pattern, a list (.txt), COCO (.json) or a "
+            "video"
         )
     return replace(found, items=found.items[::every])
+
+
+def reason(empty: Source) -> str:
+    """Return why a source without images has none, for the end of a sentence; "" if nothing is known."""
+    first = next(iter((*empty.skipped, *empty.left_out)), None)
+    return "" if first is None else f": {first.image or first.what}: {first.why}"
 
 
 def _find(source: str, path: Path, images: Path | None) -> Source:
     suffix = path.suffix.lower()
     if not is_remote(path) and path.is_dir():
-        return _of_images(files_below(path))
+        return _of_folder(path)
     if suffix == ".json":
         return _of_coco(path, images or path.parent)
     if suffix == ".txt":
         root = images or path.parent
-        names = (line.strip() for line in read_text(path).splitlines())
-        return _of_paths((name, root / name) for name in names if name and not name.startswith("#"))
+        names = read_text(path, "surrogateescape").split("\n")
+        return _listed(root, enumerate(filter(partial(_is_name, root), names), 1))
     if suffix in VIDEO_SUFFIXES:
         return _of_video(path)
     if is_remote(path):
         return _of_remote(path)
     if path.is_file():
-        return _of_paths([(path.name, path)])
-    root = _fixed_part(path)
-    matches = sorted(Path(match) for match in glob.glob(source, recursive=True))  # noqa: PTH207 - any folder
-    return _of_paths((each.relative_to(root).as_posix(), each) for each in matches if each.is_file())
+        return _of_paths([(name_of(path.name), path)])
+    root, matches = files_matching(source)
+    if not matches and glob.has_magic(source):
+        raise InputError(f"{source}: no file matches this pattern. {BRACKETS}")
+    return _of_paths((name_of(each.relative_to(root)), each) for each in matches)
 
 
-def _of_images(files: Iterable[tuple[str, Path]]) -> Source:
-    return _of_paths((name, path) for name, path in files if path.suffix.lower() in SUFFIXES)
+def _is_name(root: Path, line: str) -> bool:
+    """Return whether a line of a list names an image: it is not empty, and not a comment."""
+    return bool(line.strip()) and (not line.startswith("#") or find_file(root, line) is not None)
+
+
+def _of_folder(folder: Path) -> Source:
+    """Find the images of a folder, and note what else it holds."""
+    unread: list[Skipped] = []
+
+    def note(path: Path, why: str) -> None:
+        unread.append(Skipped(name_of(path.relative_to(folder)), "folder", why))
+
+    files = files_below(folder, note)
+    found = _of_paths((name, path) for name, path in files if is_image(path))
+    others = left_out((path for _, path in files if not is_image(path)), _NOT_TAKEN)
+    return replace(found, skipped=(*found.skipped, *unread), left_out=others)
+
+
+def left_out(files: Iterable[Path], reasons: Mapping[str, str]) -> tuple[Skipped, ...]:
+    """Return a line for the report for each suffix of files that a run does not take from a folder.
+
+    Args:
+        files: the files.
+        reasons: the reasons by suffix, in lower case, where there is a way to annotate such files.
+    """
+    counts = Counter(path.suffix.lower() for path in files)
+    return tuple(
+        Skipped(
+            f"*{suffix}" if suffix else "(no suffix)",
+            f"{count} file{'s' * (count > 1)}",
+            reasons.get(suffix, "their suffix is not that of an image"),
+        )
+        for suffix, count in sorted(counts.items())
+    )
 
 
 def _of_remote(path: Path) -> Source:
     """Find the images of a URL: with a star it is a pattern, with the suffix of an image one file, else a folder."""
     if "*" in str(path):
-        root = _fixed_part(path)
-        return _of_paths(files_matching(root, str(path)[len(str(root)) :].lstrip("/")))
-    if path.suffix.lower() in SUFFIXES:
+        root = fixed_part(path, exists)
+        return _of_paths(remote_files_matching(root, str(path)[len(str(root)) :].lstrip("/")))
+    if is_image(path):
         return _of_paths([(path.name, path)])
-    return _of_images(files_below(path))
-
-
-def _fixed_part(pattern: Path) -> Path:
-    """Return the folder before the first part of a pattern that may name several files."""
-    root = pattern.parent
-    while glob.has_magic(str(root)):
-        root = root.parent
-    return root
+    return _of_folder(path)
 
 
 def _of_video(path: Path) -> Source:
@@ -177,45 +234,69 @@ def _copied_frames(path: Path) -> FrameSource:
 
 
 def _of_paths(paths: Iterable[tuple[str, Path]]) -> Source:
-    return _checked((ImageItem(number, name, path) for number, (name, path) in enumerate(paths, 1)), {})
+    return _checked((number, name, path, None) for number, (name, path) in enumerate(paths, 1))
 
 
-def _checked(items: Iterable[ImageItem], source: dict[str, Any]) -> Source:
-    """Drop images that are missing or named twice."""
+def _listed(root: Path, names: Iterable[tuple[int, str]], sizes: Mapping[int, Size | None] | None = None) -> Source:
+    """Return the images that a file names, relative to a folder."""
+
+    def places() -> Iterator[tuple[int, str, Path | None, Size | None]]:
+        for number, name in names:
+            size = (sizes or {}).get(number)
+            if is_remote(root):
+                plain = normal_form(name)
+                yield number, plain, root / plain, size
+            else:
+                found, path = find_file(root, name) or (name, None)
+                yield number, found, path, size
+
+    return _checked(places())
+
+
+def _checked(images: Iterable[tuple[int, str, Path | None, Size | None]]) -> Source:
+    """Drop images that are missing or named twice.
+
+    Args:
+        images: the id, the name, the path (None: there is no such file) and the size of each.
+    """
     kept, skipped = [], []
     names: set[str] = set()
-    paths: set[Path | FramePlace] = set()
+    paths: set[Path] = set()
     ids: set[int] = set()
-    for item in items:
-        local = item.path if isinstance(item.path, Path) else None
+    for number, name, path, size in images:
         # Whether a remote file is there shows when it is read: asking for each would take long.
-        if local and not local.is_file():
-            skipped.append(Skipped(item.name, "image", "there is no such file"))
+        if path is None or (not is_remote(path) and not path.is_file()):
+            skipped.append(Skipped(name, "image", "there is no such file"))
             continue
-        place = local.resolve() if local else item.path  # it fails for names that no file can have
-        if place in paths or item.name in names or item.id in ids:
-            skipped.append(Skipped(item.name, "image", "the source names this image or its id twice"))
+        place = path if is_remote(path) else path.resolve()
+        if place in paths or name in names or number in ids:
+            skipped.append(Skipped(name, "image", "the source names this image or its id twice"))
         else:
-            kept.append(item)
+            kept.append(ImageItem(number, name, path, size))
             paths.add(place)
-            names.add(item.name)
-            ids.add(item.id)
-    return Source(tuple(kept), tuple(skipped), **source)
+            names.add(name)
+            ids.add(number)
+    return Source(tuple(kept), tuple(skipped))
+
+
+def _size_of(image: Mapping[str, Any]) -> Size | None:
+    return (int(image["width"]), int(image["height"])) if "width" in image and "height" in image else None
 
 
 def _of_coco(path: Path, root: Path) -> Source:
     document = read_coco(path)
-    items = []
+    names, sizes, faults = [], {}, []
     for number, image in enumerate(document["images"], 1):
         try:
             name, image_id = str(image["file_name"]), int(image["id"])
-            size = (int(image["width"]), int(image["height"])) if "width" in image and "height" in image else None
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{path}: image {number} needs file_name, id, width and height") from error
-        if "\0" in name:
-            raise InputError(f"{path}: image {number} has a null character in its file_name, as no file has")
-        items.append(ImageItem(image_id, name, root / name, size))
-    return _checked(items, {"categories": categories_of(document), "coco": document})
+            sizes[image_id] = _size_of(image)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            faults.append(Skipped("", f"image {number}", f"{path.name}: it needs file_name, id, width and height"))
+        else:
+            names.append((image_id, name))
+    found = _listed(root, names, sizes)
+    skipped = (*faults, *found.skipped)
+    return replace(found, skipped=skipped, categories=categories_of(document), coco=document)
 
 
 def categories_of(document: dict[str, Any]) -> dict[int, str]:
@@ -240,29 +321,3 @@ def read_coco(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not isinstance(document.get("images"), list):
         raise InputError(f"{path} is not a COCO data set: it has no list of images")
     return document
-
-
-def read_json(path: Path) -> Any:
-    """Return the value of a JSON file.
-
-    Raises:
-        InputError: the file cannot be read, or it is not JSON.
-    """
-    try:
-        return json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    try:
-        return remote_bytes(path).decode() if is_remote(path) else path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} cannot be read: it is no text in UTF-8") from error

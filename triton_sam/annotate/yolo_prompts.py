@@ -6,9 +6,12 @@ Reference: https://docs.ultralytics.com/datasets/detect/. A sixth number, the co
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from ..errors import InputError
 from ..families.base import Size
+from ..inputs.names import find_file
+from ..inputs.text_files import read_text
 from .prompts import Prompt, Prompts
 from .sources import ImageItem, Skipped
 
@@ -17,15 +20,14 @@ def yolo_prompts(folder: Path, names: Sequence[str]) -> Prompts:
     """Return the boxes of the text files in a folder. The file of an image has its path, with the suffix .txt."""
 
     def find(item: ImageItem, size: Size) -> tuple[list[Prompt], list[Skipped]]:
-        path = (folder / item.name).with_suffix(".txt")
+        name = str(PurePosixPath(item.name).with_suffix(".txt"))
+        found = find_file(folder, name)
+        if found is None:
+            return [], [Skipped(item.name, "boxes", f"there is no file {name}")]
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return [], [Skipped(item.name, "boxes", f"there is no file {path.name}")]
-        except UnicodeDecodeError:
-            return [], [Skipped(item.name, "boxes", f"{path.name} cannot be read: it is no text in UTF-8")]
-        except OSError as error:
-            return [], [Skipped(item.name, "boxes", f"{path.name} cannot be read: {error.strerror or error}")]
+            lines = read_text(found[1]).splitlines()
+        except InputError as error:
+            return [], [Skipped(item.name, "boxes", str(error))]
         return _read(item, size, lines)
 
     return Prompts(dict(enumerate(names)), find)

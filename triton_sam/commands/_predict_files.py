@@ -19,6 +19,7 @@ from ..download.images import fetch_image
 from ..errors import ConfigurationError, ImageError, PromptError
 from ..families.base import FloatArray
 from ..inputs.images import open_image, plain_source
+from ..inputs.names import BRACKETS, files_matching
 from ..masks.coco import coco_document
 from ..masks.drawing import cutout
 from ..masks.formats import FORMATS
@@ -126,10 +127,10 @@ def read_sources(given: Sequence[str]) -> list[Source]:
         elif _is_url(name):
             sources.append(Source(name, fetch_image(name)))
         elif glob.has_magic(name) and not Path(name).exists():
-            found = sorted(glob.glob(name))  # noqa: PTH207 - the pattern may be absolute, which Path.glob() refuses
+            _, found = files_matching(name)
             if not found:
-                raise ImageError(f"no image at {name}: no file fits this pattern")
-            sources += [Source(path, Path(path)) for path in found]
+                raise ImageError(f"no image at {name}: no file fits this pattern. {BRACKETS}")
+            sources += [Source(str(path), path) for path in found]
         else:
             path = Path(str(plain_source(name)))  # of a file:// URL too
             sources.append(Source(str(path), path))

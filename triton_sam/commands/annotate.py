@@ -244,7 +244,7 @@ def _served(args: argparse.Namespace, job: Job) -> Iterator[Job]:
 
 def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Job) -> None:
     """Write the reports and the files of each format, and print a summary."""
-    folder.write_reports(inputs.skipped)
+    folder.write_reports((*inputs.skipped, *inputs.left_out))
 
     counts: dict[int, int] = {}  # objects of each image
 
@@ -260,8 +260,15 @@ def _finish(args: argparse.Namespace, folder: RunFolder, inputs: Inputs, job: Jo
     skipped = len(inputs.skipped) + sum(len(each.skipped) for each in folder.records())
     images = len(counts) if args.large else len(counts) + errors
     _options.say(
-        args, f"{args.out}: {images} images, {sum(counts.values())} objects, {errors} errors, {skipped} skipped"
+        args,
+        f"{args.out}: {images} images, {sum(counts.values())} objects, {errors} errors, {skipped} skipped"
+        f"{_left_out(inputs)}",
     )
+
+
+def _left_out(inputs: Inputs) -> str:
+    """Return the end of a summary that says which files of the folder are not images."""
+    return f"; left out: {', '.join(f'{each.what} {each.image}' for each in inputs.left_out)}" * bool(inputs.left_out)
 
 
 def _progress(shown: Any) -> Callable[[ImageRecord], None]:
@@ -290,8 +297,8 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
             kept, left = inputs.prompts.of(item, size)
             objects += len(kept)
             found += left
-    for each in found:
+    for each in (*found, *inputs.left_out):
         print(json.dumps({"image": each.image, "what": each.what, "why": each.why}))
     count = f"{objects} prompts, " if inputs.prompts is not None else ""
-    _options.say(args, f"{len(items)} {_unit(args)}s, {count}{errors} errors, {len(found)} skipped")
+    _options.say(args, f"{len(items)} {_unit(args)}s, {count}{errors} errors, {len(found)} skipped{_left_out(inputs)}")
     return 0

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ..errors import ConfigurationError, ImageError, InputError, MissingDependencyError
-from ..inputs.images import SUFFIXES, TURNED, open_header, open_image, orientation
+from ..inputs.formats import SUFFIXES
+from ..inputs.images import TURNED, open_header, open_image, orientation
 from .samples import Dataset, Sample
 
 LABEL_SUFFIXES = (".png", ".tif", ".tiff")
@@ -128,7 +128,7 @@ def read_labels(path: Path) -> NDArray[np.integer[Any]]:
         ImageError: the file is damaged, has several channels, or contains floating-point values.
     """
     try:
-        with Image.open(path) as image:
+        with open_header(path) as image:
             values = np.asarray(image)
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
         raise ImageError(f"{path} cannot be read as a label mask: replace or remove it") from error

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import ConfigurationError, InputError
-from ..inputs.images import SUFFIXES, ImageSource
+from ..inputs.formats import SUFFIXES
+from ..inputs.images import ImageSource
 from .folder import read_labels
 
 CLIPS = "clips"

@@ -9,8 +9,6 @@ from .._common.extras import find_package, missing
 
 BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 """The brands of HEIF files (ISO/IEC 23008-12), which stand behind `ftyp`."""
-HEIF = "HEIF"
-"""The name of the format in Pillow."""
 _START = 12
 """Bytes that tell whether a file is a HEIF file."""
 

@@ -18,7 +18,8 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from ..errors import ImageError, MissingDependencyError
 from ..families.base import Family, FloatArray, Size
-from .heic import HEIF, register_opener, starts_heic
+from .formats import FORMATS, HEIF
+from .heic import register_opener, starts_heic
 from .resample import resize_bytes
 
 PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
@@ -26,13 +27,6 @@ PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image
 ImageSource = PlainSource | BinaryIO
 """A path or ``file://`` URL, a file opened for reading bytes, encoded bytes (JPEG, PNG, WebP, TIFF, BMP, ...), a Pillow
 image, or a uint8 or uint16 array (H,W), (H,W,3) or (H,W,4)."""
-
-FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF")
-"""The formats, in Pillow's names, that servers accept from any client. Pillow's other decoders are rarely used, and the
-decoder for EPS starts a program, so only the user's own process opens files in those formats."""
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".bmp", ".gif", ".heic", ".heif")
-"""The suffixes, in lower case, of the files of a folder that are images. HEIC photographs need the extra `heic`."""
 
 MAX_DEEP_PIXELS = 100_000_000
 """Maximum number of pixels of a file with more than 8 bits for each grey value. Decoding it takes up to 4 bytes a pixel

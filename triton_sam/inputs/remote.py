@@ -62,6 +62,16 @@ def is_remote(place: object) -> bool:
     return hasattr(place, "fs")
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is a file or a folder at a URL.
+
+    Raises:
+        DownloadError: the storage cannot be reached.
+    """
+    remote = cast(Any, path)
+    return bool(patiently(str(path), lambda: remote.fs.exists(remote.path)))
+
+
 def content_at(place: Path) -> bytes:
     """Return the content of a file at a URL.
 

@@ -10,8 +10,9 @@ from PIL import Image
 
 from ..errors import MissingDependencyError
 from ..families.base import Size
-from ..inputs.heic import HEIF, is_heic
-from ..inputs.images import FORMATS, TURNED, open_header, open_image, orientation, to_png
+from ..inputs.formats import FORMATS, HEIF
+from ..inputs.heic import is_heic
+from ..inputs.images import TURNED, open_header, open_image, orientation, to_png
 from .budgets import Workers
 from .problems import Problem
 

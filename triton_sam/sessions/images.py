@@ -11,7 +11,8 @@ from PIL import Image
 
 from ..errors import InferenceError
 from ..families.base import FloatArray, Size
-from ..inputs.images import FORMATS, open_image
+from ..inputs.formats import FORMATS
+from ..inputs.images import open_image
 from .cache import HeldImage, ImageCache, SingleFlight
 from .metrics import Metrics
 from .reply import Reply

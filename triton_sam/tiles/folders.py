@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from ..inputs.remote import is_remote, patiently
-
-SUFFIXES = (".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".jp2", ".j2k")
-"""The suffixes of TIFF files, also of microscopes, and of JPEG 2000, in lower case."""
+from ..inputs.formats import LARGE_SUFFIXES
+from ..inputs.names import name_of
+from ..inputs.remote import exists, is_remote, patiently
 
 _MARKS = ("zarr.json", ".zgroup", ".zattrs")
 """Files at the top of an OME-Zarr image of the versions 3 and 2 of Zarr."""
+LAYOUT = "bioformats2raw.layout"
+"""The attribute of a folder whose images are the subfolders 0, 1 and so on."""
 FEATURES = "features"
 """The group of embeddings in a folder of Zarr, also in micro-sam's."""
 
@@ -25,13 +25,8 @@ def is_zarr(path: Path) -> bool:
         DownloadError: the storage cannot be reached.
     """
     if is_remote(path):
-        return path.suffix.lower() not in SUFFIXES and any(_exists(path / mark) for mark in _MARKS)
+        return path.suffix.lower() not in LARGE_SUFFIXES and any(exists(path / mark) for mark in _MARKS)
     return path.is_dir() and any((path / mark).is_file() for mark in _MARKS)
-
-
-def _exists(path: Path) -> bool:
-    remote = cast(Any, path)
-    return bool(patiently(str(path), lambda: remote.fs.exists(remote.path)))
 
 
 def holds_embeddings(path: Path) -> bool:
@@ -39,42 +34,76 @@ def holds_embeddings(path: Path) -> bool:
     return (path / FEATURES).is_dir()
 
 
-def large_images_below(folder: Path) -> list[tuple[str, Path]]:
+def large_images_below(folder: Path, others: list[Path] | None = None) -> list[tuple[str, Path]]:
     """Return the large images below a folder, sorted, each with its path relative to the folder, with "/" in between.
 
-    An OME-Zarr image is a folder, so nothing is looked for inside it. Embeddings are no images. Links to
-    folders are not followed. The folder may lie at a URL.
+    An OME-Zarr image is a folder, so nothing is looked for inside it, except for the series of one that bioformats2raw
+    wrote. Embeddings are no images. Links to folders are not followed. The folder may lie at a URL.
+
+    Args:
+        folder: the folder.
+        others: receives all other files.
 
     Raises:
         ImageError: (at a URL) there is no such folder.
         DownloadError: (at a URL) the storage cannot be reached.
     """
+    found: list[Path] = []
+    left = others if others is not None else []
     if is_remote(folder):
-        return sorted((name.lstrip("/"), folder / name.lstrip("/")) for name in _walk_remote(folder, ""))
-    return sorted((path.relative_to(folder).as_posix(), path) for path in _walk(folder))
+        _walk_remote(folder, "", found, left)
+        return sorted((str(path)[len(str(folder)) :].lstrip("/"), path) for path in found)
+    _walk(folder, found, left)
+    return sorted((name_of(path.relative_to(folder)), path) for path in found)
 
 
-def _walk_remote(root: Path, below: str) -> Iterator[str]:
-    """Yield the large images of a folder at a URL, each with its path relative to the root, after a "/"."""
+def _walk_remote(root: Path, below: str, found: list[Path], others: list[Path]) -> None:
+    """Add the large images and the other files of a folder at a URL; ``below`` is its path below the root."""
     remote = cast(Any, root)
     place = remote.path.rstrip("/") + below
     listing = patiently(f"{root}{below}", lambda: remote.fs.ls(place, detail=True))
     kinds = {each["name"].rstrip("/").rpartition("/")[2]: each["type"] for each in listing}
     if any(kinds.get(mark) == "file" for mark in _MARKS):
         if FEATURES not in kinds:
-            yield below
+            found.append(root / below.lstrip("/"))
         return
     for name, kind in sorted(kinds.items()):
+        path = root / f"{below}/{name}".lstrip("/")
         if kind == "directory":
-            yield from _walk_remote(root, f"{below}/{name}")
-        elif name.lower().endswith(SUFFIXES):
-            yield f"{below}/{name}"
+            _walk_remote(root, f"{below}/{name}", found, others)
+        else:
+            (found if _has_suffix(name) else others).append(path)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, found: list[Path], others: list[Path]) -> None:
     for where, folders, files in os.walk(folder):
         here = Path(where)
         known = [name for name in folders if is_zarr(here / name)]
         folders[:] = [name for name in folders if name not in known]
-        yield from (here / name for name in known if not holds_embeddings(here / name))
-        yield from (here / name for name in files if name.lower().endswith(SUFFIXES))
+        for path in (here / name for name in known):
+            if not holds_embeddings(path):
+                found += series_of(path) or [path]
+        for name in files:
+            (found if _has_suffix(name) else others).append(here / name)
+
+
+def _has_suffix(name: str) -> bool:
+    return name.lower().endswith(LARGE_SUFFIXES)
+
+
+def series_of(path: Path) -> list[Path]:
+    """Return the series of a folder on this machine that bioformats2raw wrote; none for an image of another layout."""
+    if not any(LAYOUT in _text(path / mark) for mark in _MARKS):
+        return []
+    return sorted((each for each in path.iterdir() if each.name.isdecimal() and is_zarr(each)), key=_number)
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -17,15 +17,18 @@ import numpy as np
 
 from .._common.extras import missing
 from ..errors import DownloadError, ImageError, SamError
+from ..inputs.formats import RASTER_SUFFIXES
 from ..inputs.remote import RemoteFile, is_remote, place_of
 from . import rasters
-from .folders import is_zarr
+from .folders import LAYOUT, is_zarr
 from .georeference import georeference_of
 from .pyramid import Bytes, LargeImage, Level
 
 _GIVE = "give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image"
 _BYTE_ORDERS = (b"II", b"MM")
 """The beginning of every TIFF file."""
+_NAMED = 4
+"""Images of a folder that an error names, at most."""
 _SAMPLE = 1 << 22
 """Pixels of the smallest level, at most, from which the range of deep values is taken."""
 
@@ -69,7 +72,7 @@ def _kind_of(place: Path) -> Callable[[Path, tuple[int, ...], dict[str, int]], L
     Raises:
         ImageError: a map of this format lies at a URL.
     """
-    if place.suffix.lower() in rasters.SUFFIXES and not place.is_dir():
+    if place.suffix.lower() in RASTER_SUFFIXES and not place.is_dir():
         if is_remote(place):
             raise ImageError(f"{place}: maps of this format are read from this machine only: copy it first")
         return _open_raster
@@ -162,12 +165,43 @@ def _arrays(path: Path, store: Any) -> tuple[list[Any], str]:
     import zarr
 
     group: Any = zarr.open_group(store, mode="r")
-    attributes: dict[str, Any] = dict(group.attrs)
-    described = attributes.get("ome", attributes).get("multiscales")
+    described = _described(group)
+    if not described:
+        series = _series(group)
+        if len(series) > 1:
+            raise ImageError(f"{path} holds several OME-Zarr images: give {_several(path, series)}")
+        group = group[series[0]] if series else group
+        described = _described(group)
     if not described:
         raise ImageError(f"{path} is not an OME-Zarr image: it has no multiscales")
     axes = "".join(axis["name"] if isinstance(axis, dict) else axis for axis in described[0]["axes"]).upper()
     return [group[each["path"]] for each in described[0]["datasets"]], axes
+
+
+def _described(group: Any) -> Any:
+    """Return the list of images that a group of Zarr describes; None if it describes none."""
+    attributes: dict[str, Any] = dict(group.attrs)
+    return attributes.get("ome", attributes).get("multiscales")
+
+
+def _series(group: Any) -> list[str]:
+    """Return the paths of the images of a group whose layout is that of bioformats2raw or of a plate.
+
+    Reference: OME-NGFF 0.5, sections "bioformats2raw.layout", "plate" and "well".
+    """
+    attributes = dict(group.attrs)
+    attributes = attributes.get("ome", attributes)
+    if LAYOUT in attributes:
+        named = dict(group["OME"].attrs) if "OME" in group else {}
+        listed = named.get("ome", named).get("series")
+        return listed or sorted((name for name, _ in group.groups() if name.isdecimal()), key=int)
+    wells = [each["path"] for each in attributes.get("plate", {}).get("wells", ())]
+    return [f"{well}/{name}" for well in wells for name, _ in group[well].groups()]
+
+
+def _several(path: Path, series: list[str]) -> str:
+    names = [f"{path}/{name}" for name in series]
+    return " or ".join(names) if len(names) <= _NAMED else f"{', '.join(names[:_NAMED])} ... (there are {len(names)})"
 
 
 def _open_raster(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:

@@ -14,9 +14,6 @@ import numpy as np
 from .._common.extras import missing
 from .georeference import Georeference
 
-SUFFIXES = (".jp2", ".j2k", ".vrt", ".img")
-"""The suffixes of such files, in lower case."""
-
 
 class Bands:
     """One level of a map as an array (c,y,x) of which parts can be read. Threads may share it.

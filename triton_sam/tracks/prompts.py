@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from ..errors import PromptError
+from ..errors import InputError, PromptError
+from ..inputs.images import open_header
+from ..inputs.names import find_file
+from ..inputs.text_files import read_json
 from ..masks.rle import BoolArray
 from .protocols import ObjectMask, Video
 
@@ -91,7 +92,7 @@ def read_mask(path: Path) -> BoolArray:
         PromptError: the file cannot be read.
     """
     try:
-        with Image.open(path) as image:
+        with open_header(path) as image:
             grey = image.mode in ("L", "P", "1", "I", "I;16", "F")
             pixels = np.asarray(image if grey else image.convert("RGB").convert("L"))
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
@@ -108,11 +109,9 @@ def read_prompts(path: Path) -> list[ObjectPrompt]:
         PromptError: the file cannot be read, or an entry is not a prompt.
     """
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PromptError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise PromptError(f"{path} is not JSON: {error}") from error
+        rows = read_json(path)
+    except InputError as error:
+        raise PromptError(str(error)) from error
     if not isinstance(rows, list) or not rows or not all(isinstance(row, Mapping) for row in rows):
         raise PromptError(f'{path} must hold a list such as [{{"object_id": 1, "frame": 0, "points": [[210, 350]]}}]')
     return [_prompt(path, number, row) for number, row in enumerate(rows)]
@@ -159,7 +158,7 @@ def _prompt(path: Path, number: int, row: Mapping[str, Any]) -> ObjectPrompt:
         if row.get("box") is not None:
             x1, y1, x2, y2 = (float(value) for value in row["box"])
             box = (x1, y1, x2, y2)
-        mask = path.parent / str(row["mask"]) if row.get("mask") else None
+        mask = _beside(path, str(row["mask"])) if row.get("mask") else None
         return ObjectPrompt(int(row["object_id"]), int(row["frame"]), points, labels, box, mask)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         if isinstance(error, PromptError):
@@ -167,6 +166,11 @@ def _prompt(path: Path, number: int, row: Mapping[str, Any]) -> ObjectPrompt:
         missing = [key for key in ("object_id", "frame") if key not in row]
         why = f"it has no {missing[0]}" if missing else _FORM
         raise PromptError(f"{path}, entry {number} is not a prompt: {why}") from error
+
+
+def _beside(path: Path, name: str) -> Path:
+    found = find_file(path.parent, name)
+    return path.parent / name if found is None else found[1]
 
 
 def _digest(path: Path) -> str:

@@ -12,9 +12,14 @@ from support.annotated import SIZE, write_images
 from support.spoiled import junk, spoil
 
 from triton_sam.annotate.reading import read_boxes, read_clicks, read_masks
+from triton_sam.annotate.segmenting import together
 from triton_sam.annotate.sources import Source, read_source
 from triton_sam.errors import InputError
+from triton_sam.families import get_family
+from triton_sam.inputs.prompts import check_prompts
 
+FAMILY = get_family("sam2")
+ABSENT = dict.fromkeys(("point_coords", "point_labels", "box", "mask_input"))
 NAMES = ["000.png", "001.png"]
 RLE = {"size": [SIZE[1], SIZE[0]], "counts": [0, 10, SIZE[0] * SIZE[1] - 10]}
 
@@ -98,10 +103,12 @@ def test_any_file_of_prompts_is_read_or_refused(source: Source, tmp_path: Path, 
             counts["kept"] += len(kept)
             counts["skipped"] += len(skipped)
             assert all(each.why for each in skipped)
+            if kept:  # one prompt that the client refuses would cost the image all of its objects
+                check_prompts(**ABSENT | together(kept, FAMILY), image_size=SIZE, mask_size=FAMILY.mask_size)
     assert min(counts["kept"], counts["skipped"]) >= 5, counts
 
 
-@pytest.mark.parametrize("content", ["[" * 200_000, '{"a":' * 200_000, "9" * 10_000, "", "\ufeff[]"])
+@pytest.mark.parametrize("content", ["[" * 200_000, '{"a":' * 200_000, "9" * 10_000, "", "\ufeff["])
 def test_odd_json_is_one_clear_error(source: Source, tmp_path: Path, content: str) -> None:
     path = tmp_path / "prompts.json"
     path.write_text(content)

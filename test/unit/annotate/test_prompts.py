@@ -88,11 +88,13 @@ def test_yolo_boxes_are_fractions_of_the_image(source: Source, tmp_path: Path) -
 
 
 def test_yolo_files_that_cannot_be_read_say_why(source: Source, tmp_path: Path) -> None:
-    (tmp_path / "000.txt").write_bytes(b"\xff")
+    (tmp_path / "000.txt").write_bytes(b"0 0.5 0.5 0.5 0.2\n\xfcber")
     (tmp_path / "001.txt").mkdir()
     prompts = read_boxes(tmp_path, source, ["dog"])
-    assert usable(prompts, source) == ([], [("boxes", "000.txt cannot be read: it is no text in UTF-8")])
-    assert usable(prompts, source, 1) == ([], [("boxes", "001.txt cannot be read: Is a directory")])
+    _, [(what, why)] = usable(prompts, source)
+    assert what == "boxes"
+    assert "000.txt cannot be read: line 2 is not text in UTF-8 (b'\\xfcber'): save the file as UTF-8" in why
+    assert usable(prompts, source, 1) == ([], [("boxes", "there is no file 001.txt")])
 
 
 def test_points_of_a_csv_file_are_joined_by_object(source: Source, tmp_path: Path) -> None:
@@ -115,25 +117,32 @@ def test_points_of_a_json_file(source: Source, tmp_path: Path) -> None:
         {"image": "000.png", "points": [[5, 6]]},
         {"image": "000.png", "points": [[50, 6]]},
         {"image": "000.png", "points": [[5, 6]], "labels": [0]},
+        {"image": "000.png", "points": [[5, 6], [-1, 6], [40, 30]], "labels": [1, 0, 1]},
+        {"image": "000.png", "points": [[5, 6], [-1, 6]], "labels": [0, 1]},
         {"image": "000.png", "points": [[5, 6]], "labels": [1, 1]},
         {"image": "000.png", "points": [[5, 6]], "labels": [3]},
         {"image": "000.png", "points": []},
         {"image": "000.png", "points": 5},
         {"image": "000.png", "points": [["a", 6]]},
+        {"image": "000.png"},
+        5,
     ]
     prompts = read_clicks(written(tmp_path / "a.json", rows), source)
     kept, skipped = usable(prompts, source)
     assert prompts.categories == {1: "object"}
-    assert [each.points for each in kept] == [((5, 6, 1),)]
+    assert [each.points for each in kept] == [((5, 6, 1),), ((5, 6, 1), (40, 30, 1))]
     assert dict(skipped) == {
         "object 2": "the point 50,6 lies outside the image of 40 x 30 pixels",
         "object 3": "the object has no foreground point",
-        "object 5": "a label is 3: 1 is foreground, 0 is background",
+        "object 4": "the point -1,6 lies outside the image of 40 x 30 pixels",
+        "object 5": "the point -1,6 lies outside the image of 40 x 30 pixels",
+        "object 7": "a label is 3: 1 is foreground, 0 is background",
         **dict.fromkeys(
-            ("object 4", "object 6", "object 7", "object 8"),
+            ("object 6", "object 8", "object 9", "object 10", "object 11"),
             "its points are not numbers, or it has another number of labels",
         ),
     }
+    assert [(each.image, each.what) for each in prompts.strays] == [("", "object 12")]
 
 
 def test_a_point_without_a_category_beside_others_is_skipped(source: Source, tmp_path: Path) -> None:
@@ -147,9 +156,9 @@ def test_a_point_without_a_category_beside_others_is_skipped(source: Source, tmp
     [
         ("a.json", "{", "is not JSON"),
         ("a.json", "{}", "is not a list"),
-        ("a.json", '[{"image": "000.png"}]', "object 1 needs image and points"),
         ("a.csv", "image,x\n", "no column y"),
         ("a.csv", "", "no column image, x, y"),
+        ("a.csv", "file|x|y\n000.png|1|2\n", r"no column image, x, y: .*and it is 'file\|x\|y'"),
         (
             "a.csv",
             'image,x,y\n"000.png,1,2\n' + "000.png,1,2\n" * 20_000,
@@ -215,8 +224,6 @@ def test_prompts_that_are_missing_are_one_clear_error(read, source: Source) -> N
 def test_a_data_set_without_annotations_is_one_clear_error(source: Source, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no annotations"):
         read_boxes(written(tmp_path / "a.json", {"images": []}), source)
-    with pytest.raises(InputError, match="no id or no file_name"):
-        read_boxes(written(tmp_path / "a.json", {"images": [{}], "annotations": []}), source)
 
 
 def test_rle_in_a_prompt_is_decoded_as_it_was_encoded(source: Source, tmp_path: Path) -> None:

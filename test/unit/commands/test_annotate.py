@@ -48,6 +48,30 @@ def test_all_boxes_of_an_image_become_masks_in_requests_of_sixteen(servers: Fake
     assert [each["bbox"] for each in documents(tmp_path / "out")["annotations"]] == [box for _, box in boxes]
 
 
+def test_an_unusable_prompt_costs_itself_alone(
+    servers: FakeServers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Boxes that leave the image are clipped to it."""
+    write_images(tmp_path, 1)
+    beyond = [[30, 20, 10.2, 5], [-0.2, -1e-9, 10.2, 5], [-1e300, 3, 2e300, 9]]
+    unusable = [[40, 20, 5, 5], [-9, 3, 9, 5], [2, 3, 0, 5], [39.9999999, 3, 5, 5], [float("nan"), 3, 5, 5], [1, 2, 3]]
+    document = coco(["000.png"], [(1, box) for box in [BOX, *beyond, *unusable]])
+    (tmp_path / "set.json").write_text(json.dumps(document))
+    assert annotate(tmp_path / "set.json", tmp_path / "out", "--dry-run") == 0
+    dry = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert annotate(tmp_path / "set.json", tmp_path / "out") == 0
+    assert [each["bbox"] for each in documents(tmp_path / "out")["annotations"]] == [
+        BOX,
+        [30, 20, 10, 5],
+        [0, 0, 10, 5],
+        [0, 3, 40, 9],
+    ]
+    skipped = [json.loads(line) for line in (tmp_path / "out/skipped.jsonl").read_text().splitlines()]
+    assert skipped == dry
+    assert {each["what"] for each in skipped} == {f"annotation {number}" for number in range(5, 11)}
+    assert (tmp_path / "out/errors.jsonl").read_text() == ""
+
+
 def test_a_run_in_parts_equals_one_run(servers: FakeServers, tmp_path: Path) -> None:
     data = write_data_set(tmp_path / "in", COUNT)
     (tmp_path / "in/005.png").write_bytes(b"damaged")

@@ -164,7 +164,8 @@ def test_prompts_that_fit_into_no_tile_are_reported(slides: Path, tmp_path: Path
     )
     clicks = ["--prompts", str(tmp_path / "clicks.json"), *SMALL_TILES]
     assert annotate(slides, tmp_path / "out", *clicks, task="points") == 0
-    (line,) = (tmp_path / "out/skipped.jsonl").read_text().splitlines()
+    line, *left_out = (tmp_path / "out/skipped.jsonl").read_text().splitlines()
+    assert all(json.loads(each)["image"].startswith("*.") for each in left_out)  # other files of the folder
     assert "it does not fit into one tile: give a larger --overlap" in line
 
 

@@ -10,7 +10,7 @@ from PIL import Image, ImageFile
 
 from triton_sam.errors import ImageError, MissingDependencyError
 from triton_sam.inputs import images
-from triton_sam.inputs.heic import HEIF
+from triton_sam.inputs.formats import HEIF
 
 CONTENT = b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(64)
 COLOUR = (200, 30, 60)

@@ -10,7 +10,8 @@ from PIL import Image
 
 from triton_sam.errors import ImageError
 from triton_sam.families import get_family
-from triton_sam.inputs.images import FORMATS, encoder_input, image_bytes, open_image
+from triton_sam.inputs.formats import FORMATS
+from triton_sam.inputs.images import encoder_input, image_bytes, open_image
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (20, 30, 3), dtype=np.uint8)

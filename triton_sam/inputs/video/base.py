@@ -12,7 +12,8 @@ from PIL import Image
 
 from ...errors import ConfigurationError, ImageError, VideoError
 from ...families.base import Size
-from ..images import FORMATS, TURNED, ImageSource, image_bytes, open_image, orientation
+from ..formats import FORMATS
+from ..images import TURNED, ImageSource, image_bytes, open_image, orientation
 
 BEST_QUALITY = 100
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ...errors import VideoError
 from ...families.base import Size
-from ..images import SUFFIXES, ImageSource
+from ..formats import SUFFIXES
+from ..images import ImageSource
 from .base import FrameSource, encode
 
 

@@ -9,7 +9,8 @@ from PIL import Image
 
 from ..._common.extras import install
 from ...errors import ImageError, MissingDependencyError
-from ...inputs.images import FORMATS, image_bytes
+from ...inputs.formats import FORMATS
+from ...inputs.images import image_bytes
 from ..image_files import MEGA
 from ..problems import Problem
 

@@ -10,7 +10,8 @@ from PIL import Image
 
 from ...errors import ImageError, InputError
 from ...families.base import Family, FloatArray, Size
-from ...inputs.images import FORMATS, encoder_input, open_image
+from ...inputs.formats import FORMATS
+from ...inputs.images import encoder_input, open_image
 from ...wire.encoder_front import JPEG_IMAGE, PIXELS, VALID_SIZE, Pixels
 
 TOLERANCE = 1e-3

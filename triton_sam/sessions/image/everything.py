@@ -21,7 +21,8 @@ from ...everything.parameters import Parameters, parameters_of
 from ...everything.parts import Decode, FoundMask, Part, Seen, see
 from ...everything.search import POINTS_PER_REQUEST, Encode, Found, search
 from ...families.base import Family, FloatArray
-from ...inputs.images import FORMATS, open_image
+from ...inputs.formats import FORMATS
+from ...inputs.images import open_image
 from ...masks.cleanup import Cleanup
 from ...wire import contract
 from ..cache import HeldImage

@@ -12,7 +12,8 @@ import triton_python_backend_utils as pb_utils
 from ..._common.text import one_line
 from ...errors import ImageError
 from ...families import get_family
-from ...inputs.images import FORMATS, encoder_input, open_image
+from ...inputs.formats import FORMATS
+from ...inputs.images import encoder_input, open_image
 from ...wire import contract
 
 

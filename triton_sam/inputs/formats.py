@@ -1,0 +1,64 @@
+"""The one table of image formats: which suffixes their files have, and who decodes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HEIF = "HEIF"
+"""The name of the format of HEIC photographs in Pillow, which the extra `heic` reads."""
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """A format of image files.
+
+    Args:
+        name: its name in Pillow.
+        suffixes: the suffixes of its files, in lower case.
+        sent: whether every server decodes it, so that clients send its files as they are. Clients and the service send
+            the other formats as PNG.
+        uploaded: whether the service accepts it from any caller.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    sent: bool = False
+    uploaded: bool = False
+
+
+TABLE = (
+    ImageFormat("JPEG", (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"), sent=True, uploaded=True),
+    ImageFormat("PNG", (".png", ".apng"), sent=True, uploaded=True),
+    ImageFormat("WEBP", (".webp",), sent=True, uploaded=True),
+    ImageFormat("TIFF", (".tif", ".tiff"), sent=True, uploaded=True),
+    ImageFormat("BMP", (".bmp", ".dib"), sent=True, uploaded=True),
+    ImageFormat("GIF", (".gif",), sent=True, uploaded=True),
+    ImageFormat("AVIF", (".avif", ".avifs"), uploaded=True),
+    ImageFormat("JPEG2000", (".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx"), uploaded=True),
+    ImageFormat(HEIF, (".heic", ".heif", ".hif"), uploaded=True),
+    # Not from any caller: Pillow decodes the text forms of PPM, and QOI, by Python code that would hold up all other
+    # requests, and files of the others are recognised by a few bytes at most.
+    ImageFormat("PPM", (".ppm", ".pgm", ".pbm", ".pnm", ".pfm")),
+    ImageFormat("TGA", (".tga",)),
+    ImageFormat("QOI", (".qoi",)),
+    ImageFormat("PCX", (".pcx",)),
+    ImageFormat("SGI", (".sgi",)),
+)
+
+FORMATS = tuple(each.name for each in TABLE if each.sent)
+"""The formats, in Pillow's names, that every server decodes."""
+UPLOADS = tuple(each.name for each in TABLE if each.uploaded)
+"""The formats that the service accepts."""
+SUFFIXES = tuple(suffix for each in TABLE for suffix in each.suffixes)
+"""The suffixes, in lower case, of the files of a folder that are images."""
+
+RASTER_SUFFIXES = (".jp2", ".j2k", ".vrt", ".img")
+"""The suffixes of large images that rasterio (GDAL) opens: JPEG 2000, VRT mosaics and ERDAS Imagine."""
+LARGE_SUFFIXES = (".tif", ".tiff", ".btf", ".tf8", ".svs", ".ndpi", ".scn", ".bif", ".qptiff", ".jp2", ".j2k")
+"""The suffixes of the files of a folder that are large images: TIFF, also of microscopes, and JPEG 2000."""
+
+
+def is_image(path: Path) -> bool:
+    """Return whether a file of a folder is an image, by its suffix."""
+    return path.suffix.lower() in SUFFIXES

@@ -1,0 +1,94 @@
+"""Names of files: as text that does not depend on the locale, in lists of other systems, and in patterns."""
+
+from __future__ import annotations
+
+import glob
+import os
+import posixpath
+import unicodedata
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import TypeVar
+
+BRACKETS = "For a [ in the name of a file, write [[]"
+"""A hint for patterns that match nothing."""
+
+Place = TypeVar("Place", bound=PurePath)
+
+
+def name_of(path: str | os.PathLike[str]) -> str:
+    """Return the path of a file as text, with "/" between the parts.
+
+    The text is the same in every locale. Bytes that are not UTF-8 become lone surrogates, as in Python's own paths.
+    """
+    return os.fsencode(PurePath(path).as_posix()).decode("utf-8", "surrogateescape")
+
+
+def path_of(name: str) -> str:
+    """Return the path that name_of() made the name from.
+
+    Raises:
+        ValueError: no file can have this name.
+    """
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
+def find_file(folder: Path, name: str) -> tuple[str, Path] | None:
+    """Find a file that a list or a data set names, which another system may have written.
+
+    The name may have backslashes between its parts, as on Windows, spaces around it, or accents in another Unicode
+    form, as on macOS. A file with exactly this name is preferred.
+
+    Args:
+        folder: the folder that the name starts from.
+        name: see name_of().
+
+    Returns:
+        The name of the file and its path; None if there is no such file.
+    """
+    for each in _spellings(name):
+        try:
+            path = folder / path_of(each)
+            if path.is_file():
+                return each.replace("\\", "/") if os.name == "nt" else each, path
+        except (OSError, ValueError):  # no file can have this name: it is too long, or has a null character
+            continue
+    return None
+
+
+def normal_form(name: str) -> str:
+    """Return the form that all spellings of a name share, see find_file()."""
+    return posixpath.normpath(unicodedata.normalize("NFC", name.strip().replace("\\", "/")))
+
+
+def _spellings(name: str) -> Iterable[str]:
+    plain = name.strip().replace("\\", "/")
+    forms = (unicodedata.normalize(form, plain) for form in ("NFC", "NFD"))
+    return dict.fromkeys((name, name.strip(), plain, *forms))
+
+
+def files_matching(pattern: str) -> tuple[Path, list[Path]]:
+    """Return the files of this machine that match a pattern, sorted, and the folder that their names start from.
+
+    ``*`` and ``?`` stand for any characters, ``[ab]`` for one of some, and ``**`` for folders. A folder whose name has
+    such characters, for example ``photos [2]``, is taken as it is.
+    """
+    whole = Path(pattern)
+    root = fixed_part(whole, os.path.exists)
+    rest = str(whole.relative_to(root))
+    found = glob.glob(os.path.join(glob.escape(str(root)), rest), recursive=True)  # noqa: PTH118, PTH207 - any folder
+    return root, sorted(path for path in map(Path, found) if path.is_file())
+
+
+def fixed_part(pattern: Place, exists: Callable[[Place], bool]) -> Place:
+    """Return the folder before the first part of a pattern that may name several files.
+
+    Args:
+        pattern: the pattern as a path.
+        exists: whether there is a file or folder with exactly this name, so that its characters are meant literally.
+    """
+    for folder, below in pairwise([*reversed(pattern.parents), pattern]):
+        if below == pattern or (glob.has_magic(below.name) and not exists(below)):
+            return folder
+    return pattern

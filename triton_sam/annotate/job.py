@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -199,7 +199,7 @@ class Job:
             "prompts": None if self.is_search else _digest(self._prompt_files()),
             "models": self._models(clients),
             "categories": inputs.categories,
-            **({"tiling": asdict(self.tiling)} if self.tiling else {}),
+            **({"tiling": self.tiling.described()} if self.tiling else {}),
         }
 
     def _models(self, clients: Sequence[SamTritonClient]) -> dict[str, str]:

@@ -6,8 +6,9 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import ConfigurationError, ImageError, InputError
 from ..families.base import Size
@@ -36,12 +37,25 @@ class Tiling:
         overlap: pixels that neighbours share at least.
         level: number of the level; 0 is the largest one.
         channels: the channels that become red, green and blue.
+        index: the positions along further axes.
+        stretch: the percentiles that become black and white.
     """
 
     tile: int = 1024
     overlap: int = 256
     level: int = 0
     channels: tuple[int, ...] = (0, 1, 2)
+    index: tuple[tuple[str, int], ...] = ()
+    stretch: tuple[float, float] | None = None
+
+    def open(self, path: Path) -> LargeImage:
+        """Open an image as it is shown. See open_large_image()."""
+        return open_large_image(path, channels=self.channels, index=dict(self.index), stretch=self.stretch)
+
+    def described(self) -> dict[str, Any]:
+        """Return the tiling as JSON values for a manifest, without the parts that are not given."""
+        values = asdict(self)
+        return {name: value for name, value in values.items() if name not in ("index", "stretch") or value}
 
     def check(self) -> None:
         """Check what needs no file.
@@ -86,7 +100,7 @@ class TileItem(ImageItem):
             ImageError: this part of the file is damaged, or the file is gone.
             DownloadError: the storage of the file cannot be reached.
         """
-        with _OPEN.image(file_of(self), self.tiling.channels) as image:
+        with _OPEN.image(file_of(self), self.tiling) as image:
             return image.levels[self.tiling.level].read(*self.region)
 
 
@@ -167,7 +181,7 @@ def _measured(item: ImageItem, tiling: Tiling) -> LargeItem:
         ImageError: it cannot be opened, it has another size than the source says, or it has too few levels.
     """
     path = file_of(item)
-    with open_large_image(path, channels=tiling.channels) as image:
+    with tiling.open(path) as image:
         if item.size is not None and item.size != image.size:
             (width, height), (told_width, told_height) = image.size, item.size
             raise ImageError(
@@ -182,21 +196,21 @@ class _OpenImages:
     """Keeps the last files open for all threads. A file that a thread reads is not closed under it."""
 
     def __init__(self) -> None:
-        self._images: OrderedDict[tuple[Path, tuple[int, ...]], LargeImage] = OrderedDict()
-        self._readers: dict[tuple[Path, tuple[int, ...]], int] = {}
+        self._images: OrderedDict[tuple[Path, Tiling], LargeImage] = OrderedDict()
+        self._readers: dict[tuple[Path, Tiling], int] = {}
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def image(self, path: Path, channels: tuple[int, ...]) -> Iterator[LargeImage]:
+    def image(self, path: Path, tiling: Tiling) -> Iterator[LargeImage]:
         """Lend an image.
 
         Raises:
             ImageError: it cannot be opened.
         """
-        key = (path, channels)
+        key = (path, tiling)
         with self._lock:
             if key not in self._images:
-                self._images[key] = open_large_image(path, channels=channels)
+                self._images[key] = tiling.open(path)
             self._images.move_to_end(key)
             image = self._images[key]
             self._readers[key] = self._readers.get(key, 0) + 1

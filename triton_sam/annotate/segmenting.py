@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,10 @@ import numpy as np
 from ..client.sync import SamTritonClient
 from ..errors import ImageError
 from ..families.base import Family, Size
-from ..inputs.images import ImageSource, open_image
+from ..inputs.images import ImageSource, open_image, pages_of
 from .prompts import Prompt, Prompts
 from .records import ImageRecord
-from .sources import ImageItem
+from .sources import ImageItem, Skipped
 
 AT_ONCE = 16
 """Objects in one request, so that the full-size masks of an image with many objects fit into memory."""
@@ -23,16 +25,17 @@ def prompts_to_masks(prompts: Prompts) -> Callable[[SamTritonClient, ImageItem],
     """Return the function that turns the prompts of an image into masks. The masks are those of client.segment()."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        content, size = opened(item)
-        kept, skipped = prompts.of(item, size)
+        image = opened(item)
+        kept, skipped = prompts.of(item, image.size)
+        skipped = [*image.skipped, *skipped]
         if not kept:
-            return ImageRecord.of(item, size, [], [], skipped)
-        image = client.encode(content)
+            return ImageRecord.of(item, image.size, [], [], skipped)
+        encoded = client.encode(image.content)
         objects: list[dict[str, Any]] = []
         for part in parts(kept):
-            segments = client.segment(**together(part, client.family), image=image, logits=False)
-            objects.extend(ImageRecord.of(item, size, segments, [prompt.category for prompt in part]).objects)
-        return ImageRecord(item.id, item.name, size, tuple(objects), tuple(skipped))
+            segments = client.segment(**together(part, client.family), image=encoded, logits=False)
+            objects.extend(ImageRecord.of(item, image.size, segments, [prompt.category for prompt in part]).objects)
+        return ImageRecord(item.id, item.name, image.size, tuple(objects), tuple(skipped))
 
     return work
 
@@ -56,9 +59,9 @@ def all_objects(parameters: Mapping[str, Any], category: int) -> Callable[[SamTr
     """Return the function that finds all objects of an image by client.everything(); all get one category."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        content, size = opened(item)
-        objects = client.everything(content, **parameters)
-        return ImageRecord.of(item, size, objects, [category] * len(objects))
+        image = opened(item)
+        objects = client.everything(image.content, **parameters)
+        return ImageRecord.of(item, image.size, objects, [category] * len(objects), image.skipped)
 
     return work
 
@@ -69,15 +72,30 @@ def instances_of(
     """Return the function that finds the instances of texts by client.find(); the categories are the texts, from 1."""
 
     def work(client: SamTritonClient, item: ImageItem) -> ImageRecord:
-        content, size = opened(item)
-        found = client.find(list(texts), image=content, **parameters)
-        return ImageRecord.of(item, size, found, [each.object_index + 1 for each in found])
+        image = opened(item)
+        found = client.find(list(texts), image=image.content, **parameters)
+        return ImageRecord.of(item, image.size, found, [each.object_index + 1 for each in found], image.skipped)
 
     return work
 
 
-def opened(item: ImageItem) -> tuple[ImageSource, Size]:
-    """Return an image as a path or as bytes, and its width and height in pixels.
+@dataclass(frozen=True)
+class Opened:
+    """An image of a run, when its turn comes.
+
+    Args:
+        content: a path, bytes, or the pixels of a tile.
+        size: width and height in pixels.
+        skipped: the pages or frames of its file that are not annotated.
+    """
+
+    content: ImageSource
+    size: Size
+    skipped: tuple[Skipped, ...] = ()
+
+
+def opened(item: ImageItem) -> Opened:
+    """Open an image.
 
     Raises:
         InputError: the image cannot be used, or has another size than the source says.
@@ -89,4 +107,8 @@ def opened(item: ImageItem) -> tuple[ImageSource, Size]:
         raise ImageError(
             f"the file has {size[0]} x {size[1]} pixels, and the source says {item.size[0]} x {item.size[1]}"
         )
-    return content, size
+    pages = pages_of(content) if isinstance(content, (str, bytes, os.PathLike)) else 1
+    if pages == 1:
+        return Opened(content, size)
+    left = Skipped(item.name, f"pages 2 to {pages}", "only the first page or frame of a file is annotated")
+    return Opened(content, size, (left,))

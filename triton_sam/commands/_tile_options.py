@@ -14,6 +14,48 @@ def add_tiles(group: Any) -> None:
     group.add_argument(
         "--channels", type=channels, default=(0, 1, 2), metavar="R,G,B", help="channels to show (default: 0,1,2)"
     )
+    group.add_argument(
+        "--index",
+        type=position,
+        action="append",
+        default=[],
+        metavar="AXIS=N",
+        help="position along another axis, for example Z=10; repeat for more axes (default: 0)",
+    )
+    group.add_argument(
+        "--stretch",
+        type=percentiles,
+        metavar="LOW,HIGH",
+        help="percentiles of values of more than 8 bits that become black and white, for example 1,99 (default: the "
+        "smallest and the largest value)",
+    )
+
+
+def position(text: str) -> tuple[str, int]:
+    """Return the name of an axis and a position along it.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is neither.
+    """
+    axis, _, number = text.partition("=")
+    if not (len(axis) == 1 and axis.isalpha() and number.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not AXIS=N, for example Z=10")
+    return axis.upper(), int(number)
+
+
+def percentiles(text: str) -> tuple[float, float]:
+    """Return two percentiles.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not two numbers from 0 to 100, the smaller one first.
+    """
+    try:
+        low, high = (float(word) for word in text.split(","))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not 0 <= low < high <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not two percentiles from 0 to 100, for example 1,99")
+    return low, high
 
 
 def channels(text: str) -> tuple[int, ...]:

@@ -187,9 +187,9 @@ def _job(args: argparse.Namespace) -> Job:
 
 
 def _tiling(args: argparse.Namespace) -> Tiling | None:
-    tiling = Tiling(args.tile, args.overlap, args.level, tuple(args.channels))
+    tiling = Tiling(args.tile, args.overlap, args.level, tuple(args.channels), tuple(args.index), args.stretch)
     if not args.large and tiling != Tiling():
-        raise ConfigurationError("--tile, --overlap, --level and --channels are for --large")
+        raise ConfigurationError("--tile, --overlap, --level, --channels, --index and --stretch are for --large")
     return tiling if args.large else None
 
 
@@ -288,13 +288,14 @@ def _dry_run(args: argparse.Namespace, items: Sequence[ImageItem], inputs: Input
     found, errors, objects = list(inputs.skipped), 0, 0
     for item in items:
         try:
-            _, size = opened(item)
+            image = opened(item)
         except InputError as error:
             errors += 1
             print(json.dumps({"image": item.name, "error": str(error)}))
             continue
+        found += image.skipped
         if inputs.prompts is not None:
-            kept, left = inputs.prompts.of(item, size)
+            kept, left = inputs.prompts.of(item, image.size)
             objects += len(kept)
             found += left
     for each in (*found, *inputs.left_out):

@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command."""
     _check(args)
     _options.check_writable([path for path in (args.out, args.overlay) if path])
-    with open_large_image(args.image, channels=args.channels) as image:
+    shown = {"channels": args.channels, "index": dict(args.index), "stretch": args.stretch}
+    with open_large_image(args.image, **shown) as image:
         if args.precompute:
             return _precompute(args, image)
         prompts = {} if args.everything else _prompts(args, image)

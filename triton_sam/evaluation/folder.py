@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigurationError, ImageError, InputError, MissingDependencyError
 from ..inputs.formats import SUFFIXES
-from ..inputs.images import TURNED, open_header, open_image, orientation
+from ..inputs.header import open_header, upright_size
+from ..inputs.images import open_image
 from .samples import Dataset, Sample
 
 LABEL_SUFFIXES = (".png", ".tif", ".tiff")
@@ -106,8 +107,7 @@ def _check_sizes(image: Path, labels: Path) -> None:
 def _size(path: Path, upright: bool) -> tuple[int, int]:
     try:
         with open_header(path) as image:
-            turned = upright and orientation(image) in TURNED
-            return image.size[::-1] if turned else image.size
+            return upright_size(image) if upright else image.size
     except MissingDependencyError:
         raise
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception

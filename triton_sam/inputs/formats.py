@@ -32,7 +32,7 @@ TABLE = (
     ImageFormat("PNG", (".png", ".apng"), sent=True, uploaded=True),
     ImageFormat("WEBP", (".webp",), sent=True, uploaded=True),
     ImageFormat("TIFF", (".tif", ".tiff"), sent=True, uploaded=True),
-    ImageFormat("BMP", (".bmp", ".dib"), sent=True, uploaded=True),
+    ImageFormat("BMP", (".bmp",), sent=True, uploaded=True),
     ImageFormat("GIF", (".gif",), sent=True, uploaded=True),
     ImageFormat("AVIF", (".avif", ".avifs"), uploaded=True),
     ImageFormat("JPEG2000", (".jp2", ".j2k", ".j2c", ".jpc", ".jpf", ".jpx"), uploaded=True),
@@ -40,6 +40,7 @@ TABLE = (
     # Not from any caller: Pillow decodes the text forms of PPM, and QOI, by Python code that would hold up all other
     # requests, and files of the others are recognised by a few bytes at most.
     ImageFormat("PPM", (".ppm", ".pgm", ".pbm", ".pnm", ".pfm")),
+    ImageFormat("DIB", (".dib",)),
     ImageFormat("TGA", (".tga",)),
     ImageFormat("QOI", (".qoi",)),
     ImageFormat("PCX", (".pcx",)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,40 +13,34 @@ from urllib.request import url2pathname
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from ..errors import ImageError, MissingDependencyError
 from ..families.base import Family, FloatArray, Size
-from .formats import FORMATS, HEIF
-from .heic import register_opener, starts_heic
+from .deep import (
+    ArrayBlocks,
+    ImageBlocks,
+    check_deep_size,
+    deep_meaning,
+    has_packages,
+    hint,
+    needs_packages,
+    read_deep,
+    read_tiff,
+    refuse_garbled,
+    stretched,
+)
+from .formats import FORMATS
+from .header import count_pages, open_header, orientation, upright, without_texts
+from .notes import say_pages, say_transparency
 from .resample import resize_bytes
+from .samples import Samples
 
 PlainSource = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview, Image.Image, "npt.NDArray[np.generic]"]
 """The sources that can be opened several times."""
 ImageSource = PlainSource | BinaryIO
 """A path or ``file://`` URL, a file opened for reading bytes, encoded bytes (JPEG, PNG, WebP, TIFF, BMP, ...), a Pillow
 image, or a uint8 or uint16 array (H,W), (H,W,3) or (H,W,4)."""
-
-MAX_DEEP_PIXELS = 100_000_000
-"""Maximum number of pixels of a file with more than 8 bits for each grey value. Decoding it takes up to 4 bytes a pixel
-besides the 4 bytes of the RGB image. Pillow's own limit holds for all files: 179 million pixels."""
-_BLOCK_PIXELS = 1 << 22
-"""Number of pixels that are converted at a time, so that the converted values take little memory."""
-
-_UPRIGHT_OPERATIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-"""The operation that turns an image upright, by its EXIF orientation."""
-TURNED = (5, 6, 7, 8)
-"""EXIF orientations whose images are stored with width and height swapped."""
-_ORIENTATION_METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
-"""The keys of ``Image.info`` that may hold the orientation."""
 
 
 def plain_source(source: ImageSource) -> PlainSource:
@@ -86,14 +79,18 @@ def _path_of(url: str) -> Path:
 def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> Image.Image:
     """Open an image as 8-bit RGB and turn it upright by its EXIF orientation.
 
-    The alpha channel is dropped. The values of a grey image with more than 8 bits (16-bit, 32-bit, float) and of a
-    16-bit array are stretched from their own minimum..maximum to 0..255, because microscopes rarely use the full range.
-    Pillow reads only the upper 8 bits of each channel of a colour file. For an animation, the first frame is returned.
+    The alpha channel is dropped. Values of more than 8 bits (16-bit, 32-bit, float) are stretched from their own
+    minimum..maximum to 0..255, because microscopes rarely use the full range; NaN, infinity and the value that GDAL
+    calls nodata do not count, and become 0. Of a file with several pages or frames, the first is returned. A line in
+    the log says so once.
+
+    Colours of more than 8 bits, and TIFF files with other channels than Pillow knows, are read by the extra `tiles`.
+    Without it, or with FORMATS, Pillow reads the upper 8 bits of such colours.
 
     Args:
         source: see ImageSource. An array holds RGB or grey values and is not modified; it has no EXIF orientation.
-        formats: the accepted formats of a file or of encoded bytes, in Pillow's names, for example FORMATS. None
-            accepts every format that Pillow reads.
+        formats: the accepted formats of a file or of encoded bytes, in Pillow's names. FORMATS accepts what every
+            server decodes, by Pillow alone; None accepts every format that Pillow reads.
 
     Returns:
         A new Pillow image of mode RGB.
@@ -105,14 +102,10 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
     plain = plain_source(source)
     if isinstance(plain, np.ndarray):
         return _from_array(plain)
-    image = plain if isinstance(plain, Image.Image) else _decode(plain, formats)
+    if not isinstance(plain, Image.Image):
+        return _decode(plain, formats)
     try:
-        if image.width == 0 or image.height == 0:
-            raise ImageError("the image has no pixels")
-        image = _upright(image)
-        if _is_deep(image):
-            image = Image.fromarray(_stretch(_BlocksOfImage(image)))  # this frees the image of more bits
-        return _to_rgb(image)
+        return _to_rgb(plain, None)
     except ImageError:
         raise
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
@@ -122,8 +115,9 @@ def open_image(source: ImageSource, formats: tuple[str, ...] | None = None) -> I
 def image_bytes(source: ImageSource) -> bytes:
     """Encode an image as bytes that decode, here and on a server, to the same pixels as ``open_image(source)``.
 
-    Files and encoded bytes in one of FORMATS are returned unchanged and are not decoded. Every other image is encoded
-    as PNG. Bytes that Pillow cannot identify are also returned unchanged: the server reports the error.
+    Files and encoded bytes in one of FORMATS are returned unchanged and are not decoded, if Pillow alone reads their
+    pixels right. Every other image is encoded as PNG. Bytes that Pillow cannot identify are also returned unchanged:
+    the server reports the error.
 
     Raises:
         ImageError: the source is missing, empty or unreadable, or it has an unsupported type.
@@ -132,17 +126,32 @@ def image_bytes(source: ImageSource) -> bytes:
     source = plain_source(source)
     if isinstance(source, (np.ndarray, Image.Image)):
         return to_png(source)
+    name = _describe(source)
     if isinstance(source, (str, os.PathLike)):
         _check_file(Path(source))
         try:
-            return _in_known_format(Path(source).read_bytes())
+            return _as_servers_read(Path(source).read_bytes(), name)
         except OSError as error:
-            raise ImageError(f"{_describe(source)} cannot be read: {_reason(error)}") from error
+            raise ImageError(f"{name} cannot be read: {_reason(error)}") from error
     if not isinstance(source, (bytes, bytearray, memoryview)):
         raise ImageError(_unsupported_source(source))
     if len(source) == 0:
         raise ImageError("the image is empty (0 bytes)")
-    return _in_known_format(bytes(source))
+    return _as_servers_read(bytes(source), name)
+
+
+def pages_of(source: str | os.PathLike[str] | bytes) -> int:
+    """Return the number of pages or frames of an image file, at most 100; 1 for a file that cannot be opened.
+
+    Args:
+        source: a path or encoded bytes.
+    """
+    try:
+        stream = Path(source) if isinstance(source, (str, os.PathLike)) else io.BytesIO(source)
+        with open_header(stream) as image:
+            return count_pages(image)
+    except Exception:  # noqa: BLE001 - open_image() names the fault
+        return 1
 
 
 def encoder_input(image: Image.Image, family: Family) -> FloatArray:
@@ -183,20 +192,32 @@ def _resize(image: Image.Image, size: Size, family: Family) -> Iterator[npt.NDAr
             yield np.asarray(image.getchannel(channel).convert("F").resize(size, Image.Resampling.BILINEAR))
 
 
-def _in_known_format(content: bytes) -> bytes:
-    """Return encoded bytes unchanged, or as PNG if only this process can open them.
+def _as_servers_read(content: bytes, name: str) -> bytes:
+    """Return encoded bytes unchanged, or as PNG if only this process reads their pixels right.
 
     Bytes that nobody can open are returned unchanged too, because the server's error names the fault best.
     """
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS):
-            return content
+        with open_header(io.BytesIO(content), FORMATS) as image:
+            if not needs_packages(image) or not has_packages(image):
+                say_pages(image, name)
+                return content
     except UnidentifiedImageError:
-        with contextlib.suppress(ImageError):
-            return to_png(content)
+        pass
     except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
         return content
+    with contextlib.suppress(ImageError):
+        return to_png(content)
     return content
+
+
+def servers_read(content: bytes) -> bool:
+    """Return whether every server reads an image file as open_image() does, by Pillow alone."""
+    try:
+        with open_header(io.BytesIO(content), FORMATS) as image:
+            return not needs_packages(image) or not has_packages(image)
+    except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception
+        return False
 
 
 def to_png(source: ImageSource, formats: tuple[str, ...] | None = None) -> bytes:
@@ -215,52 +236,82 @@ def _decode(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, formats: tuple[str, ...] | None
 ) -> Image.Image:
     """Open a file or encoded bytes and read the pixels, so that a damaged file fails here and not later."""
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        if len(source) == 0:
-            raise ImageError("the image is empty (0 bytes)")
-        stream: io.BytesIO | Path = io.BytesIO(source)
-    elif isinstance(source, (str, os.PathLike)):
-        stream = Path(source)
-        _check_file(stream)
-    else:
-        raise ImageError(_unsupported_source(source))
+    stream = _stream_of(source)
+    name, by_packages = _describe(source), formats is None or not set(formats) <= set(FORMATS)
     try:
-        with open_header(stream, formats) as image:
-            if _is_deep(image) and image.width * image.height > MAX_DEEP_PIXELS:
-                raise ImageError(
-                    f"{_describe(source)} is too large: {image.width} x {image.height} pixels of more than 8 bits; at "
-                    f"most {MAX_DEEP_PIXELS} are possible: scale the values to 8 bits first"
-                )
-            image.load()
-            return image
+        return _decode_by_pillow(stream, formats, name, by_packages)
     except (ImageError, MissingDependencyError):
         raise
     except Image.DecompressionBombError as error:
-        raise ImageError(f"{_describe(source)} is too large: {error}") from error
-    except UnidentifiedImageError as error:
-        raise ImageError(f"{_describe(source)} is not an image that Pillow can read") from error
+        raise ImageError(f"{name} is too large: {error}") from error
     except Exception as error:  # for damaged data, Pillow's decoders raise almost any exception
-        raise ImageError(f"{_describe(source)} cannot be read: {_reason(error)}") from error
+        other = read_tiff(stream, name) if by_packages else None
+        if other is not None:
+            return other
+        if isinstance(error, UnidentifiedImageError):
+            raise ImageError(f"{name} is not an image that Pillow can read{hint(stream)}") from error
+        raise ImageError(f"{name} cannot be read: {_reason(error)}") from error
 
 
-def open_header(stream: io.BytesIO | Path, formats: tuple[str, ...] | None = None) -> Image.Image:
-    """Open an image by Pillow, which reads no pixels yet, and HEIC photographs only with the extra for them.
+def _stream_of(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> io.BytesIO | Path:
+    """Return a file that exists, or encoded bytes, as Pillow opens them."""
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        if len(source) == 0:
+            raise ImageError("the image is empty (0 bytes)")
+        return io.BytesIO(source)
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        _check_file(path)
+        return path
+    raise ImageError(_unsupported_source(source))
+
+
+def _decode_by_pillow(
+    stream: io.BytesIO | Path, formats: tuple[str, ...] | None, name: str, by_packages: bool
+) -> Image.Image:
+    with open_header(stream, formats) as image:
+        check_deep_size(image, name)
+        if by_packages:
+            say_pages(image, name)
+        if needs_packages(image):
+            found = read_deep(image, stream, name) if by_packages else None
+            if found is not None:
+                return found
+            refuse_garbled(image, name)
+        try:
+            image.load()
+        except ValueError:  # long texts behind the pixels of a PNG file
+            lean = without_texts(stream)
+            if lean is None:
+                raise
+            return _to_rgb(Image.open(lean), name if by_packages else None)
+        return _to_rgb(image, name if by_packages else None)
+
+
+def _to_rgb(image: Image.Image, name: str | None) -> Image.Image:
+    """Return an opened image as RGB, upright.
 
     Args:
-        stream: a file, or its content.
-        formats: the accepted formats; only with HEIF among them, or with None, is a HEIC photograph opened.
+        image: the image.
+        name: its name for the log; None: nothing is said.
 
     Raises:
-        Exception: whatever Pillow raises for a file that it cannot read.
-        MissingDependencyError: a HEIC photograph, without the extra `heic`.
+        ImageError: it has no pixels, or no value is finite.
     """
-    try:
-        return Image.open(stream, formats=[each for each in formats if each != HEIF] if formats else None)
-    except UnidentifiedImageError:
-        if (formats and HEIF not in formats) or not starts_heic(stream):
-            raise
-    register_opener()
-    return Image.open(stream, formats=(HEIF,))
+    if image.width == 0 or image.height == 0:
+        raise ImageError("the image has no pixels")
+    image.load()
+    meaning = deep_meaning(image)
+    image = upright(image, orientation(image))
+    if meaning is not None:
+        blocks = ImageBlocks(image, meaning.dtype)
+        image = Image.fromarray(stretched(blocks, meaning.samples, name))  # this frees the image of more bits
+    elif name is not None:
+        say_transparency(image, name)
+    if image.mode == "P" and "transparency" in image.info:
+        # Converting straight to RGB makes Pillow warn about palettes with an alpha value for each entry.
+        return image.convert("RGBA").convert("RGB")
+    return image.convert("RGB")
 
 
 def _check_file(path: Path) -> None:
@@ -286,98 +337,10 @@ def _from_array(array: npt.NDArray[np.generic]) -> Image.Image:
     if array.ndim == 3:
         array = array[:, :, :3]
     if array.dtype == np.uint16:
-        array = _stretch(_BlocksOfArray(array))
+        array = stretched(ArrayBlocks(array), Samples(), None)
     elif array.dtype != np.uint8:
         raise ImageError(f"an image array must be uint8 or uint16, not {array.dtype}: scale it to 0..255 first")
     return Image.fromarray(np.ascontiguousarray(array)).convert("RGB")
-
-
-def orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation of an opened image, 1..8; 1 (upright) if EXIF data is missing or damaged."""
-    try:
-        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # noqa: BLE001 - damaged EXIF data raises almost any exception, and the pixels are still good
-        return 1
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """Turn an image upright by its EXIF orientation, and drop the metadata that would turn it a second time."""
-    image.load()
-    operation = _UPRIGHT_OPERATIONS.get(orientation(image))
-    if operation is None:
-        return image
-    upright = image.transpose(operation)
-    for name in _ORIENTATION_METADATA:
-        upright.info.pop(name, None)
-    return upright
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "P" and "transparency" in image.info:
-        # Converting straight to RGB makes Pillow warn about palettes with an alpha value for each entry.
-        return image.convert("RGBA").convert("RGB")
-    return image.convert("RGB")
-
-
-def _is_deep(image: Image.Image) -> bool:
-    """Return whether the pixels are grey values of more than 8 bits."""
-    return image.mode in ("I", "F") or image.mode.startswith("I;16")
-
-
-class _BlocksOfImage:
-    """The rows of a grey Pillow image as arrays, of which only one block exists at a time."""
-
-    def __init__(self, image: Image.Image) -> None:
-        self.shape: tuple[int, ...] = (image.height, image.width)
-        self._image = image
-
-    def rows(self, top: int, bottom: int) -> npt.NDArray[np.generic]:
-        """Return some rows."""
-        return np.asarray(self._image.crop((0, top, self._image.width, bottom)))
-
-
-class _BlocksOfArray:
-    """The rows of an array (H,W) or (H,W,C)."""
-
-    def __init__(self, array: npt.NDArray[np.generic]) -> None:
-        self.shape = array.shape
-        self._array = array
-
-    def rows(self, top: int, bottom: int) -> npt.NDArray[np.generic]:
-        """Return some rows."""
-        return self._array[top:bottom]
-
-
-def _row_blocks(width: int, height: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row of each block of rows, and the row behind its last."""
-    rows = max(1, _BLOCK_PIXELS // width)
-    for top in range(0, height, rows):
-        yield top, min(top + rows, height)
-
-
-def _stretch(source: _BlocksOfImage | _BlocksOfArray) -> npt.NDArray[np.uint8]:
-    """Scale the values from minimum..maximum to 0..255; NaN and infinity count as the minimum.
-
-    The values are floats only within one block of rows.
-    """
-    height, width = source.shape[0], math.prod(source.shape[1:])
-    low, high = np.float32(np.inf), np.float32(-np.inf)
-    for top, bottom in _row_blocks(width, height):
-        values = source.rows(top, bottom).astype(np.float32)
-        finite = np.isfinite(values)
-        low = min(low, values.min(where=finite, initial=np.inf))
-        high = max(high, values.max(where=finite, initial=-np.inf))
-    if high < low:
-        raise ImageError("the image has no finite pixel value: every pixel is NaN or infinite")
-    scale = 255.0 / (high - low) if high > low else 0.0
-    stretched = np.empty(source.shape, np.uint8)
-    for top, bottom in _row_blocks(width, height):
-        values = source.rows(top, bottom).astype(np.float32)
-        values[~np.isfinite(values)] = low
-        values -= low
-        values *= scale
-        stretched[top:bottom] = np.rint(values, out=values).astype(np.uint8)
-    return stretched
 
 
 def _describe(source: object) -> str:

@@ -6,13 +6,15 @@ import asyncio
 import io
 from collections.abc import Iterator
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ..errors import MissingDependencyError
 from ..families.base import Size
-from ..inputs.formats import FORMATS, HEIF
+from ..inputs.deep import hint, tiff_size
+from ..inputs.formats import FORMATS, UPLOADS
+from ..inputs.header import open_header, upright_size
 from ..inputs.heic import is_heic
-from ..inputs.images import TURNED, open_header, open_image, orientation, to_png
+from ..inputs.images import open_image, servers_read, to_png
 from .budgets import Workers
 from .problems import Problem
 
@@ -32,10 +34,7 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
         raise Problem(400, "the image is empty (0 bytes)")
     limit = Image.MAX_IMAGE_PIXELS
     try:
-        with open_header(io.BytesIO(content), (*FORMATS, HEIF)) as image:
-            width, height = image.size
-            # A PNG would be decoded to look for EXIF data behind its pixels; see Engine._embed for the final word.
-            turned = image.format != "PNG" and orientation(image) in TURNED
+        width, height = _size_of(io.BytesIO(content))
     except Image.DecompressionBombError:
         raise Problem(413, f"the image has more than {2 * (limit or 0) / MEGA:.0f} million pixels") from None
     except MissingDependencyError as error:
@@ -43,31 +42,44 @@ def check_image(content: bytes, max_megapixels: float) -> Size:
     except Exception:  # noqa: BLE001 - Pillow's parsers let almost any exception through
         if is_heic(content):
             raise Problem(415, f"the HEIC image is damaged: {AS_JPEG}") from None
-        raise Problem(415, f"the image is none of {', '.join(FORMATS)}, HEIC, or damaged") from None
+        known = ", ".join(UPLOADS)
+        raise Problem(415, f"unsupported or damaged image; supported: {known}{hint(io.BytesIO(content))}") from None
     if width * height > max_megapixels * MEGA:
         raise Problem(413, f"the image has {width} x {height} pixels; at most {max_megapixels:g} million are taken")
-    return (height, width) if turned else (width, height)
+    return width, height
+
+
+def _size_of(stream: io.BytesIO) -> Size:
+    try:
+        with open_header(stream, UPLOADS) as image:
+            # A PNG would be decoded to look for EXIF data behind its pixels; see Engine._embed for the final word.
+            return image.size if image.format == "PNG" else upright_size(image)
+    except UnidentifiedImageError:
+        size = tiff_size(stream)
+        if size is None:
+            raise
+        return size
 
 
 async def accept_image(content: bytes, max_megapixels: float, workers: Workers) -> tuple[bytes, Size]:
     """Check an image and return the bytes to keep and to send to Triton, with width and height, upright.
 
-    A HEIC photograph becomes a PNG with all its pixels, because Triton reads only FORMATS. Other images stay as they
-    are.
+    An image that Triton does not read, or not as this project reads images (see open_image()), becomes a PNG with all
+    its pixels, for example a HEIC photograph. Other images stay as they are.
 
     Raises:
-        ImageError: a HEIC photograph is damaged.
+        ImageError: such an image is damaged.
         Problem: as check_image(); 503, the service stops.
     """
     size = await asyncio.to_thread(check_image, content, max_megapixels)
-    if not is_heic(content):
+    if await asyncio.to_thread(servers_read, content):
         return content, size
 
     async def fetch() -> list[bytes]:
         return [content]
 
     def convert(contents: Iterator[bytes]) -> tuple[bytes, Size]:
-        converted = to_png(next(contents), (HEIF,))
+        converted = to_png(next(contents), UPLOADS)
         return converted, check_image(converted, max_megapixels)  # the pixels may be more than the header says
 
     return await workers.run(size[0] * size[1], fetch, convert)

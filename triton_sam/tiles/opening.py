@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -18,11 +19,15 @@ import numpy as np
 from .._common.extras import missing
 from ..errors import DownloadError, ImageError, SamError
 from ..inputs.formats import RASTER_SUFFIXES
+from ..inputs.notes import say_once
 from ..inputs.remote import RemoteFile, is_remote, place_of
+from ..inputs.samples import ORIENTATION, RGB, Samples, is_stretched, samples_of_page
+from ..inputs.stretch import Bytes, Stretch, Values, value_range
 from . import rasters
 from .folders import LAYOUT, is_zarr
 from .georeference import georeference_of
-from .pyramid import Bytes, LargeImage, Level
+from .pyramid import LargeImage, Level
+from .turning import upright_reader
 
 _GIVE = "give a TIFF file (also GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image"
 _BYTE_ORDERS = (b"II", b"MM")
@@ -33,19 +38,38 @@ _SAMPLE = 1 << 22
 """Pixels of the smallest level, at most, from which the range of deep values is taken."""
 
 
+@dataclass(frozen=True)
+class _View:
+    """What is shown of an image. See open_large_image()."""
+
+    channels: tuple[int, ...]
+    index: Mapping[str, int]
+    percentiles: tuple[float, float] | None
+
+
 def open_large_image(
-    path: str | os.PathLike[str], *, channels: Sequence[int] = (0, 1, 2), index: Mapping[str, int] | None = None
+    path: str | os.PathLike[str],
+    *,
+    channels: Sequence[int] = RGB,
+    index: Mapping[str, int] | None = None,
+    stretch: tuple[float, float] | None = None,
 ) -> LargeImage:
     """Open a large image. Only parts of it are read, when they are needed.
+
+    Palettes, inks, grey values where 0 is white, and premultiplied colours are shown as open_image() shows them.
 
     Args:
         path: a TIFF file (also BigTIFF, GeoTIFF, SVS and OME-TIFF) or the folder of an OME-Zarr image, on this machine
             or at a URL that fsspec reads; or, on this machine, a map that rasterio reads (.jp2, .j2k, .vrt, .img).
         channels: the channels that become red, green and blue. An image with fewer channels is grey.
-        index: the position along further axes by their name, for example ``{"T": 3, "Z": 10}``; 0 for the others.
+        index: the position along further axes by their name, for example ``{"T": 3, "Z": 10}``; 0 for the others, of
+            which a line in the log says so once.
+        stretch: two percentiles of the values of the smallest level that become black and white, for example
+            ``(1, 99)``, for values of more than 8 bits; None: the smallest and the largest value. NaN, infinity and the
+            value that the file calls nodata do not count, and become black.
 
     Returns:
-        The image. Values of more than 8 bits are stretched from the range of the smallest level to 0..255.
+        The image.
 
     Raises:
         ImageError: the file is missing, damaged, or of another format.
@@ -54,8 +78,9 @@ def open_large_image(
         DownloadError: the storage cannot be reached, even after several attempts.
     """
     place = cast(Path, path) if is_remote(path) else place_of(os.fspath(path))
+    view = _View(tuple(channels), dict(index or {}), stretch)
     try:
-        return _kind_of(place)(place, tuple(channels), dict(index or {}))
+        return _kind_of(place)(place, view)
     except (SamError, ImportError):
         raise
     except FileNotFoundError as error:
@@ -66,7 +91,7 @@ def open_large_image(
         raise ImageError(f"{path} cannot be read as a large image: {_line(error)}") from error
 
 
-def _kind_of(place: Path) -> Callable[[Path, tuple[int, ...], dict[str, int]], LargeImage]:
+def _kind_of(place: Path) -> Callable[[Path, _View], LargeImage]:
     """Return the function that opens an image.
 
     Raises:
@@ -111,7 +136,7 @@ def _check_header(path: Path, file: IO[bytes]) -> None:
         )
 
 
-def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
+def _open_tiff(path: Path, view: _View) -> LargeImage:
     try:
         import tifffile
         import zarr
@@ -133,14 +158,19 @@ def _open_tiff(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
         stores = [NotingStore(series.aszarr(level=level)) for level in range(len(series.levels))]
         with checked():
             arrays = [CheckedArray(zarr.open(store, mode="r")) for store in stores]
-        levels = _levels(arrays, [level.axes for level in series.levels], channels, index)
-        tags = (file.pages.first.geotiff_tags if file.is_geotiff else None) or {}
+        page = series.keyframe
+        tags = (page.geotiff_tags if file.is_geotiff else None) or {}
+        turn = None if tags else page.tags.get(ORIENTATION)
+        stored = _Stored(
+            arrays, [level.axes for level in series.levels], samples_of_page(page), 1 if turn is None else turn.value
+        )
+        levels = _levels(stored, view, path.name)
         if source is not path and source.failure:  # tifffile leaves out what it cannot read
             raise source.failure
         return LargeImage(path.name, levels, georeference_of(tags), stack.pop_all().close)
 
 
-def _open_zarr(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
+def _open_zarr(path: Path, view: _View) -> LargeImage:
     try:
         import zarr.storage
 
@@ -151,7 +181,7 @@ def _open_zarr(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> 
     with checked():
         arrays, axes = _arrays(path, store)
     checked_arrays = [CheckedArray(array) for array in arrays]
-    return LargeImage(path.name, _levels(checked_arrays, [axes] * len(arrays), channels, index))
+    return LargeImage(path.name, _levels(_Stored(checked_arrays, [axes] * len(arrays), Samples()), view, path.name))
 
 
 def _remote_store(path: Any) -> Any:
@@ -204,33 +234,71 @@ def _several(path: Path, series: list[str]) -> str:
     return " or ".join(names) if len(names) <= _NAMED else f"{', '.join(names[:_NAMED])} ... (there are {len(names)})"
 
 
-def _open_raster(path: Path, channels: tuple[int, ...], index: dict[str, int]) -> LargeImage:
+def _open_raster(path: Path, view: _View) -> LargeImage:
     with contextlib.ExitStack() as stack:
-        bands, place = stack.enter_context(rasters.opened(path))
-        levels = _levels(bands, ["CYX"] * len(bands), channels, index)
+        bands, samples, place = stack.enter_context(rasters.opened(path))
+        levels = _levels(_Stored(bands, ["CYX"] * len(bands), samples), view, path.name)
         return LargeImage(path.name, levels, place, stack.pop_all().close)
 
 
-def _levels(
-    arrays: Sequence[Any], axes: Sequence[str], channels: tuple[int, ...], index: dict[str, int]
-) -> list[Level]:
-    for name, array in zip(axes, arrays, strict=True):
-        if not {"Y", "X"} <= set(name):
-            raise ImageError(f"an image with the axes {name} has no Y and X")
-        for axis, position in index.items():
-            if axis not in name or not 0 <= position < array.shape[name.index(axis)]:
-                raise ImageError(f"there is no position {position} along the axis {axis} of {name}")
-    stored = [partial(_values, array, name, index) for array, name in zip(arrays, axes, strict=True)]
-    views = [partial(_chosen, values, channels) for values in stored]
-    sizes = [tuple(array.shape[name.index(axis)] for axis in "XY") for array, name in zip(arrays, axes, strict=True)]
-    limits = _range(views[-1], sizes[-1]) if arrays[0].dtype != np.uint8 else None
+@dataclass(frozen=True)
+class _Stored:
+    """What a file holds.
+
+    Args:
+        arrays: the levels, from the largest one.
+        axes: the names of the axes of each.
+        samples: what the values mean.
+        orientation: the EXIF orientation.
+    """
+
+    arrays: Sequence[Any]
+    axes: Sequence[str]
+    samples: Samples
+    orientation: int = 1
+
+
+def _levels(stored: _Stored, view: _View, name: str) -> list[Level]:
+    readers, sizes = [], []
+    for array, axes in zip(stored.arrays, stored.axes, strict=True):
+        _check_axes(array, axes, view, name)
+        size = tuple(array.shape[axes.index(axis)] for axis in "XY")
+        read, size = upright_reader(partial(_values, array, axes, view.index), (size[0], size[1]), stored.orientation)
+        readers.append(read)
+        sizes.append(size)
+    shown = [partial(_shown, read, stored.samples, view.channels) for read in readers]
+    dtype = _type_shown(stored, view.channels)
+    stretch = stored.samples.stretch(None, dtype)
+    if is_stretched(dtype):
+        stretch = _stretch_of(shown[-1], sizes[-1], stored.samples, view.percentiles)
     return [
-        Level((size[0], size[1]), partial(_as_bytes, view, limits), partial(_readable, values))
-        for size, view, values in zip(sizes, views, stored, strict=True)
+        Level(size, partial(_as_bytes, colours, stretch), partial(_readable, read))
+        for size, colours, read in zip(sizes, shown, readers, strict=True)
     ]
 
 
-def _values(array: Any, axes: str, index: dict[str, int], x1: int, y1: int, x2: int, y2: int) -> np.ndarray[Any, Any]:
+def _check_axes(array: Any, axes: str, view: _View, name: str) -> None:
+    """Check the axes of a level, and say which positions along further axes are shown.
+
+    Raises:
+        ImageError: there is no Y or X, or no such position.
+    """
+    if not {"Y", "X"} <= set(axes):
+        raise ImageError(f"an image with the axes {axes} has no Y and X")
+    if 0 in array.shape:
+        raise ImageError("the image has no pixels")
+    lengths = dict(zip(axes, array.shape, strict=True))
+    for axis, position in view.index.items():
+        if not 0 <= position < lengths.get(axis, 0):
+            raise ImageError(f"there is no position {position} along the axis {axis} of {axes}")
+    further = {axis: length for axis, length in lengths.items() if axis not in "YXCS" and length > 1}
+    left = [f"{axis} has {length} positions" for axis, length in further.items() if axis not in view.index]
+    if left:
+        axis = next(axis for axis in further if axis not in view.index)
+        say_once("axes", f"{name}: {', '.join(left)}, and the first is shown. For another one, give --index {axis}=1.")
+
+
+def _values(array: Any, axes: str, index: Mapping[str, int], x1: int, y1: int, x2: int, y2: int) -> Values:
     """Return a part of a level as (h,w) or (h,w,c) in the array's type."""
     colors = next((axis for axis in axes if axis in "CS"), None)
     selection = {axis: index.get(axis, 0) for axis in axes} | {"Y": slice(y1, y2), "X": slice(x1, x2)}
@@ -241,33 +309,31 @@ def _values(array: Any, axes: str, index: dict[str, int], x1: int, y1: int, x2: 
     return values.transpose([kept.index(axis) for axis in ("Y", "X", colors) if axis])
 
 
-def _chosen(read: Any, channels: tuple[int, ...], *corners: int) -> np.ndarray[Any, Any]:
-    """Return a part of a level as (h,w,3) in the array's type."""
-    values: np.ndarray[Any, Any] = read(*corners)
-    if values.ndim == 2:
-        values = values[:, :, None]
-    wanted = list(channels) if max(channels) < values.shape[2] else [min(channels[0], values.shape[2] - 1)] * 3
-    return values[:, :, wanted]
+def _shown(read: Any, samples: Samples, channels: tuple[int, ...], *corners: int) -> Values:
+    """Return a part of a level as grey (h,w,1) or colours (h,w,3)."""
+    return samples.colours(read(*corners), channels)
 
 
-def _range(read: Any, size: Sequence[int]) -> tuple[float, float]:
+def _type_shown(stored: _Stored, channels: tuple[int, ...]) -> np.dtype[Any]:
+    """Return the type of the colours of an image, without reading any."""
+    array, axes = stored.arrays[0], stored.axes[0]
+    count = next((array.shape[axes.index(axis)] for axis in axes if axis in "CS"), 1)
+    return stored.samples.colours(np.zeros((1, 1, count), array.dtype), channels).dtype
+
+
+def _stretch_of(read: Any, size: Sequence[int], samples: Samples, percentiles: tuple[float, float] | None) -> Stretch:
+    """Return how the colours of an image become bytes, by the range of a sample of its smallest level."""
     width, height = size
     rows = max(1, min(height, _SAMPLE // width))
     top = (height - rows) // 2
     sample = read(0, top, width, top + rows)
-    finite = sample[np.isfinite(sample)]
-    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    return samples.stretch(value_range([sample], samples.nodata, percentiles), sample.dtype)
 
 
-def _as_bytes(read: Any, limits: tuple[float, float] | None, x1: int, y1: int, x2: int, y2: int) -> Bytes:
+def _as_bytes(read: Any, stretch: Stretch, x1: int, y1: int, x2: int, y2: int) -> Bytes:
     values = _readable(read, x1, y1, x2, y2)
-    if limits is None:
-        return np.asarray(values, np.uint8)
-    low, high = limits
-    scaled: np.ndarray[Any, Any] = (np.nan_to_num(values.astype(np.float32), nan=low) - low) * (
-        255 / max(high - low, 1e-12)
-    )
-    return np.asarray(np.clip(np.rint(scaled), 0, 255), np.uint8)
+    pixels = np.asarray(values, np.uint8) if stretch == Stretch() else stretch.to_bytes(values)
+    return pixels if pixels.shape[2] == 3 else np.repeat(pixels, 3, axis=2)
 
 
 def _readable(read: Any, x1: int, y1: int, x2: int, y2: int) -> np.ndarray[Any, Any]:

@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 
 from .._common.extras import missing
+from ..inputs.samples import Kind, Samples
+from ..inputs.stretch import nodata_of
 from .georeference import Georeference
+
+_KINDS: dict[str, Kind] = {"cyan": "cmyk", "Y": "ycbcr"}
+"""The meaning of the channels by that of the first one, where they are no grey and no RGB."""
 
 
 class Bands:
@@ -35,8 +40,8 @@ class Bands:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[tuple[list[Bands], Georeference | None]]:
-    """Open a map while the block runs: its levels from the largest one, and its place.
+def opened(path: Path) -> Iterator[tuple[list[Bands], Samples, Georeference | None]]:
+    """Open a map while the block runs: its levels from the largest one, what its values mean, and its place.
 
     Raises:
         MissingDependencyError: rasterio is not installed.
@@ -56,7 +61,21 @@ def opened(path: Path) -> Iterator[tuple[list[Bands], Georeference | None]]:
                 stack.enter_context(rasterio.open(path, overview_level=level))
                 for level in range(len(whole.overviews(1)))
             ]
-        yield [Bands(each) for each in (whole, *smaller)], _place(whole)
+        yield [Bands(each) for each in (whole, *smaller)], _samples(whole), _place(whole)
+
+
+def _samples(dataset: Any) -> Samples:
+    """Return the meaning of the values of a map."""
+    first = dataset.colorinterp[0].name
+    nodata = nodata_of(dataset.nodata, np.dtype(dataset.dtypes[0]))
+    bits = int(dataset.tags(1, ns="IMAGE_STRUCTURE").get("NBITS", 8))
+    if first == "palette":
+        colours = dataset.colormap(1)
+        palette = np.zeros((max(colours) + 1, 3), np.uint8)
+        for number, colour in colours.items():
+            palette[number] = colour[:3]
+        return Samples("palette", palette=palette, nodata=nodata)
+    return Samples(_KINDS.get(first, "rgb"), min(bits, 8), nodata=nodata)
 
 
 def _place(dataset: Any) -> Georeference | None:

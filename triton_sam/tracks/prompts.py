@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, PromptError
-from ..inputs.images import open_header
+from ..inputs.header import open_header
 from ..inputs.names import find_file
 from ..inputs.text_files import read_json
 from ..masks.rle import BoolArray

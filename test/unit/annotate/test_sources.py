@@ -106,4 +106,4 @@ def test_a_folder_of_a_phone_has_heic_photographs(tmp_path: Path) -> None:
     pytest.importorskip("pillow_heif").register_heif_opener()
     Image.new("RGB", (80, 60), (200, 30, 60)).save(tmp_path / "IMG_0001.HEIC", "HEIF")
     source = read_source(str(tmp_path))
-    assert opened(source.items[0])[1] == (80, 60)
+    assert opened(source.items[0]).size == (80, 60)

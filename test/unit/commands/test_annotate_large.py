@@ -205,6 +205,31 @@ def test_wrong_options_are_one_clear_error(
     assert not (tmp_path / "out").exists()
 
 
+def test_what_is_shown_is_an_option_and_decides_about_the_results(
+    slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert annotate(slides, tmp_path / "out", "--stretch", "1,99") == 0
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text())
+    assert manifest["tiling"]["stretch"] == [1, 99]
+    assert "index" not in manifest["tiling"]  # so that runs of earlier versions go on
+    assert annotate(slides, tmp_path / "out") == 1
+    assert "holds a run with other tiling" in capsys.readouterr().err
+    assert annotate(slides, tmp_path / "other", "--index", "Z=3") == 1
+    assert "there is no position 3 along the axis Z" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [("--stretch", "99,1"), ("--stretch", "1"), ("--stretch", "nan,5"), ("--index", "Z"), ("--index", "Z=-1")],
+)
+def test_a_view_that_cannot_be_read_is_refused(
+    option: str, text: str, slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        annotate(slides, tmp_path / "out", f"{option}={text}")
+    assert f"argument {option}: {text!r} is not" in capsys.readouterr().err
+
+
 def test_options_of_tiles_need_large(slides: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["annotate", str(slides), "--with", "everything", "--out", str(tmp_path / "out")]
     assert main([*words, "--level", "1"]) == 1

@@ -87,7 +87,7 @@ def stretched_at_once(values: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("rows", [1, 7, 20, 100])
 @pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
 def test_blocks_of_rows_change_no_value(monkeypatch, kind, rows):
-    monkeypatch.setattr("triton_sam.inputs.images._BLOCK_PIXELS", rows * 30)
+    monkeypatch.setattr("triton_sam.inputs.deep._BLOCK_PIXELS", rows * 30)
     values = RNG.normal(1000, 300, (20, 30)).clip(0).astype(kind)
     if kind is np.float32:
         values[3, 4:7], values[19, 0] = np.nan, -np.inf
@@ -136,7 +136,7 @@ def test_an_image_of_more_bits_takes_little_memory(kind):
 @pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
 def test_a_file_of_more_bits_has_a_lower_limit_of_pixels(monkeypatch, kind):
     """It is refused before it is decoded."""
-    monkeypatch.setattr("triton_sam.inputs.images.MAX_DEEP_PIXELS", 600)
+    monkeypatch.setattr("triton_sam.inputs.deep.MAX_DEEP_PIXELS", 600)
     content = encoded(Image.fromarray(np.ones((20, 30), kind)), "TIFF")
     assert open_image(content).size == (30, 20)
     large = Image.fromarray(np.ones((20, 31), kind))
@@ -144,7 +144,7 @@ def test_a_file_of_more_bits_has_a_lower_limit_of_pixels(monkeypatch, kind):
     with pytest.raises(ImageError, match=r"too large: 31 x 20 pixels of more than 8 bits; at most 600 .* 8 bits first"):
         open_image(encoded(large, "TIFF"))
     monkeypatch.undo()
-    monkeypatch.setattr("triton_sam.inputs.images.MAX_DEEP_PIXELS", 600)
+    monkeypatch.setattr("triton_sam.inputs.deep.MAX_DEEP_PIXELS", 600)
     assert open_image(large).size == (31, 20)  # it is in the memory of the caller already
     assert open_image(encoded(Image.fromarray(np.ones((20, 31), np.uint8)))).size == (31, 20)
 

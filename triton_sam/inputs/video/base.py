@@ -13,7 +13,8 @@ from PIL import Image
 from ...errors import ConfigurationError, ImageError, VideoError
 from ...families.base import Size
 from ..formats import FORMATS
-from ..images import TURNED, ImageSource, image_bytes, open_image, orientation
+from ..header import open_header, upright_size
+from ..images import ImageSource, image_bytes, open_image
 
 BEST_QUALITY = 100
 
@@ -143,8 +144,7 @@ def check_quality(quality: int | None) -> None:
 def _size_of(content: bytes) -> Size:
     """Return width and height of an image file as open_image() would turn it, from its header alone."""
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            width, height = image.size
-            return (height, width) if orientation(image) in TURNED else (width, height)
+        with open_header(io.BytesIO(content), FORMATS) as image:
+            return upright_size(image)
     except Exception as error:  # for damaged data, Pillow's parsers raise almost any exception
         raise ImageError("the content is not an image that Pillow can read") from error

@@ -12,10 +12,10 @@ from PIL import Image
 
 from ...errors import ImageError
 from ...families.base import Size
+from ...inputs.stretch import Bytes, Stretch
 from ...tiles import LargeImage
 from ...tiles.pyramid import Level
 
-Bytes = npt.NDArray[np.uint8]
 Plane = tuple[int, ...]
 """The place of a plane in a stack: one index for each axis before the last two. An image has one plane, ()."""
 
@@ -102,11 +102,9 @@ class Source:
         if values.dtype == bool:
             values = values.astype(np.uint8) * 255
         elif self.limits is not None:
-            low, high = self.limits
-            scaled = (values.astype(np.float32) - low) * (255 / max(high - low, 1e-30))
-            values = np.clip(np.nan_to_num(scaled), 0, 255).round().astype(np.uint8)
+            values = Stretch(*self.limits).to_bytes(values)
         elif values.dtype.kind == "f":  # napari shows colours of floating point from 0 to 1
-            values = np.clip(np.nan_to_num(values) * 255, 0, 255).round().astype(np.uint8)
+            values = Stretch(0, 1).to_bytes(values)
         elif values.dtype != np.uint8:
             raise ImageError(f"colours of the type {values.dtype} cannot be sent: convert the layer to uint8")
         colours = values[..., :3] if self.rgb else np.repeat(values[..., None], 3, axis=-1)

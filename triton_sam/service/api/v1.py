@@ -24,7 +24,11 @@ from ..store import StoredImage
 ImageId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id that `POST /v1/images` answered.")]
 ModelName = Annotated[str | None, Query(max_length=128, description="A name that `GET /v1/models` lists.")]
 
-_BYTES = {"type": "string", "format": "binary", "description": "JPEG, PNG, WebP, TIFF, BMP, GIF or HEIC."}
+_BYTES = {
+    "type": "string",
+    "format": "binary",
+    "description": "JPEG, PNG, WebP, TIFF, BMP, GIF, AVIF, JPEG 2000 or HEIC.",
+}
 UPLOAD: dict[str, Any] = {
     "required": True,
     "content": {

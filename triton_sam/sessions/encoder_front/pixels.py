@@ -6,11 +6,11 @@ import io
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from ...errors import ImageError, InputError
 from ...families.base import Family, FloatArray, Size
 from ...inputs.formats import FORMATS
+from ...inputs.header import open_header
 from ...inputs.images import encoder_input, open_image
 from ...wire.encoder_front import JPEG_IMAGE, PIXELS, VALID_SIZE, Pixels
 
@@ -101,7 +101,7 @@ def padded(tensor: FloatArray, family: Family, valid_size: Size) -> FloatArray:
 def _check_size(content: bytes, side: int) -> None:
     """Check the size in the header of an image before its pixels are read: a small file may say that it has many."""
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as header:
+        with open_header(io.BytesIO(content), FORMATS) as header:
             width, height = header.size
     except Exception:  # noqa: BLE001 - Pillow's parsers raise almost any exception, and open_image() names the fault
         return

@@ -1,0 +1,269 @@
+"""Images with values of more than 8 bits, and TIFF files with other channels or compressions than Pillow reads.
+
+The extra `tiles` reads them: TIFF by tifffile, PNG by imagecodecs. Grey values are read without it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from .._common.extras import find_package, install
+from ..errors import ImageError
+from .header import (
+    TURNED,
+    Stream,
+    has_deep_colours,
+    is_deep,
+    is_garbled,
+    kind_of,
+    nodata_text,
+    number_type,
+    orientation,
+    upright,
+)
+from .notes import say_channels, say_stretch, say_upper_bits
+from .samples import ORIENTATION, Samples, is_stretched, samples_of_page
+from .stretch import Bytes, Values, nodata_of, value_range
+
+MAX_DEEP_PIXELS = 100_000_000
+"""Maximum number of pixels of a file with more than 8 bits for each value. Decoding it takes up to 4 bytes a grey pixel
+besides the 4 bytes of the RGB image. Pillow's own limit holds for all files: 179 million pixels."""
+_BLOCK_PIXELS = 1 << 22
+"""Number of values that are converted at a time, so that the converted values take little memory."""
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+"""The first bytes of TIFF and BigTIFF files."""
+
+
+class Blocks(Protocol):
+    """Values (H,W) or (H,W,C) of which some rows are read at a time."""
+
+    shape: tuple[int, ...]
+
+    def rows(self, top: int, bottom: int) -> Values:
+        """Return some rows."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the values of an opened Pillow image are.
+
+    Args:
+        samples: what they mean.
+        dtype: their type, where it is another one than Pillow's.
+    """
+
+    samples: Samples
+    dtype: str | None
+
+
+def deep_meaning(image: Image.Image) -> Meaning | None:
+    """Return what the grey values of an opened image mean, if they must be stretched to bytes; None for 8 bits."""
+    dtype = number_type(image)
+    if not is_deep(image) and dtype is None:
+        return None
+    pixels = np.dtype(dtype or {"I": "i4", "F": "f4"}.get(image.mode, "u2"))
+    kind = kind_of(image)
+    nodata = nodata_of(nodata_text(image), pixels)
+    return Meaning(Samples("white is zero" if kind == "white is zero" else "grey", nodata=nodata), dtype)
+
+
+def needs_packages(image: Image.Image) -> bool:
+    """Return whether Pillow would not read all bits of the colours of an opened image, or read them wrongly."""
+    return has_deep_colours(image) or is_garbled(image)
+
+
+def has_packages(image: Image.Image) -> bool:
+    """Return whether the packages that read an opened image better than Pillow are installed."""
+    return find_package("tifffile" if image.format == "TIFF" else "imagecodecs") is not None
+
+
+def check_deep_size(image: Image.Image, name: str) -> None:
+    """Check the number of pixels of an opened image with values of more than 8 bits.
+
+    Raises:
+        ImageError: it is too large.
+    """
+    if is_deep(image) or needs_packages(image):
+        _check_size(image.width, image.height, name)
+
+
+def _check_size(width: int, height: int, name: str) -> None:
+    if width * height > MAX_DEEP_PIXELS:
+        raise ImageError(
+            f"{name} is too large: {width} x {height} pixels of more than 8 bits; at "
+            f"most {MAX_DEEP_PIXELS} are possible: scale the values to 8 bits first"
+        )
+
+
+def refuse_garbled(image: Image.Image, name: str) -> None:
+    """Refuse an opened file that Pillow would read wrongly.
+
+    Raises:
+        ImageError: it is one.
+    """
+    if is_garbled(image):
+        raise ImageError(f"{name} has planes of more than 8 bits, which need the extra tiles: {install('tiles')}")
+
+
+def hint(stream: Stream) -> str:
+    """Return how a file can be read that Pillow does not know; "" if nothing helps."""
+    if _start(stream) in _TIFF and find_package("tifffile") is None:
+        return f". TIFF files of more kinds are read by the extra tiles: {install('tiles')}"
+    return ""
+
+
+def read_deep(image: Image.Image, stream: Stream, name: str) -> Image.Image | None:
+    """Read an opened image of which needs_packages() is true; None if a package is missing.
+
+    Raises:
+        ImageError: the file is damaged.
+    """
+    if image.format == "TIFF":
+        found = read_tiff(stream, name)
+        if found is None and not is_garbled(image):
+            say_upper_bits(name)
+        return found
+    try:
+        import imagecodecs
+    except ImportError:
+        say_upper_bits(name)
+        return None
+    content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
+    try:
+        values = np.asarray(imagecodecs.png_decode(content))
+    except Exception:  # noqa: BLE001 - Pillow's words for damaged files are better
+        return None
+    return _shown(values, Samples(), orientation(image), name)
+
+
+def read_tiff(stream: Stream, name: str) -> Image.Image | None:
+    """Read the first page of a TIFF file by tifffile; None if it cannot, or is not installed.
+
+    Raises:
+        ImageError: the file is too large, or its values are no colours.
+    """
+    if _start(stream) not in _TIFF:
+        return None
+    try:
+        import tifffile
+    except ImportError:
+        return None
+    if not isinstance(stream, Path):
+        stream.seek(0)
+    try:
+        with tifffile.TiffFile(stream) as file:
+            page: Any = file.pages.first
+            _check_size(page.imagewidth, page.imagelength, name)
+            values, axes = page.asarray(), str(page.axes)
+            samples, turn = samples_of_page(page), page.tags.get(ORIENTATION)
+    except ImageError:
+        raise
+    except Exception:  # noqa: BLE001 - tifffile raises almost any exception; Pillow's words for damaged files are better
+        return None
+    while axes[0] not in "YXS":  # the depth of a volume
+        values, axes = values[0], axes[1:]
+    if axes[0] == "S":
+        values = np.moveaxis(values, 0, -1)
+    if values.ndim == 3 and values.shape[2] > 4:
+        say_channels(values.shape[2], name)
+    return _shown(values, samples, 1 if turn is None else int(turn.value), name)
+
+
+def _shown(values: Values, samples: Samples, turn: int, name: str) -> Image.Image:
+    pixels = stretched(ArrayBlocks(samples.colours(values)), samples, name)
+    grey = pixels.ndim == 3 and pixels.shape[2] == 1
+    return upright(Image.fromarray(pixels[:, :, 0] if grey else pixels).convert("RGB"), turn)
+
+
+def tiff_size(stream: Stream) -> tuple[int, int] | None:
+    """Return width and height, upright, of a TIFF file that Pillow does not open; None if tifffile does not, either."""
+    if _start(stream) not in _TIFF:
+        return None
+    try:
+        import tifffile
+
+        if not isinstance(stream, Path):
+            stream.seek(0)
+        with tifffile.TiffFile(stream) as file:
+            page: Any = file.pages.first
+            size, turn = (int(page.imagewidth), int(page.imagelength)), page.tags.get(ORIENTATION)
+    except Exception:  # noqa: BLE001 - it is not installed, or raises almost any exception for damaged files
+        return None
+    return size[::-1] if turn is not None and int(turn.value) in TURNED else size
+
+
+def _start(stream: Stream) -> bytes:
+    if isinstance(stream, Path):
+        with stream.open("rb") as file:
+            return file.read(4)
+    return stream.getvalue()[:4]
+
+
+class ImageBlocks:
+    """The rows of a grey Pillow image as arrays, of which only one block exists at a time.
+
+    Args:
+        image: the image.
+        dtype: see Meaning.
+    """
+
+    def __init__(self, image: Image.Image, dtype: str | None = None) -> None:
+        self.shape: tuple[int, ...] = (image.height, image.width)
+        self._image = image
+        self._dtype = dtype
+
+    def rows(self, top: int, bottom: int) -> Values:
+        """Return some rows."""
+        values = np.asarray(self._image.crop((0, top, self._image.width, bottom)))
+        return values if self._dtype is None else values.view(self._dtype)
+
+
+class ArrayBlocks:
+    """The rows of an array (H,W) or (H,W,C)."""
+
+    def __init__(self, array: Values) -> None:
+        self.shape = array.shape
+        self._array = array
+
+    def rows(self, top: int, bottom: int) -> Values:
+        """Return some rows."""
+        return self._array[top:bottom]
+
+
+def stretched(source: Blocks, samples: Samples, name: str | None) -> Bytes:
+    """Scale values from minimum..maximum to 0..255, see Stretch. They are floats only within one block of rows.
+
+    Args:
+        source: the values.
+        samples: what they mean.
+        name: name of the image for the log; None: nothing is said.
+
+    Raises:
+        ImageError: no value is a measurement.
+    """
+    dtype, limits = source.rows(0, 1).dtype, None
+    if is_stretched(dtype):
+        limits = value_range((source.rows(*rows) for rows in _row_blocks(source.shape)), samples.nodata)
+        if limits is None:
+            raise ImageError("the image has no finite pixel value: every pixel is NaN, infinite or nodata")
+        if name is not None:
+            say_stretch(*limits, name)
+    stretch = samples.stretch(limits, dtype)
+    found = np.empty(source.shape, np.uint8)
+    for top, bottom in _row_blocks(source.shape):
+        found[top:bottom] = stretch.to_bytes(source.rows(top, bottom))
+    return found
+
+
+def _row_blocks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Yield the first row of each block of rows, and the row behind its last."""
+    height, rows = shape[0], max(1, _BLOCK_PIXELS // math.prod(shape[1:]))
+    for top in range(0, height, rows):
+        yield top, min(top + rows, height)

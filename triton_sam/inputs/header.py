@@ -1,0 +1,204 @@
+"""What the header of an image file says: its format, orientation, number of pages, and what its values mean."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from .formats import HEIF
+from .heic import register_opener, starts_heic
+from .samples import BITS, GDAL_NODATA, KINDS, PHOTOMETRIC, PLANAR, SAMPLE_FORMAT
+
+Stream = io.BytesIO | Path
+
+UPRIGHT_OPERATIONS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""The operation that turns an image upright, by its EXIF orientation."""
+TURNED = (5, 6, 7, 8)
+"""EXIF orientations whose images are stored with width and height swapped."""
+ORIENTATION_METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
+"""The keys of ``Image.info`` that may hold the orientation."""
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+_KEPT_TEXT = 1 << 20
+"""Bytes of a text with the orientation, at most. Pillow reads no more."""
+_MANY_PAGES = 100
+"""Pages that are counted, at most: counting reads the header of each."""
+_ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")
+_SMALLER_OR_MASK = 0b101
+"""The bits of the tag NewSubfileType of pages that are no images of their own: levels of a pyramid, and masks."""
+_SUBFILE_TYPE, _WIDTH, _HEIGHT = 254, 256, 257
+
+
+def open_header(stream: Stream, formats: tuple[str, ...] | None = None) -> Image.Image:
+    """Open an image by Pillow, which reads no pixels yet, and HEIC photographs only with the extra for them.
+
+    Args:
+        stream: a file, or its content.
+        formats: the accepted formats; only with HEIF among them, or with None, is a HEIC photograph opened.
+
+    Raises:
+        Exception: whatever Pillow raises for a file that it cannot read.
+        MissingDependencyError: a HEIC photograph, without the extra `heic`.
+    """
+    known = [each for each in formats if each != HEIF] if formats else None
+    try:
+        return Image.open(stream, formats=known)
+    except UnidentifiedImageError:
+        if (formats and HEIF not in formats) or not starts_heic(stream):
+            raise
+    except ValueError:  # Pillow refuses PNG files with long texts or ICC profiles
+        lean = without_texts(stream)
+        if lean is None:
+            raise
+        return Image.open(lean, formats=known)
+    register_opener()
+    return Image.open(stream, formats=(HEIF,))
+
+
+def without_texts(stream: Stream) -> io.BytesIO | None:
+    """Return a PNG file without its ICC profile and its texts, except for EXIF and XMP data; None for other files."""
+    content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
+    if not content.startswith(_PNG):
+        return None
+    return io.BytesIO(_PNG + b"".join(_needed_chunks(content)))
+
+
+def _needed_chunks(content: bytes) -> Iterator[bytes]:
+    """Yield the chunks of a PNG file that its pixels and its orientation need."""
+    place = len(_PNG)
+    while place + 8 <= len(content):
+        length, kind = struct.unpack_from(">I4s", content, place)
+        chunk = content[place : place + length + 12]
+        place += length + 12
+        if kind not in _TEXTS or _holds_orientation(kind, chunk[8:-4]):
+            yield chunk
+
+
+def _holds_orientation(kind: bytes, data: bytes) -> bool:
+    """Return whether a text chunk of a PNG file holds EXIF or XMP data of a usual size."""
+    keyword, _, rest = data.partition(b"\0")
+    if keyword.decode("latin-1") not in ORIENTATION_METADATA or len(data) > _KEPT_TEXT:
+        return False
+    if kind != b"zTXt":
+        return kind == b"tEXt" or rest[:1] == b"\0"  # of iTXt, only a text that is not compressed
+    unpacked = zlib.decompressobj()
+    try:
+        unpacked.decompress(rest[1:], _KEPT_TEXT)
+    except zlib.error:
+        return False
+    return not unpacked.unconsumed_tail
+
+
+def orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation of an opened image, 1..8; 1 (upright) if EXIF data is missing or damaged."""
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # noqa: BLE001 - damaged EXIF data raises almost any exception, and the pixels are still good
+        return 1
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height of an opened file as upright() would turn it."""
+    width, height = image.size
+    if image.format == "TIFF" and (tag(image, _WIDTH), tag(image, _HEIGHT)) != (width, height):
+        return width, height  # newer versions of Pillow turn TIFF files themselves
+    return (height, width) if orientation(image) in TURNED else (width, height)
+
+
+def upright(image: Image.Image, turn: int) -> Image.Image:
+    """Turn an image upright by its EXIF orientation, and drop the metadata that would turn it a second time."""
+    operation = UPRIGHT_OPERATIONS.get(turn)
+    if operation is None:
+        return image
+    turned = image.transpose(operation)
+    for name in ORIENTATION_METADATA:
+        turned.info.pop(name, None)
+    return turned
+
+
+def count_pages(image: Image.Image) -> int:
+    """Return the number of pages of a TIFF file, or of frames of an animation, at most 100.
+
+    Smaller levels of a pyramid and masks do not count, and neither do the further images of a photograph (MPO, HEIC).
+    """
+    if image.format in _ANIMATED:
+        return min(_MANY_PAGES, int(getattr(image, "n_frames", 1)))
+    if image.format != "TIFF":
+        return 1
+    count = 1
+    with contextlib.suppress(Exception):  # EOFError behind the last page; a damaged page raises almost any exception
+        for number in range(1, _MANY_PAGES):
+            image.seek(number)
+            count += not int(tag(image, _SUBFILE_TYPE, 0)) & _SMALLER_OR_MASK
+    image.seek(0)
+    return count
+
+
+def tag(image: Image.Image, number: int, default: Any = None) -> Any:
+    """Return the value of a tag of an opened TIFF file."""
+    tags = getattr(image, "tag_v2", None) or {}
+    return tags.get(number, default)
+
+
+def kind_of(image: Image.Image) -> str:
+    """Return what the values of an opened TIFF file are, see samples.KINDS; "grey" for other files."""
+    return KINDS.get(int(tag(image, PHOTOMETRIC, 1)), "rgb") if image.format == "TIFF" else "grey"
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Return whether Pillow reads grey values of more than 8 bits."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def has_deep_colours(image: Image.Image) -> bool:
+    """Return whether an opened file has colours of more than 8 bits, of which Pillow reads the upper 8 bits."""
+    if image.format == "PNG":
+        return image.mode in ("RGB", "RGBA", "LA") and "16" in str(_raw_mode(image))
+    return image.format == "TIFF" and image.mode in ("RGB", "RGBA", "RGBX") and max(_bits(image)) > 8
+
+
+def is_garbled(image: Image.Image) -> bool:
+    """Return whether Pillow reads an opened TIFF file wrongly: planes of values of more than 8 bits."""
+    return (
+        image.format == "TIFF" and int(tag(image, PLANAR, 1)) == 2 and len(_bits(image)) > 1 and max(_bits(image)) > 8
+    )
+
+
+def number_type(image: Image.Image) -> str | None:
+    """Return the type of numpy that the values of an opened file have, where it is another one than Pillow's."""
+    if image.format != "TIFF" or len(_bits(image)) != 1:
+        return None
+    form = tag(image, SAMPLE_FORMAT, (1,))
+    signed = int(form[0] if isinstance(form, tuple) else form) == 2
+    return {("L", True): "i1", ("I", False): "u4"}.get((image.mode, signed)) if _bits(image)[0] in (8, 32) else None
+
+
+def nodata_text(image: Image.Image) -> Any:
+    """Return the text that GDAL writes for the value of pixels without a measurement; None if a file has none."""
+    return tag(image, GDAL_NODATA)
+
+
+def _bits(image: Image.Image) -> tuple[int, ...]:
+    bits = tag(image, BITS, (1,))
+    return tuple(map(int, bits)) if isinstance(bits, tuple) else (int(bits),)
+
+
+def _raw_mode(image: Image.Image) -> Any:
+    tiles = getattr(image, "tile", None)
+    return tiles[0][3] if tiles else ""

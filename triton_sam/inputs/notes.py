@@ -1,0 +1,67 @@
+"""Says in the log, once for each kind, what is done to an image that its user may not expect."""
+
+from __future__ import annotations
+
+import logging
+
+from PIL import Image
+
+from .._common.extras import install
+from .header import count_pages
+
+_LOGGER = logging.getLogger(__name__)
+_SAID: set[str] = set()
+
+
+def say_once(kind: str, text: str) -> None:
+    """Write a line to the log, if this process has not said anything of this kind yet."""
+    if kind not in _SAID:
+        _SAID.add(kind)
+        _LOGGER.warning(text)
+
+
+def say_pages(image: Image.Image, name: str) -> None:
+    """Say that only the first page or frame of an opened file is used, if it has several."""
+    if "pages" not in _SAID and (pages := count_pages(image)) > 1:
+        say_once(
+            "pages",
+            f"{name} has {pages} pages or frames, and only the first is used. For another one, save it as a file of "
+            "its own, or (TIFF) use `triton-sam large --index`.",
+        )
+
+
+def say_transparency(image: Image.Image, name: str) -> None:
+    """Say that transparent pixels keep their colours, if an image has any."""
+    if image.mode.endswith("A") and "transparency" not in _SAID and image.getchannel("A").getextrema()[0] < 255:  # type: ignore[operator]
+        say_once(
+            "transparency",
+            f"{name} has transparent pixels, and they count with the colours stored in them. To change that, lay the "
+            "image on a background first.",
+        )
+
+
+def say_stretch(low: float, high: float, name: str) -> None:
+    """Say which values of an image become black and white."""
+    say_once(
+        "stretch",
+        f"{name} has values of more than 8 bits: {low:g} becomes black, and {high:g} white. For another range, scale "
+        "the image to 8 bits first, or (TIFF) use `triton-sam large --stretch`.",
+    )
+
+
+def say_channels(count: int, name: str) -> None:
+    """Say that an image has more channels than are shown."""
+    say_once(
+        "channels",
+        f"{name} has {count} channels, and the first three are taken for red, green and blue. For others, use "
+        "`triton-sam large --channels`.",
+    )
+
+
+def say_upper_bits(name: str) -> None:
+    """Say that only the upper 8 bits of colours are used, because packages are missing."""
+    say_once(
+        "upper bits",
+        f"{name} has colours of more than 8 bits, of which only the upper 8 are used. To stretch them from their "
+        f"range, install the extra tiles: {install('tiles')}",
+    )

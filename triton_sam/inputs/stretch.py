@@ -1,0 +1,106 @@
+"""Values of more than 8 bits, of files and of microscopes, become bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Values = npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Turns values into bytes: ``low`` becomes 0, and ``high`` 255. Values that are no measurements become 0.
+
+    Args:
+        low: the value that becomes black.
+        high: the value that becomes white.
+        nodata: the value of pixels without a measurement, as NaN and infinity always are; None: there is none.
+        is_inverted: whether ``low`` becomes 255, and ``high`` 0.
+    """
+
+    low: float = 0.0
+    high: float = 255.0
+    nodata: float | None = None
+    is_inverted: bool = False
+
+    def to_bytes(self, values: Values) -> Bytes:
+        """Return values of any shape as uint8 of the same shape."""
+        invalid = _invalid(values, self.nodata)
+        low = np.float32(self.low)
+        floats = values.astype(np.float32)
+        if invalid is not None:
+            floats[invalid] = low
+        floats -= low
+        floats *= np.float32(255.0 / (self.high - self.low) if self.high > self.low else 0.0)
+        if self.is_inverted:
+            np.subtract(np.float32(255), floats, out=floats)
+        found = np.clip(np.rint(floats, out=floats), 0, 255, out=floats).astype(np.uint8)
+        if invalid is not None:
+            found[invalid] = 0
+        return found
+
+
+def value_range(
+    parts: Iterable[Values], nodata: float | None = None, percentiles: tuple[float, float] | None = None
+) -> tuple[float, float] | None:
+    """Return the smallest and the largest value that is a measurement; None if no value is one.
+
+    Args:
+        parts: all values, part by part.
+        nodata: see Stretch.
+        percentiles: return these percentiles of the values instead. All parts are then in memory at a time.
+    """
+    if percentiles is not None:
+        found = np.concatenate([_valid(part, nodata).ravel() for part in parts])
+        low, high = np.percentile(found, percentiles) if found.size else (np.inf, -np.inf)
+        return None if low > high else (float(low), float(high))
+    lows, highs = [], []
+    for part in parts:
+        if (found := _valid(part, nodata)).size:
+            lows.append(float(found.min()))
+            highs.append(float(found.max()))
+    return (min(lows), max(highs)) if lows else None
+
+
+def nodata_of(text: Any, dtype: np.dtype[Any]) -> float | None:
+    """Return the value that GDAL writes for pixels without a measurement, as the type of the pixels holds it.
+
+    Args:
+        text: the number as text or as a number; None if the file has none.
+        dtype: the type of the pixels.
+
+    Returns:
+        None: no pixel can have the value, or it is NaN, which never counts.
+    """
+    try:
+        number = float(str(text).strip(" \0"))
+    except ValueError:
+        return None
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            rounded = float(dtype.type(number))
+        return rounded if np.isfinite(rounded) else None
+    if dtype.kind not in "iu" or not number.is_integer():
+        return None
+    limits = np.iinfo(dtype)
+    return number if limits.min <= number <= limits.max else None
+
+
+def _invalid(values: Values, nodata: float | None) -> npt.NDArray[np.bool_] | None:
+    """Return which values are no measurements; None: all are."""
+    invalid = ~np.isfinite(values) if values.dtype.kind == "f" else None
+    if nodata is None:
+        return invalid
+    is_nodata: npt.NDArray[np.bool_] = np.equal(values, nodata)
+    return is_nodata if invalid is None else invalid | is_nodata
+
+
+def _valid(values: Values, nodata: float | None) -> Values:
+    invalid = _invalid(values, nodata)
+    return values if invalid is None else values[~invalid]

@@ -253,7 +253,8 @@ def test_percentiles_leave_outliers_out(tmp_path: Path) -> None:
 def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("tifffile", "imagecodecs"):
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(deep, "find_package", lambda _: None)
+    for module in (deep, notes):
+        monkeypatch.setattr(module, "find_package", lambda _: None)
     monkeypatch.setattr("triton_sam.inputs.images.has_packages", lambda _: False)
 
 
@@ -265,6 +266,16 @@ def test_without_the_extra_the_upper_bits_are_used_and_it_is_said(
     assert f"{name} has colours of more than 8 bits, of which only the upper 8 are used." in caplog.text
     assert "install the extra tiles" in caplog.text
     assert image_bytes(FOLDER / name) == (FOLDER / name).read_bytes()
+
+
+def test_what_is_too_large_for_the_packages_is_read_by_pillow_or_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(deep, "MAX_DEEP_PIXELS", 24 * 16)
+    assert corners(open_image(FOLDER / "rgb_12_in_16.tif")) == ((1, 0, 0), (4, 2, 1), (7, 3, 2), (15, 7, 5))
+    assert "use `triton-sam large`" in caplog.text
+    with pytest.raises(ImageError, match="is too large: 24 x 16 pixels with 4 channels: use `triton-sam large`"):
+        open_image(FOLDER / "bands_4_16.tif")
 
 
 @pytest.mark.parametrize("name", ["rgb_16_planes.tif", "bands_4_16.tif", "float64.tif", "jpeg2000_inside.tif"])

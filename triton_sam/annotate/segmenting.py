@@ -12,6 +12,7 @@ import numpy as np
 from ..client.sync import SamTritonClient
 from ..errors import ImageError
 from ..families.base import Family, Size
+from ..inputs.header import MANY_PAGES
 from ..inputs.images import ImageSource, open_image, pages_of
 from .prompts import Prompt, Prompts
 from .records import ImageRecord
@@ -110,5 +111,6 @@ def opened(item: ImageItem) -> Opened:
     pages = pages_of(content) if isinstance(content, (str, bytes, os.PathLike)) else 1
     if pages == 1:
         return Opened(content, size)
-    left = Skipped(item.name, f"pages 2 to {pages}", "only the first page or frame of a file is annotated")
+    last = f"{pages} or more" if pages == MANY_PAGES else str(pages)
+    left = Skipped(item.name, f"pages 2 to {last}", "only the first page or frame of a file is annotated")
     return Opened(content, size, (left,))

@@ -33,8 +33,10 @@ from .samples import ORIENTATION, Samples, is_stretched, samples_of_page
 from .stretch import Bytes, Values, nodata_of, value_range
 
 MAX_DEEP_PIXELS = 100_000_000
-"""Maximum number of pixels of a file with more than 8 bits for each value. Decoding it takes up to 4 bytes a grey pixel
+"""Maximum number of pixels of a file with more than 8 bits for each grey value. Decoding it takes up to 4 bytes a pixel
 besides the 4 bytes of the RGB image. Pillow's own limit holds for all files: 179 million pixels."""
+_BYTES = 4
+"""Bytes of these pixels. Files of several channels may have as many bytes."""
 _BLOCK_PIXELS = 1 << 22
 """Number of values that are converted at a time, so that the converted values take little memory."""
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -85,19 +87,14 @@ def has_packages(image: Image.Image) -> bool:
 
 
 def check_deep_size(image: Image.Image, name: str) -> None:
-    """Check the number of pixels of an opened image with values of more than 8 bits.
+    """Check the number of pixels of an opened image with grey values of more than 8 bits.
 
     Raises:
         ImageError: it is too large.
     """
-    if is_deep(image) or needs_packages(image):
-        _check_size(image.width, image.height, name)
-
-
-def _check_size(width: int, height: int, name: str) -> None:
-    if width * height > MAX_DEEP_PIXELS:
+    if is_deep(image) and image.width * image.height > MAX_DEEP_PIXELS:
         raise ImageError(
-            f"{name} is too large: {width} x {height} pixels of more than 8 bits; at "
+            f"{name} is too large: {image.width} x {image.height} pixels of more than 8 bits; at "
             f"most {MAX_DEEP_PIXELS} are possible: scale the values to 8 bits first"
         )
 
@@ -120,20 +117,23 @@ def hint(stream: Stream) -> str:
 
 
 def read_deep(image: Image.Image, stream: Stream, name: str) -> Image.Image | None:
-    """Read an opened image of which needs_packages() is true; None if a package is missing.
+    """Read an opened image of which needs_packages() is true.
 
-    Raises:
-        ImageError: the file is damaged.
+    Returns:
+        None: a package is missing, or the file is damaged or too large for it. Pillow may read its upper bits.
     """
-    if image.format == "TIFF":
-        found = read_tiff(stream, name)
-        if found is None and not is_garbled(image):
-            say_upper_bits(name)
-        return found
+    found = None
+    if 2 * len(image.getbands()) * image.width * image.height <= _BYTES * MAX_DEEP_PIXELS:
+        found = read_tiff(stream, name) if image.format == "TIFF" else _read_png(image, stream, name)
+    if found is None and not is_garbled(image):
+        say_upper_bits(name)
+    return found
+
+
+def _read_png(image: Image.Image, stream: Stream, name: str) -> Image.Image | None:
     try:
         import imagecodecs
     except ImportError:
-        say_upper_bits(name)
         return None
     content = stream.read_bytes() if isinstance(stream, Path) else stream.getvalue()
     try:
@@ -160,7 +160,11 @@ def read_tiff(stream: Stream, name: str) -> Image.Image | None:
     try:
         with tifffile.TiffFile(stream) as file:
             page: Any = file.pages.first
-            _check_size(page.imagewidth, page.imagelength, name)
+            if page.nbytes > _BYTES * MAX_DEEP_PIXELS:
+                raise ImageError(
+                    f"{name} is too large: {page.imagewidth} x {page.imagelength} pixels with {page.samplesperpixel} "
+                    "channels: use `triton-sam large`"
+                )
             values, axes = page.asarray(), str(page.axes)
             samples, turn = samples_of_page(page), page.tags.get(ORIENTATION)
     except ImageError:

@@ -37,7 +37,7 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _TEXTS = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _KEPT_TEXT = 1 << 20
 """Bytes of a text with the orientation, at most. Pillow reads no more."""
-_MANY_PAGES = 100
+MANY_PAGES = 100
 """Pages that are counted, at most: counting reads the header of each."""
 _ANIMATED = ("GIF", "WEBP", "PNG", "AVIF")
 _SMALLER_OR_MASK = 0b101
@@ -138,12 +138,12 @@ def count_pages(image: Image.Image) -> int:
     Smaller levels of a pyramid and masks do not count, and neither do the further images of a photograph (MPO, HEIC).
     """
     if image.format in _ANIMATED:
-        return min(_MANY_PAGES, int(getattr(image, "n_frames", 1)))
+        return min(MANY_PAGES, int(getattr(image, "n_frames", 1)))
     if image.format != "TIFF":
         return 1
     count = 1
     with contextlib.suppress(Exception):  # EOFError behind the last page; a damaged page raises almost any exception
-        for number in range(1, _MANY_PAGES):
+        for number in range(1, MANY_PAGES):
             image.seek(number)
             count += not int(tag(image, _SUBFILE_TYPE, 0)) & _SMALLER_OR_MASK
     image.seek(0)

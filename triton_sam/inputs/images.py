@@ -284,7 +284,7 @@ def _decode_by_pillow(
             lean = without_texts(stream)
             if lean is None:
                 raise
-            return _to_rgb(Image.open(lean), name if by_packages else None)
+            return _to_rgb(Image.open(lean, formats=("PNG",)), name if by_packages else None)
         return _to_rgb(image, name if by_packages else None)
 
 

@@ -6,8 +6,8 @@ import logging
 
 from PIL import Image
 
-from .._common.extras import install
-from .header import count_pages
+from .._common.extras import find_package, install
+from .header import MANY_PAGES, count_pages
 
 _LOGGER = logging.getLogger(__name__)
 _SAID: set[str] = set()
@@ -23,9 +23,10 @@ def say_once(kind: str, text: str) -> None:
 def say_pages(image: Image.Image, name: str) -> None:
     """Say that only the first page or frame of an opened file is used, if it has several."""
     if "pages" not in _SAID and (pages := count_pages(image)) > 1:
+        count = f"{pages} or more" if pages == MANY_PAGES else str(pages)
         say_once(
             "pages",
-            f"{name} has {pages} pages or frames, and only the first is used. For another one, save it as a file of "
+            f"{name} has {count} pages or frames, and only the first is used. For another one, save it as a file of "
             "its own, or (TIFF) use `triton-sam large --index`.",
         )
 
@@ -59,9 +60,11 @@ def say_channels(count: int, name: str) -> None:
 
 
 def say_upper_bits(name: str) -> None:
-    """Say that only the upper 8 bits of colours are used, because packages are missing."""
+    """Say that only the upper 8 bits of colours are used, because packages are missing, or the image is too large."""
+    has_package = find_package("tifffile") is not None
+    how = "use `triton-sam large`" if has_package else f"install the extra tiles: {install('tiles')}"
     say_once(
         "upper bits",
         f"{name} has colours of more than 8 bits, of which only the upper 8 are used. To stretch them from their "
-        f"range, install the extra tiles: {install('tiles')}",
+        f"range, {how}",
     )

@@ -1,4 +1,4 @@
-"""Files that `triton-sam predict` reads besides images: the logits of an earlier call."""
+"""Files that `triton-sam predict` reads: images by patterns, and the logits of an earlier call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triton_sam.commands._predict_files import read_logits
-from triton_sam.errors import PromptError
+from triton_sam.commands._predict_files import read_logits, read_sources
+from triton_sam.errors import ImageError, PromptError
 
 
 def saved(path: Path, array: np.ndarray) -> bytes:
@@ -47,3 +47,15 @@ def test_a_missing_file_and_an_archive_are_told(tmp_path: Path) -> None:
     np.savez(tmp_path / "two.npz", np.ones(3))
     with pytest.raises(PromptError, match="holds no logits"):
         read_logits(tmp_path / "two.npz")
+
+
+def test_a_pattern_in_a_folder_with_brackets_finds_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "day [1]"
+    folder.mkdir()
+    for name in ("a.png", "b [2].png"):
+        (folder / name).touch()
+    found = read_sources([str(folder / "*.png")])
+    assert [source.file_name for source in found] == ["a.png", "b [2].png"]
+    assert [source.file_name for source in read_sources([str(folder / "b [2].png")])] == ["b [2].png"]
+    with pytest.raises(ImageError, match=r"no file fits this pattern. For a \[ in the name of a file, write \[\[\]"):
+        read_sources([str(folder / "c [2]*.png")])

@@ -134,7 +134,7 @@ def test_addresses_that_may_not_be_used_are_refused(fetching, url, status, code)
         ("/circle", 502, "leads on more than"),
         ("/to/ftp://example.org/", 422, "http://"),
         ("/to/http://10.0.0.1/", 422, "not a public host"),
-        ("/text", 415, "is none of"),
+        ("/text", 415, "unsupported or damaged image"),
         ("/large", 413, "larger than 1 MiB"),
     ],
 )

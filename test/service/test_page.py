@@ -301,7 +301,7 @@ def test_a_sample_a_paste_and_a_file_that_is_no_picture(page, images, tmp_path):
     text.write_text("no picture")
     page.page.set_input_files("#file", text)
     page.page.wait_for_selector("#banner:not([hidden])")
-    assert "text.png: the image is none of" in page.page.inner_text("#banner")
+    assert "text.png: unsupported or damaged image" in page.page.inner_text("#banner")
     assert page.page.evaluate("tritonSam.image.name") == "pasted.jpg"
     page.faults.clear()  # the browser reports the 415
 
